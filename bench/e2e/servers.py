@@ -1,0 +1,169 @@
+"""The brokers under test, each in its own process on 127.0.0.1, with CPU and memory read from /proc."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ROOT / ".tools"
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_port(port: int, deadline_seconds: float = 60.0) -> None:
+    """Waits until something accepts on the port. Raises TimeoutError."""
+    deadline = time.monotonic() + deadline_seconds
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.02)
+    raise TimeoutError(f"nothing listens on {port}")
+
+
+def _tree(pid: int) -> list[int]:
+    pids = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            pids += _tree(int(child))
+    return pids
+
+
+class Server:
+    """One server process; `cpu_seconds` and `peak_rss_mib` include its children."""
+
+    name = "server"
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def spawn(self, command: list[str], env: dict[str, str] | None = None) -> None:
+        self.work.mkdir(parents=True, exist_ok=True)
+        with open(self.work / f"{self.name}.log", "ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})})
+        wait_port(self.port)
+
+    def cpu_seconds(self) -> float:
+        total = 0.0
+        for pid in _tree(self.process.pid):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / TICKS
+        return total
+
+    def peak_rss_mib(self) -> float:
+        total = 0
+        for pid in _tree(self.process.pid):
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith("VmHWM"):
+                    total += int(line.split()[1])
+        return total / 1024
+
+    def stop(self) -> None:
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class S3Server(Server):
+    """versitygw over a folder."""
+
+    name = "versitygw"
+    access, secret = "benchaccess", "benchsecret"
+
+    def start(self) -> S3Server:
+        data = self.work / "s3"
+        (data / "bench").mkdir(parents=True, exist_ok=True)
+        self.spawn(
+            [str(TOOLS / "bin/versitygw"), "--access", self.access, "--secret", self.secret,
+             "--port", f"127.0.0.1:{self.port}", "posix", str(data)]
+        )  # fmt: skip
+        return self
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"AWS_ACCESS_KEY_ID": self.access, "AWS_SECRET_ACCESS_KEY": self.secret, "AWS_REGION": "us-east-1"}
+
+
+class Kbroker(Server):
+    """kbroker with fsync before every ack; its flushes go to an S3 server on this machine, or to a folder."""
+
+    name = "kbroker"
+
+    def __init__(self, work: Path, s3: S3Server | None, *options: str) -> None:
+        super().__init__(work)
+        self.s3 = s3
+        self.options = options
+
+    def start(self) -> Kbroker:
+        command = [sys.executable, "-m", "kbroker", "serve", "--data-dir", str(self.work / "kbroker-data"),
+                   "--listen", self.bootstrap, *self.options]  # fmt: skip
+        if self.s3:
+            command += ["--object-store", "s3://bench/run", "--s3-endpoint", f"http://127.0.0.1:{self.s3.port}"]
+        self.spawn(command, self.s3.environ if self.s3 else None)
+        return self
+
+
+class Kafka(Server):
+    """Apache Kafka, one KRaft node from its Maven jars, with defaults (no fsync) or a flush per message."""
+
+    name = "kafka"
+
+    def __init__(self, work: Path, flush_each: bool = False) -> None:
+        super().__init__(work)
+        self.flush_each = flush_each
+        self.controller_port = free_port()
+
+    def start(self) -> Kafka:
+        self.work.mkdir(parents=True, exist_ok=True)
+        logs = self.work / "kafka-logs"
+        shutil.rmtree(logs, ignore_errors=True)
+        properties = self.work / "server.properties"
+        properties.write_text(
+            f"""process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{self.controller_port}
+listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{self.port}
+controller.listener.names=CONTROLLER
+log.dirs={logs}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+{"log.flush.interval.messages=1" if self.flush_each else ""}
+"""
+        )
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        java = ["java", "-Xmx1G", "-Xms1G", "-XX:+UseG1GC", "-cp", f"{TOOLS}/kafka/*"]
+        subprocess.run(
+            [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)],
+            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self.spawn([*java, "kafka.Kafka", str(properties)])
+        return self

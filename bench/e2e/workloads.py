@@ -1,0 +1,126 @@
+"""The workloads: librdkafka's and Kafka's own perf tools against a running broker, each as one measured run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.e2e.servers import TOOLS, Server
+
+JAVA = ["java", "-Xmx512m", "-cp", f"{TOOLS}/kafka/*"]
+RDKAFKA = str(TOOLS / "bin/rdkafka_performance")
+
+
+@dataclass
+class Result:
+    """One run: what moved, how long it took, what the broker spent."""
+
+    records: float = 0
+    bytes: float = 0
+    seconds: float = 0
+    cpu_seconds: float = 0
+    extra: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def mb_per_second(self) -> float:
+        return self.bytes / self.seconds / 1e6 if self.seconds else 0
+
+    @property
+    def records_per_second(self) -> float:
+        return self.records / self.seconds if self.seconds else 0
+
+    @property
+    def cpu_seconds_per_gb(self) -> float:
+        return self.cpu_seconds / (self.bytes / 1e9) if self.bytes else 0
+
+
+def create_topic(server: Server, topic: str, partitions: int) -> None:
+    """Creates the topic and waits until it is there."""
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        future.result(60)
+
+
+def _run(server: Server, command: list[str]) -> tuple[str, float, float]:
+    cpu = server.cpu_seconds()
+    start = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    seconds = time.monotonic() - start
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return done.stdout + done.stderr, seconds, server.cpu_seconds() - cpu
+
+
+def rdkafka_produce(server: Server, topic: str, count: int, size: int, single: bool = False) -> Result:
+    """librdkafka, acks=all; `single`: one record per request, five in flight."""
+    command = [RDKAFKA, "-P", "-b", server.bootstrap, "-t", topic, "-s", str(size), "-c", str(count), "-a", "-1",
+               "-q", "-i", "1000", "-X", "queue.buffering.max.messages=1000000",
+               "-X", "queue.buffering.max.kbytes=131072"]  # fmt: skip
+    if single:
+        command += ["-X", "linger.ms=0", "-X", "batch.num.messages=1",
+                    "-X", "max.in.flight.requests.per.connection=5"]  # fmt: skip
+    else:
+        command += ["-X", "linger.ms=5", "-X", "batch.size=262144"]
+    output, _, cpu = _run(server, command)
+    found = re.findall(r"(\d+) messages produced.*?(\d+) delivered.*?(\d+) failed.*? in (\d+)ms", output, re.DOTALL)
+    if not found or int(found[-1][1]) != count:
+        raise RuntimeError(f"not all delivered: {output[-1500:]}")
+    return Result(count, count * size, int(found[-1][3]) / 1000, cpu)
+
+
+def rdkafka_consume(server: Server, topic: str, partitions: int, count: int, size: int) -> Result:
+    """librdkafka, all partitions from the beginning."""
+    command = [RDKAFKA, "-C", "-b", server.bootstrap, "-t", topic]
+    for partition in range(partitions):
+        command += ["-p", str(partition)]
+    command += ["-o", "beginning", "-c", str(count), "-q", "-i", "1000", "-X", "fetch.queue.backoff.ms=1",
+                "-X", "queued.max.messages.kbytes=131072"]  # fmt: skip
+    output, _, cpu = _run(server, command)
+    found = re.findall(r"(\d+) messages \((\d+) bytes\) consumed in (\d+)ms", output)
+    if not found:
+        raise RuntimeError(f"no result: {output[-1500:]}")
+    records, total, milliseconds = map(int, found[-1])
+    return Result(records, total, milliseconds / 1000, cpu)
+
+
+def java_produce(server: Server, topic: str, count: int, size: int, single: bool = False) -> Result:
+    """Kafka's ProducerPerformance, acks=all, with the client's own latencies."""
+    properties = (
+        ["batch.size=0", "linger.ms=0", "max.in.flight.requests.per.connection=5"]
+        if single
+        else ["batch.size=262144", "linger.ms=5"]
+    )
+    command = [*JAVA, "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", server.bootstrap,
+               "--topic", topic, "--num-records", str(count), "--record-size", str(size), "--throughput", "-1",
+               "--reporting-interval", "1000", "--warmup-records", str(count // 8),
+               "--command-property", "acks=all", *properties]  # fmt: skip
+    output, _, cpu = _run(server, command)
+    lines = [line for line in output.splitlines() if "records sent" in line and "99th" in line]
+    last = lines[-1]
+    rate = float(re.search(r"([\d.]+) records/sec", last)[1])
+    extra = {f"p{name}_ms": float(value) for value, name in re.findall(r"([\d.]+) ms (50|99|99\.9)th", last)}
+    return Result(count, count * size, count / rate, cpu, extra)
+
+
+def java_consume(server: Server, topic: str, count: int, size: int) -> Result:
+    """Kafka's ConsumerPerformance; the fetch-only rate."""
+    command = [*JAVA, "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", server.bootstrap,
+               "--topic", topic, "--num-records", str(count), "--hide-header", "--timeout", "20000",
+               "--group", f"g{time.monotonic_ns()}"]  # fmt: skip
+    output, _, cpu = _run(server, command)
+    row = [cell.strip() for cell in output.strip().splitlines()[-1].split(",")]
+    fetch_ms = float(row[7])
+    return Result(float(row[4]), float(row[4]) * size, fetch_ms / 1000, cpu)
+
+
+def paced_latency(server: Server, topic: str, rate: int, count: int) -> Result:
+    """End-to-end latency of 100-byte records at a fixed rate."""
+    command = [str(TOOLS / "bin/paced_latency"), server.bootstrap, topic, str(rate), str(count), "100"]
+    output, seconds, cpu = _run(server, command)
+    p50, p99, p999, worst, received = (float(value) for value in output.split())
+    extra = {"p50_ms": p50, "p99_ms": p99, "p99.9_ms": p999, "max_ms": worst}
+    return Result(received, received * 100, seconds, cpu, extra)

@@ -1,0 +1,1 @@
+"""Compiled modules. There is no pure-Python fallback: a missing extension is a start-up error."""

@@ -1,0 +1,40 @@
+"""The memory image of the newest WAL: one block, mapped once, used as a ring of chunks."""
+
+import mmap
+import os
+
+import numpy
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+
+
+cdef class Arena:
+    def __cinit__(self, int64_t arena_bytes, int64_t chunk_bytes):
+        cdef const uint8_t[::1] view
+        self.fd = -1
+        if chunk_bytes <= 0 or chunk_bytes % 4096 != 0:
+            raise ValueError(f"chunk_bytes must be a multiple of 4096, not {chunk_bytes}")
+        if arena_bytes <= 0 or arena_bytes % chunk_bytes != 0:
+            raise ValueError(f"arena_bytes must be a multiple of chunk_bytes, not {arena_bytes}")
+        self.arena_bytes = arena_bytes
+        self.chunk_bytes = chunk_bytes
+        self.pins = <int32_t*>calloc(arena_bytes // chunk_bytes, sizeof(int32_t))
+        if self.pins == NULL:
+            raise MemoryError
+        self.fd = os.memfd_create("kbroker-arena", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, arena_bytes)
+        self.array = numpy.frombuffer(mmap.mmap(self.fd, arena_bytes, mmap.MAP_SHARED), dtype=numpy.uint8)
+        view = self.array
+        self.base = <uint8_t*>&view[0]  # lives as long as self.array
+
+    def __dealloc__(self):
+        free(self.pins)
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def pin_count(self, int64_t chunk):
+        """Pins on one chunk now; for tests and metrics."""
+        if not 0 <= chunk < self.arena_bytes // self.chunk_bytes:
+            raise IndexError(chunk)
+        return self.pins[chunk]

@@ -1,0 +1,60 @@
+from libc.stdint cimport int16_t, int64_t
+
+
+cdef class Completion:
+    """Something that waits for appended data to become durable: a produce request, a coordinator write.
+
+    Called exactly once for each push, with the GIL, on the thread that drains the queue. `error` is a Kafka code.
+    """
+    cdef int complete(self, int16_t error) except -1
+
+
+cdef class CallbackCompletion(Completion):
+    """Calls a Python function with the error code."""
+    cdef object function
+
+
+cdef class Waiter:
+    """A parked fetch. Called with the GIL, on the draining thread, when its partition's high watermark moved."""
+    cdef int data_available(self) except -1
+
+
+cdef class WaitList:
+    """The parked fetches of one partition. Touched only with the GIL held.
+
+    A waiter stays until it is discarded; adding it twice is the same as once.
+    """
+    cdef list waiters
+    cdef int add(self, Waiter waiter) except -1
+    cdef int discard(self, Waiter waiter) except -1
+    cdef int wake(self) except -1
+
+
+cdef struct CommitItem:
+    int64_t end_lsn
+    void* waiters         # WaitList or None, a counted reference
+    void* completion      # Completion or None, a counted reference
+
+
+cdef class CommitQueue:
+    """Appends that are not durable yet, in WAL order. Pushed and drained only with the GIL held.
+
+    One thread drains (the first I/O thread; a test by hand): it pops every item whose end position is durable, wakes
+    the partition's waiters, then completes the completion. A push for a position that an earlier drain has already
+    passed (the duplicate of a durable batch) writes to the wake-up descriptors, so that the next drain takes it.
+    """
+    cdef CommitItem* items        # ring; capacity is a power of two
+    cdef int64_t first
+    cdef int64_t count
+    cdef int64_t capacity
+    cdef readonly int64_t drained_lsn
+    cdef readonly int16_t failed_with      # set by fail_all: every later push is failed too, at the next drain
+    cdef bint draining
+    cdef int wakeup_fds[64]
+    cdef int wakeup_count
+    cdef int push(self, int64_t end_lsn, WaitList waiters, Completion completion) except -1
+    cpdef int drain(self, int64_t durable_lsn) except -1
+    cpdef int fail_all(self, int16_t error) except -1
+    cdef int finish_first(self, int16_t error, list failures) except -1
+    cdef int grow(self) except -1
+    cdef void notify(self) noexcept nogil

@@ -1,0 +1,211 @@
+"""Group commit as its users see it: what waits for the WAL's durable position, and who is told."""
+
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport int16_t, int64_t, uint64_t
+from libc.stdlib cimport free, malloc
+from posix.unistd cimport write
+
+
+class FastKafkaError(Exception):
+    """An append was refused. ``code`` is the Kafka error code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class FastAppendWait(Exception):
+    """The WAL has no space now: retry after the next wake-up. Nothing was appended, no state has changed."""
+
+
+cdef class Completion:
+    cdef int complete(self, int16_t error) except -1:
+        raise NotImplementedError
+
+
+cdef class CallbackCompletion(Completion):
+    def __init__(self, function):
+        self.function = function
+
+    cdef int complete(self, int16_t error) except -1:
+        self.function(error)
+        return 0
+
+
+cdef class Waiter:
+    cdef int data_available(self) except -1:
+        raise NotImplementedError
+
+
+cdef class CallbackWaiter(Waiter):
+    """A waiter made of a Python function without arguments; for tests and slow paths."""
+    cdef object function
+
+    def __init__(self, function):
+        self.function = function
+
+    cdef int data_available(self) except -1:
+        self.function()
+        return 0
+
+
+cdef class WaitList:
+    def __cinit__(self):
+        self.waiters = []
+
+    cdef int add(self, Waiter waiter) except -1:
+        cdef object known
+        for known in self.waiters:
+            if known is waiter:
+                return 0
+        self.waiters.append(waiter)
+        return 0
+
+    cdef int discard(self, Waiter waiter) except -1:
+        cdef Py_ssize_t i
+        for i in range(len(self.waiters)):
+            if self.waiters[i] is waiter:
+                del self.waiters[i]
+                return 0
+        return 0
+
+    cdef int wake(self) except -1:
+        cdef Waiter waiter
+        if not self.waiters:
+            return 0
+        for waiter in list(self.waiters):  # a waiter may discard itself
+            waiter.data_available()
+        return 0
+
+    def __len__(self):
+        return len(self.waiters)
+
+    def park(self, Waiter waiter not None):
+        """``add`` for Python callers."""
+        self.add(waiter)
+
+    def leave(self, Waiter waiter not None):
+        """``discard`` for Python callers."""
+        self.discard(waiter)
+
+
+cdef class CommitQueue:
+    def __cinit__(self):
+        self.capacity = 1024
+        self.items = <CommitItem*>malloc(self.capacity * sizeof(CommitItem))
+        if self.items == NULL:
+            raise MemoryError
+        self.drained_lsn = -1
+
+    def __dealloc__(self):
+        cdef int64_t i
+        cdef CommitItem* item
+        for i in range(self.count):
+            item = &self.items[(self.first + i) & (self.capacity - 1)]
+            Py_DECREF(<object>item.waiters)
+            Py_DECREF(<object>item.completion)
+        free(self.items)
+
+    def __len__(self):
+        return self.count
+
+    def push_callback(self, int64_t end_lsn, function):
+        """Calls ``function(error_code)`` when ``end_lsn`` is durable; for Python callers and tests."""
+        self.push(end_lsn, None, CallbackCompletion(function))
+
+    def add_wakeup_fd(self, int fd):
+        """Registers an eventfd to be written to when a drain is needed."""
+        if self.wakeup_count == 64:
+            raise ValueError("too many wake-up descriptors")
+        self.wakeup_fds[self.wakeup_count] = fd
+        self.wakeup_count += 1
+
+    def remove_wakeup_fd(self, int fd):
+        """Forgets a descriptor before it is closed."""
+        cdef int i
+        for i in range(self.wakeup_count):
+            if self.wakeup_fds[i] == fd:
+                self.wakeup_count -= 1
+                self.wakeup_fds[i] = self.wakeup_fds[self.wakeup_count]
+                return
+
+    cdef void notify(self) noexcept nogil:
+        cdef uint64_t one = 1
+        cdef int i
+        for i in range(self.wakeup_count):
+            write(self.wakeup_fds[i], &one, 8)
+
+    cdef int grow(self) except -1:
+        cdef int64_t i
+        cdef CommitItem* larger = <CommitItem*>malloc(2 * self.capacity * sizeof(CommitItem))
+        if larger == NULL:
+            raise MemoryError
+        for i in range(self.count):
+            larger[i] = self.items[(self.first + i) & (self.capacity - 1)]
+        free(self.items)
+        self.items = larger
+        self.first = 0
+        self.capacity *= 2
+        return 0
+
+    cdef int push(self, int64_t end_lsn, WaitList waiters, Completion completion) except -1:
+        cdef CommitItem* item
+        if self.count == self.capacity:
+            self.grow()
+        item = &self.items[(self.first + self.count) & (self.capacity - 1)]
+        item.end_lsn = end_lsn
+        Py_INCREF(waiters)
+        Py_INCREF(completion)
+        item.waiters = <void*>waiters
+        item.completion = <void*>completion
+        self.count += 1
+        if end_lsn <= self.drained_lsn or self.failed_with != 0:
+            self.notify()
+        return 0
+
+    cdef int finish_first(self, int16_t error, list failures) except -1:
+        # Pops the first item before its callbacks run: they may push.
+        cdef CommitItem item = self.items[self.first]
+        cdef WaitList waiters = <WaitList>item.waiters
+        cdef Completion completion = <Completion>item.completion
+        Py_DECREF(<object>item.waiters)
+        Py_DECREF(<object>item.completion)
+        self.first = (self.first + 1) & (self.capacity - 1)
+        self.count -= 1
+        try:
+            if waiters is not None:
+                waiters.wake()
+        except Exception as error_of_waiter:
+            failures.append(error_of_waiter)
+        try:
+            if completion is not None:
+                completion.complete(error)
+        except Exception as error_of_completion:
+            failures.append(error_of_completion)
+        return 0
+
+    cpdef int drain(self, int64_t durable_lsn) except -1:
+        """Completes everything below ``durable_lsn``. One failing callback does not keep the others from running:
+        the first error is raised at the end."""
+        cdef list failures = []
+        if self.draining:
+            return 0  # a callback drained: the outer loop goes on
+        self.draining = True
+        try:
+            if durable_lsn > self.drained_lsn:
+                self.drained_lsn = durable_lsn
+            while self.count and self.items[self.first].end_lsn <= durable_lsn:
+                self.finish_first(0, failures)
+            while self.count and self.failed_with != 0:
+                self.finish_first(self.failed_with, failures)
+        finally:
+            self.draining = False
+        if failures:
+            raise failures[0]
+        return 0
+
+    cpdef int fail_all(self, int16_t error) except -1:
+        """Completes everything, and all that is pushed later, with an error."""
+        self.failed_with = error
+        return self.drain(self.drained_lsn)

@@ -1,0 +1,48 @@
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+
+cdef enum:
+    BATCH_HEADER_BYTES = 61
+    VALIDATE_COMPRESSED = -1000   # structure of the records can only be judged after decompression
+
+cdef struct BatchInfo:
+    # The 61-byte header in host order (spec section 1.1). size is the whole batch: batchLength + 12.
+    int64_t base_offset
+    uint32_t size
+    int32_t leader_epoch
+    int8_t magic
+    uint32_t crc
+    int16_t attributes
+    int32_t last_offset_delta
+    int64_t base_timestamp
+    int64_t max_timestamp
+    int64_t producer_id
+    int16_t producer_epoch
+    int32_t base_sequence
+    int32_t record_count
+
+cdef struct ValidationRules:
+    # Topic rules of an append (spec section 1.5).
+    int64_t now_ms
+    int64_t timestamp_before_max_ms
+    int64_t timestamp_after_max_ms
+    int64_t max_message_bytes
+    bint compacted            # null keys are refused
+    bint log_append_time
+
+cdef struct ValidationResult:
+    int64_t true_max_timestamp    # over the records; -1 where LogAppendTime
+    int32_t first_bad_record      # index for recordErrors, -1 when the batch as a whole is at fault
+    int32_t reason                # index into record_batch.REASONS (Python: reason_text(reason))
+
+# Reads and bounds-checks the header. 0, or a Kafka error code (CORRUPT_MESSAGE, INVALID_RECORD). No CRC check.
+cdef int parse_header(const uint8_t* p, Py_ssize_t n, BatchInfo* out) noexcept nogil
+# Everything of spec 1.5 that can be judged without topic look-up: sizes, CRC, header fields, each record of an
+# uncompressed batch, timestamps, null keys. 0, a Kafka error code, or VALIDATE_COMPRESSED (all but the records judged).
+cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* rules, BatchInfo* info,
+                        ValidationResult* result) noexcept nogil
+# Second half for a compressed batch: decompresses (bounded, GIL released inside the codec) and judges the records.
+cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
+                             ValidationResult* result) except -2000
+# Writes timestamp type and maxTimestamp where the leader must (spec 1.4) and recomputes the CRC if anything changed.
+cdef void stamp_timestamps(uint8_t* p, BatchInfo* info, const ValidationRules* rules,
+                           const ValidationResult* result) noexcept nogil

@@ -1,0 +1,1 @@
+"""Command line: serve, flush, topic, group, produce, consume, object."""

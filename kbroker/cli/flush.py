@@ -1,0 +1,23 @@
+"""``kbroker flush``: makes everything acknowledged so far true in the bucket, and waits for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from kbroker.control import send_command
+
+
+@click.command()
+@click.option("--data-dir", default="./kbroker-data", metavar="PATH", help="data directory of the running broker")
+@click.option("--timeout", default=600.0, metavar="SECONDS", help="how long to wait")
+def command(data_dir: str, timeout: float) -> None:
+    """Flushes a running broker's unflushed data to the object store."""
+    try:
+        send_command(Path(data_dir), "flush", timeout)
+    except (OSError, RuntimeError) as error:
+        reason = error if isinstance(error, RuntimeError) else f"no broker runs in {data_dir}"
+        click.echo(f"kbroker flush: {reason}", err=True)
+        sys.exit(1)

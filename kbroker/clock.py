@@ -1,0 +1,47 @@
+"""Time is injected, so that tests never sleep to wait and recovery can be replayed."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the broker asks about time."""
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch (record timestamps, retention)."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back (timers, time-outs)."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class ManualClock:
+    """A clock for tests: stands still until ``advance`` is called."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic = 1_000.0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Moves both clocks on by ``seconds``."""
+        self._now_ms += round(seconds * 1000)
+        self._monotonic += seconds

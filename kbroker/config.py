@@ -1,0 +1,303 @@
+"""The broker's settings: one table, read from options, `KBROKER_*` variables and a TOML file.
+
+Precedence: command line, environment, file, default. Settings that Kafka knows (``log.retention.ms``,
+``group.initial.rebalance.delay.ms``, ...) keep Kafka's names and live in ``BrokerConfig.kafka``; they are given by
+``--set NAME=VALUE``, ``KBROKER_SET="a=1,b=2"`` or a ``[kafka]`` table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kbroker.limits import ARENA_CHUNK_BYTES, GIB, MIB, WAL_PAGE_BYTES, WAL_SEGMENT_BYTES
+
+SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used: the message names it and says what is expected. Exit code 2."""
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes from ``1048576``, ``512MiB``, ``4GiB``. Raises ConfigError."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(text))
+    if not match or match[2].lower() not in SIZE_UNITS:
+        raise ConfigError(f"{text!r} is not a size: give bytes, or a number with KiB, MiB or GiB")
+    return int(match[1]) * SIZE_UNITS[match[2].lower()]
+
+
+def parse_seconds(text: str | float) -> float:
+    """Seconds, decimals allowed. Raises ConfigError."""
+    try:
+        seconds = float(text)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{text!r} is not a number of seconds") from None
+    if not 0 < seconds < 1e9:
+        raise ConfigError(f"{text!r} is not a usable number of seconds")
+    return seconds
+
+
+def parse_int(text: str | int) -> int:
+    """A whole number. Raises ConfigError."""
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{text!r} is not a whole number") from None
+
+
+def parse_bool(text: str | bool) -> bool:
+    """true/false, yes/no, 1/0. Raises ConfigError."""
+    if isinstance(text, bool):
+        return text
+    lowered = str(text).strip().lower()
+    if lowered in ("true", "yes", "1", "on"):
+        return True
+    if lowered in ("false", "no", "0", "off"):
+        return False
+    raise ConfigError(f"{text!r} is neither true nor false")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """(host, port) from HOST:PORT; an IPv6 host stands in brackets. Raises ConfigError."""
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+):(\d{1,5})", str(text).strip())
+    if not match or int(match[2]) > 65535:
+        raise ConfigError(f"{text!r} is not an address: give HOST:PORT")
+    return match[1].strip("[]"), int(match[2])
+
+
+def parse_store(text: str) -> str:
+    """``file:PATH`` or ``s3://bucket[/prefix]``. Raises ConfigError."""
+    text = str(text)
+    if (text.startswith("file:") and len(text) > 5) or re.match(r"s3://[^/]{3,}", text):
+        return text
+    raise ConfigError(f"{text!r} is not an object store: give file:PATH or s3://bucket[/prefix]")
+
+
+def parse_level(text: str) -> str:
+    """A log level. Raises ConfigError."""
+    if str(text).lower() not in LOG_LEVELS:
+        raise ConfigError(f"{text!r} is not a log level: one of {', '.join(LOG_LEVELS)}")
+    return str(text).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting of ``kbroker serve``: attribute name, parser, default (None: derived), help text."""
+
+    name: str
+    parse: Callable[[Any], Any]
+    default: Any
+    metavar: str
+    help: str
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "KBROKER_" + self.name.upper()
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("data_dir", str, "./kbroker-data", "PATH", "write-ahead log, local metadata, lock file"),
+    Option("listen", parse_address, ("127.0.0.1", 9092), "HOST:PORT", "Kafka listener; port 0 picks one"),
+    Option("advertise", parse_address, None, "HOST:PORT", "address told to clients (default: the listener's)"),
+    Option("object_store", parse_store, None, "URL", "file:PATH or s3://bucket[/prefix] (default: in data-dir)"),
+    Option("s3_endpoint", str, None, "URL", "endpoint of an S3-compatible store; path-style addressing"),
+    Option("s3_region", str, None, "NAME", "region of the bucket"),
+    Option("cluster_id", str, None, "ID", "cluster to open or create (default: the one in the store)"),
+    Option("take_over", parse_bool, False, "", "take the cluster from a broker that did not stop cleanly"),
+    Option("memory_bytes", parse_size, 768 * MIB, "SIZE", "bound of arena, caches, buffers and indexes together"),
+    Option("arena_bytes", parse_size, None, "SIZE", "part of the memory for the newest WAL (default: two thirds)"),
+    Option("wal_bytes", parse_size, 4 * GIB, "SIZE", "disk budget of the WAL; producers wait when it is full"),
+    Option("flush_bytes", parse_size, 64 * MIB, "SIZE", "a partition with this much unflushed data starts a flush"),
+    Option("flush_seconds", parse_seconds, 60.0, "SECONDS", "oldest age of unflushed data"),
+    Option("pack_below_bytes", parse_size, 8 * MIB, "SIZE", "smaller flushes of a partition share a pack; 0: none"),
+    Option("http_listen", parse_address, None, "HOST:PORT", "serve /livez, /readyz and /metrics"),
+    Option("io_threads", parse_int, None, "N", "threads that own the sockets (default: one up to four cores)"),
+    Option("node_id", parse_int, 1, "N", "broker id told to clients"),
+    Option("log_level", parse_level, "info", "LEVEL", "debug, info, warning or error"),
+)
+
+# Kafka-named broker settings that kbroker reads, with Kafka's defaults.
+KAFKA_DEFAULTS: dict[str, Any] = {
+    "auto.create.topics.enable": True,
+    "delete.topic.enable": True,
+    "num.partitions": 1,
+    "default.replication.factor": 1,
+    "message.max.bytes": 1_048_588,
+    "fetch.max.bytes": 57_671_680,
+    "log.retention.ms": 604_800_000,
+    "log.retention.bytes": -1,
+    "log.retention.check.interval.ms": 300_000,
+    "log.segment.delete.delay.ms": 60_000,
+    "log.cleanup.policy": "delete",
+    "log.message.timestamp.type": "CreateTime",
+    "offsets.topic.num.partitions": 50,
+    "offsets.retention.minutes": 10_080,
+    "offsets.retention.check.interval.ms": 600_000,
+    "offset.metadata.max.bytes": 4_096,
+    "group.initial.rebalance.delay.ms": 3_000,
+    "group.min.session.timeout.ms": 6_000,
+    "group.max.session.timeout.ms": 1_800_000,
+    "group.max.size": 2_147_483_647,
+    "producer.id.expiration.ms": 86_400_000,
+    "connections.max.idle.ms": 600_000,
+    "max.connections": 20_000,
+    "socket.request.max.bytes": 104_857_600,
+    "max.incremental.fetch.session.cache.slots": 1_000,
+}
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """All settings of one broker, checked against each other."""
+
+    data_dir: Path
+    listen: tuple[str, int]
+    advertise: tuple[str, int] | None
+    object_store: str
+    s3_endpoint: str | None
+    s3_region: str | None
+    cluster_id: str | None
+    take_over: bool
+    memory_bytes: int
+    arena_bytes: int
+    wal_bytes: int
+    flush_bytes: int
+    flush_seconds: float
+    pack_below_bytes: int
+    http_listen: tuple[str, int] | None
+    io_threads: int
+    node_id: int
+    log_level: str
+    kafka: Mapping[str, Any] = field(default_factory=lambda: dict(KAFKA_DEFAULTS))
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes of one WAL segment: 64 MiB, or less in a small arena; the arena is a multiple of it."""
+        return _segment_bytes(self.arena_bytes)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one arena chunk."""
+        return min(ARENA_CHUNK_BYTES, self.segment_bytes)
+
+    @property
+    def cache_bytes(self) -> int:
+        """What is left of the memory for object caches, upload and read buffers."""
+        return max(16 * MIB, self.memory_bytes - self.arena_bytes) // 2
+
+
+def _segment_bytes(arena_bytes: int) -> int:
+    segment = min(WAL_SEGMENT_BYTES, arena_bytes // 8)
+    if segment >= ARENA_CHUNK_BYTES:
+        return segment // ARENA_CHUNK_BYTES * ARENA_CHUNK_BYTES
+    return segment // WAL_PAGE_BYTES * WAL_PAGE_BYTES
+
+
+def parse_kafka_setting(name: str, value: Any) -> Any:
+    """One Kafka-named setting, typed as its default. Raises ConfigError."""
+    if name not in KAFKA_DEFAULTS:
+        raise ConfigError(f"{name} is not a broker setting that kbroker reads")
+    default = KAFKA_DEFAULTS[name]
+    try:
+        if isinstance(default, bool):
+            return parse_bool(value)
+        return parse_int(value) if isinstance(default, int) else str(value)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, str]:
+    """NAME=VALUE pairs. Raises ConfigError."""
+    pairs = {}
+    for item in assignments:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigError(f"{item!r} is not NAME=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _read_file(path: str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+def load_config(
+    arguments: Mapping[str, Any] | None = None,
+    kafka_arguments: list[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> BrokerConfig:
+    """Builds the settings from command-line arguments (None: not given), environment and file. Raises ConfigError."""
+    arguments = arguments or {}
+    environ = os.environ if environ is None else environ
+    from_file = _read_file(arguments.get("config") or environ.get("KBROKER_CONFIG"))
+    kafka_table = from_file.pop("kafka", {})
+    file_values = {name.replace("-", "_"): value for name, value in from_file.items()}
+    unknown = set(file_values) - {option.name for option in OPTIONS}
+    if unknown:
+        raise ConfigError(f"unknown setting in the file: {', '.join(sorted(unknown))}")
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        for source in (arguments.get(option.name), environ.get(option.variable), file_values.get(option.name)):
+            if source is not None:
+                try:
+                    values[option.name] = option.parse(source)
+                except ConfigError as error:
+                    raise ConfigError(f"{option.flag}: {error}") from None
+                break
+        else:
+            values[option.name] = option.default
+    from_environment = [item for item in environ.get("KBROKER_SET", "").split(",") if item]
+    given = {**kafka_table, **parse_assignments(from_environment), **parse_assignments(kafka_arguments or [])}
+    kafka = KAFKA_DEFAULTS | {name: parse_kafka_setting(name, value) for name, value in given.items()}
+    return _check(values, kafka)
+
+
+def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
+    """Derives what was not given and holds the settings against each other."""
+    values["data_dir"] = Path(values["data_dir"])
+    if values["object_store"] is None:
+        values["object_store"] = f"file:{values['data_dir'] / 'objects'}"
+    memory = values["memory_bytes"]
+    if memory < 64 * MIB:
+        raise ConfigError("--memory-bytes: at least 64MiB")
+    arena = values["arena_bytes"] or memory * 2 // 3
+    if arena > memory - 16 * MIB:
+        raise ConfigError("--arena-bytes: must leave at least 16MiB of --memory-bytes to caches and buffers")
+    if arena < 8 * MIB:
+        raise ConfigError("--arena-bytes: at least 8MiB")
+    segment = _segment_bytes(arena)
+    values["arena_bytes"] = arena // segment * segment
+    if values["wal_bytes"] < 4 * segment:
+        raise ConfigError(f"--wal-bytes: at least four segments, {4 * segment} bytes with this arena")
+    if values["flush_bytes"] < 1:
+        raise ConfigError("--flush-bytes: at least 1")
+    if values["io_threads"] is None:
+        values["io_threads"] = max(1, (os.cpu_count() or 1) // 4)
+    if not 1 <= values["io_threads"] <= 64:
+        raise ConfigError("--io-threads: 1 to 64")
+    if not 0 <= values["node_id"] < 2**31:
+        raise ConfigError("--node-id: a number from 0")
+    if values["cluster_id"] is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", values["cluster_id"]):
+        raise ConfigError("--cluster-id: letters, digits, - and _ only, at most 64")
+    return BrokerConfig(**values, kafka=kafka)

@@ -1,0 +1,54 @@
+"""What every handler gets, and how it is registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """The envelope of one request."""
+
+    api_key: int
+    api_version: int
+    client_id: str | None
+    client_host: str
+    advertised_host: str  # of the listener that the client came through
+    advertised_port: int
+
+
+@dataclass(slots=True)
+class Context:
+    """The parts of the broker that handlers may use. Built once by kbroker.broker."""
+
+    config: Any  # kbroker.config.BrokerConfig
+    clock: Any  # kbroker.clock.Clock
+    logs: Any  # kbroker.log.log_table.LogTable
+    topics: Any  # kbroker.metadata.topics.Topics
+    groups: Any  # kbroker.coordinator.groups.GroupCoordinator
+    producer_ids: Any  # kbroker.metadata.producer_ids.ProducerIds
+    cold_reader: Any  # kbroker.log.cold_read.ColdReader
+    cluster_id: str
+    node_id: int
+
+
+# A handler decides and returns the response message, or a future of it when the answer comes later.
+Handle = Callable[[Context, RequestInfo, Any], Any | Future]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One API as served: its key, versions and function.
+
+    `inline` handlers run on the I/O thread and must neither block nor take over a millisecond; the others run on a
+    worker.
+    """
+
+    api_key: int
+    min_version: int
+    max_version: int
+    handle: Handle
+    inline: bool = False

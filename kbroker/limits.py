@@ -1,0 +1,49 @@
+"""Every bound of the broker, in one place, with the relations between them asserted.
+
+Sizes are bytes, times are milliseconds unless the name ends otherwise.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+# -- wire ------------------------------------------------------------------------------------------------------
+FRAME_BYTES_MAX = 100 * MIB  # socket.request.max.bytes
+CONNECTIONS_MAX = 20_000
+CONNECTION_IDLE_MS = 600_000  # connections.max.idle.ms
+REQUESTS_IN_FLIGHT_PER_CONNECTION = 64  # pipelined produce requests; more stay unread in the socket
+FETCH_BYTES_MAX = 55 * MIB  # fetch.max.bytes
+FETCH_SESSIONS_MAX = 1_000  # max.incremental.fetch.session.cache.slots
+CLIENT_ARRAY_LENGTH_MAX = 1_000_000  # elements of one array in a request, checked before allocation
+
+# -- records ---------------------------------------------------------------------------------------------------
+MESSAGE_BYTES_MAX_DEFAULT = 1_048_588  # message.max.bytes
+DECOMPRESSED_BATCH_BYTES_MAX = 256 * MIB  # cap while validating a compressed batch
+
+# -- write-ahead log -------------------------------------------------------------------------------------------
+WAL_PAGE_BYTES = 4 * KIB
+WAL_SEGMENT_BYTES = 64 * MIB
+ARENA_CHUNK_BYTES = 4 * MIB
+INTERNAL_RESERVE_SHARE = 0.03  # of the WAL budget, kept for internal topics and transaction markers
+
+# -- objects ---------------------------------------------------------------------------------------------------
+KLIX_OBJECT_BYTES_MAX = 1 * GIB  # byte positions in the footer are u32
+FLUSH_OBJECT_BYTES_MAX = 256 * MIB  # a backlog is cut into objects of this size
+UPLOAD_PART_BYTES = 8 * MIB
+
+# -- metadata and coordinator ----------------------------------------------------------------------------------
+TOPIC_NAME_LENGTH_MAX = 249
+PARTITIONS_PER_TOPIC_MAX = 100_000
+GROUPS_MAX = 100_000
+PRODUCER_IDS_PER_PARTITION_MAX = 100_000
+PRODUCER_ID_EXPIRATION_MS = 86_400_000
+PRODUCER_ID_BLOCK = 1_000
+OFFSET_METADATA_LENGTH_MAX = 4_096
+GROUP_SIZE_MAX = 10_000
+
+assert WAL_SEGMENT_BYTES % ARENA_CHUNK_BYTES == 0
+assert ARENA_CHUNK_BYTES % WAL_PAGE_BYTES == 0
+assert FLUSH_OBJECT_BYTES_MAX <= KLIX_OBJECT_BYTES_MAX < 4 * GIB
+assert FETCH_BYTES_MAX < FRAME_BYTES_MAX

@@ -1,0 +1,1 @@
+"""Topics, configs, producer-id blocks, ownership: the metadata image and the stores behind it."""

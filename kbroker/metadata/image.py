@@ -1,0 +1,179 @@
+"""The cluster's metadata at one moment: an immutable image, and the builder that applies records to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kbroker.errors import CorruptionError
+from kbroker.metadata.records import (
+    BrokerConfig,
+    FieldReader,
+    MetadataRecord,
+    PartitionsAdded,
+    ProducerIdBlock,
+    TopicConfigs,
+    TopicCreated,
+    TopicDeleted,
+)
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic. `configs` are its own ones only; the typed whole is made where broker defaults are known."""
+
+    name: str
+    topic_id: bytes  # 16 random bytes
+    partitions: int
+    configs: Mapping[str, str]
+
+    @property
+    def internal(self) -> bool:
+        """A topic of the broker's own, which clients may read and not write."""
+        return self.name in INTERNAL_TOPICS
+
+    def to_json(self) -> dict[str, Any]:
+        """The topic as JSON values."""
+        return {
+            "name": self.name,
+            "topic_id": self.topic_id.hex(),
+            "partitions": self.partitions,
+            "configs": dict(self.configs),
+        }
+
+
+def topic_from_json(value: Any, where: str) -> TopicImage:
+    """A topic of a checkpoint or of the local replica. Raises CorruptionError naming `where`."""
+    reader = FieldReader(value, where)
+    return TopicImage(reader.name(), reader.topic_id(), reader.partitions(), reader.configs())
+
+
+def collision_key(name: str) -> str:
+    """Topic names with the same key collide: `.` and `_` are one character in metric names."""
+    return name.replace(".", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """Everything that metadata records have said up to record `number`. Replaced as a whole, never changed."""
+
+    number: int = 0  # of the last record applied, 0: none
+    by_name: Mapping[str, TopicImage] = field(default_factory=dict)
+    by_id: Mapping[bytes, TopicImage] = field(default_factory=dict)
+    collisions: Mapping[str, str] = field(default_factory=dict)  # collision_key -> the one name that has it
+    next_producer_id: int = 0
+    broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics."""
+        return sum(topic.partitions for topic in self.by_id.values())
+
+    def apply(self, number: int, records: Iterable[MetadataRecord], where: str = "metadata") -> MetadataImage:
+        """The image after one more numbered object. Raises CorruptionError for a record that contradicts it."""
+        builder = ImageBuilder(self)
+        builder.apply(number, records, where)
+        return builder.build()
+
+    def to_json(self) -> dict[str, Any]:
+        """The image as the payload of a checkpoint."""
+        return {
+            "version": 1,
+            "topics": [topic.to_json() for topic in self.by_name.values()],
+            "next_producer_id": self.next_producer_id,
+            "broker_configs": [
+                {"node_id": node_id, "configs": dict(configs)} for node_id, configs in self.broker_configs.items()
+            ],
+        }
+
+
+def image_from_json(number: int, value: Any, where: str) -> MetadataImage:
+    """The image of a checkpoint that covers the records up to `number`. Raises CorruptionError naming `where`."""
+    reader = FieldReader(value, where)
+    version = reader.integer("version", 1, 2**31 - 1)
+    if version != 1:
+        raise CorruptionError(f"{where}: metadata checkpoint version {version} is newer than this kbroker understands")
+    topics, configs = value.get("topics"), value.get("broker_configs")
+    if not isinstance(topics, list) or not isinstance(configs, list):
+        raise CorruptionError(f"{where}: bad or missing topics or broker_configs in a metadata checkpoint")
+    builder = ImageBuilder(MetadataImage())
+    for item in topics:
+        builder.add_topic(topic_from_json(item, where), where)
+    for item in configs:
+        fields = FieldReader(item, where)
+        builder.broker_configs[fields.integer("node_id", -1, 2**31 - 1)] = fields.configs()
+    builder.next_producer_id = reader.integer("next_producer_id", 0, 2**63 - 1)
+    builder.number = number
+    return builder.build()
+
+
+class ImageBuilder:
+    """A changeable copy of an image. Not thread-safe; lives for one change or one load."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.number = image.number
+        self.next_producer_id = image.next_producer_id
+        self.broker_configs = dict(image.broker_configs)
+        self._by_name = dict(image.by_name)
+        self._by_id = dict(image.by_id)
+        self._collisions = dict(image.collisions)
+
+    def build(self) -> MetadataImage:
+        """The image; the builder must not be used after."""
+        return MetadataImage(
+            self.number, self._by_name, self._by_id, self._collisions, self.next_producer_id, self.broker_configs
+        )
+
+    def apply(self, number: int, records: Iterable[MetadataRecord], where: str) -> None:
+        """Applies one numbered object. Raises CorruptionError for a record that contradicts what is known."""
+        if number <= self.number:
+            raise CorruptionError(f"{where}: metadata record {number} comes after record {self.number}")
+        for record in records:
+            self._apply_one(record, where)
+        self.number = number
+
+    def add_topic(self, topic: TopicImage, where: str) -> None:
+        """Adds a topic whose name and id must be free."""
+        if topic.name in self._by_name or topic.topic_id in self._by_id:
+            raise CorruptionError(f"{where}: topic {topic.name} ({topic.topic_id.hex()}) is created twice")
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._collisions[collision_key(topic.name)] = topic.name
+
+    def _apply_one(self, record: MetadataRecord, where: str) -> None:
+        match record:
+            case TopicCreated():
+                topic = TopicImage(record.name, record.topic_id, record.partitions, dict(record.configs))
+                self.add_topic(topic, where)
+            case TopicDeleted():
+                topic = self._topic(record.topic_id, where)
+                del self._by_name[topic.name], self._by_id[topic.topic_id]
+                self._collisions.pop(collision_key(topic.name), None)
+            case PartitionsAdded():
+                topic = self._topic(record.topic_id, where)
+                if record.partitions <= topic.partitions:
+                    raise CorruptionError(f"{where}: topic {topic.name} would shrink to {record.partitions} partitions")
+                self._replace(replace(topic, partitions=record.partitions))
+            case TopicConfigs():
+                self._replace(replace(self._topic(record.topic_id, where), configs=dict(record.configs)))
+            case ProducerIdBlock():
+                if record.next_producer_id <= self.next_producer_id:
+                    raise CorruptionError(f"{where}: producer ids would go back to {record.next_producer_id}")
+                self.next_producer_id = record.next_producer_id
+            case BrokerConfig():
+                self.broker_configs[record.node_id] = dict(record.configs)
+
+    def _topic(self, topic_id: bytes, where: str) -> TopicImage:
+        try:
+            return self._by_id[topic_id]
+        except KeyError:
+            raise CorruptionError(f"{where}: a record about the unknown topic {topic_id.hex()}") from None
+
+    def _replace(self, topic: TopicImage) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic

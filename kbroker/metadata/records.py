@@ -1,0 +1,175 @@
+"""Metadata records: the changes of which the cluster's metadata is the sum. Their JSON is in docs/formats/metadata.md.
+
+A record says what is true after it, not what somebody asked for, so that replaying it needs no rule and no config.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kbroker.errors import CorruptionError
+from kbroker.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
+
+PAYLOAD_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """A topic exists from here on, empty. Its id is random and never used again."""
+
+    TYPE: ClassVar[str] = "topic_created"
+    name: str
+    topic_id: bytes
+    partitions: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """A topic and all its data are gone."""
+
+    TYPE: ClassVar[str] = "topic_deleted"
+    topic_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAdded:
+    """A topic has more partitions than before: `partitions` in all."""
+
+    TYPE: ClassVar[str] = "partitions_added"
+    topic_id: bytes
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    """A topic's own configs are these and no others."""
+
+    TYPE: ClassVar[str] = "topic_configs"
+    topic_id: bytes
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """Producer ids below `next_producer_id` belong to somebody; only the block's claimer may hand them out."""
+
+    TYPE: ClassVar[str] = "producer_id_block"
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Configs altered at run time for one broker, or for all where `node_id` is -1: these and no others."""
+
+    TYPE: ClassVar[str] = "broker_config"
+    node_id: int
+    configs: Mapping[str, str]
+
+
+MetadataRecord = TopicCreated | TopicDeleted | PartitionsAdded | TopicConfigs | ProducerIdBlock | BrokerConfig
+
+
+def record_to_json(record: MetadataRecord) -> dict[str, Any]:
+    """The record as JSON values."""
+    values: dict[str, Any] = {"type": record.TYPE}
+    for field in record.__dataclass_fields__:
+        value = getattr(record, field)
+        values[field] = value.hex() if isinstance(value, bytes) else value
+    if "configs" in values:
+        values["configs"] = dict(values["configs"])
+    return values
+
+
+def payload(records: Iterable[MetadataRecord]) -> dict[str, Any]:
+    """The payload of one numbered object: records that become true together."""
+    return {"version": PAYLOAD_VERSION, "records": [record_to_json(record) for record in records]}
+
+
+def parse_payload(value: Any, where: str) -> list[MetadataRecord]:
+    """The records of a payload. Raises CorruptionError naming `where` for anything that is not as documented."""
+    version = value.get("version") if isinstance(value, dict) else None
+    if not isinstance(version, int):
+        raise CorruptionError(f"{where}: no version in a metadata record")
+    if version != PAYLOAD_VERSION:
+        raise CorruptionError(f"{where}: metadata record version {version} is newer than this kbroker understands")
+    records = value.get("records")
+    if not isinstance(records, list):
+        raise CorruptionError(f"{where}: no list of metadata records")
+    return [record_from_json(item, where) for item in records]
+
+
+def record_from_json(value: Any, where: str) -> MetadataRecord:
+    """One record. Raises CorruptionError naming `where`."""
+    reader = FieldReader(value, where)
+    kind = reader.text("type")
+    match kind:
+        case TopicCreated.TYPE:
+            return TopicCreated(reader.name(), reader.topic_id(), reader.partitions(), reader.configs())
+        case TopicDeleted.TYPE:
+            return TopicDeleted(reader.topic_id())
+        case PartitionsAdded.TYPE:
+            return PartitionsAdded(reader.topic_id(), reader.partitions())
+        case TopicConfigs.TYPE:
+            return TopicConfigs(reader.topic_id(), reader.configs())
+        case ProducerIdBlock.TYPE:
+            return ProducerIdBlock(reader.integer("next_producer_id", 0, 2**63 - 1))
+        case BrokerConfig.TYPE:
+            return BrokerConfig(reader.integer("node_id", -1, 2**31 - 1), reader.configs())
+        case _:
+            raise CorruptionError(f"{where}: metadata record of unknown type {kind!r}; a newer kbroker wrote it")
+
+
+class FieldReader:
+    """Checked access to the fields of one JSON object that was read from outside."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise CorruptionError(f"{where}: a metadata record is not an object")
+        self._value = value
+        self._where = where
+
+    def _bad(self, field: str) -> CorruptionError:
+        return CorruptionError(f"{self._where}: bad or missing {field} in a metadata record")
+
+    def text(self, field: str) -> str:
+        """A string."""
+        value = self._value.get(field)
+        if not isinstance(value, str):
+            raise self._bad(field)
+        return value
+
+    def integer(self, field: str, lowest: int, highest: int) -> int:
+        """An integer within bounds."""
+        value = self._value.get(field)
+        if type(value) is not int or not lowest <= value <= highest:
+            raise self._bad(field)
+        return value
+
+    def name(self) -> str:
+        """A topic name: of legal length; what it may hold was judged when it was created."""
+        name = self.text("name")
+        if not 0 < len(name) <= TOPIC_NAME_LENGTH_MAX or "/" in name:
+            raise self._bad("name")
+        return name
+
+    def topic_id(self) -> bytes:
+        """A topic id: 16 bytes, as 32 lower-case hex digits, not zero."""
+        text = self.text("topic_id")
+        if not re.fullmatch("[0-9a-f]{32}", text) or text == "0" * 32:
+            raise self._bad("topic_id")
+        return bytes.fromhex(text)
+
+    def partitions(self) -> int:
+        """A partition count."""
+        return self.integer("partitions", 1, PARTITIONS_PER_TOPIC_MAX)
+
+    def configs(self) -> dict[str, str]:
+        """Configs by name."""
+        value = self._value.get("configs")
+        if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+            raise self._bad("configs")
+        return dict(value)

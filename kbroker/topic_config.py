@@ -1,0 +1,342 @@
+"""Topic configs: one table of every key, its rules and its broker synonym; parsed once into a frozen TopicConfig.
+
+Keys, types, defaults and ranges are Apache Kafka's (TopicConfig, LogConfig). Keys that Kafka has and kbroker has no use
+for are accepted, kept and reported, since tools set them without asking (Streams, Connect, Debezium, UIs). Keys of our
+own begin with ``kbroker.``. An unknown key or a bad value is INVALID_CONFIG (40).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+from kbroker.errors import ErrorCode, KafkaError
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+VALUE_LENGTH_MAX = 32_767  # a protocol string; also bounds what one topic may keep in the metadata log
+
+
+class ConfigType(IntEnum):
+    """Types of a config value, by their code in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+# Says what is wrong with a parsed value, or None.
+Check = Callable[[Any], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDef:
+    """One config key: how to read it and how to describe it."""
+
+    name: str
+    type: ConfigType
+    default: str | None
+    documentation: str
+    check: Check | None = None
+    synonym: str | None = None  # the broker config that gives the topic its default
+    hidden: bool = False  # gone from current Kafka: accepted, and described only where set
+
+    def parse(self, text: str) -> Any:
+        """The typed value. Raises KafkaError INVALID_CONFIG."""
+        if len(text) > VALUE_LENGTH_MAX:
+            raise _invalid(self.name, text[:64] + "...", "the value is too long")
+        try:
+            value = _PARSERS[self.type](text)
+        except ValueError as error:
+            raise _invalid(self.name, text, str(error)) from None
+        problem = self.check(value) if self.check else None
+        if problem:
+            raise _invalid(self.name, text, problem)
+        return value
+
+
+def _invalid(name: str, text: str, problem: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}: {problem}")
+
+
+def _parse_integer(text: str, lowest: int, highest: int, kind: str) -> int:
+    stripped = text.strip()
+    digits = stripped[1:] if stripped[:1] in ("-", "+") else stripped
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        raise ValueError(f"Not a number of type {kind}")
+    value = int(stripped)
+    if not lowest <= value <= highest:
+        raise ValueError(f"Not a number of type {kind}")
+    return value
+
+
+def _parse_boolean(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered not in ("true", "false"):
+        raise ValueError("Expected value to be either true or false")
+    return lowered == "true"
+
+
+def _parse_double(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("Not a number of type DOUBLE") from None
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    """The elements of a comma-separated list value; the empty string is the empty list."""
+    return tuple(item.strip() for item in text.split(",")) if text.strip() else ()
+
+
+_PARSERS: dict[ConfigType, Callable[[str], Any]] = {
+    ConfigType.BOOLEAN: _parse_boolean,
+    ConfigType.STRING: str.strip,
+    ConfigType.INT: lambda text: _parse_integer(text, -(2**31), INT32_MAX, "INT"),
+    ConfigType.SHORT: lambda text: _parse_integer(text, -(2**15), 2**15 - 1, "SHORT"),
+    ConfigType.LONG: lambda text: _parse_integer(text, -(2**63), INT64_MAX, "LONG"),
+    ConfigType.DOUBLE: _parse_double,
+    ConfigType.LIST: parse_list,
+    ConfigType.CLASS: str.strip,
+    ConfigType.PASSWORD: str,
+}
+
+
+def at_least(lowest: float) -> Check:
+    """Values from `lowest` up."""
+    return lambda value: None if value >= lowest else f"Value must be at least {lowest}"
+
+
+def between(lowest: float, highest: float) -> Check:
+    """Values from `lowest` to `highest`, both included."""
+    return lambda value: None if lowest <= value <= highest else f"Value must be in [{lowest}, {highest}]"
+
+
+def one_of(*allowed: str) -> Check:
+    """One of some strings."""
+    return lambda value: None if value in allowed else f"String must be one of: {', '.join(allowed)}"
+
+
+def _each_of(*allowed: str) -> Check:
+    def check(values: tuple[str, ...]) -> str | None:
+        if any(value not in allowed for value in values):
+            return f"List values must be one of: {', '.join(allowed)}"
+        return None if len(set(values)) == len(values) else "List values must be unique"
+
+    return check
+
+
+def _not_yet(served: str, planned: str) -> Check:
+    def check(value: str) -> str | None:
+        if value == planned:
+            return f"{planned} is not served by this version of kbroker"
+        return None if value == served else f"String must be one of: {served}"
+
+    return check
+
+
+def _gzip_level(level: int) -> str | None:
+    return None if level == -1 or 1 <= level <= 9 else "Value must be in [1, 9] or -1"
+
+
+def _throttled_replicas(values: tuple[str, ...]) -> str | None:
+    if values in ((), ("*",), ("none",)):
+        return None
+    for value in values:
+        pair = value.split(":")
+        if len(pair) != 2 or not all(part.isascii() and part.isdigit() for part in pair):
+            return "must be the literal '*' or a list of replicas as [partitionId]:[brokerId]"
+    return None
+
+
+_BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
+_DOUBLE, _LIST = ConfigType.DOUBLE, ConfigType.LIST
+_FOREVER = str(INT64_MAX)
+
+_DEFINITIONS = (
+    ConfigDef("cleanup.policy", _LIST, "delete", "What happens to old records: delete by age and size, compact by "
+              "key, or both.", _each_of("delete", "compact"), "log.cleanup.policy"),
+    ConfigDef("compression.type", _STRING, "producer", "Codec of stored batches; producer keeps the client's.",
+              one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "compression.type"),
+    ConfigDef("compression.gzip.level", _INT, "-1", "Level where compression.type is gzip.", _gzip_level,
+              "compression.gzip.level"),
+    ConfigDef("compression.lz4.level", _INT, "9", "Level where compression.type is lz4.", between(1, 17),
+              "compression.lz4.level"),
+    ConfigDef("compression.zstd.level", _INT, "3", "Level where compression.type is zstd.", between(-131072, 22),
+              "compression.zstd.level"),
+    ConfigDef("delete.retention.ms", _LONG, "86400000", "How long compaction keeps a tombstone.", at_least(0),
+              "log.cleaner.delete.retention.ms"),
+    ConfigDef("file.delete.delay.ms", _LONG, "60000", "Delay between dropping data and removing its objects.",
+              at_least(0), "log.segment.delete.delay.ms"),
+    ConfigDef("flush.messages", _LONG, _FOREVER, "Kept for tools; every acknowledged record is already synced.",
+              at_least(1), "log.flush.interval.messages"),
+    ConfigDef("flush.ms", _LONG, _FOREVER, "Kept for tools; every acknowledged record is already synced.",
+              at_least(0), "log.flush.interval.ms"),
+    ConfigDef("index.interval.bytes", _INT, "4096", "Kept for tools; every batch is indexed.", at_least(0),
+              "log.index.interval.bytes"),
+    ConfigDef("segment.index.bytes", _INT, "10485760", "Kept for tools and for exported segments.", at_least(4),
+              "log.index.size.max.bytes"),
+    ConfigDef("max.message.bytes", _INT, "1048588", "Largest record batch, after compression.", at_least(0),
+              "message.max.bytes"),
+    ConfigDef("min.compaction.lag.ms", _LONG, "0", "Records younger than this are not compacted.", at_least(0),
+              "log.cleaner.min.compaction.lag.ms"),
+    ConfigDef("max.compaction.lag.ms", _LONG, _FOREVER, "Records older than this are due for compaction.",
+              at_least(1), "log.cleaner.max.compaction.lag.ms"),
+    ConfigDef("message.timestamp.type", _STRING, "CreateTime", "Whose clock stamps records: the client's or, as "
+              "LogAppendTime, the broker's.", one_of("CreateTime", "LogAppendTime"), "log.message.timestamp.type"),
+    ConfigDef("message.timestamp.before.max.ms", _LONG, _FOREVER, "How far a timestamp may lie behind the broker's "
+              "clock.", at_least(0), "log.message.timestamp.before.max.ms"),
+    ConfigDef("message.timestamp.after.max.ms", _LONG, _FOREVER, "How far a timestamp may lie ahead of the broker's "
+              "clock.", at_least(0), "log.message.timestamp.after.max.ms"),
+    ConfigDef("min.cleanable.dirty.ratio", _DOUBLE, "0.5", "Share of new data at which compaction starts.",
+              between(0, 1), "log.cleaner.min.cleanable.ratio"),
+    ConfigDef("preallocate", _BOOLEAN, "false", "Kept for tools; the write-ahead log is always preallocated.", None,
+              "log.preallocate"),
+    ConfigDef("min.insync.replicas", _INT, "1", "Kept for tools; durability does not come from replicas.",
+              at_least(1), "min.insync.replicas"),
+    ConfigDef("unclean.leader.election.enable", _BOOLEAN, "false", "Kept for tools; there is no unclean election.",
+              None, "unclean.leader.election.enable"),
+    ConfigDef("retention.bytes", _LONG, "-1", "Size of a partition above which its oldest data goes; -1: none.",
+              at_least(-1), "log.retention.bytes"),
+    ConfigDef("retention.ms", _LONG, "604800000", "Age above which data goes; -1: none.", at_least(-1),
+              "log.retention.ms"),
+    ConfigDef("segment.bytes", _INT, "1073741824", "Largest append; size of exported segments.", at_least(14),
+              "log.segment.bytes"),
+    ConfigDef("segment.ms", _LONG, "604800000", "Age at which a segment is complete for retention and compaction.",
+              at_least(1), "log.roll.ms"),
+    ConfigDef("segment.jitter.ms", _LONG, "0", "Kept for tools.", at_least(0), "log.roll.jitter.ms"),
+    ConfigDef("remote.storage.enable", _BOOLEAN, "false", "Kept for tools; all data is in object storage anyway."),
+    ConfigDef("local.retention.ms", _LONG, "-2", "Kept for tools; the local disk holds only the write-ahead log.",
+              at_least(-2), "log.local.retention.ms"),
+    ConfigDef("local.retention.bytes", _LONG, "-2", "Kept for tools; the local disk holds only the write-ahead log.",
+              at_least(-2), "log.local.retention.bytes"),
+    ConfigDef("remote.log.copy.disable", _BOOLEAN, "false", "Kept for tools."),
+    ConfigDef("remote.log.delete.on.disable", _BOOLEAN, "false", "Kept for tools."),
+    ConfigDef("leader.replication.throttled.replicas", _LIST, "", "Kept for tools; nothing is replicated.",
+              _throttled_replicas),
+    ConfigDef("follower.replication.throttled.replicas", _LIST, "", "Kept for tools; nothing is replicated.",
+              _throttled_replicas),
+    ConfigDef("kbroker.durability", _STRING, "wal", "What an acknowledgement waits for: wal (synced on the local "
+              "disk).", _not_yet("wal", "object")),
+    ConfigDef("kbroker.object.format", _STRING, "klix", "Format of the topic's objects: klix.",
+              _not_yet("klix", "kfs")),
+    ConfigDef("message.downconversion.enable", _BOOLEAN, "true", "Removed in Kafka 4.0; kept for tools.", hidden=True),
+    ConfigDef("message.format.version", _STRING, "3.0-IV1", "Removed in Kafka 4.0; kept for tools.", hidden=True),
+    ConfigDef("message.timestamp.difference.max.ms", _LONG, _FOREVER, "Removed in Kafka 4.0; kept for tools.",
+              at_least(0), hidden=True),
+)  # fmt: skip
+
+TOPIC_CONFIGS: dict[str, ConfigDef] = {definition.name: definition for definition in _DEFINITIONS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """All configs of one topic, typed; a field is its key with `.` as `_`. Times are ms, sizes bytes."""
+
+    cleanup_policy: tuple[str, ...]
+    compression_type: str
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
+    delete_retention_ms: int
+    file_delete_delay_ms: int
+    flush_messages: int
+    flush_ms: int
+    index_interval_bytes: int
+    segment_index_bytes: int
+    max_message_bytes: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    message_timestamp_type: str
+    message_timestamp_before_max_ms: int
+    message_timestamp_after_max_ms: int
+    min_cleanable_dirty_ratio: float
+    preallocate: bool
+    min_insync_replicas: int
+    unclean_leader_election_enable: bool
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_ms: int
+    segment_jitter_ms: int
+    remote_storage_enable: bool
+    local_retention_ms: int
+    local_retention_bytes: int
+    remote_log_copy_disable: bool
+    remote_log_delete_on_disable: bool
+    leader_replication_throttled_replicas: tuple[str, ...]
+    follower_replication_throttled_replicas: tuple[str, ...]
+    kbroker_durability: str
+    kbroker_object_format: str
+    message_downconversion_enable: bool
+    message_format_version: str
+    message_timestamp_difference_max_ms: int
+
+    @property
+    def compacted(self) -> bool:
+        """Old values of a key may go; null keys are refused."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete_enabled(self) -> bool:
+        """Time and size retention apply."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def log_append_time(self) -> bool:
+        """The broker stamps the records."""
+        return self.message_timestamp_type == "LogAppendTime"
+
+
+def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicConfig:
+    """The typed configs of a topic.
+
+    `overrides` are the topic's own, `defaults` the broker's by topic key where they differ from the table (see
+    metadata.config_defs). Raises KafkaError INVALID_CONFIG for an unknown key, a bad value, or values that clash.
+    """
+    return _parse(frozenset(overrides.items()), frozenset(defaults.items() if defaults else ()))
+
+
+@lru_cache(maxsize=1024)  # most topics of a cluster share a handful of sets of configs
+def _parse(overrides: frozenset[tuple[str, str]], defaults: frozenset[tuple[str, str]]) -> TopicConfig:
+    given = {**dict(defaults), **dict(overrides)}
+    for name in given:
+        if name not in TOPIC_CONFIGS:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+    fields = {}
+    for definition in _DEFINITIONS:
+        text = given.get(definition.name, definition.default)
+        if text is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {definition.name}")
+        fields[definition.name.replace(".", "_")] = definition.parse(text)
+    config = TopicConfig(**fields)
+    _check_together(config)
+    return config
+
+
+def _check_together(config: TopicConfig) -> None:
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
+            f"max.compaction.lag.ms ({config.max_compaction_lag_ms})",
+        )
+    if not config.remote_storage_enable:
+        return
+    if config.compacted:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "Remote log storage is unsupported for the compacted topics")
+    for local, whole, name in (
+        (config.local_retention_ms, config.retention_ms, "local.retention.ms"),
+        (config.local_retention_bytes, config.retention_bytes, "local.retention.bytes"),
+    ):
+        if local != -2 and whole != -1 and not 0 <= local <= whole:
+            raise _invalid(name, str(local), f"Value must not be more than {name.removeprefix('local.')}")

@@ -1,0 +1,1 @@
+"""Sockets: listeners, connections, framing, dispatch."""
