@@ -142,6 +142,7 @@ KAFKA_DEFAULTS: dict[str, Any] = {
     "log.retention.check.interval.ms": 300_000,
     "log.segment.delete.delay.ms": 60_000,
     "log.cleanup.policy": "delete",
+    "log.segment.bytes": 1_073_741_824,
     "log.message.timestamp.type": "CreateTime",
     "offsets.topic.num.partitions": 50,
     "offsets.retention.minutes": 10_080,
@@ -182,6 +183,12 @@ class BrokerConfig:
     node_id: int
     log_level: str
     kafka: Mapping[str, Any] = field(default_factory=lambda: dict(KAFKA_DEFAULTS))
+
+    @property
+    def store_in_data_dir(self) -> bool:
+        """True when the objects lie in a folder inside the data directory."""
+        scheme, _, path = self.object_store.partition(":")
+        return scheme == "file" and Path(path).absolute().is_relative_to(self.data_dir.absolute())
 
     @property
     def segment_bytes(self) -> int:

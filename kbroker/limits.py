@@ -32,10 +32,14 @@ INTERNAL_RESERVE_SHARE = 0.03  # of the WAL budget, kept for internal topics and
 KLIX_OBJECT_BYTES_MAX = 1 * GIB  # byte positions in the footer are u32
 FLUSH_OBJECT_BYTES_MAX = 256 * MIB  # a backlog is cut into objects of this size
 UPLOAD_PART_BYTES = 8 * MIB
+NUMBERED_LOG_OBJECT_BYTES_MAX = 128 * MIB  # one record or checkpoint as stored
+NUMBERED_LOG_JSON_BYTES_MAX = 1 * GIB  # the same decompressed, checked before decompressing
+CLAIM_BYTES_MAX = 64 * KIB
 
 # -- metadata and coordinator ----------------------------------------------------------------------------------
 TOPIC_NAME_LENGTH_MAX = 249
 PARTITIONS_PER_TOPIC_MAX = 100_000
+PARTITIONS_MAX = 200_000  # of all topics; each costs memory in this process
 GROUPS_MAX = 100_000
 PRODUCER_IDS_PER_PARTITION_MAX = 100_000
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
@@ -47,3 +51,12 @@ assert WAL_SEGMENT_BYTES % ARENA_CHUNK_BYTES == 0
 assert ARENA_CHUNK_BYTES % WAL_PAGE_BYTES == 0
 assert FLUSH_OBJECT_BYTES_MAX <= KLIX_OBJECT_BYTES_MAX < 4 * GIB
 assert FETCH_BYTES_MAX < FRAME_BYTES_MAX
+
+# -- flush -----------------------------------------------------------------------------------------------------
+FLUSH_WINDOW_BYTES_MAX = 512 * MIB  # WAL bytes that one flush covers; a backlog takes several
+FLUSH_WINDOW_BATCHES_MAX = 500_000  # up to ~100 bytes each while it is flushed: plan, counts, footer
+FLUSH_TOTAL_BYTES = 256 * MIB  # unflushed data of all partitions that starts a flush
+PACK_BYTES_MAX = 256 * MIB
+FLUSH_SCAN_BLOCK_BYTES = 1 * MIB  # read from the WAL at once while checking and gathering
+UPLOAD_THREADS = 3
+UPLOAD_BYTES_PER_SECOND_MIN = 16 * MIB  # the slowest pace of a paced upload

@@ -7,6 +7,7 @@ import numpy
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
+from posix.unistd cimport close
 
 
 cdef class Arena:
@@ -31,7 +32,7 @@ cdef class Arena:
     def __dealloc__(self):
         free(self.pins)
         if self.fd >= 0:
-            os.close(self.fd)
+            close(self.fd)
 
     def pin_count(self, int64_t chunk):
         """Pins on one chunk now; for tests and metrics."""

@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 cdef extern from "crc32c_impl.h" nogil:
     uint32_t kb_crc_update(uint32_t crc, const uint8_t* p, size_t n) noexcept
     uint32_t kb_crc_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) noexcept
-    const char* kb_crc_select(int portable_only) noexcept
+    const char* kb_crc_select(int level_max) noexcept
 
 # Below this, handing the GIL over costs more than the checksum.
 cdef enum:
@@ -42,9 +42,12 @@ def combine(uint32_t a, uint32_t b, Py_ssize_t len_b):
     return kb_crc_combine(a, b, <uint64_t>len_b)
 
 
-def select_implementation(*, bint portable=False):
-    """Chooses the implementation for the whole process and returns its name; for tests of the portable path."""
-    return kb_crc_select(portable).decode("ascii")
+def select_implementation(int level_max=2):
+    """Chooses the implementation for the whole process and returns its name: a hook for tests of each path.
+
+    Level 0 is the portable one, 1 the CRC instructions, 2 wide vectors; the best present up to it is taken.
+    """
+    return kb_crc_select(level_max).decode("ascii")
 
 
 IMPLEMENTATION = select_implementation()

@@ -1,6 +1,7 @@
 /* CRC-32C (Castagnoli), polynomial 0x1EDC6F41, bit-reflected 0x82F63B78.
  *
- * Three implementations behind one function pointer, chosen once at import:
+ * Behind one function pointer, chosen once at import:
+ *   avx512    from 512 bytes on: 256 bytes at a time folded by 512-bit carry-less multiplications
  *   sse4.2    crc32 instruction on three interleaved streams, joined by one carry-less multiplication each
  *   armv8     the same with the ARMv8 CRC and PMULL instructions
  *   portable  slicing-by-8 tables
@@ -134,22 +135,77 @@ KB_CRC_TARGET static uint32_t kb_crc_hardware(uint32_t crc, const uint8_t *p, si
 }
 #endif
 
+#if defined(__x86_64__)
+#define KB_CRC_WIDE "avx512"
+#define KB_CRC_WIDE_TARGET __attribute__((target("avx512f,avx512vl,avx512dq,vpclmulqdq,sse4.2,pclmul")))
+#define KB_CRC_WIDE_BYTES_MIN 512
+
+static uint64_t kb_crc_far[2], kb_crc_near[2];  /* constants that move 128 bits by 256 and by 64 bytes */
+
+static int kb_crc_wide_present(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("vpclmulqdq");
+}
+
+/* lane * x^D + next in each 128-bit lane, D being what k was made for. */
+KB_CRC_WIDE_TARGET static inline __m512i kb_crc_fold_lanes(__m512i lanes, __m512i k, __m512i next)
+{
+    return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(lanes, k, 0x00),
+                                     _mm512_clmulepi64_epi128(lanes, k, 0x11), next, 0x96);
+}
+
+KB_CRC_WIDE_TARGET static uint32_t kb_crc_wide(uint32_t crc, const uint8_t *p, size_t n)
+{
+    if (n < KB_CRC_WIDE_BYTES_MIN)
+        return kb_crc_hardware(crc, p, n);
+    const __m512i far = _mm512_broadcast_i64x2(_mm_set_epi64x((long long)kb_crc_far[1], (long long)kb_crc_far[0]));
+    const __m512i near = _mm512_broadcast_i64x2(_mm_set_epi64x((long long)kb_crc_near[1], (long long)kb_crc_near[0]));
+    __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+    __m512i c = _mm512_loadu_si512(p + 128), d = _mm512_loadu_si512(p + 192);
+    a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
+    for (p += 256, n -= 256; n >= 256; p += 256, n -= 256) {
+        a = kb_crc_fold_lanes(a, far, _mm512_loadu_si512(p));
+        b = kb_crc_fold_lanes(b, far, _mm512_loadu_si512(p + 64));
+        c = kb_crc_fold_lanes(c, far, _mm512_loadu_si512(p + 128));
+        d = kb_crc_fold_lanes(d, far, _mm512_loadu_si512(p + 192));
+    }
+    a = kb_crc_fold_lanes(a, near, b);
+    a = kb_crc_fold_lanes(a, near, c);
+    a = kb_crc_fold_lanes(a, near, d);
+    for (; n >= 64; p += 64, n -= 64)
+        a = kb_crc_fold_lanes(a, near, _mm512_loadu_si512(p));
+    /* 64 bytes that are congruent to all that came before. */
+    uint64_t words[8];
+    _mm512_storeu_si512(words, a);
+    crc = 0;
+    for (int i = 0; i < 8; i++)
+        crc = KB_CRC_STEP8(crc, words[i]);
+    return kb_crc_hardware(~crc, p, n);
+}
+#endif
+
 static uint32_t (*kb_crc_update)(uint32_t, const uint8_t *, size_t) = kb_crc_portable;
 static uint32_t (*kb_crc_multiply)(uint32_t, uint32_t) = kb_crc_multiply_portable;
 
-/* CRC of a + b. x^(8 length_b) is the product of the x^(2^k) for the bits k set in the exponent. */
-static uint32_t kb_crc_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b)
+/* a * x^(n << k): the product of the x^(2^k) for the bits set in the exponent. */
+static uint32_t kb_crc_shift(uint32_t a, uint64_t n, int k)
 {
-    int k = 3;
-    for (; length_b != 0; length_b >>= 1, k++)
-        if (length_b & 1)
-            crc_a = kb_crc_multiply(crc_a, kb_crc_x_pow_2[k]);
-    return crc_a ^ crc_b;
+    for (; n != 0; n >>= 1, k++)
+        if (n & 1)
+            a = kb_crc_multiply(a, kb_crc_x_pow_2[k]);
+    return a;
 }
 
-/* Fills the tables and returns the name of the chosen implementation. */
-static const char *kb_crc_select(int portable_only)
+/* CRC of a + b. */
+static uint32_t kb_crc_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b)
 {
+    return kb_crc_shift(crc_a, length_b, 3) ^ crc_b;
+}
+
+static void kb_crc_fill_tables(void)
+{
+    kb_crc_multiply = kb_crc_multiply_portable;
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t crc = i;
         for (int bit = 0; bit < 8; bit++)
@@ -173,15 +229,34 @@ static const char *kb_crc_select(int portable_only)
         kb_crc_word_shift[i] = inverse;
         inverse = kb_crc_multiply_portable(inverse, kb_crc_x_pow_2[6]);
     }
+#ifdef KB_CRC_WIDE
+    /* Two 64-bit halves of a lane; a product of reflected values lacks one factor x (see kb_crc_fold). */
+    kb_crc_far[0] = (uint64_t)kb_crc_shift(KB_CRC_ONE, 2048 + 63, 0) << 32;
+    kb_crc_far[1] = (uint64_t)kb_crc_shift(KB_CRC_ONE, 2048 - 1, 0) << 32;
+    kb_crc_near[0] = (uint64_t)kb_crc_shift(KB_CRC_ONE, 512 + 63, 0) << 32;
+    kb_crc_near[1] = (uint64_t)kb_crc_shift(KB_CRC_ONE, 512 - 1, 0) << 32;
+#endif
+}
+
+/* Chooses the best implementation that is present, up to level 0 portable, 1 crc instruction, 2 wide; returns its
+ * name. Not for concurrent use. */
+static const char *kb_crc_select(int level_max)
+{
+    kb_crc_fill_tables();
+    kb_crc_update = kb_crc_portable;
 #ifdef KB_CRC_HARDWARE
-    if (!portable_only && kb_crc_hardware_present()) {
-        kb_crc_update = kb_crc_hardware;
+    if (level_max >= 1 && kb_crc_hardware_present()) {
         kb_crc_multiply = kb_crc_multiply_hardware;
+        kb_crc_update = kb_crc_hardware;
+#ifdef KB_CRC_WIDE
+        if (level_max >= 2 && kb_crc_wide_present()) {
+            kb_crc_update = kb_crc_wide;
+            return KB_CRC_WIDE;
+        }
+#endif
         return KB_CRC_HARDWARE;
     }
 #endif
-    kb_crc_update = kb_crc_portable;
-    kb_crc_multiply = kb_crc_multiply_portable;
     return "portable";
 }
 

@@ -1,12 +1,14 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._fast.commit cimport Completion, WaitList
+from kbroker._fast.producer_state cimport ProducerStates
 from kbroker._fast.record_batch cimport BatchInfo
-from kbroker._fast.wal cimport Wal, WalSegment
+from kbroker._fast.wal cimport EntryKey, Wal, WalSegment
 
 cdef enum:
     READ_OK = 0
     READ_COLD = 1             # the offset is below what the WAL still holds: read it from objects
+    BLOCK_ENTRIES = 128       # entries of an index file that are read at once
 
 cdef struct IndexEntry:       # 32 bytes, little-endian, also the record of a sealed segment's index file
     int64_t base_offset
@@ -24,6 +26,17 @@ cdef struct AppendResult:
     int64_t base_offset
     int64_t end_lsn           # durable when the WAL's durable position reaches it
     bint duplicate            # base_offset and end_lsn are those of the first append (its completion is joined)
+
+cdef struct Slice:            # what one sealed segment holds of the partition
+    int64_t first_lsn         # of the segment, as its name in Wal.segments
+    int64_t end_lsn
+    int64_t first_entry       # number of the first entry in the index file
+    int64_t entries_start     # position of the entries in the index file
+    int64_t first_offset
+    int64_t last_offset       # inclusive
+    int64_t max_timestamp
+    int64_t size_bytes
+    int64_t count
 
 
 cdef class ReadPlan:
@@ -57,7 +70,7 @@ cdef class Partition:
     cdef readonly bytes topic_id              # 16 bytes
     cdef readonly int32_t index
     cdef readonly uint32_t ordinal
-    cdef public TopicRules rules
+    cdef public TopicRules rules              # never None
     cdef public int32_t leader_epoch          # -1: offline
     cdef public bint deleted
     cdef public int64_t log_start_offset
@@ -76,3 +89,41 @@ cdef class Partition:
     cdef int plan_read(self, int64_t offset, int64_t upper, int64_t max_bytes, bint at_least_one, ReadPlan plan) except -1
     # Bytes a fetch at `offset` could get below `upper`, at most `limit` (for min.bytes).
     cdef int64_t available(self, int64_t offset, int64_t upper, int64_t limit) except -1
+
+    # -- own state
+    cdef EntryKey key
+    cdef readonly ProducerStates producers
+    cdef readonly list replayed_epochs        # (leader epoch, first offset) as recovery met them
+    cdef IndexEntry* dense                    # ring of the batches in segments that are not sealed
+    cdef int64_t dense_first                  # number of the oldest dense batch, counted since the start
+    cdef int64_t dense_count
+    cdef int64_t dense_capacity               # a power of two
+    cdef Slice* slices                        # sealed segments, oldest first, from slice_first on
+    cdef int32_t slice_first
+    cdef int32_t slice_count
+    cdef int32_t slice_capacity
+    cdef int64_t durable_offset               # high watermark when last looked
+    cdef int64_t durable_dense                # number of the first dense batch above it
+    cdef int64_t last_end_lsn                 # end of the newest batch
+    cdef int64_t appended_bytes               # of batches, since the start
+    cdef int64_t counted_flushed              # flushed position for which counted_unflushed holds
+    cdef int64_t counted_unflushed
+    cdef int64_t counted_appended
+    cdef int64_t hint_lsn                     # slice and entry where the last read ended, with its offset
+    cdef int64_t hint_entry
+    cdef int64_t hint_offset
+
+    cdef IndexEntry* dense_at(self, int64_t number) noexcept
+    cdef int64_t dense_find(self, int64_t offset) noexcept
+    cdef int grow_dense(self) except -1
+    cdef int add_slice(self, const Slice* s) except -1
+    cdef int drop_stale_slices(self) noexcept
+    cdef int32_t slice_find(self, int64_t offset) noexcept
+    cdef WalSegment segment_of(self, const Slice* s)
+    cdef int64_t load_block(self, WalSegment segment, const Slice* s, int64_t entry, int64_t count,
+                            IndexEntry* out) except -1
+    cdef int64_t entry_find(self, WalSegment segment, const Slice* s, int64_t offset) except -1
+    # Adds batches of one slice; 1 when the plan is full or the bound is reached, 0 to go on with what follows.
+    cdef int plan_slice(self, const Slice* s, int64_t offset, int64_t upper, int64_t max_bytes, bint at_least_one,
+                        ReadPlan plan) except -1
+    cdef object find_timestamp(self, int64_t timestamp, int64_t upper, bint want_max)

@@ -4,8 +4,32 @@ cdef enum:
     BATCH_HEADER_BYTES = 61
     VALIDATE_COMPRESSED = -1000   # structure of the records can only be judged after decompression
 
+# Offsets into the header, each from the one before.
+cdef enum:
+    AT_BATCH_LENGTH = 8
+    AT_LEADER_EPOCH = AT_BATCH_LENGTH + 4
+    AT_MAGIC = AT_LEADER_EPOCH + 4
+    AT_CRC = AT_MAGIC + 1
+    AT_ATTRIBUTES = AT_CRC + 4              # the CRC covers everything from here on
+    AT_LAST_OFFSET_DELTA = AT_ATTRIBUTES + 2
+    AT_BASE_TIMESTAMP = AT_LAST_OFFSET_DELTA + 4
+    AT_MAX_TIMESTAMP = AT_BASE_TIMESTAMP + 8
+    AT_PRODUCER_ID = AT_MAX_TIMESTAMP + 8
+    AT_PRODUCER_EPOCH = AT_PRODUCER_ID + 8
+    AT_BASE_SEQUENCE = AT_PRODUCER_EPOCH + 2
+    AT_RECORD_COUNT = AT_BASE_SEQUENCE + 4
+    LOG_OVERHEAD = AT_LEADER_EPOCH          # baseOffset and batchLength
+
+# Bits of attributes.
+cdef enum:
+    CODEC_MASK = 0x07
+    LOG_APPEND_TIME = 0x08
+    TRANSACTIONAL = 0x10
+    CONTROL = 0x20
+    DELETE_HORIZON = 0x40
+
 cdef struct BatchInfo:
-    # The 61-byte header in host order (spec section 1.1). size is the whole batch: batchLength + 12.
+    # The 61-byte header in host order (docs/formats/record-batch.md). size is the whole batch: batchLength + 12.
     int64_t base_offset
     uint32_t size
     int32_t leader_epoch
@@ -21,7 +45,7 @@ cdef struct BatchInfo:
     int32_t record_count
 
 cdef struct ValidationRules:
-    # Topic rules of an append (spec section 1.5).
+    # Topic rules of an append (docs/formats/record-batch.md).
     int64_t now_ms
     int64_t timestamp_before_max_ms
     int64_t timestamp_after_max_ms
@@ -36,13 +60,16 @@ cdef struct ValidationResult:
 
 # Reads and bounds-checks the header. 0, or a Kafka error code (CORRUPT_MESSAGE, INVALID_RECORD). No CRC check.
 cdef int parse_header(const uint8_t* p, Py_ssize_t n, BatchInfo* out) noexcept nogil
-# Everything of spec 1.5 that can be judged without topic look-up: sizes, CRC, header fields, each record of an
+# Everything of that page's checks that can be judged without topic look-up: sizes, CRC, header fields, each record of an
 # uncompressed batch, timestamps, null keys. 0, a Kafka error code, or VALIDATE_COMPRESSED (all but the records judged).
 cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* rules, BatchInfo* info,
                         ValidationResult* result) noexcept nogil
 # Second half for a compressed batch: decompresses (bounded, GIL released inside the codec) and judges the records.
 cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
                              ValidationResult* result) except -2000
-# Writes timestamp type and maxTimestamp where the leader must (spec 1.4) and recomputes the CRC if anything changed.
+# Writes timestamp type and maxTimestamp where the leader must and recomputes the CRC if anything changed.
 cdef void stamp_timestamps(uint8_t* p, BatchInfo* info, const ValidationRules* rules,
                            const ValidationResult* result) noexcept nogil
+
+# The header alone: 0, or -1 when there are fewer than 61 bytes. Judges nothing.
+cdef int read_header(const uint8_t* p, Py_ssize_t n, BatchInfo* out) noexcept nogil

@@ -1,10 +1,9 @@
 from cpython.ref cimport PyObject
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
+from kbroker._fast.endian cimport store_i16, store_i32, store_i64
 from kbroker._fast.partition cimport ReadPlan
 from kbroker._fast.wal cimport Wal
-from kbroker._fast.wire_cursor cimport store_i16, store_i32, store_i64
 
 cdef enum PartKind:
     PART_OWNED = 0      # bytes of Output.data
@@ -35,20 +34,19 @@ cdef struct Output:
 cdef class Response:
     """The bytes of one answer: owned bytes, references into the WAL, and buffers of Python objects, in order.
 
-    Built with the GIL on one thread, then given to its connection's queue and not changed any more. It keeps the WAL
-    segments it refers to (counted in their `borrows`) until it is dropped.
+    Built with the GIL on one thread, then given to its connection's queue and not changed any more. It keeps what its
+    parts refer to until it is dropped.
     """
     cdef Output out
     cdef int64_t run_start          # start of the owned bytes that no part covers yet
-    cdef list segments              # WalSegment, borrowed
-    cdef list keep                  # acquired buffers
+    cdef list keep                  # acquired buffers, and the ReadPlans whose segments are borrowed
     cdef int grow(self, int64_t more) except -1
     cdef int add_part(self, int32_t kind, int64_t start, int64_t length, int32_t fd, int64_t first_lsn) except -1
     cdef int close_run(self) except -1
     cdef int put_bytes(self, const uint8_t* p, int64_t n) except -1
     cdef int put_uvarint(self, uint32_t value) except -1
     cdef int add_plan(self, Wal wal, ReadPlan plan, int32_t first, int32_t end, int64_t copy_below) except -1
-    cdef int borrow(self, ReadPlan plan) except -1
+    cdef int keep_plan(self, ReadPlan plan) except -1
     cdef int add_object(self, object data) except -1
     cdef int finish(self) except -1
 
@@ -102,6 +100,8 @@ cdef class Request:
     cdef bint close_after               # the connection ends after this request
     cdef str close_reason
     cdef bint resume_queued
+    cdef bint blocking                  # nothing behind it may start, not even another Produce
+    cdef bint cancelled                 # the connection is gone
     cdef Request next                   # behind it on the connection
     cdef int64_t deadline_ms
     cdef int32_t heap_index             # in the sink's timer heap, -1: none
@@ -127,6 +127,7 @@ cdef class RequestSink:
     cdef int finish(self, Request request) except -1          # any thread: `done` is set, queue the answer
     cdef int resume_later(self, Request request) except -1    # any thread: call request.resume() on the reactor's thread
     cdef int stall(self, Request request) except -1           # reactor's thread: resume() when the WAL has moved
+    cdef int unstall(self, Request request) except -1
     cdef int set_deadline(self, Request request, int64_t deadline_ms) except -1
     cdef int clear_deadline(self, Request request) except -1
 

@@ -1,8 +1,15 @@
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from posix.types cimport off_t
 
 from kbroker._fast.arena cimport Arena
 from kbroker._fast.commit cimport CommitQueue
+from kbroker._fast.wal_faults cimport Faults
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
 
 # Results of an append other than a WAL position.
 cdef enum:
@@ -10,10 +17,25 @@ cdef enum:
     APPEND_FAILED = -2    # the WAL has failed for good
     APPEND_TOO_LARGE = -3 # does not fit a segment
 
+cdef enum:
+    WAKEUP_FDS_MAX = 64
+    TIME_MARKS_MAX = 1024
+
 cdef struct EntryKey:
     uint8_t topic_id[16]
     int32_t partition
     uint32_t ordinal      # index of the partition in this process; means nothing after a restart
+
+cdef struct SegmentSlot:  # what the nogil side knows of a segment; one per cell of the lsn grid, reused round and round
+    int fd
+    bint ready
+    int64_t first_lsn
+    int64_t end_lsn
+    int64_t data_end      # the rest up to end_lsn is filler that need not be written
+
+cdef struct TimeMark:
+    int64_t lsn
+    int64_t now_ms
 
 
 cdef class WalSegment:
@@ -23,9 +45,11 @@ cdef class WalSegment:
     """
     cdef readonly int fd
     cdef readonly int64_t first_lsn      # WAL position of its first entry; the file's header page is not WAL space
-    cdef readonly int64_t end_lsn        # first position after it (capacity end)
+    cdef readonly int64_t end_lsn        # first position after it (capacity end; where the data ends once recovered)
     cdef readonly str path
     cdef public int32_t borrows
+    cdef public int index_fd             # its index file once sealed, else -1
+    cdef public bint sealed              # indexed on disk, its partitions hold slices
 
 
 cdef class Wal:
@@ -36,6 +60,51 @@ cdef class Wal:
     """
     cdef readonly Arena arena
     cdef readonly CommitQueue commits
+    cdef readonly str directory
+    cdef readonly bytes cluster_id
+    cdef readonly uint64_t incarnation
+    cdef readonly int64_t segment_bytes
+    cdef readonly int64_t wal_bytes
+    cdef readonly Faults faults
+    cdef readonly list segments          # WalSegment by first_lsn; changed with the GIL only
+    cdef readonly dict partitions        # (topic id, partition) -> Partition, for sealing and recovery
+    cdef readonly object keeper          # kbroker._fast.wal_keeper.SegmentKeeper
+    cdef object thread
+    # -- C state under `lock`; positions are also read without it, atomically
+    cdef pthread_mutex_t lock
+    cdef pthread_cond_t work             # there is something to write
+    cdef pthread_cond_t moved            # durable moved, or failed
+    cdef SegmentSlot* slots
+    cdef int32_t slot_count
+    cdef int64_t head                    # where the next entry starts
+    cdef int64_t durable_end             # everything below is on disk
+    cdef int64_t data_end                # end of the last batch entry
+    cdef int64_t current_end             # end of the segment being filled
+    cdef int64_t resident                # lowest position whose bytes may still be read from the arena
+    cdef int64_t evicted                 # lowest position that no reader can hold pinned any more
+    cdef int64_t sealed_end              # everything below is indexed on disk
+    cdef int64_t soft_limit              # positions from here on are for internal appends only
+    cdef int64_t retained                # lowest position of the segments kept; partitions drop slices below it
+    cdef int64_t flushed
+    cdef bint stopping
+    cdef bint closed
+    cdef bint has_failed
+    cdef bint replacing                  # a replacement file has not committed anything yet
+    cdef int32_t pin_wanted              # an append waits for a pin to go
+    cdef int prepare_fd                  # eventfd: the preparer should look
+    cdef int seal_fd                     # eventfd: the sealer should look
+    cdef int wakeup_fds[WAKEUP_FDS_MAX]
+    cdef int wakeup_count
+    cdef TimeMark marks[TIME_MARKS_MAX]  # ring: when the log was at which position, at most one per second
+    cdef int32_t mark_first
+    cdef int32_t mark_count
+    cdef readonly int last_errno
+    cdef readonly int64_t syncs
+    cdef readonly int64_t bytes_written
+    cdef readonly int64_t entries
+    cdef readonly int64_t append_waits
+    cdef readonly int64_t failed_files
+    cdef readonly int64_t commit_ns      # time in write and sync, in total
     # Copies one batch into the arena: reserves `size` bytes and the entry header, stamps base offset and leader epoch
     # in the copy, publishes it. Returns the WAL position of the entry header, or an APPEND_ code.
     # *end_lsn: the entry is durable when durable_lsn >= *end_lsn.  `internal`: may use the last reserve.
@@ -47,3 +116,18 @@ cdef class Wal:
     cdef void unpin(self, int64_t lsn, int64_t length) noexcept nogil
     # Reads from the file (page cache). Returns bytes read or -errno.
     cdef Py_ssize_t read_file(self, int fd, int64_t first_lsn, int64_t lsn, uint8_t* out, Py_ssize_t length) noexcept nogil
+    # The kept segment that holds `lsn`, or None. The caller borrows it before it releases the GIL.
+    cdef WalSegment segment_at(self, int64_t lsn)
+    # Notes when the log was at `lsn`; cheap, coarse to a second. GIL held.
+    cdef TimeMark* mark_at(self, int32_t i) noexcept
+    cdef void mark_time(self, int64_t lsn, int64_t now_ms) noexcept
+    # Completes what is durable on `commits`, or fails everything once the WAL has failed. The draining thread only.
+    cpdef int drain_commits(self) except -1
+
+    cdef int64_t reserve(self, int64_t length, bint internal) noexcept nogil
+    cdef int evict(self, int64_t end) noexcept nogil
+    cdef void put_filler(self, int64_t end) noexcept nogil
+    cdef void wake(self) noexcept nogil
+    cdef void signal(self, int fd) noexcept nogil
+    cdef int commit_loop(self) noexcept nogil
+    cdef int write_range(self, int fd, int64_t position, const uint8_t* p, int64_t n) noexcept nogil

@@ -1,4 +1,4 @@
-# Checked reading of client bytes. The first read beyond the end sets `failed`; from then on every read gives 0 and moves
+# Checked reading of request frames, on top of plain bounds checks (cursor.pxd). The first read beyond the end sets `failed`; from then on every read gives 0 and moves
 # nothing, so a parser checks once at the end of a structure, and before it allocates or loops over a count.
 #
 # Primitive types (Kafka protocol guide), big-endian:
@@ -9,42 +9,33 @@
 #   ARRAY              i32 count (-1 null);            COMPACT_ARRAY   uvarint count + 1 (0 null)
 #   TAGGED_FIELDS      uvarint count, then per field uvarint tag, uvarint size, bytes
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport UINT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-cdef extern from *:
-    """
-    #define kb_swap16 __builtin_bswap16
-    #define kb_swap32 __builtin_bswap32
-    #define kb_swap64 __builtin_bswap64
-    """
-    uint16_t swap16 "kb_swap16"(uint16_t) nogil
-    uint32_t swap32 "kb_swap32"(uint32_t) nogil
-    uint64_t swap64 "kb_swap64"(uint64_t) nogil
+from kbroker._fast.endian cimport load_i16, load_i32, load_i64
 
-cdef struct Cursor:
+cdef struct FrameCursor:
     const uint8_t* base     # first byte of the frame; spans are offsets from it
     const uint8_t* p        # next byte
     const uint8_t* end
     bint failed
 
 cdef struct Span:
-    uint32_t start          # offset from Cursor.base
+    uint32_t start          # offset from FrameCursor.base
     int32_t length          # -1: null
 
 
-cdef inline void cursor_init(Cursor* c, const uint8_t* data, Py_ssize_t size) noexcept nogil:
+cdef inline void cursor_init(FrameCursor* c, const uint8_t* data, Py_ssize_t size) noexcept nogil:
     c.base = data
     c.p = data
     c.end = data + size
     c.failed = size < 0
 
 
-cdef inline Py_ssize_t remaining(Cursor* c) noexcept nogil:
+cdef inline Py_ssize_t remaining(FrameCursor* c) noexcept nogil:
     return 0 if c.failed else c.end - c.p
 
 
-cdef inline const uint8_t* take(Cursor* c, Py_ssize_t n) noexcept nogil:
+cdef inline const uint8_t* take(FrameCursor* c, Py_ssize_t n) noexcept nogil:
     """The next n bytes, or NULL (and failed)."""
     cdef const uint8_t* p = c.p
     if c.failed or n < 0 or c.end - p < n:
@@ -54,60 +45,27 @@ cdef inline const uint8_t* take(Cursor* c, Py_ssize_t n) noexcept nogil:
     return p
 
 
-cdef inline int16_t load_i16(const uint8_t* p) noexcept nogil:
-    cdef uint16_t v
-    memcpy(&v, p, 2)
-    return <int16_t>swap16(v)
-
-
-cdef inline int32_t load_i32(const uint8_t* p) noexcept nogil:
-    cdef uint32_t v
-    memcpy(&v, p, 4)
-    return <int32_t>swap32(v)
-
-
-cdef inline int64_t load_i64(const uint8_t* p) noexcept nogil:
-    cdef uint64_t v
-    memcpy(&v, p, 8)
-    return <int64_t>swap64(v)
-
-
-cdef inline void store_i16(uint8_t* p, int16_t v) noexcept nogil:
-    cdef uint16_t w = swap16(<uint16_t>v)
-    memcpy(p, &w, 2)
-
-
-cdef inline void store_i32(uint8_t* p, int32_t v) noexcept nogil:
-    cdef uint32_t w = swap32(<uint32_t>v)
-    memcpy(p, &w, 4)
-
-
-cdef inline void store_i64(uint8_t* p, int64_t v) noexcept nogil:
-    cdef uint64_t w = swap64(<uint64_t>v)
-    memcpy(p, &w, 8)
-
-
-cdef inline int8_t get_i8(Cursor* c) noexcept nogil:
+cdef inline int8_t get_i8(FrameCursor* c) noexcept nogil:
     cdef const uint8_t* p = take(c, 1)
     return 0 if p == NULL else <int8_t>p[0]
 
 
-cdef inline int16_t get_i16(Cursor* c) noexcept nogil:
+cdef inline int16_t get_i16(FrameCursor* c) noexcept nogil:
     cdef const uint8_t* p = take(c, 2)
     return 0 if p == NULL else load_i16(p)
 
 
-cdef inline int32_t get_i32(Cursor* c) noexcept nogil:
+cdef inline int32_t get_i32(FrameCursor* c) noexcept nogil:
     cdef const uint8_t* p = take(c, 4)
     return 0 if p == NULL else load_i32(p)
 
 
-cdef inline int64_t get_i64(Cursor* c) noexcept nogil:
+cdef inline int64_t get_i64(FrameCursor* c) noexcept nogil:
     cdef const uint8_t* p = take(c, 8)
     return 0 if p == NULL else load_i64(p)
 
 
-cdef inline uint32_t get_uvarint(Cursor* c) noexcept nogil:
+cdef inline uint32_t get_uvarint(FrameCursor* c) noexcept nogil:
     cdef uint64_t value = 0
     cdef int shift = 0
     cdef const uint8_t* p
@@ -117,7 +75,7 @@ cdef inline uint32_t get_uvarint(Cursor* c) noexcept nogil:
             return 0
         value |= <uint64_t>(p[0] & 0x7f) << shift
         if not p[0] & 0x80:
-            if value > 0xffffffff:
+            if value > UINT32_MAX:
                 break
             return <uint32_t>value
         shift += 7
@@ -125,7 +83,7 @@ cdef inline uint32_t get_uvarint(Cursor* c) noexcept nogil:
     return 0
 
 
-cdef inline Span get_span(Cursor* c, int64_t length) noexcept nogil:
+cdef inline Span get_span(FrameCursor* c, int64_t length) noexcept nogil:
     """The next `length` bytes as a span; -1 is null, anything lower fails."""
     cdef Span span
     span.start = <uint32_t>(c.p - c.base)
@@ -137,19 +95,19 @@ cdef inline Span get_span(Cursor* c, int64_t length) noexcept nogil:
     return span
 
 
-cdef inline Span get_string(Cursor* c, bint flexible) noexcept nogil:
+cdef inline Span get_string(FrameCursor* c, bint flexible) noexcept nogil:
     if flexible:
         return get_span(c, <int64_t>get_uvarint(c) - 1)
     return get_span(c, get_i16(c))
 
 
-cdef inline Span get_bytes(Cursor* c, bint flexible) noexcept nogil:
+cdef inline Span get_bytes(FrameCursor* c, bint flexible) noexcept nogil:
     if flexible:
         return get_span(c, <int64_t>get_uvarint(c) - 1)
     return get_span(c, get_i32(c))
 
 
-cdef inline int32_t get_count(Cursor* c, bint flexible, Py_ssize_t element_bytes_min) noexcept nogil:
+cdef inline int32_t get_count(FrameCursor* c, bint flexible, Py_ssize_t element_bytes_min) noexcept nogil:
     """Elements of an array, null as 0; fails when that many cannot lie in the bytes left."""
     cdef int64_t count = <int64_t>get_uvarint(c) - 1 if flexible else <int64_t>get_i32(c)
     if c.failed or count <= 0:
@@ -162,7 +120,7 @@ cdef inline int32_t get_count(Cursor* c, bint flexible, Py_ssize_t element_bytes
     return <int32_t>count
 
 
-cdef inline void skip_tags(Cursor* c, bint flexible) noexcept nogil:
+cdef inline void skip_tags(FrameCursor* c, bint flexible) noexcept nogil:
     """Steps over tagged fields; unknown ones are never an error (KIP-482)."""
     cdef uint32_t count
     if not flexible:

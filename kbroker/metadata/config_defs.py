@@ -148,6 +148,28 @@ class BrokerConfigs:
             if topic.synonym is not None and topic.synonym in self._static
         }
 
+    @classmethod
+    def of_broker(
+        cls,
+        kafka: Mapping[str, Any],
+        *,
+        node_id: int,
+        listen: tuple[str, int],
+        advertised: tuple[str, int],
+        data_dir: object,
+    ) -> BrokerConfigs:
+        """The configs of a running broker: its Kafka-named settings, and what its own options say in Kafka's names."""
+        return cls(
+            {
+                **kafka,
+                "node.id": node_id,
+                "broker.id": node_id,
+                "listeners": "PLAINTEXT://{}:{}".format(*listen),
+                "advertised.listeners": "PLAINTEXT://{}:{}".format(*advertised),
+                "log.dirs": data_dir,
+            }
+        )
+
     def text(self, name: str) -> str | None:
         """The value in force, as text. Raises KeyError for a name that is neither set nor in the table."""
         return self._static[name] if name in self._static else BROKER_CONFIGS[name].default

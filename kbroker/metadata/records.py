@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from kbroker.errors import CorruptionError
@@ -76,9 +76,9 @@ MetadataRecord = TopicCreated | TopicDeleted | PartitionsAdded | TopicConfigs | 
 def record_to_json(record: MetadataRecord) -> dict[str, Any]:
     """The record as JSON values."""
     values: dict[str, Any] = {"type": record.TYPE}
-    for field in record.__dataclass_fields__:
-        value = getattr(record, field)
-        values[field] = value.hex() if isinstance(value, bytes) else value
+    for field in fields(record):
+        value = getattr(record, field.name)
+        values[field.name] = value.hex() if isinstance(value, bytes) else value
     if "configs" in values:
         values["configs"] = dict(values["configs"])
     return values

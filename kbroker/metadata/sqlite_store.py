@@ -45,6 +45,9 @@ class SqliteStore:
             raise StartError(f"cannot open the metadata file {path}: {error}") from None
         try:
             self._open(path)
+        except sqlite3.OperationalError as error:
+            self._db.close()
+            raise StartError(f"cannot open the metadata file {path}: {error}") from None
         except sqlite3.Error as error:
             self._db.close()
             raise StartError(
@@ -61,7 +64,8 @@ class SqliteStore:
             self._db.execute("PRAGMA synchronous = FULL")
             # One transaction: a crash leaves an empty file or a whole one.
             self._db.executescript(
-                f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
+                f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
+                f"PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
             )
             return
         if application != APPLICATION_ID:

@@ -26,7 +26,7 @@ class ManifestImage:
 
     `root` (ending with a slash, or empty) is put before every key on the way out. One lock, innermost of all, taken
     for microseconds: it makes the look-ups of other threads see a partition before or after a record, never between.
-    Only Manifest calls `apply`. `partitions` and the states in it may be read without the lock, one attribute at a time.
+    Only Manifest calls `apply`. `partitions` and the states in it may be read without it, one attribute at a time.
     """
 
     def __init__(self, root: str = "") -> None:
@@ -61,7 +61,7 @@ class ManifestImage:
             if state is None:
                 return None
             index = state.index_of(offset)
-            return self._ref(state.row(index)) if index < len(state) else None
+            return self._ref(state.row(index)) if index < state.object_count else None
 
     def objects_from(self, topic_id: bytes, partition: int, offset: int = 0) -> Iterator[ObjectRef]:
         """The objects from the one that holds `offset` on, in offset order; looks each up when it is asked for."""
@@ -72,7 +72,7 @@ class ManifestImage:
     def object_count(self, topic_id: bytes, partition: int) -> int:
         """How many objects (or images in packs) a partition has."""
         state = self.partition(topic_id, partition)
-        return len(state) if state is not None else 0
+        return state.object_count if state is not None else 0
 
     def live_keys(self) -> set[str]:
         """The keys, below the root, of all objects that hold live data."""
@@ -127,6 +127,9 @@ class ManifestImage:
         for key in keys:
             if key in self._file_of_key or key in self.deletions:
                 raise CorruptionError(f"{name}: object {key} was named by an earlier record")
+        for key, _ in record.queued:
+            if key in self._file_of_key or key in keys:
+                raise CorruptionError(f"{name}: object {key} is live and to be deleted")
         for topic_id, _ in record.dropped_topics:
             if any(key[0] == topic_id for key in record.partitions):
                 raise CorruptionError(f"{name}: topic {topic_id.hex()} is dropped and changed")
@@ -138,9 +141,7 @@ class ManifestImage:
         return record
 
     def _judge_partition(self, topic_id: bytes, partition: int, delta: PartitionDelta, what: str) -> None:
-        state = self.partition(topic_id, partition) or PartitionState(
-            topic_id, partition, delta.log_start_offset or 0
-        )
+        state = self.partition(topic_id, partition) or PartitionState(topic_id, partition, delta.log_start_offset or 0)
         if delta.log_start_offset is not None and delta.log_start_offset < state.log_start_offset:
             raise CorruptionError(f"{what}: log start offset goes back to {delta.log_start_offset}")
         end_offset = _judge_added(state, delta, what)
@@ -167,11 +168,15 @@ class ManifestImage:
                 self._file_of_key[entry.key] = self._next_file
                 self.files[self._next_file] = StoredObject(*entry, created_ms=record.time_ms)
                 self._next_file += 1
+            # Counted before anything is dropped: a partition may drop at once what another one still needs.
+            for delta in record.partitions.values():
+                for row in delta.added:
+                    self.files[files[row.file]].live += 1
             for (topic_id, partition), delta in record.partitions.items():
                 self._apply_partition(topic_id, partition, delta, files, record.time_ms)
             for topic_id, grace_ms in record.dropped_topics:
                 for state in self.partitions.pop(topic_id, {}).values():
-                    self._release(state.remove(0, len(state)), record.time_ms + grace_ms)
+                    self._release(state.remove(0, state.object_count), record.time_ms + grace_ms)
             for key, due_ms in record.queued:
                 self.deletions.setdefault(key, due_ms)
             for key in record.deleted:
@@ -193,7 +198,6 @@ class ManifestImage:
             replaced += state.remove(index, index + 1)
         for row in sorted(delta.added):
             stored = row._replace(file=files[row.file])
-            self.files[stored.file].live += 1
             if row.base_offset >= state.end_offset:
                 state.append(stored)
                 state.end_offset = row.end_offset
@@ -242,7 +246,7 @@ def _judge_added(state: PartitionState, delta: PartitionDelta, what: str) -> int
     for row in sorted(delta.added):
         if row.base_offset < state.end_offset:
             inside.append(row)
-        elif row.base_offset == end_offset or (len(state) == 0 and row.base_offset == state.log_start_offset):
+        elif row.base_offset == end_offset:
             end_offset = row.end_offset
         elif end_offset < row.base_offset == max(state.log_start_offset, delta.log_start_offset or 0):
             end_offset = row.end_offset  # DeleteRecords had passed the flushed end, and the rest was lost or dropped
@@ -251,9 +255,11 @@ def _judge_added(state: PartitionState, delta: PartitionDelta, what: str) -> int
                 f"{what}: an object of offsets {row.base_offset} to {row.end_offset} follows {end_offset}"
             )
     removed = []
+    if len(set(delta.removed)) != len(delta.removed):
+        raise CorruptionError(f"{what}: replaces an object twice")
     for base_offset in sorted(delta.removed):
         index = state.index_of(base_offset)
-        if index >= len(state) or state.row(index).base_offset != base_offset:
+        if index >= state.object_count or state.row(index).base_offset != base_offset:
             raise CorruptionError(f"{what}: replaces an object at offset {base_offset}, which is not there")
         removed.append(state.row(index))
     if _ranges(inside) != _ranges(removed):

@@ -17,11 +17,11 @@ from kbroker.storage.object_store import (
     ObjectMeta,
     PreconditionFailed,
     UploadedPart,
+    body_pieces,
     check_conditions,
     check_key,
     check_parts,
     check_range,
-    body_pieces,
 )
 
 
@@ -56,9 +56,7 @@ class MemoryStore:
         with self._lock:
             return self._store_locked(key, data, crc, if_none_match, if_match)
 
-    def _store_locked(
-        self, key: str, data: bytes, crc: int, if_none_match: bool, if_match: str | None
-    ) -> ObjectMeta:
+    def _store_locked(self, key: str, data: bytes, crc: int, if_none_match: bool, if_match: str | None) -> ObjectMeta:
         present = self._objects.get(key)
         if if_none_match and present is not None:
             raise PreconditionFailed(f"memory: {key} exists")
@@ -77,9 +75,7 @@ class MemoryStore:
             raise PreconditionFailed(f"memory: {key} is not version {if_match}")
         return found
 
-    def get(
-        self, key: str, start: int | None = None, length: int | None = None, if_match: str | None = None
-    ) -> bytes:
+    def get(self, key: str, start: int | None = None, length: int | None = None, if_match: str | None = None) -> bytes:
         first = check_range(start, length)
         meta, data = self._find(key, if_match)
         if length == 0 or (start is None and length is None):

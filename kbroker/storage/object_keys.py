@@ -75,9 +75,7 @@ def parse_key(relative_key: str) -> KlixKey | PackKey | None:
     if int(match["base"]) >= 1 << 63:
         return None
     generation = int(match["generation"] or 0)
-    return KlixKey(
-        match["topic"], bytes.fromhex(match["id"]), int(match["partition"]), int(match["base"]), generation
-    )
+    return KlixKey(match["topic"], bytes.fromhex(match["id"]), int(match["partition"]), int(match["base"]), generation)
 
 
 def split_root(key: str) -> tuple[str, str, str] | None:

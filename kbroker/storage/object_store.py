@@ -112,9 +112,7 @@ class ObjectStore(Protocol):
         """Stores ``body``; at most one of the two conditions. ``crc32c`` is checked against what arrives."""
         ...
 
-    def get(
-        self, key: str, start: int | None = None, length: int | None = None, if_match: str | None = None
-    ) -> bytes:
+    def get(self, key: str, start: int | None = None, length: int | None = None, if_match: str | None = None) -> bytes:
         """The object's bytes from ``start`` (0) for ``length`` (to the end), cut at its end."""
         ...
 

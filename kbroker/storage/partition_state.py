@@ -1,7 +1,7 @@
 """What the manifest knows of one partition: offsets, epochs, transactions, producers and its objects in order.
 
 Objects are held in two arrays instead of one Python object each: a broker may have several hundred thousand of them
-(every flush of ten thousand quiet partitions adds ten thousand images of one pack). `ObjectRef` is built on the way out.
+(every flush of ten thousand quiet partitions adds ten thousand images of a pack). `ObjectRef` is built on the way out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PACK = "pack"
 
 # A producer's last batch: (last sequence, last offset, last offset delta, timestamp).
 ProducerBatch = tuple[int, int, int, int]
-# (producer id, epoch, coordinator epoch, last timestamp, first offset of the open transaction or -1, newest <= 5 batches)
+# (producer id, epoch, coordinator epoch, last timestamp, open transaction's first offset or -1, newest <= 5 batches)
 ProducerEntry = tuple[int, int, int, int, int, tuple[ProducerBatch, ...]]
 # (producer id, first offset, last offset, last stable offset when it ended)
 AbortedTransaction = tuple[int, int, int, int]
@@ -27,7 +27,7 @@ class ObjectRef(NamedTuple):
     """A run of batches of one partition in the bucket: a whole KLIX object, or one KLIX image in a pack.
 
     Bytes [start, start + length) of the object at `key` are a complete KLIX image of offsets
-    [base_offset, end_offset); crc32c is of those bytes, etag and size of the whole object. Ranged reads must carry the ETag.
+    [base_offset, end_offset); crc32c is of those bytes, etag and size of the whole object. Ranged reads carry the ETag.
     """
 
     key: str
@@ -116,8 +116,9 @@ class PartitionState:
         self._bases = array("q")
         self._rows = array("q")
 
-    def __len__(self) -> int:
-        """Number of objects."""
+    @property
+    def object_count(self) -> int:
+        """Number of objects; images in packs count as objects."""
         return len(self._bases)
 
     def row(self, index: int) -> RefRow:
@@ -126,7 +127,7 @@ class PartitionState:
         return RefRow(self._bases[index], *self._rows[at : at + _STRIDE])
 
     def index_of(self, offset: int) -> int:
-        """Place of the object that holds `offset`, or of the first one above it; len(self) when there is none."""
+        """Place of the object that holds `offset`, or of the first one above it; object_count when there is none."""
         index = bisect_right(self._bases, offset)
         if index and offset < self._rows[(index - 1) * _STRIDE]:
             return index - 1

@@ -1,0 +1,471 @@
+"""Receiving frames and sending answers on non-blocking sockets, without the GIL."""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.unistd cimport close
+
+from kbroker._fast.endian cimport load_i16, load_i32
+from kbroker._fast.produce_codec cimport free_produce, parse_produce, prevalidate
+from kbroker._fast.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
+from kbroker._fast.wal cimport Wal
+
+cdef extern from "sys/socket.h" nogil:
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+    struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t recv(int fd, void* buffer, size_t length, int flags)
+    ssize_t sendmsg(int fd, const msghdr* message, int flags)
+    enum:
+        MSG_NOSIGNAL
+
+cdef extern from * nogil:
+    """
+    #include <pthread.h>
+    #include <stdlib.h>
+    #include <stdint.h>
+    /* Blocks of large frames are reused: a fresh one costs a page fault per 4 KiB. One class per power of two. */
+    enum { KB_CLASS_MIN = 16, KB_CLASS_MAX = 22, KB_CLASS_KEPT = 4 };
+    static pthread_mutex_t kb_block_lock = PTHREAD_MUTEX_INITIALIZER;
+    static void *kb_blocks[KB_CLASS_MAX + 1][KB_CLASS_KEPT];
+    static int kb_block_count[KB_CLASS_MAX + 1];
+    static int kb_block_class(int64_t size) {
+        int c = KB_CLASS_MIN;
+        if (size <= (1 << KB_CLASS_MIN) || size > (1 << KB_CLASS_MAX)) return -1;
+        while (((int64_t)1 << c) < size) c++;
+        return c;
+    }
+    static uint8_t *kb_block_new(int64_t size) {
+        int c = kb_block_class(size);
+        void *block = NULL;
+        if (c < 0) return (uint8_t *)malloc(size ? (size_t)size : 1);
+        pthread_mutex_lock(&kb_block_lock);
+        if (kb_block_count[c] > 0) block = kb_blocks[c][--kb_block_count[c]];
+        pthread_mutex_unlock(&kb_block_lock);
+        return (uint8_t *)(block ? block : malloc((size_t)1 << c));
+    }
+    static void kb_block_free(void *block, int64_t size) {
+        int c = kb_block_class(size);
+        if (c >= 0) {
+            pthread_mutex_lock(&kb_block_lock);
+            if (kb_block_count[c] < KB_CLASS_KEPT) { kb_blocks[c][kb_block_count[c]++] = block; block = NULL; }
+            pthread_mutex_unlock(&kb_block_lock);
+        }
+        free(block);
+    }
+    static inline int64_t kb_add(int64_t *p, int64_t v) { return __atomic_add_fetch(p, v, __ATOMIC_RELAXED); }
+    static inline int64_t kb_load(int64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+    """
+    uint8_t* block_new "kb_block_new"(int64_t size)
+    void block_free "kb_block_free"(void* block, int64_t size)
+    int64_t atomic_add "kb_add"(int64_t* p, int64_t v)
+    int64_t atomic_load "kb_load"(int64_t* p)
+
+cdef enum:
+    RECEIVE_BYTES = 262144          # most of one receive into the scratch buffer
+    RECEIVE_BYTES_MIN = 4096        # with less scratch left than this, the rest waits for the next wake-up
+    LARGE_FRAME_BYTES = 65536       # larger ones count against the budget, and are received in place
+    IOV_MAX_HERE = 128
+    SEND_BYTES = 1048576            # most of one system call: pins are held for microseconds
+    SEND_TURN_BYTES = 4194304       # most of one channel before others get their turn
+    WINDOW_GAP_BYTES = 8192         # WAL bytes that are cheaper to read along than to skip
+
+cdef const char* BAD_LENGTH = "frame length out of bounds"
+cdef const char* OUT_OF_MEMORY = "no memory for a frame"
+
+
+cdef int64_t monotonic_us() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <int64_t>t.tv_sec * 1000000 + t.tv_nsec // 1000
+
+
+cdef int64_t wall_clock_ms() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_REALTIME, &t)
+    return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
+
+
+cdef Channel* channel_new(int fd, int32_t listener, int64_t now_ms) noexcept nogil:
+    cdef Channel* ch = <Channel*>calloc(1, sizeof(Channel))
+    if ch != NULL:
+        ch.fd = fd
+        ch.listener = listener
+        ch.read_ms = now_ms
+        ch.write_ms = now_ms
+    return ch
+
+
+cdef void _release(Scratch* scratch, Output* output) noexcept nogil:
+    cdef int32_t capacity
+    cdef void* grown
+    if scratch.released_count == scratch.released_capacity:
+        capacity = scratch.released_capacity * 2 if scratch.released_capacity else 64
+        grown = realloc(scratch.released, capacity * sizeof(Output*))
+        if grown == NULL:
+            return      # leaks one answer rather than touching freed memory
+        scratch.released = <Output**>grown
+        scratch.released_capacity = capacity
+    scratch.released[scratch.released_count] = output
+    scratch.released_count += 1
+
+
+cdef void frame_free(Frame* frame, FrameBudget* budget) noexcept nogil:
+    if frame == NULL:
+        return
+    if frame.owned:
+        atomic_add(&budget.used, -<int64_t>frame.size)
+        block_free(frame.data, frame.size)
+    free_produce(frame.produce)
+    free(frame)
+
+
+cdef int frame_own(Frame* frame, FrameBudget* budget) noexcept nogil:
+    cdef uint8_t* data
+    if frame.owned:
+        return 0
+    data = block_new(frame.size)
+    if data == NULL:
+        return -1
+    memcpy(data, frame.data, frame.size)
+    frame.data = data
+    frame.owned = True
+    atomic_add(&budget.used, frame.size)
+    return 0
+
+
+cdef Frame* channel_pop(Channel* ch) noexcept nogil:
+    cdef Frame* frame = ch.first
+    if frame != NULL:
+        ch.first = frame.next
+        if ch.first == NULL:
+            ch.last = NULL
+        ch.frame_count -= 1
+        frame.next = NULL
+    return frame
+
+
+cdef void channel_free(Channel* ch, Scratch* scratch, FrameBudget* budget) noexcept nogil:
+    cdef int32_t i
+    if ch.fd >= 0:
+        close(ch.fd)
+    if ch.partial != NULL:
+        block_free(ch.partial, ch.partial_size)
+        if not ch.starved:
+            atomic_add(&budget.used, -<int64_t>ch.partial_size)
+    while ch.first != NULL:
+        frame_free(channel_pop(ch), budget)
+    for i in range(ch.output_count):
+        _release(scratch, ch.outputs[(ch.output_head + i) % ch.output_capacity])
+    free(ch.outputs)
+    free(ch)
+
+
+cdef int channel_keep(Channel* ch, FrameBudget* budget) noexcept nogil:
+    cdef Frame* frame = ch.first
+    while frame != NULL:
+        if frame_own(frame, budget) < 0:
+            return -1
+        frame = frame.next
+    return 0
+
+
+cdef bint channel_grant(Channel* ch, FrameBudget* budget) noexcept nogil:
+    """One frame is always granted when nothing else is held, so a frame above the whole budget gets through too."""
+    cdef int64_t used = atomic_add(&budget.used, ch.partial_size)
+    if ch.partial_size > LARGE_FRAME_BYTES and used > budget.limit and used > ch.partial_size:
+        atomic_add(&budget.used, -<int64_t>ch.partial_size)
+        return False
+    ch.starved = False
+    return True
+
+
+cdef int _add_frame(Channel* ch, uint8_t* data, int32_t size, bint owned, Scratch* scratch) noexcept nogil:
+    cdef Frame* frame = <Frame*>calloc(1, sizeof(Frame))
+    if frame == NULL:
+        ch.closing = True
+        ch.reason = OUT_OF_MEMORY
+        return -1
+    frame.data = data
+    frame.size = size
+    frame.owned = owned
+    frame.arrival_us = scratch.now_us
+    if size >= 8 and load_i16(data) == 0:
+        frame.produce = parse_produce(data, size)
+        if frame.produce != NULL:
+            prevalidate(frame.produce, data, scratch.wall_ms)
+    if ch.last == NULL:
+        ch.first = frame
+    else:
+        ch.last.next = frame
+    ch.last = frame
+    ch.frame_count += 1
+    ch.recent_bytes = size
+    return 0
+
+
+cdef int _start_partial(Channel* ch, int32_t size, const uint8_t* p, int64_t have, FrameBudget* budget) noexcept nogil:
+    ch.partial = block_new(size)
+    if ch.partial == NULL:
+        ch.closing = True
+        ch.reason = OUT_OF_MEMORY
+        return -1
+    ch.partial_size = size
+    ch.partial_filled = <int32_t>have
+    memcpy(ch.partial, p, have)
+    ch.starved = True
+    channel_grant(ch, budget)
+    return 0
+
+
+cdef void _cut(Channel* ch, uint8_t* p, uint8_t* end, Scratch* scratch, FrameBudget* budget) noexcept nogil:
+    """Cuts received bytes into frames; a rest goes to the prefix or to a buffer of the frame's size."""
+    cdef int32_t size, n
+    while p < end:
+        n = 4 - ch.prefix_filled
+        if n > end - p:
+            n = <int32_t>(end - p)
+        memcpy(ch.prefix + ch.prefix_filled, p, n)
+        ch.prefix_filled += n
+        p += n
+        if ch.prefix_filled < 4:
+            return
+        size = load_i32(ch.prefix)
+        if size <= 0 or size > budget.frame_bytes_max:
+            ch.closing = True
+            ch.reason = BAD_LENGTH
+            return
+        if end - p < size:
+            ch.prefix_filled = 0
+            _start_partial(ch, size, p, end - p, budget)
+            return
+        ch.prefix_filled = 0
+        if _add_frame(ch, p, size, False, scratch) < 0:
+            return
+        p += size
+
+
+cdef void channel_receive(Channel* ch, Scratch* scratch, FrameBudget* budget) noexcept nogil:
+    cdef int64_t want
+    cdef ssize_t n
+    cdef uint8_t* p
+    if ch.closing or ch.starved:
+        return
+    if ch.partial != NULL:
+        p = ch.partial + ch.partial_filled
+        want = ch.partial_size - ch.partial_filled
+    else:
+        p = scratch.data + scratch.used
+        want = scratch.size - scratch.used
+        if want > RECEIVE_BYTES:
+            want = RECEIVE_BYTES
+        if want < RECEIVE_BYTES_MIN:
+            return
+        if ch.recent_bytes > LARGE_FRAME_BYTES or atomic_load(&budget.used) > budget.limit:
+            want = RECEIVE_BYTES_MIN    # only to learn the size; the rest goes straight to its place
+    n = recv(ch.fd, p, want, 0)
+    if n <= 0:
+        if n < 0 and (errno == EAGAIN or errno == EINTR):
+            return
+        ch.closing = True
+        return
+    ch.read_ms = scratch.now_ms
+    scratch.bytes_in += n
+    if ch.partial == NULL:
+        scratch.used += n
+        _cut(ch, p, p + n, scratch, budget)
+        if ch.partial == NULL or ch.starved or n < want:
+            return
+        # The first bytes of a large frame: its rest is likely there already.
+        channel_receive(ch, scratch, budget)
+        return
+    ch.partial_filled += <int32_t>n
+    if ch.partial_filled == ch.partial_size:
+        p = ch.partial
+        ch.partial = NULL
+        if _add_frame(ch, p, ch.partial_size, True, scratch) < 0:
+            block_free(p, ch.partial_size)
+            atomic_add(&budget.used, -<int64_t>ch.partial_size)
+
+
+cdef int channel_queue(Channel* ch, Output* output) noexcept nogil:
+    cdef int32_t capacity, i
+    cdef Output** grown
+    if ch.output_count == ch.output_capacity:
+        capacity = ch.output_capacity * 2 if ch.output_capacity else 4
+        grown = <Output**>malloc(capacity * sizeof(Output*))
+        if grown == NULL:
+            return -1
+        for i in range(ch.output_count):
+            grown[i] = ch.outputs[(ch.output_head + i) % ch.output_capacity]
+        free(ch.outputs)
+        ch.outputs = grown
+        ch.output_head = 0
+        ch.output_capacity = capacity
+    ch.outputs[(ch.output_head + ch.output_count) % ch.output_capacity] = output
+    ch.output_count += 1
+    ch.output_bytes += output.total_bytes
+    return 0
+
+
+cdef struct Gather:
+    # The pieces of one system call.
+    iovec iov[IOV_MAX_HERE]
+    int count
+    int64_t bytes
+    int64_t pinned_lsn[IOV_MAX_HERE]
+    int64_t pinned_length[IOV_MAX_HERE]
+    int pinned
+    int window_fd           # what scratch.window holds: [window_lsn, window_lsn + window_length) of one file
+    int64_t window_lsn
+    int64_t window_length
+    bint window_used        # a piece of this call points into it
+
+
+cdef inline void _add_piece(Gather* g, const uint8_t* p, int64_t n) noexcept nogil:
+    g.iov[g.count].iov_base = <void*>p
+    g.iov[g.count].iov_len = n
+    g.count += 1
+    g.bytes += n
+
+
+cdef int64_t _window_bytes(Output* output, int32_t part, int64_t lsn, int64_t length, int64_t limit) noexcept nogil:
+    """How much to read from the file at lsn: this piece and near ones behind it, as one read."""
+    cdef int64_t end = lsn + length
+    cdef int32_t fd = output.parts[part].fd
+    cdef int32_t i
+    cdef OutputPart* p
+    for i in range(part + 1, output.count):
+        p = &output.parts[i]
+        if p.kind != PART_WAL:
+            continue
+        if p.fd != fd or p.start < end or p.start - end > WINDOW_GAP_BYTES or p.start + p.length - lsn > limit:
+            break
+        end = p.start + p.length
+    return end - lsn if end - lsn < limit else limit
+
+
+cdef int _add_wal(Gather* g, Output* output, int32_t part, int64_t lsn, int64_t n, Wal wal,
+                  Scratch* scratch) noexcept nogil:
+    """1: added; 0: ends this call's pieces, send them first; -1: unreadable."""
+    cdef OutputPart* p = &output.parts[part]
+    cdef const uint8_t* memory = wal.pin(lsn, n)
+    cdef Py_ssize_t got
+    if memory != NULL:
+        g.pinned_lsn[g.pinned] = lsn
+        g.pinned_length[g.pinned] = n
+        g.pinned += 1
+        _add_piece(g, memory, n)
+        return 1
+    if g.window_fd != p.fd or lsn < g.window_lsn or lsn >= g.window_lsn + g.window_length:
+        if g.window_used:
+            return 0
+        g.window_length = 0
+        got = wal.read_file(p.fd, p.first_lsn, lsn, scratch.window,
+                            _window_bytes(output, part, lsn, n, scratch.window_size))
+        if got <= 0:
+            return -1
+        g.window_fd = p.fd
+        g.window_lsn = lsn
+        g.window_length = got
+    if lsn + n > g.window_lsn + g.window_length:
+        n = g.window_lsn + g.window_length - lsn
+    g.window_used = True
+    scratch.file_bytes += n
+    _add_piece(g, scratch.window + (lsn - g.window_lsn), n)
+    return 1 if n == p.length - (lsn - p.start) else 0
+
+
+cdef int _gather(Channel* ch, Gather* g, Wal wal, Scratch* scratch) noexcept nogil:
+    cdef int32_t o, part
+    cdef Output* output
+    cdef OutputPart* p
+    cdef int64_t offset, n
+    cdef int added
+    g.count = 0
+    g.bytes = 0
+    g.pinned = 0
+    g.window_used = False
+    for o in range(ch.output_count):
+        output = ch.outputs[(ch.output_head + o) % ch.output_capacity]
+        offset = output.offset
+        for part in range(output.part, output.count):
+            p = &output.parts[part]
+            n = p.length - offset
+            if g.count == IOV_MAX_HERE or g.bytes >= SEND_BYTES:
+                return 0
+            if n > SEND_BYTES - g.bytes:
+                n = SEND_BYTES - g.bytes
+            if p.kind == PART_OWNED:
+                _add_piece(g, output.data + p.start + offset, n)
+            elif p.kind == PART_OBJECT:
+                _add_piece(g, <const uint8_t*><uintptr_t>(p.start + offset), n)
+            else:
+                added = _add_wal(g, output, part, p.start + offset, n, wal, scratch)
+                if added <= 0:
+                    return added
+            if n < p.length - offset:
+                return 0
+            offset = 0
+    return 0
+
+
+cdef void _advance(Channel* ch, int64_t n, Scratch* scratch) noexcept nogil:
+    cdef Output* output
+    cdef int64_t rest
+    ch.output_bytes -= n
+    while ch.output_count > 0:
+        output = ch.outputs[ch.output_head]
+        while output.part < output.count:
+            rest = output.parts[output.part].length - output.offset
+            if n < rest:
+                output.offset += n
+                return
+            n -= rest
+            output.part += 1
+            output.offset = 0
+        _release(scratch, output)
+        ch.output_head = (ch.output_head + 1) % ch.output_capacity
+        ch.output_count -= 1
+        if n == 0:
+            return
+
+
+cdef int channel_send(Channel* ch, Wal wal, Scratch* scratch) noexcept nogil:
+    cdef Gather g
+    cdef msghdr message
+    cdef ssize_t sent
+    cdef int64_t turn = 0
+    cdef int i, failed
+    g.window_fd = -1
+    g.window_length = 0
+    memset(&message, 0, sizeof(message))
+    message.msg_iov = g.iov
+    while ch.output_count > 0:
+        failed = _gather(ch, &g, wal, scratch)
+        if failed < 0 and g.count == 0:
+            ch.reason = b"cannot read the write-ahead log for a send"
+            return SEND_FAILED
+        message.msg_iovlen = g.count
+        sent = sendmsg(ch.fd, &message, MSG_NOSIGNAL)
+        for i in range(g.pinned):
+            wal.unpin(g.pinned_lsn[i], g.pinned_length[i])
+        if sent < 0:
+            if errno == EINTR:
+                continue
+            if errno == EAGAIN:
+                return SEND_AGAIN
+            return SEND_FAILED
+        if sent > 0:
+            ch.write_ms = scratch.now_ms
+            scratch.bytes_out += sent
+            turn += sent
+        _advance(ch, sent, scratch)
+        if sent < g.bytes or (turn >= SEND_TURN_BYTES and ch.output_count > 0):
+            return SEND_AGAIN
+    return SEND_DONE

@@ -1,0 +1,198 @@
+"""One pass over the batches of a flush: CRCs checked, header fields collected, without the GIL and without whole objects
+in memory. Layout of the batch header: Kafka protocol guide, record batch v2."""
+from libc.string cimport memcpy
+
+import numpy as np
+
+from kbroker._fast.crc32c cimport crc32c_c
+from kbroker._fast.endian cimport load_i16, load_i32, load_i64, load_u32
+
+cdef enum:
+    HEADER_BYTES = 61
+    CRC_START = 21              # the batch's own CRC covers everything from here on
+    CONTROL_BIT = 1 << 5
+
+cdef enum:
+    PROBLEM_NONE
+    PROBLEM_ENTRY_SIZE
+    PROBLEM_BASE_OFFSET
+    PROBLEM_SIZE
+    PROBLEM_MAGIC
+    PROBLEM_CRC
+    PROBLEM_LAST_OFFSET
+    PROBLEM_RECORD_COUNT
+    PROBLEM_MARKER
+    PROBLEM_SURPLUS
+
+PROBLEMS = (
+    "",
+    "its index entry is shorter than a batch header",
+    "base offset differs from the index",
+    "size differs from the index",
+    "magic is not 2",
+    "CRC does not match",
+    "last offset differs from the index",
+    "negative record count",
+    "control record does not parse",
+    "more bytes than the index has batches",
+)
+
+
+class BatchScanError(ValueError):
+    """A batch is not what its index entry says, or its CRC is wrong. `index` is its place in the entries."""
+
+    def __init__(self, index, problem):
+        super().__init__(f"batch {index}: {problem}")
+        self.index = index
+        self.problem = problem
+
+
+cdef class BatchScan:
+
+    def __init__(self, entries, Py_ssize_t feed_bytes_max):
+        if entries.dtype.itemsize != sizeof(ScanEntry) or not entries.flags.c_contiguous or entries.ndim != 1:
+            raise ValueError("entries must be a contiguous array of 32-byte index entries")
+        if feed_bytes_max < 1:
+            raise ValueError("feed_bytes_max must be positive")
+        self.entries = entries
+        self.count = len(entries)
+        self.feed_bytes_max = feed_bytes_max
+        # A feed ends at most one batch that began earlier, and batches are at least a header long.
+        columns = min(feed_bytes_max // HEADER_BYTES + 2, self.count)
+        self.record_counts = np.zeros(self.count, np.int32)
+        self.leader_epochs = np.zeros(columns, np.int32)
+        self.attributes = np.zeros(columns, np.int16)
+        self.producer_ids = np.zeros(columns, np.int64)
+        self.producer_epochs = np.zeros(columns, np.int16)
+        self.base_sequences = np.zeros(columns, np.int32)
+        self.marker_types = np.zeros(columns, np.int16)
+        self.coordinator_epochs = np.zeros(columns, np.int32)
+        self.entry = <const ScanEntry*><size_t>entries.ctypes.data
+        self.record_count = <int32_t*><size_t>self.record_counts.ctypes.data
+        self.leader_epoch = <int32_t*><size_t>self.leader_epochs.ctypes.data
+        self.attribute = <int16_t*><size_t>self.attributes.ctypes.data
+        self.producer_id = <int64_t*><size_t>self.producer_ids.ctypes.data
+        self.producer_epoch = <int16_t*><size_t>self.producer_epochs.ctypes.data
+        self.base_sequence = <int32_t*><size_t>self.base_sequences.ctypes.data
+        self.marker_type = <int16_t*><size_t>self.marker_types.ctypes.data
+        self.coordinator_epoch = <int32_t*><size_t>self.coordinator_epochs.ctypes.data
+
+    def feed(self, data):
+        """Takes the next bytes; returns how many batches ended in them. BatchScanError for a batch that is not right."""
+        cdef const uint8_t[::1] view = data
+        cdef Py_ssize_t ended
+        cdef int problem = PROBLEM_NONE
+        if view.shape[0] == 0:
+            return 0
+        if view.shape[0] > self.feed_bytes_max:
+            raise ValueError("feed is larger than feed_bytes_max")
+        with nogil:
+            ended = self._walk(&view[0], view.shape[0], &problem)
+        if problem != PROBLEM_NONE:
+            raise BatchScanError(self.done, PROBLEMS[problem])
+        return ended
+
+    cdef Py_ssize_t _walk(self, const uint8_t* p, Py_ssize_t n, int* problem) noexcept nogil:
+        cdef Py_ssize_t ended = 0
+        cdef int64_t room, take, skip
+        cdef int64_t size
+        self.crc = crc32c_c(self.crc, p, n)
+        self.position += n
+        while n > 0:
+            if self.done >= self.count:
+                problem[0] = PROBLEM_SURPLUS
+                return ended
+            size = self.entry[self.done].size
+            if size < HEADER_BYTES:
+                problem[0] = PROBLEM_ENTRY_SIZE
+                return ended
+            take = min(<int64_t>n, size - self.into_batch)
+            room = SCAN_CAPTURE_BYTES - self.into_batch
+            if room > 0:
+                memcpy(self.capture + self.into_batch, p, min(take, room))
+            skip = max(<int64_t>0, CRC_START - self.into_batch)
+            if take > skip:
+                self.batch_crc = crc32c_c(self.batch_crc, p + skip, take - skip)
+            self.into_batch += take
+            p += take
+            n -= take
+            if self.into_batch == size:
+                problem[0] = self._end_batch(ended)
+                if problem[0] != PROBLEM_NONE:
+                    return ended
+                ended += 1
+                self.done += 1
+                self.into_batch = 0
+                self.batch_crc = 0
+        return ended
+
+    cdef int _end_batch(self, Py_ssize_t column) noexcept nogil:
+        """Judges the batch in `capture`; fills its columns."""
+        cdef const uint8_t* p = self.capture
+        cdef const ScanEntry* entry = self.entry + self.done
+        cdef int16_t marker_type = -1
+        cdef int32_t coordinator_epoch = -1
+        if load_i64(p) != entry.base_offset:
+            return PROBLEM_BASE_OFFSET
+        if <int64_t>load_i32(p + 8) + 12 != entry.size:
+            return PROBLEM_SIZE
+        if p[16] != 2:
+            return PROBLEM_MAGIC
+        if load_u32(p + 17) != self.batch_crc:
+            return PROBLEM_CRC
+        if load_i32(p + 23) != entry.last_offset_delta or entry.last_offset_delta < 0:
+            return PROBLEM_LAST_OFFSET
+        if load_i32(p + 57) < 0:
+            return PROBLEM_RECORD_COUNT
+        self.record_count[self.done] = load_i32(p + 57)
+        self.leader_epoch[column] = load_i32(p + 12)
+        self.attribute[column] = load_i16(p + 21)
+        self.producer_id[column] = load_i64(p + 43)
+        self.producer_epoch[column] = load_i16(p + 51)
+        self.base_sequence[column] = load_i32(p + 53)
+        if load_i16(p + 21) & CONTROL_BIT and load_i32(p + 57) > 0:
+            if read_marker(p + HEADER_BYTES, p + min(<int64_t>entry.size, SCAN_CAPTURE_BYTES),
+                           &marker_type, &coordinator_epoch) < 0:
+                return PROBLEM_MARKER
+        self.marker_type[column] = marker_type
+        self.coordinator_epoch[column] = coordinator_epoch
+        return PROBLEM_NONE
+
+
+cdef int read_marker(const uint8_t* p, const uint8_t* end, int16_t* marker_type,
+                     int32_t* coordinator_epoch) noexcept nogil:
+    """The type and coordinator epoch of a batch's first control record; -1 when it does not parse."""
+    cdef int64_t length = 0
+    if read_varint(&p, end, &length) < 0 or p >= end:      # length of the record
+        return -1
+    p += 1                                                 # attributes
+    if read_varint(&p, end, &length) < 0 or read_varint(&p, end, &length) < 0:   # timestamp and offset delta
+        return -1
+    if read_varint(&p, end, &length) < 0 or length < 4 or length > end - p:
+        return -1
+    marker_type[0] = load_i16(p + 2)
+    p += length
+    if marker_type[0] != 0 and marker_type[0] != 1:
+        return 0                                           # not a transaction marker: nothing more is read of it
+    if read_varint(&p, end, &length) < 0 or length < 6 or length > end - p:
+        return -1
+    coordinator_epoch[0] = load_i32(p + 2)
+    return 0
+
+
+cdef int read_varint(const uint8_t** cursor, const uint8_t* end, int64_t* out) noexcept nogil:
+    """A zig-zag varint of at most 10 bytes, each checked against `end`."""
+    cdef const uint8_t* p = cursor[0]
+    cdef unsigned long long raw = 0
+    cdef int shift = 0
+    while True:
+        if p >= end or shift > 63:
+            return -1
+        raw |= (<unsigned long long>(p[0] & 0x7F)) << shift
+        if p[0] < 0x80:
+            break
+        p += 1
+        shift += 7
+    cursor[0] = p + 1
+    out[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+    return 0

@@ -1,0 +1,698 @@
+"""One partition's hot state: append, what the WAL holds of it, high watermark, reads.
+
+Where the batches are, by age: slices (sealed segments; the index entries stay on disk), then the dense ring (32 bytes
+per batch of the segments that are not sealed). Offsets run on without a gap from the first slice to `next_offset`.
+Everything here happens with the GIL held and never gives it up, except where a method says so; index files are read in
+small blocks that lie in the page cache as a rule.
+"""
+
+import numpy
+
+from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker.errors import CorruptionError
+
+from libc.errno cimport EIO, errno
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
+from posix.unistd cimport pread
+
+from kbroker._fast.commit cimport CallbackCompletion, WaitList
+from kbroker._fast.crc32c cimport crc32c_c
+from kbroker._fast.endian cimport load_i16, load_i32, load_i64, load_u32
+from kbroker._fast.producer_state cimport ProducerStates, Verdict
+from kbroker._fast.record_batch cimport BatchInfo
+from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT, EntryKey, Wal, WalSegment
+from kbroker._fast.wal_format cimport INDEX_HEADER_BYTES, GroupRecord, IndexRecord
+from kbroker._fast.wal_scan cimport SegmentScan
+
+INDEX_DTYPE = numpy.dtype(
+    [
+        ("base_offset", "<i8"),
+        ("lsn", "<i8"),
+        ("max_timestamp", "<i8"),
+        ("size", "<u4"),
+        ("last_offset_delta", "<i4"),
+    ]
+)
+
+cdef enum:
+    HEADER_BYTES = 61
+    ATTRIBUTE_CONTROL = 0x20
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    RECORD_LIST_TOO_LARGE = 18
+    KAFKA_STORAGE_ERROR = 56
+    INVALID_RECORD = 87
+
+
+cdef void read_header(const uint8_t* p, BatchInfo* info) noexcept nogil:
+    info.base_offset = load_i64(p)
+    info.size = <uint32_t>load_i32(p + 8) + 12
+    info.leader_epoch = load_i32(p + 12)
+    info.magic = <signed char>p[16]
+    info.crc = load_u32(p + 17)
+    info.attributes = load_i16(p + 21)
+    info.last_offset_delta = load_i32(p + 23)
+    info.base_timestamp = load_i64(p + 27)
+    info.max_timestamp = load_i64(p + 35)
+    info.producer_id = load_i64(p + 43)
+    info.producer_epoch = load_i16(p + 51)
+    info.base_sequence = load_i32(p + 53)
+    info.record_count = load_i32(p + 57)
+
+
+cdef class ReadPlan:
+    def __cinit__(self):
+        self.segments = []
+
+    def __dealloc__(self):
+        # `segments` is still alive here: a list of extension objects takes part in no cycle of its own.
+        free(self.refs)
+
+    def __del__(self):
+        self.release()
+
+    def release(self):
+        """Gives the borrowed segments back; the references must not be used any more."""
+        cdef WalSegment segment
+        for segment in self.segments:
+            segment.borrows -= 1
+        self.segments = []
+        self.count = 0
+        self.total_bytes = 0
+
+    cdef int add(self, int64_t lsn, uint32_t length, WalSegment segment) except -1:
+        cdef BatchRef* ref
+        cdef int32_t capacity
+        cdef void* grown
+        cdef Py_ssize_t n = len(self.segments)
+        if self.count == self.capacity:
+            capacity = 64 if self.capacity == 0 else 2 * self.capacity
+            grown = realloc(self.refs, capacity * sizeof(BatchRef))
+            if grown == NULL:
+                raise MemoryError
+            self.refs = <BatchRef*>grown
+            self.capacity = capacity
+        if n == 0 or self.segments[n - 1] is not segment:
+            self.segments.append(segment)
+            segment.borrows += 1
+            n += 1
+        ref = &self.refs[self.count]
+        ref.lsn = lsn
+        ref.length = length
+        ref.segment = <uint32_t>(n - 1)
+        self.count += 1
+        self.total_bytes += length
+        return 0
+
+    def references(self):
+        """[(WAL position, length, segment), ...]; for tests and slow paths."""
+        cdef int32_t i
+        return [(self.refs[i].lsn, self.refs[i].length, self.segments[self.refs[i].segment])
+                for i in range(self.count)]
+
+
+cdef class TopicRules:
+    def __cinit__(self, *, int64_t max_message_bytes=1048588, int64_t timestamp_before_max_ms=0x7FFFFFFFFFFFFFFF,
+                  int64_t timestamp_after_max_ms=3600000, bint compacted=False, bint log_append_time=False,
+                  bint internal=False, bint delete_enabled=True):
+        self.max_message_bytes = max_message_bytes
+        self.timestamp_before_max_ms = timestamp_before_max_ms
+        self.timestamp_after_max_ms = timestamp_after_max_ms
+        self.compacted = compacted
+        self.log_append_time = log_append_time
+        self.internal = internal
+        self.delete_enabled = delete_enabled
+
+
+cdef class Partition:
+    def __cinit__(self, Wal wal not None, str topic not None, bytes topic_id not None, int32_t index, uint32_t ordinal,
+                  int32_t leader_epoch, int64_t log_start_offset=0, int64_t next_offset=0):
+        cdef const uint8_t* id_bytes = topic_id
+        if len(topic_id) != 16:
+            raise ValueError("a topic id has 16 bytes")
+        if (topic_id, index) in wal.partitions:
+            raise ValueError(f"{topic}-{index} exists")
+        self.wal = wal
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.ordinal = ordinal
+        self.leader_epoch = leader_epoch
+        self.log_start_offset = log_start_offset
+        self.rules = TopicRules()
+        self.waiters = WaitList()
+        self.producers = ProducerStates()
+        self.replayed_epochs = []
+        memcpy(self.key.topic_id, id_bytes, 16)
+        self.key.partition = index
+        self.key.ordinal = ordinal
+        self.hint_lsn = -1
+        self.next_offset = self.durable_offset = next_offset
+        wal.partitions[(topic_id, index)] = self
+
+    def __dealloc__(self):
+        free(self.dense)
+        free(self.slices)
+
+    def __repr__(self):
+        return f"Partition({self.topic}-{self.index}, next_offset={self.next_offset})"
+
+    def release(self):
+        """The topic is gone: the WAL forgets the partition and every append and read fails from now on."""
+        self.deleted = True
+        self.wal.partitions.pop((self.topic_id, self.index), None)
+        self.slice_count = 0
+        self.dense_first += self.dense_count
+        self.dense_count = 0
+        self.durable_dense = self.dense_first
+
+    # -- append ------------------------------------------------------------------------------------------------
+
+    cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t now_ms, AppendResult* result) except -3000:
+        cdef Verdict verdict
+        cdef int64_t lsn, end_lsn = 0
+        cdef IndexEntry* entry
+        cdef int code
+        if self.deleted:
+            return UNKNOWN_TOPIC_OR_PARTITION
+        if self.leader_epoch < 0:
+            return NOT_LEADER_OR_FOLLOWER
+        code = self.producers.judge(batch, info, &verdict)
+        if code != 0:
+            return code
+        result.duplicate = verdict.duplicate
+        if verdict.duplicate:
+            result.base_offset = verdict.base_offset
+            result.end_lsn = verdict.end_lsn
+            return 0
+        # From here to the reservation whatever may fail; after it nothing is refused any more.
+        if self.dense_count == self.dense_capacity:
+            self.grow_dense()
+        if info.producer_id >= 0:
+            self.producers.prepare()
+        lsn = self.wal.append(&self.key, self.next_offset, self.leader_epoch, batch, info.size,
+                              self.rules.internal or (info.attributes & ATTRIBUTE_CONTROL) != 0, &end_lsn)
+        if lsn < 0:
+            if lsn == APPEND_WAIT:
+                return APPEND_WAIT
+            return RECORD_LIST_TOO_LARGE if lsn == APPEND_TOO_LARGE else KAFKA_STORAGE_ERROR
+        result.base_offset = self.next_offset
+        result.end_lsn = end_lsn
+        entry = self.dense_at(self.dense_first + self.dense_count)
+        entry.base_offset = self.next_offset
+        entry.lsn = lsn + 72
+        entry.max_timestamp = info.max_timestamp
+        entry.size = info.size
+        entry.last_offset_delta = info.last_offset_delta
+        self.dense_count += 1
+        self.next_offset += <int64_t>info.last_offset_delta + 1
+        self.last_end_lsn = end_lsn
+        self.appended_bytes += info.size
+        self.wal.mark_time(lsn, now_ms)
+        if info.producer_id >= 0:
+            self.producers.update(info, &verdict, result.base_offset, end_lsn)
+        return 0
+
+    def append_bytes(self, batch, int64_t now_ms, on_durable=None):
+        """Appends one batch: (base offset, end position).
+
+        ``on_durable(error_code)`` is called when it is durable or the WAL has failed. Structure and CRC are checked,
+        topic rules are not. Raises FastKafkaError, or FastAppendWait when there is no space now; nothing is changed then.
+        """
+        cdef const uint8_t[::1] view = batch
+        cdef BatchInfo info
+        cdef AppendResult result
+        cdef int code
+        if view.shape[0] < HEADER_BYTES:
+            raise FastKafkaError(CORRUPT_MESSAGE, f"a batch of {view.shape[0]} bytes")
+        read_header(&view[0], &info)
+        if info.size != view.shape[0] or crc32c_c(0, &view[21], view.shape[0] - 21) != info.crc:
+            raise FastKafkaError(CORRUPT_MESSAGE, "the batch's length or CRC does not match")
+        if info.magic != 2 or info.last_offset_delta < 0 or info.record_count != info.last_offset_delta + 1:
+            raise FastKafkaError(INVALID_RECORD, "the batch's magic or record count is wrong")
+        code = self.append(&view[0], &info, now_ms, &result)
+        if code == APPEND_WAIT:
+            raise FastAppendWait
+        if code != 0:
+            raise FastKafkaError(code, f"append to {self.topic}-{self.index} refused with error {code}")
+        self.wal.commits.push(result.end_lsn, self.waiters,
+                              None if on_durable is None else CallbackCompletion(on_durable))
+        return result.base_offset, result.end_lsn
+
+    cdef IndexEntry* dense_at(self, int64_t number) noexcept:
+        return &self.dense[number & (self.dense_capacity - 1)]
+
+    cdef int grow_dense(self) except -1:
+        cdef int64_t capacity = 4 if self.dense_capacity == 0 else 2 * self.dense_capacity
+        cdef int64_t n
+        cdef IndexEntry* larger = <IndexEntry*>malloc(capacity * sizeof(IndexEntry))
+        if larger == NULL:
+            raise MemoryError
+        for n in range(self.dense_first, self.dense_first + self.dense_count):
+            larger[n & (capacity - 1)] = self.dense_at(n)[0]
+        free(self.dense)
+        self.dense = larger
+        self.dense_capacity = capacity
+        return 0
+
+    # -- watermarks --------------------------------------------------------------------------------------------
+
+    cpdef int64_t high_watermark(self):
+        """End of what is durable (exclusive offset)."""
+        cdef int64_t durable
+        cdef IndexEntry* entry
+        if self.durable_offset == self.next_offset:
+            return self.next_offset
+        durable = self.wal.durable()
+        if durable >= self.last_end_lsn:
+            self.durable_offset = self.next_offset
+            self.durable_dense = self.dense_first + self.dense_count
+            return self.next_offset
+        while self.durable_dense < self.dense_first + self.dense_count:
+            entry = self.dense_at(self.durable_dense)
+            if entry.lsn + entry.size > durable:
+                break
+            self.durable_offset = entry.base_offset + entry.last_offset_delta + 1
+            self.durable_dense += 1
+        return self.durable_offset
+
+    cpdef int64_t last_stable_offset(self):
+        """min(high watermark, first offset of the oldest transaction that is open or whose marker is not durable)."""
+        cdef int64_t watermark = self.high_watermark()
+        cdef int64_t unstable = self.producers.first_unstable(watermark)
+        return watermark if unstable < 0 or unstable > watermark else unstable
+
+    cpdef int64_t wal_start_offset(self):
+        """Lowest offset that the WAL can serve; next_offset when it holds nothing."""
+        self.drop_stale_slices()
+        if self.slice_count:
+            return self.slices[self.slice_first].first_offset
+        if self.dense_count:
+            return self.dense_at(self.dense_first).base_offset
+        return self.next_offset
+
+    def set_next_offset(self, int64_t offset):
+        """Sets the log end offset of a partition that holds nothing in the WAL (recovery from objects)."""
+        if self.dense_count or self.slice_count:
+            raise ValueError(f"{self!r} holds batches in the WAL")
+        self.next_offset = self.durable_offset = offset
+
+    # -- slices ------------------------------------------------------------------------------------------------
+
+    cdef int add_slice(self, const Slice* s) except -1:
+        cdef int32_t capacity
+        cdef void* grown
+        if self.slice_first + self.slice_count == self.slice_capacity:
+            if self.slice_first > self.slice_count:
+                memmove(self.slices, self.slices + self.slice_first, self.slice_count * sizeof(Slice))
+                self.slice_first = 0
+            else:
+                capacity = 2 if self.slice_capacity == 0 else 2 * self.slice_capacity
+                grown = realloc(self.slices, capacity * sizeof(Slice))
+                if grown == NULL:
+                    raise MemoryError
+                self.slices = <Slice*>grown
+                self.slice_capacity = capacity
+        self.slices[self.slice_first + self.slice_count] = s[0]
+        self.slice_count += 1
+        return 0
+
+    def attach_slice(self, WalSegment segment not None, SegmentScan scan not None, int32_t i):
+        """A segment has been sealed: its entries on disk take the place of the dense ones."""
+        cdef const GroupRecord* group = &scan.groups[i]
+        cdef Slice s
+        if self.deleted:
+            return
+        self.high_watermark()
+        s.first_lsn = segment.first_lsn
+        s.end_lsn = segment.end_lsn
+        s.first_entry = group.first_entry
+        s.entries_start = INDEX_HEADER_BYTES + scan.group_count * <int64_t>sizeof(GroupRecord)
+        s.first_offset = group.first_offset
+        s.last_offset = group.last_offset
+        s.max_timestamp = group.max_timestamp
+        s.size_bytes = group.size_bytes
+        s.count = group.count
+        self.drop_stale_slices()
+        self.add_slice(&s)
+        while self.dense_count and self.dense_at(self.dense_first).lsn < segment.end_lsn:
+            self.dense_first += 1
+            self.dense_count -= 1
+        if self.durable_dense < self.dense_first:
+            self.durable_dense = self.dense_first
+        if self.dense_count == 0 and self.dense_capacity > 1024:
+            free(self.dense)  # a burst must not keep its memory for ever
+            self.dense = NULL
+            self.dense_capacity = 0
+
+    cdef int drop_stale_slices(self) noexcept:
+        cdef int64_t retained = self.wal.retained
+        while self.slice_count and self.slices[self.slice_first].first_lsn < retained:
+            self.slice_first += 1
+            self.slice_count -= 1
+        return 0
+
+    cdef int32_t slice_find(self, int64_t offset) noexcept:
+        # Index of the first slice whose last offset is not below `offset`; slice_first + slice_count when none.
+        cdef int32_t low = self.slice_first, high = self.slice_first + self.slice_count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.slices[middle].last_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef WalSegment segment_of(self, const Slice* s):
+        cdef WalSegment segment = self.wal.segment_at(s.first_lsn)
+        if segment is None or segment.index_fd < 0:
+            raise CorruptionError(f"no WAL segment at {s.first_lsn} for {self.topic}-{self.index}")
+        return segment
+
+    cdef int64_t load_block(self, WalSegment segment, const Slice* s, int64_t entry, int64_t count,
+                            IndexEntry* out) except -1:
+        # Reads entries entry.. (numbered within the slice); returns how many, and checks that they can be meant.
+        cdef int64_t n = min(count, s.count - entry), i
+        cdef int64_t position = s.entries_start + (s.first_entry + entry) * <int64_t>sizeof(IndexEntry)
+        cdef Py_ssize_t got = pread(segment.index_fd, out, n * sizeof(IndexEntry), position)
+        if got != n * <Py_ssize_t>sizeof(IndexEntry):
+            raise OSError(errno if got < 0 else EIO, f"{segment.path}: its index file cannot be read at {position}")
+        for i in range(n):
+            if (out[i].lsn < s.first_lsn or out[i].lsn + out[i].size > s.end_lsn or out[i].size < HEADER_BYTES
+                    or out[i].base_offset < s.first_offset or out[i].base_offset > s.last_offset):
+                raise CorruptionError(f"{segment.path}: its index file is damaged at {position + i * 32}")
+        return n
+
+    cdef int64_t entry_find(self, WalSegment segment, const Slice* s, int64_t offset) except -1:
+        # Number within the slice of an entry at or at most a block before the one that holds `offset`.
+        cdef int64_t low = 0, high = s.count, middle
+        cdef IndexEntry entry
+        if self.hint_lsn == s.first_lsn and self.hint_offset == offset:
+            return self.hint_entry
+        while high - low > BLOCK_ENTRIES:
+            middle = (low + high) >> 1
+            self.load_block(segment, s, middle, 1, &entry)
+            if entry.base_offset <= offset:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    cdef int64_t dense_find(self, int64_t offset) noexcept:
+        # Number of the first dense batch that does not end below `offset`.
+        cdef int64_t low = self.dense_first, high = self.dense_first + self.dense_count, middle
+        cdef IndexEntry* entry
+        while low < high:
+            middle = (low + high) >> 1
+            entry = self.dense_at(middle)
+            if entry.base_offset + entry.last_offset_delta < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # -- reads -------------------------------------------------------------------------------------------------
+
+    cdef int plan_slice(self, const Slice* s, int64_t offset, int64_t upper, int64_t max_bytes, bint at_least_one,
+                        ReadPlan plan) except -1:
+        cdef WalSegment segment = self.segment_of(s)
+        cdef IndexEntry block[BLOCK_ENTRIES]
+        cdef int64_t entry = self.entry_find(segment, s, offset), n, i, last
+        while entry < s.count:
+            n = self.load_block(segment, s, entry, BLOCK_ENTRIES, block)
+            for i in range(n):
+                last = block[i].base_offset + block[i].last_offset_delta
+                if last < offset:
+                    continue
+                if last >= upper or (block[i].size > max_bytes - plan.total_bytes
+                                     and (plan.count or not at_least_one)):
+                    self.hint_lsn = s.first_lsn
+                    self.hint_entry = entry + i
+                    self.hint_offset = block[i].base_offset
+                    return 1
+                plan.add(block[i].lsn, block[i].size, segment)
+            entry += n
+        return 0
+
+    cdef int plan_read(self, int64_t offset, int64_t upper, int64_t max_bytes, bint at_least_one, ReadPlan plan) except -1:
+        cdef int32_t i
+        cdef int64_t number, last
+        cdef IndexEntry* entry
+        cdef WalSegment segment = None
+        if offset < self.wal_start_offset():
+            return READ_COLD
+        max_bytes += plan.total_bytes
+        at_least_one = at_least_one and plan.count == 0
+        for i in range(self.slice_find(offset), self.slice_first + self.slice_count):
+            if self.slices[i].first_offset >= upper:
+                return READ_OK
+            if self.plan_slice(&self.slices[i], offset, upper, max_bytes, at_least_one, plan):
+                return READ_OK
+        number = self.dense_find(offset)
+        while number < self.dense_first + self.dense_count:
+            entry = self.dense_at(number)
+            last = entry.base_offset + entry.last_offset_delta
+            if last >= upper or (entry.size > max_bytes - plan.total_bytes and (plan.count or not at_least_one)):
+                return READ_OK
+            if segment is None or entry.lsn >= segment.end_lsn:
+                segment = self.wal.segment_at(entry.lsn)
+                if segment is None:
+                    raise CorruptionError(f"no WAL segment at {entry.lsn}")
+            plan.add(entry.lsn, entry.size, segment)
+            number += 1
+        return READ_OK
+
+    cdef int64_t available(self, int64_t offset, int64_t upper, int64_t limit) except -1:
+        cdef int64_t total = 0, number
+        cdef IndexEntry* entry
+        if offset >= upper or limit <= 0:
+            return 0
+        if offset < self.wal_start_offset() or (
+                self.slice_count and offset <= self.slices[self.slice_first + self.slice_count - 1].last_offset):
+            return limit  # behind the newest segments: never worth waiting
+        number = self.dense_find(offset)
+        while number < self.dense_first + self.dense_count and total < limit:
+            entry = self.dense_at(number)
+            if entry.base_offset + entry.last_offset_delta >= upper:
+                break
+            total += entry.size
+            number += 1
+        return min(total, limit)
+
+    def read_plan(self, int64_t offset, int64_t upper, int64_t max_bytes, *, bint at_least_one=True):
+        """A ReadPlan, or None when the offset is below what the WAL holds."""
+        cdef ReadPlan plan = ReadPlan()
+        if self.plan_read(offset, upper, max_bytes, at_least_one, plan) == READ_COLD:
+            return None
+        return plan
+
+    def available_bytes(self, int64_t offset, int64_t upper, int64_t limit):
+        """Bytes a read at ``offset`` could get below ``upper``, at most ``limit``."""
+        return self.available(offset, upper, limit)
+
+    def read_bytes(self, int64_t offset, int64_t upper, int64_t max_bytes):
+        """Whole batches from the one holding ``offset`` up to ``upper``, at least one if there is any; None: cold."""
+        cdef ReadPlan plan = ReadPlan()
+        cdef bytearray out
+        cdef uint8_t* target
+        cdef BatchRef* ref
+        cdef const uint8_t* p
+        cdef WalSegment segment
+        cdef Py_ssize_t got
+        cdef int32_t i
+        if self.plan_read(offset, upper, max_bytes, True, plan) == READ_COLD:
+            return None
+        out = bytearray(plan.total_bytes)
+        target = out
+        for i in range(plan.count):
+            ref = &plan.refs[i]
+            segment = <WalSegment>plan.segments[ref.segment]
+            with nogil:
+                p = self.wal.pin(ref.lsn, ref.length)
+                if p != NULL:
+                    memcpy(target, p, ref.length)
+                    self.wal.unpin(ref.lsn, ref.length)
+                    got = ref.length
+                else:
+                    got = self.wal.read_file(segment.fd, segment.first_lsn, ref.lsn, target, ref.length)
+            if got != <Py_ssize_t>ref.length:
+                raise OSError(-got if got < 0 else EIO, f"{segment.path}: reading a batch at WAL position {ref.lsn}")
+            target += ref.length
+        return bytes(out)
+
+    def entries(self, int64_t from_lsn, int64_t to_lsn):
+        """Array (INDEX_DTYPE) of the batches whose bytes start in [from_lsn, to_lsn), in offset order."""
+        cdef int32_t i
+        cdef int64_t number
+        cdef Slice* s
+        parts = []
+        self.drop_stale_slices()
+        for i in range(self.slice_first, self.slice_first + self.slice_count):
+            s = &self.slices[i]
+            if s.end_lsn > from_lsn and s.first_lsn < to_lsn:
+                parts.append(self.slice_entries(i - self.slice_first))
+        dense = numpy.empty(self.dense_count, dtype=INDEX_DTYPE)
+        if self.dense_count:
+            raw = dense.view(numpy.uint8)
+            self.copy_dense(raw)
+        parts.append(dense)
+        result = numpy.concatenate(parts) if len(parts) > 1 else dense
+        keep = (result["lsn"] >= from_lsn) & (result["lsn"] < to_lsn)
+        return result if keep.all() else result[keep]
+
+    def copy_dense(self, uint8_t[::1] out not None):
+        """Copies the dense ring into ``out``; for `entries`."""
+        cdef int64_t i
+        if out.shape[0] < self.dense_count * <int64_t>sizeof(IndexEntry):
+            raise ValueError("out is too small")
+        for i in range(self.dense_count):
+            memcpy(&out[i * <int64_t>sizeof(IndexEntry)], self.dense_at(self.dense_first + i), sizeof(IndexEntry))
+
+    def slice_entries(self, int32_t i):
+        """All entries of the i-th slice (INDEX_DTYPE)."""
+        cdef Slice s
+        cdef WalSegment segment
+        cdef uint8_t[::1] out
+        cdef int64_t position = 0, n
+        if not 0 <= i < self.slice_count:
+            raise IndexError(i)
+        s = self.slices[self.slice_first + i]
+        segment = self.segment_of(&s)
+        result = numpy.empty(s.count, dtype=INDEX_DTYPE)
+        out = result.view(numpy.uint8)
+        while position < s.count:
+            n = self.load_block(segment, &s, position, 65536, <IndexEntry*>&out[position * <int64_t>sizeof(IndexEntry)])
+            position += n
+        return result
+
+    # -- ListOffsets -------------------------------------------------------------------------------------------
+
+    cdef object find_timestamp(self, int64_t timestamp, int64_t upper, bint want_max):
+        # First batch with max_timestamp >= timestamp, or the earliest one with the highest; (fields) or None.
+        cdef IndexEntry block[BLOCK_ENTRIES]
+        cdef IndexEntry best
+        cdef bint found = False
+        cdef Slice* s
+        cdef WalSegment segment
+        cdef int32_t i
+        cdef int64_t entry, n, j, number
+        cdef IndexEntry* e
+        self.drop_stale_slices()
+        for i in range(self.slice_first, self.slice_first + self.slice_count):
+            s = &self.slices[i]
+            if s.max_timestamp < timestamp or s.last_offset < self.log_start_offset:
+                continue
+            segment = self.segment_of(s)
+            entry = 0
+            while entry < s.count:
+                n = self.load_block(segment, s, entry, BLOCK_ENTRIES, block)
+                for j in range(n):
+                    if (block[j].max_timestamp >= timestamp and block[j].base_offset < upper
+                            and block[j].base_offset + block[j].last_offset_delta >= self.log_start_offset):
+                        if not want_max:
+                            return entry_fields(&block[j])
+                        best = block[j]
+                        found = True
+                        timestamp = best.max_timestamp + 1
+                entry += n
+        for number in range(self.dense_first, self.dense_first + self.dense_count):
+            e = self.dense_at(number)
+            if (e.max_timestamp >= timestamp and e.base_offset < upper
+                    and e.base_offset + e.last_offset_delta >= self.log_start_offset):
+                best = e[0]
+                found = True
+                if not want_max:
+                    break
+                timestamp = best.max_timestamp + 1
+        return entry_fields(&best) if found else None
+
+    def offset_for_timestamp(self, int64_t timestamp, int64_t upper):
+        """The first batch in the WAL, below ``upper``, whose max timestamp is at least ``timestamp``, or None.
+
+        (base offset, WAL position, max timestamp, size, last offset delta); the record itself is found in its bytes,
+        which `Wal.read(position, size)` gives.
+        """
+        return self.find_timestamp(timestamp, upper, False)
+
+    def max_timestamp_batch(self, int64_t upper):
+        """The earliest batch in the WAL, below ``upper``, that holds the highest timestamp; as above, or None."""
+        return self.find_timestamp(-0x7FFFFFFFFFFFFFFF, upper, True)
+
+    # -- state for the flusher, recovery, expiry ---------------------------------------------------------------
+
+    @property
+    def unflushed_bytes(self):
+        """Bytes of batches that are in no object yet."""
+        cdef int64_t flushed = self.wal.flushed
+        cdef int64_t total = 0
+        cdef int32_t i
+        if self.counted_flushed != flushed:
+            self.drop_stale_slices()
+            for i in range(self.slice_first, self.slice_first + self.slice_count):
+                if self.slices[i].first_lsn >= flushed:
+                    total += self.slices[i].size_bytes
+                elif self.slices[i].end_lsn > flushed:
+                    part = self.slice_entries(i - self.slice_first)
+                    total += int(part["size"][part["lsn"] >= flushed].sum())
+            for number in range(self.dense_first, self.dense_first + self.dense_count):
+                if self.dense_at(number).lsn >= flushed:
+                    total += self.dense_at(number).size
+            self.counted_flushed = flushed
+            self.counted_unflushed = total
+            self.counted_appended = self.appended_bytes
+        return self.counted_unflushed + self.appended_bytes - self.counted_appended
+
+    def producer_snapshot(self):
+        """Pending producer state; see ProducerStates.snapshot."""
+        return self.producers.snapshot()
+
+    def restore_producers(self, states):
+        """Replaces the producer state by a snapshot."""
+        self.producers.restore(states)
+
+    def expire(self, int64_t now_ms):
+        """Forgets producer ids that have been silent for longer than PRODUCER_ID_EXPIRATION_MS; returns how many."""
+        from kbroker import limits
+        return self.producers.expire(now_ms, limits.PRODUCER_ID_EXPIRATION_MS)
+
+    def replay(self, WalSegment segment not None, SegmentScan scan not None, int32_t i, int64_t flushed_lsn):
+        """Recovery: takes over what a segment holds of the partition. Batches below ``flushed_lsn`` only get indexed.
+
+        Raises CorruptionError when offsets do not follow on. Returns the number of batches replayed.
+        """
+        cdef const GroupRecord* group = &scan.groups[i]
+        cdef const IndexRecord* record
+        cdef const uint8_t* batch
+        cdef BatchInfo info
+        cdef Verdict verdict
+        cdef int64_t n, replayed = 0
+        for n in range(group.first_entry, group.first_entry + group.count):
+            record = &scan.entries[n]
+            if record.lsn < flushed_lsn:
+                continue
+            if record.base_offset != self.next_offset:
+                raise CorruptionError(
+                    f"{segment.path}: the batch at position {4096 + record.lsn - segment.first_lsn} of "
+                    f"{self.topic}-{self.index} has base offset {record.base_offset}, expected {self.next_offset}"
+                )
+            batch = scan.data + (record.lsn - scan.first_lsn)
+            read_header(batch, &info)
+            if not self.replayed_epochs or self.replayed_epochs[len(self.replayed_epochs) - 1][0] != info.leader_epoch:
+                self.replayed_epochs.append((info.leader_epoch, record.base_offset))
+            if info.producer_id >= 0:
+                self.producers.judge(batch, &info, &verdict)  # for the marker's fields
+                self.producers.update(&info, &verdict, record.base_offset, 0)
+            self.next_offset = record.base_offset + record.last_offset_delta + 1
+            self.appended_bytes += record.size
+            replayed += 1
+        self.durable_offset = self.next_offset
+        self.attach_slice(segment, scan, i)
+        self.counted_flushed = -1
+        return replayed
+
+
+cdef tuple entry_fields(const IndexEntry* e):
+    return (e.base_offset, e.lsn, e.max_timestamp, e.size, e.last_offset_delta)

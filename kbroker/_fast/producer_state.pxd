@@ -1,0 +1,60 @@
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+
+from kbroker._fast.record_batch cimport BatchInfo
+
+cdef enum:
+    CACHED_BATCHES = 5        # newest batches per producer that are known as duplicates
+    MARKER_NONE = -1
+    MARKER_ABORT = 0
+    MARKER_COMMIT = 1
+
+cdef struct CachedBatch:
+    int32_t last_sequence
+    int32_t offset_delta
+    int64_t last_offset
+    int64_t timestamp
+    int64_t end_lsn           # durable when the WAL reaches it; 0 after a restart
+
+cdef struct Transaction:      # open, or decided with a marker that may not be durable yet
+    int64_t producer_id
+    int64_t first_offset
+    int64_t last_offset       # of the marker; -1 while open
+
+cdef struct Verdict:
+    bint duplicate
+    int64_t base_offset       # of the first append, for a duplicate
+    int64_t end_lsn
+    int32_t marker            # MARKER_
+    int32_t coordinator_epoch
+
+
+cdef class ProducerEntry:
+    """What a partition knows of one producer id. An entry with epoch -1 is the same as none."""
+    cdef int64_t producer_id
+    cdef int16_t epoch
+    cdef int32_t coordinator_epoch
+    cdef int64_t last_timestamp
+    cdef int64_t txn_first_offset         # -1: no open transaction
+    cdef int32_t count
+    cdef CachedBatch batches[CACHED_BATCHES]   # oldest first
+
+
+cdef class ProducerStates:
+    """Producer state of one partition: pending state, in log order, which is what validation reads. GIL held."""
+    cdef dict entries                     # producer id -> ProducerEntry
+    cdef readonly int64_t limit           # producer ids kept
+    cdef Transaction* transactions        # by first offset; from `first` on
+    cdef int32_t first
+    cdef int32_t count
+    cdef int32_t capacity
+    cdef readonly list aborted            # (producer id, first offset, last offset, last stable offset), by last offset
+    # Judges a batch without changing anything: 0 or a Kafka error code.
+    cdef int judge(self, const uint8_t* batch, const BatchInfo* info, Verdict* verdict) except -3000
+    # Allocates what `update` needs.
+    cdef int prepare(self) except -1
+    # The batch has been appended at base_offset.
+    cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t end_lsn) except -1
+    # First offset of the oldest transaction that is open or whose marker is at or above the high watermark; -1: none.
+    cdef int64_t first_unstable(self, int64_t high_watermark) noexcept
+    cdef int end_transaction(self, ProducerEntry entry, int32_t marker, int64_t marker_offset) except -1
+    cdef int evict(self) except -1

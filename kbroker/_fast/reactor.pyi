@@ -1,0 +1,68 @@
+from collections.abc import Callable
+from concurrent.futures import Executor
+from logging import Logger
+from typing import Any
+
+from kbroker._fast.fetch_session import FetchSessions
+from kbroker._fast.request import RequestSink
+from kbroker._fast.wal import Wal
+
+class FrameMemory:
+    def __init__(self, limit: int, frame_bytes_max: int) -> None: ...
+    @property
+    def used(self) -> int: ...
+
+class Connection:
+    reactor: Reactor
+    listener: Any
+    peer: str
+    state: Any
+    @property
+    def closed(self) -> bool: ...
+
+class Reactor(RequestSink):
+    idle_ms: int
+    no_progress_ms: int
+    connections_max: int
+    in_flight_max: int
+    clock_offset_ms: int
+    wall_offset_ms: int
+    peers: list[Reactor]
+    number: int
+    connection_count: int
+    connections_opened: int
+    connections_closed: int
+    def __init__(
+        self,
+        wal: Wal,
+        dispatch: Callable[[Any], None],
+        logger: Logger,
+        memory: FrameMemory,
+        sessions: FetchSessions,
+        *,
+        number: int = 0,
+        topics_by_name: dict[str, Any] | None = None,
+        topics_by_id: dict[bytes, Any] | None = None,
+        node_id: int = 0,
+        cold_reader: Any = None,
+        executor: Executor | None = None,
+        fetch_bytes_max: int = 57671680,
+        idle_ms: int = 600_000,
+        no_progress_ms: int = 60_000,
+        connections_max: int = 20_000,
+        in_flight_max: int = 64,
+    ) -> None: ...
+    def join(self, reactors: list[Reactor]) -> None: ...
+    def add_listener(self, fd: int, listener: Any) -> None: ...
+    def run(self) -> None: ...
+    def stop_accepting(self) -> None: ...
+    def drain(self, timeout: float) -> bool: ...
+    def stop(self) -> None: ...
+    def submit(self, function: Callable[[], object]) -> None: ...
+    def metrics(self) -> dict[int, tuple[int, int, int, int, list[int]]]: ...
+    @property
+    def socket_bytes(self) -> tuple[int, int, int]: ...
+    @property
+    def stalled_count(self) -> int: ...
+    @property
+    def parked_count(self) -> int: ...

@@ -1,0 +1,1004 @@
+"""The reactor: one thread, its sockets, and the requests on them.
+
+Each round of the loop is poll() without the GIL (send what is queued, wait, accept, receive, cut frames, parse and judge
+Produce batches) and turn() with it, once for all that is ready: take the inbox, drain the WAL's commits, start and
+answer requests. Connections answer in request order. Produce may follow Produce before its answer; any other request
+starts when all before it are answered; one that arrives behind a parked Fetch ends that Fetch's wait.
+
+Back-pressure: a connection is not read while one of its frames cannot start, while OUTPUT_PAUSE_BYTES or more of its
+answers are unsent, or while the frame it is sending does not fit the memory budget.
+"""
+
+import threading
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.pythread cimport PyThread_get_thread_ident
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memset
+from posix.unistd cimport close, read, write
+
+from kbroker._fast.channel cimport (
+    SEND_AGAIN,
+    SEND_FAILED,
+    Channel,
+    Frame,
+    channel_free,
+    channel_grant,
+    channel_keep,
+    channel_new,
+    channel_pop,
+    channel_queue,
+    channel_receive,
+    channel_send,
+    frame_free,
+    monotonic_us,
+    wall_clock_ms,
+)
+from kbroker._fast.endian cimport load_i16, load_i32
+from kbroker._fast.fetch_codec cimport FETCH_VERSION_MAX, FETCH_VERSION_MIN, parse_fetch
+from kbroker._fast.fetch_path cimport FetchRequest
+from kbroker._fast.produce_path cimport ProduceRequest
+from kbroker._fast.request cimport DeadlineHeap, Output, Request, RequestSink, Response
+from kbroker._fast.wal cimport Wal
+
+cdef extern from "sys/epoll.h" nogil:
+    ctypedef union epoll_data_t:
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
+    int epoll_wait(int epfd, epoll_event* events, int maxevents, int timeout)
+    enum:
+        EPOLL_CTL_ADD
+        EPOLL_CTL_MOD
+        EPOLL_CTL_DEL
+        EPOLLIN
+        EPOLLOUT
+        EPOLLERR
+        EPOLLHUP
+        EPOLL_CLOEXEC
+
+cdef extern from "sys/eventfd.h" nogil:
+    int eventfd(unsigned int value, int flags)
+    enum:
+        EFD_NONBLOCK
+        EFD_CLOEXEC
+
+cdef extern from * nogil:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <sys/socket.h>
+    #include <netinet/in.h>
+    #include <netinet/tcp.h>
+    #include <arpa/inet.h>
+    #include <stdio.h>
+    #include <unistd.h>
+    #include <fcntl.h>
+    static int kb_accept(int fd) {
+        int one = 1, s = accept(fd, NULL, NULL);
+        if (s < 0) return -1;
+        fcntl(s, F_SETFL, fcntl(s, F_GETFL) | O_NONBLOCK);
+        fcntl(s, F_SETFD, FD_CLOEXEC);
+        setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        setsockopt(s, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+        return s;
+    }
+    static int kb_peer(int fd, char *out, int size) {
+        struct sockaddr_storage a;
+        socklen_t n = sizeof a;
+        char text[INET6_ADDRSTRLEN];
+        if (getpeername(fd, (struct sockaddr *)&a, &n) < 0) return -1;
+        if (a.ss_family == AF_INET) {
+            struct sockaddr_in *v4 = (struct sockaddr_in *)&a;
+            inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+            return snprintf(out, size, "%s:%d", text, ntohs(v4->sin_port));
+        }
+        if (a.ss_family == AF_INET6) {
+            struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a;
+            inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+            return snprintf(out, size, "[%s]:%d", text, ntohs(v6->sin6_port));
+        }
+        return snprintf(out, size, "local");
+    }
+    """
+    int accept_socket "kb_accept"(int fd)
+    int peer_name "kb_peer"(int fd, char* out, int size)
+
+cdef enum:
+    EVENTS_PER_POLL = 256
+    TAG_EVENT = 1               # epoll data below TAGS is not a Channel*
+    TAG_WAL = 2
+    TAG_LISTENER = 16
+    TAGS = 64
+    SCRATCH_BYTES = 1048576
+    WINDOW_BYTES = 262144
+    OUTPUT_PAUSE_BYTES = 65536
+    SWEEP_INTERVAL_MS = 1000
+    RELEASE_DELAY_MS = 50       # sent answers keep WAL files for no longer than this
+    RETRY_DELAY_MS = 100        # stalled requests are retried at least so often
+    STALLED_FAILURES = 8        # a retry round ends after so many that still have to wait
+
+
+cdef class FrameMemory:
+    def __init__(self, limit: int, frame_bytes_max: int) -> None:
+        self.budget.limit = limit
+        self.budget.frame_bytes_max = frame_bytes_max
+
+    @property
+    def used(self) -> int:
+        """Bytes of request frames in memory."""
+        return self.budget.used
+
+
+cdef class Connection:
+    @property
+    def closed(self) -> bool:
+        return self.channel == NULL
+
+
+cdef int _append(Channel*** array, int32_t* count, int32_t* capacity, Channel* ch) noexcept nogil:
+    cdef int32_t more
+    cdef void* grown
+    if count[0] == capacity[0]:
+        more = capacity[0] * 2 if capacity[0] else 64
+        grown = realloc(array[0], more * sizeof(Channel*))
+        if grown == NULL:
+            return -1
+        array[0] = <Channel**>grown
+        capacity[0] = more
+    array[0][count[0]] = ch
+    count[0] += 1
+    return 0
+
+
+cdef class Reactor(RequestSink):
+    def __cinit__(self):
+        self.epoll_fd = -1
+        self.event_fd = -1
+        self.wal_fd = -1
+        self.deadlines = DeadlineHeap()
+        self.stalled = []
+        self.touched = []
+        self.woken = []
+        self.inbox_done = []
+        self.inbox_resume = []
+        self.inbox_calls = []
+        self.listeners = []
+        self.next_deadline_ms = INT64_MAX
+        self.release_ms = INT64_MAX
+
+    def __init__(self, wal, dispatch, logger, memory, sessions, *, number=0, topics_by_name=None, topics_by_id=None,
+                 node_id=0, cold_reader=None, executor=None, fetch_bytes_max=57671680, idle_ms=600_000,
+                 no_progress_ms=60_000, connections_max=20_000, in_flight_max=64):
+        cdef epoll_event event
+        self.wal = wal
+        self.dispatch = dispatch
+        self.logger = logger
+        self.memory = memory
+        self.sessions = sessions
+        self.number = number
+        self.topics_by_name = {} if topics_by_name is None else topics_by_name
+        self.topics_by_id = {} if topics_by_id is None else topics_by_id
+        self.node_id = node_id
+        self.cold_reader = cold_reader
+        self.executor = executor
+        self.fetch_bytes_max = fetch_bytes_max
+        self.idle_ms = idle_ms
+        self.no_progress_ms = no_progress_ms
+        self.connections_max = connections_max
+        self.in_flight_max = in_flight_max
+        self.peers = [self]
+        self.drained = threading.Event()
+        self.scratch.size = SCRATCH_BYTES
+        self.scratch.window_size = WINDOW_BYTES
+        self.scratch.data = <uint8_t*>malloc(SCRATCH_BYTES)
+        self.scratch.window = <uint8_t*>malloc(WINDOW_BYTES)
+        self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+        self.event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if self.scratch.data == NULL or self.scratch.window == NULL or self.epoll_fd < 0 or self.event_fd < 0:
+            raise MemoryError("no memory or no file descriptors for a reactor")
+        event.events = EPOLLIN
+        event.data.u64 = TAG_EVENT
+        epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, self.event_fd, &event)
+        if number == 0:
+            self.wal_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+            event.data.u64 = TAG_WAL
+            epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, self.wal_fd, &event)
+            wal.add_wakeup_fd(self.wal_fd)
+        self.read_clock()
+
+    def __dealloc__(self):
+        if self.epoll_fd >= 0:
+            close(self.epoll_fd)
+        if self.event_fd >= 0:
+            close(self.event_fd)
+        if self.wal_fd >= 0:
+            close(self.wal_fd)
+        free(self.scratch.data)
+        free(self.scratch.window)
+        free(self.scratch.released)
+        free(self.fetch_frame.entries)
+        free(self.ready)
+        free(self.dirty)
+        free(self.dead)
+
+    # -- for the owner, any thread ---------------------------------------------------------------------------------
+
+    def join(self, reactors: list) -> None:
+        """Makes `reactors` (this one included) share the connections of all listeners. Before run()."""
+        self.peers = list(reactors)
+
+    def add_listener(self, int fd, listener) -> None:
+        """Accepts from the listening, non-blocking socket `fd`; its owner keeps it open. Before run().
+
+        `listener` is what connections show as theirs. Every reactor must know the same listeners, in the same order;
+        the fd is -1 for those that accept none themselves.
+        """
+        cdef epoll_event event
+        cdef int32_t i = <int32_t>len(self.listeners)
+        if i == LISTENERS_MAX:
+            raise ValueError("too many listeners")
+        self.listeners.append(listener)
+        self.listener_fds[i] = fd
+        if fd >= 0:
+            event.events = EPOLLIN
+            event.data.u64 = TAG_LISTENER + i
+            if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0:
+                raise OSError("cannot watch a listening socket")
+
+    def run(self) -> None:
+        """The loop; returns after stop(). The thread that calls this owns the reactor."""
+        self.thread_id = PyThread_get_thread_ident()
+        try:
+            while not self.stopped:
+                with nogil:
+                    while not self.poll():
+                        pass
+                try:
+                    self.turn()
+                except Exception:
+                    self.logger.exception("a round of the I/O thread failed")
+                    self.abandon_round()
+        finally:
+            self.thread_id = 0
+            self._close_all()
+            if self.wal_fd >= 0:
+                self.wal.remove_wakeup_fd(self.wal_fd)
+
+    def stop_accepting(self) -> None:
+        """Stops watching the listening sockets; returns when it is done, so that they may be closed."""
+        cdef object done = threading.Event()
+
+        def leave():
+            for i in range(len(self.listeners)):
+                if self.listener_fds[i] >= 0:
+                    epoll_ctl(self.epoll_fd, EPOLL_CTL_DEL, self.listener_fds[i], NULL)
+                    self.listener_fds[i] = -1
+            done.set()
+
+        if self.thread_id == 0:
+            leave()
+            return
+        self.call_later(leave)
+        done.wait(5)
+
+    def drain(self, timeout: float) -> bool:
+        """Ends parked fetches, answers what is in progress, closes every connection. True when all are closed."""
+        self.call_later(self._begin_drain)
+        return self.drained.wait(timeout)
+
+    def stop(self) -> None:
+        """Makes run() return at the end of its round; connections are closed as they are."""
+        self.call_later(self._stop)
+
+    def submit(self, function) -> None:
+        """Calls function() on the reactor's thread."""
+        self.call_later(function)
+
+    def metrics(self) -> dict:
+        """By API key: (requests, bytes in, bytes out, sum of microseconds, [answers that took < 2^i microseconds])."""
+        cdef int32_t key
+        result = {}
+        for key in range(API_KEYS):
+            if self.requests[key]:
+                result[key] = (self.requests[key], self.bytes_in[key], self.bytes_out[key], self.latency_us[key],
+                               [self.latencies[key][i] for i in range(LATENCY_BUCKETS)])
+        return result
+
+    @property
+    def socket_bytes(self) -> tuple:
+        """(received, sent, sent from WAL files)."""
+        return self.scratch.bytes_in, self.scratch.bytes_out, self.scratch.file_bytes
+
+    @property
+    def stalled_count(self) -> int:
+        """Produce requests that wait for space in the WAL."""
+        return len(self.stalled)
+
+    @property
+    def parked_count(self) -> int:
+        """Requests with a deadline: parked fetches, stalled produces."""
+        return len(self.deadlines.items)
+
+    def _stop(self):
+        self.stopped = True
+
+    def _begin_drain(self):
+        cdef Channel* ch = self.channels
+        self.draining = True
+        while ch != NULL:
+            self.touched.append(<Connection>ch.connection)
+            if (<Connection>ch.connection).head is not None:
+                (<Connection>ch.connection).head.hurry()
+            ch = ch.following
+        if self.connection_count == 0:
+            self.drained.set()
+
+    def _close_all(self):
+        cdef Channel* ch = self.channels
+        while ch != NULL:
+            ch.closing = True
+            self.drop(ch)
+            ch = ch.following
+        self.bury()
+        self.release_sent()
+
+    # -- without the GIL -------------------------------------------------------------------------------------------
+
+    cdef void read_clock(self) noexcept nogil:
+        self.scratch.now_us = monotonic_us() + self.clock_offset_ms * 1000
+        self.scratch.now_ms = self.scratch.now_us // 1000
+        self.scratch.wall_ms = wall_clock_ms() + self.wall_offset_ms
+        self.loop_ms = self.scratch.now_ms
+        self.wall_ms = self.scratch.wall_ms
+
+    cdef void mark_ready(self, Channel* ch) noexcept nogil:
+        if not ch.ready and _append(&self.ready, &self.ready_count, &self.ready_capacity, ch) == 0:
+            ch.ready = True
+
+    cdef void mark_dirty(self, Channel* ch) noexcept nogil:
+        if not ch.dirty and _append(&self.dirty, &self.dirty_count, &self.dirty_capacity, ch) == 0:
+            ch.dirty = True
+
+    cdef void watch(self, Channel* ch, bint writable) noexcept nogil:
+        """Tells epoll what the channel can go on with."""
+        cdef epoll_event event
+        cdef uint32_t wanted = EPOLLOUT if writable else 0
+        if (
+            ch.frame_count == 0
+            and not ch.starved
+            and not ch.closing
+            and not ch.close_when_sent
+            and ch.output_bytes < OUTPUT_PAUSE_BYTES
+        ):
+            wanted |= EPOLLIN
+        if wanted != ch.events:
+            ch.events = wanted
+            event.events = wanted
+            event.data.u64 = <uint64_t><uintptr_t>ch
+            epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, ch.fd, &event)
+
+    cdef void send_dirty(self) noexcept nogil:
+        cdef int32_t i
+        for i in range(self.dirty_count):
+            self.dirty[i].dirty = False
+            self.send(self.dirty[i])
+        self.dirty_count = 0
+
+    cdef void send(self, Channel* ch) noexcept nogil:
+        """Sends what the socket takes, then watches for what comes next."""
+        cdef int state
+        if ch.closing:
+            return
+        state = channel_send(ch, self.wal, &self.scratch) if ch.output_count > 0 else 0
+        if self.scratch.released_count > 0 and self.release_ms == INT64_MAX:
+            self.release_ms = self.scratch.now_ms + RELEASE_DELAY_MS
+        if state == SEND_FAILED or (ch.close_when_sent and ch.output_count == 0):
+            ch.closing = True
+            self.mark_ready(ch)
+        elif ch.frame_count > 0 and ch.output_bytes < OUTPUT_PAUSE_BYTES and ch.in_flight == 0:
+            self.mark_ready(ch)
+        self.watch(ch, state == SEND_AGAIN)
+
+    cdef int timeout(self) noexcept nogil:
+        cdef int64_t until = self.sweep_ms
+        if self.ready_count > 0:
+            return 0
+        if self.next_deadline_ms < until:
+            until = self.next_deadline_ms
+        if self.release_ms < until:
+            until = self.release_ms
+        if (self.has_stalled or self.any_starved) and self.loop_ms + RETRY_DELAY_MS < until:
+            until = self.loop_ms + RETRY_DELAY_MS
+        return <int>(until - self.loop_ms) if until > self.loop_ms else 0
+
+    cdef void accept_all(self, int32_t listener) noexcept nogil:
+        cdef int fd
+        while self.accepted < ACCEPTS_PER_TURN:
+            fd = accept_socket(self.listener_fds[listener])
+            if fd < 0:
+                return
+            self.accepted_fds[self.accepted] = fd
+            self.accepted_listeners[self.accepted] = listener
+            self.accepted += 1
+
+    cdef bint poll(self) noexcept nogil:
+        """One round of waiting, sending and receiving. True when there is work that needs the GIL."""
+        cdef epoll_event events[EVENTS_PER_POLL]
+        cdef int i, n
+        cdef uint64_t tag, count
+        cdef bint called = False
+        self.send_dirty()
+        self.read_clock()
+        n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, self.timeout())
+        self.read_clock()
+        self.scratch.used = 0
+        for i in range(n):
+            tag = events[i].data.u64
+            if tag == TAG_EVENT:
+                read(self.event_fd, &count, 8)
+                called = True
+            elif tag == TAG_WAL:
+                read(self.wal_fd, &count, 8)
+                self.wal_moved = True
+            elif tag < TAGS:
+                self.accept_all(<int32_t>(tag - TAG_LISTENER))
+            else:
+                self.serve(<Channel*><uintptr_t>tag, events[i].events)
+        return (
+            called
+            or self.wal_moved
+            or self.ready_count > 0
+            or self.accepted > 0
+            or self.loop_ms >= self.sweep_ms
+            or self.loop_ms >= self.next_deadline_ms
+            or self.loop_ms >= self.release_ms
+            or self.has_stalled
+            or self.any_starved
+        )
+
+    cdef void serve(self, Channel* ch, uint32_t events) noexcept nogil:
+        """Does what a socket is ready for."""
+        if events & EPOLLOUT:
+            self.send(ch)
+        if events & EPOLLIN:
+            channel_receive(ch, &self.scratch, &self.memory.budget)
+            if ch.starved:
+                self.any_starved = True
+                self.mark_dirty(ch)
+        elif events & (EPOLLERR | EPOLLHUP):
+            ch.closing = True
+        if ch.closing or (ch.frame_count > 0 and events & EPOLLIN):
+            self.mark_ready(ch)
+
+    # -- with the GIL ----------------------------------------------------------------------------------------------
+
+    cdef int turn(self) except -1:
+        cdef int32_t i
+        cdef Request first
+        self.signalled = False
+        self.release_sent()
+        self.adopt_accepted()
+        self.take_wal()
+        self.take_inbox()
+        self.expire_deadlines()
+        i = 0
+        while i < self.ready_count:     # grows while it is worked on
+            try:
+                self.process(self.ready[i])
+            except Exception:
+                self.logger.exception("a connection failed")
+                self.ready[i].closing = True
+                self.drop(self.ready[i])
+            i += 1
+        self.ready_count = 0
+        self.run_woken()
+        if self.loop_ms >= self.sweep_ms:
+            self.sweep()
+        if self.any_starved:
+            self.grant_starved()
+        self.bury()
+        first = self.deadlines.first()
+        self.next_deadline_ms = INT64_MAX if first is None else first.deadline_ms
+        self.has_stalled = len(self.stalled) > 0
+        return 0
+
+    cdef int abandon_round(self) except -1:
+        """After a failure: closes what has frames in the scratch buffer, which the next round overwrites."""
+        cdef int32_t i
+        for i in range(self.ready_count):
+            self.ready[i].closing = True
+            self.drop(self.ready[i])
+        self.ready_count = 0
+        return self.bury()
+
+    cdef int release_sent(self) except -1:
+        cdef int32_t i
+        for i in range(self.scratch.released_count):
+            Py_DECREF(<Response>self.scratch.released[i].owner)
+        self.scratch.released_count = 0
+        self.release_ms = INT64_MAX
+        return 0
+
+    cdef int adopt_accepted(self) except -1:
+        """Gives each new connection to the reactor that has the fewest."""
+        cdef Reactor other, least
+        cdef int32_t i, total
+        for i in range(self.accepted):
+            least = self
+            total = 0
+            for other in self.peers:
+                total += other.connection_count
+                if other.connection_count < least.connection_count:
+                    least = other
+            if total >= self.connections_max or self.draining:
+                close(self.accepted_fds[i])
+                if not self.draining:
+                    self.logger.warning("connection refused: %d are open, the limit", total)
+                continue
+            least.connection_count += 1
+            if least is self:
+                self.adopt(self.accepted_fds[i], self.accepted_listeners[i])
+            else:
+                least.call_later(_Adoption(least, self.accepted_fds[i], self.accepted_listeners[i]))
+        self.accepted = 0
+        return 0
+
+    cdef int adopt(self, int fd, int32_t listener) except -1:
+        cdef Channel* ch = channel_new(fd, listener, self.loop_ms)
+        cdef Connection connection = Connection.__new__(Connection)
+        cdef epoll_event event
+        cdef char name[64]
+        if ch == NULL:
+            self.connection_count -= 1
+            close(fd)
+            raise MemoryError
+        connection.channel = ch
+        connection.reactor = self
+        connection.listener = self.listeners[listener]
+        connection.peer = (<bytes>name).decode() if peer_name(fd, name, sizeof(name)) > 0 else "?"
+        event.events = EPOLLIN
+        event.data.u64 = <uint64_t><uintptr_t>ch
+        ch.events = EPOLLIN
+        if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0:
+            self.connection_count -= 1
+            channel_free(ch, &self.scratch, &self.memory.budget)
+            return 0
+        Py_INCREF(connection)
+        ch.connection = <void*>connection
+        ch.following = self.channels
+        if self.channels != NULL:
+            self.channels.previous = ch
+        self.channels = ch
+        self.connections_opened += 1
+        return 0
+
+    cdef int take_inbox(self) except -1:
+        cdef Request request
+        cdef list calls, done, resume
+        if self.inbox_calls:
+            calls = self.inbox_calls
+            self.inbox_calls = []
+            for function in calls:
+                try:
+                    function()
+                except Exception:
+                    self.logger.exception("a call on the I/O thread failed")
+        if self.inbox_done:
+            done = self.inbox_done
+            self.inbox_done = []
+            for request in done:
+                self.finish(request)
+        if self.inbox_resume:
+            resume = self.inbox_resume
+            self.inbox_resume = []
+            self.woken.extend(resume)
+        return 0
+
+    cdef int take_wal(self) except -1:
+        """Completes what has become durable, then gives stalled requests another try."""
+        cdef Reactor other
+        cdef list stalled
+        cdef int32_t i
+        cdef Request request
+        if self.wal_moved and self.number == 0:
+            try:
+                self.wal.drain_commits()
+            except Exception:
+                self.logger.exception("completing durable appends failed")
+            for other in self.peers:
+                if other is not self and other.stalled:
+                    other.wal_moved = True
+                    other.signal()
+        self.wal_moved = False
+        if self.stalled:
+            stalled = self.stalled
+            self.stalled = []
+            for i in range(len(stalled)):
+                if len(self.stalled) >= STALLED_FAILURES:
+                    self.stalled.extend(stalled[i:])
+                    break
+                request = <Request>stalled[i]
+                self.woken.append(request)
+                request.resume_queued = True
+                self.run_woken()
+        return 0
+
+    cdef int expire_deadlines(self) except -1:
+        cdef Request request = self.deadlines.first()
+        while request is not None and request.deadline_ms <= self.loop_ms:
+            self.deadlines.discard(request)
+            try:
+                request.expire()
+            except Exception:
+                self.logger.exception("a request failed at its time-out")
+                self.fail(<Connection>request.connection, "internal error")
+            request = self.deadlines.first()
+        return 0
+
+    cdef int process(self, Channel* ch) except -1:
+        """Starts what a ready channel has received; what must wait leaves the scratch buffer."""
+        cdef Connection connection = <Connection>ch.connection
+        ch.ready = False
+        if not ch.closing:
+            self.start_frames(connection)
+        elif ch.first != NULL and ch.reason == NULL:
+            self.start_frames(connection)       # the peer closed behind these
+        if connection.channel == NULL:
+            return 0
+        if ch.closing:
+            return self.drop(ch)
+        if channel_keep(ch, &self.memory.budget) < 0:
+            return self.fail(connection, "no memory for a frame")
+        self.mark_dirty(ch)
+        return 0
+
+    cdef int run_woken(self) except -1:
+        """Resumes requests and moves connections on until nothing is left to do."""
+        cdef list woken, touched
+        cdef Request request
+        cdef Connection connection
+        while self.woken or self.touched:
+            if self.woken:
+                woken = self.woken
+                self.woken = []
+                for request in woken:
+                    request.resume_queued = False
+                    try:
+                        request.resume()
+                    except Exception:
+                        self.logger.exception("a request failed while it was resumed")
+                        self.fail(<Connection>request.connection, "internal error")
+            if self.touched:
+                touched = self.touched
+                self.touched = []
+                for connection in touched:
+                    connection.touched = False
+                    if connection.channel != NULL:
+                        self.flush(connection)
+                    if connection.channel != NULL:
+                        self.process(connection.channel)
+        return 0
+
+    cdef bint may_start(self, Connection connection) except -1:
+        """Whether the connection's next frame may start now."""
+        cdef Channel* ch = connection.channel
+        if ch.in_flight == 0:
+            return True
+        if connection.head.api_key == 1 and not connection.head.done:
+            connection.head.hurry()
+            self.flush(connection)
+            return connection.channel != NULL and ch.in_flight == 0 and ch.output_bytes < OUTPUT_PAUSE_BYTES
+        return (
+            ch.first.size >= 2
+            and load_i16(ch.first.data) == 0
+            and connection.tail.api_key == 0
+            and not connection.tail.blocking
+            and ch.in_flight < self.in_flight_max
+        )
+
+    cdef int start_frames(self, Connection connection) except -1:
+        cdef Channel* ch = connection.channel
+        cdef Frame* frame
+        while ch.first != NULL and not ch.close_when_sent and ch.output_bytes < OUTPUT_PAUSE_BYTES:
+            if not self.may_start(connection):
+                break
+            if connection.channel == NULL or self.draining:
+                break
+            frame = channel_pop(ch)
+            try:
+                self.start(connection, frame)
+            except Exception:
+                self.logger.exception("a request of %s failed", connection.peer)
+                self.fail(connection, "internal error")
+            if connection.channel == NULL:
+                break
+            self.flush(connection)
+        return 0
+
+    cdef int start(self, Connection connection, Frame* frame) except -1:
+        """Begins one request; takes the frame over."""
+        cdef int16_t api_key, version
+        cdef Request request
+        if frame.size < 8:
+            frame_free(frame, &self.memory.budget)
+            return self.fail(connection, "a frame too short for a request header")
+        api_key = load_i16(frame.data)
+        version = load_i16(frame.data + 2)
+        if api_key == 0:
+            return self.start_produce(connection, frame)
+        if api_key == 1:
+            return self.start_fetch(connection, frame)
+        request = Request.__new__(Request)
+        try:
+            request.frame = PyBytes_FromStringAndSize(<const char*>frame.data, frame.size)
+            self.enqueue(connection, request, frame)
+        finally:
+            frame_free(frame, &self.memory.budget)
+        self.dispatch(request)
+        return 0
+
+    cdef int start_produce(self, Connection connection, Frame* frame) except -1:
+        cdef ProduceRequest request
+        if frame.produce == NULL:
+            version = load_i16(frame.data + 2)
+            frame_free(frame, &self.memory.budget)
+            return self.fail(connection, f"Produce request (version {version}) malformed or not supported")
+        request = ProduceRequest.__new__(ProduceRequest)
+        request.produce = frame
+        request.parsed = frame.produce
+        request.budget = &self.memory.budget
+        self.enqueue(connection, request, frame)
+        return request.begin()
+
+    cdef int start_fetch(self, Connection connection, Frame* frame) except -1:
+        cdef FetchRequest request
+        cdef int16_t version = load_i16(frame.data + 2)
+        try:
+            if (
+                version < FETCH_VERSION_MIN
+                or version > FETCH_VERSION_MAX
+                or parse_fetch(frame.data, frame.size, &self.fetch_frame) < 0
+            ):
+                return self.fail(connection, f"Fetch request (version {version}) malformed or not supported")
+            request = FetchRequest.__new__(FetchRequest)
+            self.enqueue(connection, request, frame)
+            return request.begin(frame.data, &self.fetch_frame)
+        finally:
+            frame_free(frame, &self.memory.budget)
+
+    cdef int enqueue(self, Connection connection, Request request, const Frame* frame) except -1:
+        request.api_key = load_i16(frame.data)
+        request.api_version = load_i16(frame.data + 2)
+        request.correlation_id = load_i32(frame.data + 4)
+        request.arrival_us = frame.arrival_us
+        request.sink = self
+        request.connection = connection
+        if connection.tail is None:
+            connection.head = request
+        else:
+            connection.tail.next = request
+        connection.tail = request
+        connection.channel.in_flight += 1
+        if 0 <= request.api_key < API_KEYS:
+            self.bytes_in[request.api_key] += frame.size + 4
+        return 0
+
+    cdef int flush(self, Connection connection) except -1:
+        """Queues the answers that are complete, in order."""
+        cdef Channel* ch = connection.channel
+        cdef Request request = connection.head
+        while request is not None and request.done:
+            connection.head = request.next
+            request.next = None
+            if connection.head is None:
+                connection.tail = None
+            ch.in_flight -= 1
+            if request.response is not None:
+                if ch.output_count == 0:
+                    ch.write_ms = self.loop_ms
+                if channel_queue(ch, &request.response.out) < 0:
+                    raise MemoryError
+                Py_INCREF(request.response)
+            self.count(request)
+            request.response = None
+            request.connection = None
+            if request.close_after:
+                return self.fail(connection, request.close_reason)
+            request = connection.head
+        if self.draining and ch.in_flight == 0:
+            ch.close_when_sent = True
+        self.mark_dirty(ch)
+        return 0
+
+    cdef int count(self, Request request) except -1:
+        cdef int32_t key = request.api_key
+        cdef int64_t took = monotonic_us() + self.clock_offset_ms * 1000 - request.arrival_us
+        cdef int32_t bucket = 0
+        if not 0 <= key < API_KEYS:
+            return 0
+        while bucket < LATENCY_BUCKETS - 1 and took >= (<int64_t>1 << bucket):
+            bucket += 1
+        self.requests[key] += 1
+        self.latency_us[key] += took
+        self.latencies[key][bucket] += 1
+        if request.response is not None:
+            self.bytes_out[key] += request.response.out.total_bytes
+        return 0
+
+    cdef int fail(self, Connection connection, str reason) except -1:
+        """Closes the connection once the answers already queued are out; one line is logged."""
+        if connection is None or connection.channel == NULL or connection.channel.close_when_sent:
+            return 0
+        if reason:
+            self.logger.warning("closing connection of %s: %s", connection.peer, reason)
+        connection.channel.close_when_sent = True
+        self.mark_dirty(connection.channel)
+        return 0
+
+    cdef int drop(self, Channel* ch) except -1:
+        """Takes a closed connection out of everything; its memory goes at the end of the turn."""
+        cdef Connection connection = <Connection>ch.connection
+        cdef Request request
+        if connection.channel == NULL:
+            return 0
+        if ch.reason != NULL:
+            self.logger.warning("closing connection of %s: %s", connection.peer, (<bytes>ch.reason).decode())
+        connection.channel = NULL
+        request = connection.head
+        connection.head = None
+        connection.tail = None
+        while request is not None:
+            request.cancelled = True
+            try:
+                if not request.done:
+                    request.cancel()
+            except Exception:
+                self.logger.exception("cancelling a request of %s failed", connection.peer)
+            self.deadlines.discard(request)
+            request.connection = None
+            request = request.next
+        if _append(&self.dead, &self.dead_count, &self.dead_capacity, ch) < 0:
+            raise MemoryError
+        self.connection_count -= 1
+        self.connections_closed += 1
+        return 0
+
+    cdef int bury(self) except -1:
+        cdef int32_t i
+        cdef int32_t kept = 0
+        cdef Channel* ch
+        if self.dead_count == 0:
+            return 0
+        for i in range(self.dirty_count):
+            if (<Connection>self.dirty[i].connection).channel != NULL:
+                self.dirty[kept] = self.dirty[i]
+                kept += 1
+        self.dirty_count = kept
+        kept = 0
+        for i in range(self.ready_count):
+            if (<Connection>self.ready[i].connection).channel != NULL:
+                self.ready[kept] = self.ready[i]
+                kept += 1
+        self.ready_count = kept
+        for i in range(self.dead_count):
+            ch = self.dead[i]
+            if ch.previous != NULL:
+                ch.previous.following = ch.following
+            else:
+                self.channels = ch.following
+            if ch.following != NULL:
+                ch.following.previous = ch.previous
+            Py_DECREF(<Connection>ch.connection)
+            channel_free(ch, &self.scratch, &self.memory.budget)
+        self.dead_count = 0
+        if self.draining and self.connection_count == 0:
+            self.drained.set()
+        return 0
+
+    cdef int sweep(self) except -1:
+        """Once a second: closes idle connections and those that make no progress."""
+        cdef Channel* ch = self.channels
+        self.sweep_ms = self.loop_ms + SWEEP_INTERVAL_MS
+        while ch != NULL:
+            if ch.closing:
+                pass
+            elif ch.output_count > 0:
+                if self.loop_ms - ch.write_ms > self.no_progress_ms:
+                    ch.reason = b"its answers were not read"
+                    ch.closing = True
+            elif ch.partial != NULL and not ch.starved:
+                if self.loop_ms - ch.read_ms > self.no_progress_ms:
+                    ch.reason = b"a request was not sent to its end"
+                    ch.closing = True
+            elif ch.in_flight == 0 and self.loop_ms - max(ch.read_ms, ch.write_ms) > self.idle_ms:
+                ch.closing = True
+            if ch.closing and (<Connection>ch.connection).channel != NULL:
+                self.drop(ch)
+            ch = ch.following
+        return 0
+
+    cdef int grant_starved(self) except -1:
+        cdef Channel* ch = self.channels
+        self.any_starved = False
+        while ch != NULL:
+            if ch.starved and not ch.closing:
+                if channel_grant(ch, &self.memory.budget):
+                    ch.read_ms = self.loop_ms
+                    self.mark_dirty(ch)
+                else:
+                    self.any_starved = True
+            ch = ch.following
+        return 0
+
+    # -- what requests ask of it -----------------------------------------------------------------------------------
+
+    cdef int signal(self) except -1:
+        cdef uint64_t one = 1
+        if not self.signalled:
+            self.signalled = True
+            write(self.event_fd, &one, 8)
+        return 0
+
+    cdef int call_later(self, object function) except -1:
+        self.inbox_calls.append(function)
+        return self.signal()
+
+    cdef int finish(self, Request request) except -1:
+        cdef Connection connection
+        if PyThread_get_thread_ident() != self.thread_id:
+            self.inbox_done.append(request)
+            return self.signal()
+        connection = <Connection>request.connection
+        if connection is not None and not connection.touched:
+            connection.touched = True
+            self.touched.append(connection)
+        return 0
+
+    cdef int resume_later(self, Request request) except -1:
+        if request.resume_queued:
+            return 0
+        request.resume_queued = True
+        if PyThread_get_thread_ident() != self.thread_id:
+            self.inbox_resume.append(request)
+            return self.signal()
+        self.woken.append(request)
+        return 0
+
+    cdef int stall(self, Request request) except -1:
+        self.stalled.append(request)
+        return 0
+
+    cdef int unstall(self, Request request) except -1:
+        if request in self.stalled:
+            self.stalled.remove(request)
+        return 0
+
+    cdef int set_deadline(self, Request request, int64_t deadline_ms) except -1:
+        self.deadlines.discard(request)
+        request.deadline_ms = deadline_ms
+        return self.deadlines.add(request)
+
+    cdef int clear_deadline(self, Request request) except -1:
+        return self.deadlines.discard(request)
+
+
+cdef class _Adoption:
+    """A new connection on its way to another reactor's thread."""
+    cdef Reactor reactor
+    cdef int fd
+    cdef int32_t listener
+
+    def __init__(self, reactor, int fd, int32_t listener):
+        self.reactor = reactor
+        self.fd = fd
+        self.listener = listener
+
+    def __call__(self):
+        self.reactor.adopt(self.fd, self.listener)

@@ -1,0 +1,31 @@
+from collections.abc import Iterable
+from typing import Any
+
+Buffer = bytes | bytearray | memoryview
+
+class Response: ...
+
+class Request:
+    api_key: int
+    api_version: int
+    correlation_id: int
+    connection: Any
+    frame: bytes | None
+    arrival_us: int
+    @property
+    def body(self) -> memoryview: ...
+    @property
+    def client_id(self) -> str | None: ...
+    def complete(self, payload: Buffer) -> None: ...
+    def complete_parts(self, parts: Iterable[Buffer]) -> None: ...
+    def complete_without_answer(self) -> None: ...
+    def close_connection(self, reason: str = "") -> None: ...
+
+class RequestSink:
+    topics_by_name: dict[str, Any]
+    topics_by_id: dict[bytes, Any]
+    node_id: int
+    cold_reader: Any
+    executor: Any
+    sessions: Any
+    fetch_bytes_max: int

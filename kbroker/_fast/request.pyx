@@ -1,0 +1,295 @@
+"""Requests in progress, their answers as gathered bytes, and what they need of a reactor."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.ref cimport PyObject
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.string cimport memcpy
+
+from kbroker._fast.endian cimport load_i16, store_i32
+from kbroker._fast.partition cimport BatchRef, ReadPlan
+from kbroker._fast.wal cimport Wal, WalSegment
+
+
+cdef enum:
+    COPIED_BYTES_MAX = 262144   # of one answer; what is behind stays a reference
+
+
+cdef class _HeldBuffer:
+    """One acquired buffer; released with the response that sends from it."""
+    cdef Py_buffer view
+    cdef bint held
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+cdef class Response:
+    def __cinit__(self):
+        self.out.owner = <PyObject*>self
+
+    def __dealloc__(self):
+        PyMem_Free(self.out.data)
+        PyMem_Free(self.out.parts)
+
+    cdef int grow(self, int64_t more) except -1:
+        cdef int64_t capacity = self.out.capacity * 2 if self.out.capacity else 256
+        cdef void* data
+        if capacity < self.out.size + more:
+            capacity = self.out.size + more
+        data = PyMem_Realloc(self.out.data, capacity)
+        if data == NULL:
+            raise MemoryError
+        self.out.data = <uint8_t*>data
+        self.out.capacity = capacity
+        return 0
+
+    cdef int add_part(self, int32_t kind, int64_t start, int64_t length, int32_t fd, int64_t first_lsn) except -1:
+        cdef OutputPart* part
+        cdef int32_t capacity
+        cdef void* parts
+        if self.out.count == self.out.part_capacity:
+            capacity = self.out.part_capacity * 2 if self.out.part_capacity else 4
+            parts = PyMem_Realloc(self.out.parts, capacity * sizeof(OutputPart))
+            if parts == NULL:
+                raise MemoryError
+            self.out.parts = <OutputPart*>parts
+            self.out.part_capacity = capacity
+        part = &self.out.parts[self.out.count]
+        part.kind = kind
+        part.fd = fd
+        part.start = start
+        part.length = length
+        part.first_lsn = first_lsn
+        self.out.count += 1
+        self.out.total_bytes += length
+        return 0
+
+    cdef int close_run(self) except -1:
+        if self.out.size > self.run_start:
+            self.add_part(PART_OWNED, self.run_start, self.out.size - self.run_start, -1, 0)
+            self.run_start = self.out.size
+        return 0
+
+    cdef int put_bytes(self, const uint8_t* p, int64_t n) except -1:
+        if n > 0:
+            self.reserve(n)
+            memcpy(self.out.data + self.out.size, p, n)
+            self.out.size += n
+        return 0
+
+    cdef int put_uvarint(self, uint32_t value) except -1:
+        self.reserve(5)
+        while value >= 0x80:
+            self.out.data[self.out.size] = <uint8_t>(value | 0x80)
+            self.out.size += 1
+            value >>= 7
+        self.out.data[self.out.size] = <uint8_t>value
+        self.out.size += 1
+        return 0
+
+    cdef int add_plan(self, Wal wal, ReadPlan plan, int32_t first, int32_t end, int64_t copy_below) except -1:
+        """Adds batches [first, end) of the plan: small ones that are in memory by copy, the others as references."""
+        cdef int32_t i
+        cdef BatchRef* ref
+        cdef const uint8_t* p
+        cdef WalSegment segment
+        for i in range(first, end):
+            ref = &plan.refs[i]
+            if ref.length <= copy_below and self.out.size < COPIED_BYTES_MAX:
+                p = wal.pin(ref.lsn, ref.length)
+                if p != NULL:
+                    try:
+                        self.put_bytes(p, ref.length)
+                    finally:
+                        wal.unpin(ref.lsn, ref.length)
+                    continue
+            self.close_run()
+            segment = <WalSegment>plan.segments[ref.segment]
+            self.add_part(PART_WAL, ref.lsn, ref.length, segment.fd, segment.first_lsn)
+        return 0
+
+    cdef int keep_plan(self, ReadPlan plan) except -1:
+        """Keeps the plan, and so its segments from being overwritten, until this response is dropped."""
+        if self.keep is None:
+            self.keep = []
+        self.keep.append(plan)
+        return 0
+
+    cdef int add_object(self, object data) except -1:
+        cdef _HeldBuffer held = _HeldBuffer.__new__(_HeldBuffer)
+        PyObject_GetBuffer(data, &held.view, PyBUF_SIMPLE)
+        held.held = True
+        if self.keep is None:
+            self.keep = []
+        self.keep.append(held)
+        if held.view.len > 0:
+            self.close_run()
+            self.add_part(PART_OBJECT, <int64_t><uintptr_t>held.view.buf, held.view.len, -1, 0)
+        return 0
+
+    cdef int finish(self) except -1:
+        """Writes the length prefix; nothing may be added afterwards."""
+        self.close_run()
+        if self.out.total_bytes - 4 > 0x7fffffff:
+            raise OverflowError("response of more than 2 GiB")
+        store_i32(self.out.data, <int32_t>(self.out.total_bytes - 4))
+        return 0
+
+
+cdef Response new_response(int32_t correlation_id, bint header_tags):
+    """Response header v0 (correlation id), or v1 (and no tagged fields), behind room for the length prefix."""
+    cdef Response response = Response.__new__(Response)
+    response.put_i32(0)
+    response.put_i32(correlation_id)
+    if header_tags:
+        response.put_i8(0)
+    return response
+
+
+cdef class Request:
+    def __cinit__(self):
+        self.heap_index = -1
+
+    @property
+    def body(self) -> memoryview:
+        """The frame after its length prefix, request header included."""
+        return memoryview(self.frame)
+
+    @property
+    def client_id(self) -> str | None:
+        """The header's client id; None when null or not to be had on the fast path."""
+        cdef Py_ssize_t length
+        cdef const uint8_t* p
+        if self.frame is None or len(self.frame) < 10:
+            return None
+        p = <const uint8_t*><char*>self.frame
+        length = load_i16(p + 8)
+        if length < 0 or 10 + length > len(self.frame):
+            return None
+        return self.frame[10:10 + length].decode("utf-8", "replace")
+
+    def complete(self, payload) -> None:
+        """Answers with `payload`: response header and body, without the length prefix. Any thread."""
+        self.complete_parts([payload])
+
+    def complete_parts(self, parts) -> None:
+        """Answers with the concatenation of the buffers, which must not change until they are sent. Any thread."""
+        cdef Response response
+        if self.done:
+            return
+        response = Response.__new__(Response)
+        response.put_i32(0)
+        for part in parts:
+            response.add_object(part)
+        response.finish()
+        self.response = response
+        self.done = True
+        self.sink.finish(self)
+
+    def complete_without_answer(self) -> None:
+        """Ends a request that has no answer by protocol. Any thread."""
+        if not self.done:
+            self.done = True
+            self.sink.finish(self)
+
+    def close_connection(self, reason: str = "") -> None:
+        """Closes the connection once the answers before this request are out; `reason` is logged. Any thread."""
+        if not self.done:
+            self.close_after = True
+            self.close_reason = reason
+            self.done = True
+            self.sink.finish(self)
+
+    cdef int hurry(self) except -1:
+        return 0
+
+    cdef int expire(self) except -1:
+        return 0
+
+    cdef int resume(self) except -1:
+        return 0
+
+    cdef int cancel(self) except -1:
+        return 0
+
+
+cdef class RequestSink:
+    cdef int finish(self, Request request) except -1:
+        raise NotImplementedError
+
+    cdef int resume_later(self, Request request) except -1:
+        raise NotImplementedError
+
+    cdef int stall(self, Request request) except -1:
+        raise NotImplementedError
+
+    cdef int unstall(self, Request request) except -1:
+        raise NotImplementedError
+
+    cdef int set_deadline(self, Request request, int64_t deadline_ms) except -1:
+        raise NotImplementedError
+
+    cdef int clear_deadline(self, Request request) except -1:
+        raise NotImplementedError
+
+
+cdef class DeadlineHeap:
+    def __cinit__(self):
+        self.items = []
+
+    cdef Request first(self):
+        return <Request>self.items[0] if self.items else None
+
+    cdef int add(self, Request request) except -1:
+        if request.heap_index >= 0:
+            self.discard(request)
+        self.items.append(request)
+        request.heap_index = <int32_t>(len(self.items) - 1)
+        return self.sift_up(request.heap_index)
+
+    cdef int discard(self, Request request) except -1:
+        cdef Py_ssize_t i = request.heap_index
+        cdef Request last
+        if i < 0:
+            return 0
+        last = <Request>self.items.pop()
+        request.heap_index = -1
+        if last is not request:
+            self.place(last, i)
+            self.sift_up(i)
+            self.sift_down(last.heap_index)
+        return 0
+
+    cdef int place(self, Request request, Py_ssize_t i) except -1:
+        self.items[i] = request
+        request.heap_index = <int32_t>i
+        return 0
+
+    cdef int sift_up(self, Py_ssize_t i) except -1:
+        cdef Request item = <Request>self.items[i]
+        cdef Request parent
+        while i > 0:
+            parent = <Request>self.items[(i - 1) >> 1]
+            if parent.deadline_ms <= item.deadline_ms:
+                break
+            self.place(parent, i)
+            i = (i - 1) >> 1
+        return self.place(item, i)
+
+    cdef int sift_down(self, Py_ssize_t i) except -1:
+        cdef Request item = <Request>self.items[i]
+        cdef Request child
+        cdef Py_ssize_t count = len(self.items)
+        cdef Py_ssize_t j
+        while 2 * i + 1 < count:
+            j = 2 * i + 1
+            if j + 1 < count and (<Request>self.items[j + 1]).deadline_ms < (<Request>self.items[j]).deadline_ms:
+                j += 1
+            child = <Request>self.items[j]
+            if item.deadline_ms <= child.deadline_ms:
+                break
+            self.place(child, i)
+            i = j
+        return self.place(item, i)

@@ -1,0 +1,9 @@
+import numpy
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+from kbroker._fast.wal import Wal
+
+def read_batches_into(
+    wal: Wal, entries: numpy.ndarray, cumulative: NDArray[numpy.int64], position: int, out: Buffer
+) -> int: ...

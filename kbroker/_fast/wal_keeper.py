@@ -1,0 +1,262 @@
+"""Keeps the WAL's segment files: the next one ready, full ones indexed, flushed ones given up.
+
+Two threads of the WAL's own, woken through its eventfds. `lock` protects the list of spare files and every change of
+the segment list; it is never held during bulk I/O, except while a failed file is replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker import limits
+from kbroker._fast import wal_files
+from kbroker._fast.wal import WalSegment
+
+if TYPE_CHECKING:
+    from kbroker._fast.wal import Wal
+    from kbroker._fast.wal_scan import SegmentScan
+
+log = logging.getLogger("kbroker.wal")
+
+SPARES_MAX = 2
+ATTACH_STEP = 100  # groups handed to partitions per hold of the GIL: well below a millisecond
+
+
+class SegmentKeeper:
+    """The files of one WAL. Made by Wal; recovery fills `previous_end_lsn`, `retired` and `spares` before the start."""
+
+    def __init__(self, wal: Wal, directory: Path, retry_ms: int) -> None:
+        self.wal = wal
+        self.directory = directory
+        self.retry_ms = retry_ms
+        self.file_bytes = wal_files.HEADER_BYTES + wal.segment_bytes
+        self.files_max = wal.wal_bytes // self.file_bytes
+        self.prepared_ahead = 2 if self.files_max >= 8 else 1
+        self.lock = threading.RLock()
+        self.spares: list[Path] = []
+        self.retired: list[Path] = []  # segment files that recovery found useless, in the order of removal
+        self.previous_end_lsn: int | None = 0  # for the header of the first segment; None: already written
+        self.recovered = False
+        self.ready = threading.Event()
+        self.settled = threading.Event()  # ready, or without room until something is flushed
+        self.stopping = False
+        self.last_error: Exception | None = None
+        self._threads: list[threading.Thread] = []
+        self._spare_number = 0
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Checks that a directory with segments has been recovered."""
+        if not self.recovered and any(wal_files.SEGMENT_NAME.fullmatch(p.name) for p in self.directory.iterdir()):
+            raise RuntimeError(f"{self.directory} holds WAL segments: recover first")
+        with self.lock:
+            while self.retired:
+                self._remove(self.retired[0])
+                self.retired.pop(0)
+
+    def start(self) -> None:
+        """Starts both threads."""
+        for name, turn, fd in (
+            ("wal-prepare", self.prepare_once, self.wal.prepare_eventfd),
+            ("wal-seal", self.seal_once, self.wal.seal_eventfd),
+        ):
+            thread = threading.Thread(target=self._loop, args=(turn, fd), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends both threads; a segment in preparation is finished first."""
+        self.stopping = True
+        self._kick(self.wal.prepare_eventfd)
+        self._kick(self.wal.seal_eventfd)
+        for thread in self._threads:
+            thread.join()
+
+    def wait_ready(self, seconds: float) -> bool:
+        """Waits until the first segment is ready; False when there is no room for it yet, or after ``seconds``."""
+        self.settled.wait(seconds)
+        return self.ready.is_set()
+
+    def _loop(self, turn: Callable[[], bool], fd: int) -> None:
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        timeout_ms: int | None = 0
+        while not self.stopping:
+            if poller.poll(timeout_ms):
+                os.eventfd_read(fd)
+            timeout_ms = None
+            try:
+                while not self.stopping and turn():
+                    pass
+            except Exception as error:  # a full disk, mostly: producers wait meanwhile, and it goes on by itself
+                if str(error) != str(self.last_error):
+                    log.warning("%s: %s; trying again", threading.current_thread().name, error)
+                self.last_error = error
+                timeout_ms = self.retry_ms
+
+    @staticmethod
+    def _kick(fd: int) -> None:
+        os.eventfd_write(fd, 1)
+
+    # -- preparing -------------------------------------------------------------------------------------------------
+
+    def prepare_once(self) -> bool:
+        """Makes one more segment ready if one is wanted and the budget allows it. True: call again."""
+        with self.lock:
+            segments = self.wal.segments
+            first_lsn = self.wal.head_lsn if not self.ready.is_set() else segments[-1].end_lsn
+            if self.ready.is_set() and first_lsn >= self._wanted_end():
+                return False
+            if not self._make_room():
+                self.settled.set()
+                return False
+            spare = self.spares.pop() if self.spares else None
+            previous = self.previous_end_lsn
+        try:
+            segment = self._create(first_lsn, first_lsn + self.wal.segment_bytes, previous, spare)
+        except BaseException:
+            if spare is not None:
+                with self.lock:
+                    self.spares.append(spare)
+            raise
+        with self.lock:
+            self.previous_end_lsn = None
+            self.wal.install(segment)
+            self._give_up_cache()
+            self.update_limit()
+            self.last_error = None
+        self.ready.set()
+        self.settled.set()
+        self.wal.notify()
+        return True
+
+    def _wanted_end(self) -> int:
+        # The segment being filled, and `prepared_ahead` more.
+        size = self.wal.segment_bytes
+        return -(-(self.wal.head_lsn + 1) // size) * size + self.prepared_ahead * size
+
+    def _create(self, first_lsn: int, end_lsn: int, previous: int | None, spare: Path | None) -> WalSegment:
+        self.wal.faults.prepare()
+        header = wal_files.SegmentHeader(
+            cluster_id=self.wal.cluster_id,
+            first_lsn=first_lsn,
+            capacity=end_lsn - first_lsn,
+            incarnation=self.wal.incarnation,
+            previous_end_lsn=-1 if previous is None else previous,
+            segment_bytes=self.wal.segment_bytes,
+        )
+        fd, path = wal_files.create_segment(self.directory, header, spare)
+        return WalSegment(fd, first_lsn, end_lsn, str(path))
+
+    def _make_room(self) -> bool:
+        if self.spares:
+            return True
+        while len(self.wal.segments) + 1 > self.files_max:
+            if not self._drop_oldest():
+                return False
+            if self.spares:
+                return True
+        return True
+
+    def replace_failed(self, durable_lsn: int) -> None:
+        """A write or sync has failed: what is not durable goes into a fresh file. WAL thread only."""
+        size = self.wal.segment_bytes
+        with self.lock:
+            end_lsn = (durable_lsn // size + 1) * size
+            log.error("the WAL file at %d failed (errno %d): going on in a new one", durable_lsn, self.wal.last_errno)
+            if len(self.wal.segments) + len(self.spares) >= self.files_max:
+                self._drop_oldest()  # the budget may be passed by one file rather than fail
+            spare = self.spares.pop() if self.spares else None
+            self.wal.install_replacement(self._create(durable_lsn, end_lsn, durable_lsn, spare))
+            self.update_limit()
+
+    # -- sealing ---------------------------------------------------------------------------------------------------
+
+    def seal_once(self) -> bool:
+        """Indexes the oldest full segment and hands the index to the partitions. True: call again."""
+        segment = self.wal.unsealed()
+        if segment is None:
+            return False
+        if segment.index_fd < 0:
+            scan = self.wal.scan_full(segment)
+            segment.index_fd = write_index(Path(segment.path), scan)
+            group = 0
+            while group < scan.group_count:
+                group = self.wal.attach(segment, scan, group, ATTACH_STEP)
+                os.sched_yield()  # lets the GIL go
+        with self.lock:
+            self.wal.mark_sealed(segment)
+            self._give_up_cache()
+            self.update_limit()
+        self._kick(self.wal.prepare_eventfd)
+        return True
+
+    # -- giving up -------------------------------------------------------------------------------------------------
+
+    def flushed(self) -> None:
+        """The flushed position has moved."""
+        with self.lock:
+            self._give_up_cache()
+            self.update_limit()
+        self._kick(self.wal.prepare_eventfd)
+        self.wal.notify()
+
+    def _give_up_cache(self) -> None:
+        while len(self.wal.segments) * self.file_bytes > self.wal.wal_bytes // 2 and self._drop_oldest():
+            pass
+
+    def _drop_oldest(self) -> bool:
+        # In WAL order, each removal synced before the next: a crash leaves no hole in the log.
+        segment = self.wal.drop_oldest()
+        if segment is None:
+            return False
+        self._remove(Path(segment.path), recyclable=segment.borrows == 0)
+        return True
+
+    def _remove(self, path: Path, *, recyclable: bool = True) -> None:
+        wal_files.index_path(path).unlink(missing_ok=True)
+        if recyclable and len(self.spares) < SPARES_MAX and path.stat().st_size == self.file_bytes:
+            self._spare_number += 1
+            spare = self.directory / f"spare-{self.wal.incarnation}{self._spare_number:06d}.free"
+            os.rename(path, spare)
+            self.spares.append(spare)
+        else:
+            path.unlink(missing_ok=True)
+        wal_files.sync_directory(self.directory)
+
+    def update_limit(self) -> None:
+        """Where appends that are not internal must stop: the budget less the last reserve."""
+        segments = self.wal.segments
+        if not segments:
+            return
+        flushed = self.wal.flushed_lsn
+        needed = sum(1 for segment in segments if segment.end_lsn > flushed or not segment.sealed)
+        future = max(0, self.files_max - needed) * self.wal.segment_bytes
+        reserve = int(self.wal.wal_bytes * limits.INTERNAL_RESERVE_SHARE)
+        self.wal.set_soft_limit(segments[-1].end_lsn + future - reserve)
+
+    def disk_bytes(self) -> int:
+        """Bytes of segment files, spare ones included."""
+        return (len(self.wal.segments) + len(self.spares)) * self.file_bytes
+
+
+def write_index(segment: Path, scan: SegmentScan) -> int:
+    """Writes the index file of a segment and returns its descriptor. It can be rebuilt, so it is not synced."""
+    path = wal_files.index_path(segment)
+    building = path.with_suffix(".idx.tmp")
+    fd = os.open(building, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        scan.write_index_to(fd)
+        os.rename(building, path)
+    except BaseException:
+        os.close(fd)
+        building.unlink(missing_ok=True)
+        raise
+    return fd

@@ -1,0 +1,342 @@
+"""The composition root: builds every part of a broker, starts them in order, stops them in the opposite one.
+
+Threads: kbroker-io-N (sockets, produce and fetch), wal (group commit) with its preparer and sealer, flusher and its
+uploads, retention, group coordinator, metadata worker, cold reads, workers (other requests), control, http.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import resource
+import signal
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from kbroker._fast.arena import Arena
+from kbroker._fast.wal import Wal
+from kbroker.clock import Clock, SystemClock
+from kbroker.config import BrokerConfig
+from kbroker.control import ControlServer
+from kbroker.coordinator.group_config import GroupConfig
+from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.data_dir import DataDir, check_usable
+from kbroker.errors import CorruptionError, StartError
+from kbroker.handlers.base import Context
+from kbroker.handlers.registry import load_handlers
+from kbroker.limits import GROUP_SIZE_MAX, MIB
+from kbroker.log.cold_read import ColdReader
+from kbroker.log.internal_log import InternalLog
+from kbroker.log.log_table import LogTable, TopicLog
+from kbroker.log.recovery import drop_deleted_topics, recover_log
+from kbroker.log.retention import Retention
+from kbroker.metadata.image import CONSUMER_OFFSETS
+from kbroker.metadata.producer_ids import ProducerIds
+from kbroker.opening import Cluster, OpenedStore, open_cluster, open_object_store, probe_store
+from kbroker.storage.flush_plan import PlanLimits
+from kbroker.storage.flusher import Flusher, FlushSettings
+from kbroker.storage.object_reader import ObjectReader
+from kbroker.storage.object_store import StoreError
+from kbroker.storage.ownership import Superseded
+from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
+from kbroker.wire.listener import WireOptions, WireServer, bind
+
+logger = logging.getLogger("kbroker")
+
+DRAIN_SECONDS = 10.0
+FINAL_FLUSH_SECONDS = 600.0
+SWITCH_INTERVAL_SECONDS = 0.0005  # a thread that holds the GIL is asked for it this often: bounds an I/O thread's wait
+WORKERS = 8
+
+
+class Broker:
+    """One broker process. `start` returns when clients are served; `wait` when it is to stop; then `stop`."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.stopping = threading.Event()
+        self.fatal: str | None = None  # why the process must end with an error
+        self.ready = False
+        self.data_dir: DataDir
+        self.store: OpenedStore
+        self.cluster: Cluster
+        self.wal: Wal
+        self.logs: LogTable
+        self._unknown_topics: list[bytes] = []
+        self.flusher: Flusher
+        self.retention: Retention
+        self.cold_reader: ColdReader
+        self.object_reader: ObjectReader
+        self.groups: GroupCoordinator
+        self.wire: WireServer
+        self.address: tuple[str, int]
+
+    # -- start -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Builds and starts everything. Raises StartError; what was opened until then is closed by process end."""
+        check_usable(self.config.data_dir)
+        if self.config.store_in_data_dir:
+            self.data_dir = DataDir(self.config.data_dir)
+        self.store = open_object_store(self.config, self.clock, self.stopping)
+        probe_store(self.config, self.store)
+        if not self.config.store_in_data_dir:
+            self.data_dir = DataDir(self.config.data_dir)
+        listening = self._bind()
+        self.cluster = open_cluster(
+            self.config, self.data_dir, self.store, self.clock, self.stopping, self.address, self._superseded
+        )
+        self._open_log()
+        self._build_storage()
+        self._build_coordinator()
+        self._build_wire(listening)
+        self.ready = True
+
+    def _bind(self) -> socket.socket:
+        host, port = self.config.listen
+        try:
+            listening = bind(host, port)
+        except OSError as error:
+            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        self.address = (host, listening.getsockname()[1])
+        return listening
+
+    def _open_log(self) -> None:
+        config = self.config
+        self.data_dir.wal.mkdir(exist_ok=True)
+        arena = Arena(config.arena_bytes, config.chunk_bytes)
+        epoch = self.cluster.claim.epoch
+        try:
+            self.wal = Wal(
+                arena,
+                self.data_dir.wal,
+                segment_bytes=config.segment_bytes,
+                wal_bytes=config.wal_bytes,
+                cluster_id=self.cluster.keys.cluster_id,
+                clock=self.clock,
+            )
+            self.logs = LogTable(self.wal, self.cluster.manifest.image, epoch)
+            self.cluster.topics.add_listener(self.logs)
+            report = recover_log(self.logs, self.wal, self.data_dir.identity.data_dir_id)
+        except (CorruptionError, OSError) as error:
+            raise StartError(f"the write-ahead log cannot be used: {error}") from None
+        # A topic's creation is in the metadata log before its first byte is stored: one that the manifest knows and
+        # the metadata does not was deleted, and a crash came before its objects were queued for deletion.
+        self._unknown_topics = report.unknown_topics
+        wal = report.wal
+        logger.info(
+            "recovered the write-ahead log: %d segments, %d batches replayed, end %d, flushed %d%s",
+            wal.segments, wal.batches, wal.end_lsn, report.flushed_lsn,
+            "" if wal.torn_at_lsn is None else f", an unacknowledged tail cut off at {wal.torn_at_lsn}",
+        )  # fmt: skip
+        if not self.wal.start():
+            raise StartError(f"no room for a first log segment in {self.data_dir.wal}")
+
+    def _build_storage(self) -> None:
+        config, cluster = self.config, self.cluster
+        self.object_reader = ObjectReader(self.store.retrying, cluster.manifest.image, config.cache_bytes)
+        self.cold_reader = ColdReader(self.object_reader)
+        self.flusher = Flusher(
+            self.wal,
+            self.logs,
+            cluster.manifest,
+            self.store.plain,
+            cluster.keys,
+            cluster.claim,
+            self.clock,
+            broker_epoch=cluster.claim.epoch,
+            data_dir_id=self.data_dir.identity.data_dir_id,
+            settings=FlushSettings(
+                flush_bytes=config.flush_bytes,
+                flush_seconds=config.flush_seconds,
+                wal_bytes=config.wal_bytes,
+                plan=PlanLimits(pack_below_bytes=config.pack_below_bytes),
+            ),
+            on_stopped=self._flusher_stopped,
+        )
+        self.retention = Retention(
+            self.logs,
+            cluster.manifest,
+            self.store.retrying,
+            self.clock,
+            check_interval_ms=config.kafka["log.retention.check.interval.ms"],
+        )
+        drop_deleted_topics(
+            self.logs, self.retention, set(self._unknown_topics), config.kafka["log.segment.delete.delay.ms"]
+        )
+        self.flusher.start()
+        self.retention.start()
+
+    def _build_coordinator(self) -> None:
+        kafka = self.config.kafka
+        self.groups = GroupCoordinator(
+            GroupConfig(
+                offsets_topic_partitions=kafka["offsets.topic.num.partitions"],
+                initial_rebalance_delay_ms=kafka["group.initial.rebalance.delay.ms"],
+                session_timeout_min_ms=kafka["group.min.session.timeout.ms"],
+                session_timeout_max_ms=kafka["group.max.session.timeout.ms"],
+                group_size_max=min(kafka["group.max.size"], GROUP_SIZE_MAX),
+                offset_metadata_length_max=kafka["offset.metadata.max.bytes"],
+                offsets_retention_ms=kafka["offsets.retention.minutes"] * 60_000,
+                offsets_retention_check_interval_ms=kafka["offsets.retention.check.interval.ms"],
+            ),
+            self.clock,
+            open_logs=self._offsets_logs,
+            ensure_topic=lambda: self.cluster.topics.ensure_internal_topic(CONSUMER_OFFSETS),
+            topic_exists=lambda topic, index: self.logs.partition(topic, index) is not None,
+        )
+        self.logs.on_removed = self._topic_removed
+        self.groups.start()
+
+    def _offsets_logs(self) -> list[InternalLog] | None:
+        topic = self.logs.by_name.get(CONSUMER_OFFSETS)
+        if topic is None:
+            return None
+
+        def read_cold(partition: Any):
+            return lambda offset, upper, size: self.cold_reader.read(partition.log, offset, upper, size)
+
+        return [InternalLog(partition, read_cold(partition)) for partition in topic.partitions]
+
+    def _topic_removed(self, topic: TopicLog) -> None:
+        self.retention.topic_removed(topic)
+        self.groups.on_topic_deleted(topic.name)
+
+    def _build_wire(self, listening: socket.socket) -> None:
+        config = self.config
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="kbroker-worker")
+        context = Context(
+            config=config,
+            clock=self.clock,
+            logs=self.logs,
+            topics=self.cluster.topics,
+            groups=self.groups,
+            producer_ids=ProducerIds(self.cluster.topics),
+            cold_reader=self.cold_reader,
+            cluster_id=self.cluster.keys.cluster_id,
+            node_id=config.node_id,
+        )
+        options = WireOptions(
+            reactors=config.io_threads,
+            node_id=config.node_id,
+            frame_memory_bytes=max(16 * MIB, (config.memory_bytes - config.arena_bytes) // 4),
+            frame_bytes_max=config.kafka["socket.request.max.bytes"],
+            fetch_bytes_max=config.kafka["fetch.max.bytes"],
+            connections_max=config.kafka["max.connections"],
+            idle_ms=config.kafka["connections.max.idle.ms"],
+        )
+        dispatcher = Dispatcher(load_handlers(), context, self._workers)
+        self.wire = WireServer(
+            self.wal, self.logs, dispatcher, options, cold_reader=self.cold_reader, executor=self._workers
+        )
+        host, port = config.advertise or self.address
+        self.wire.listen(listening, AdvertisedListener(host, port or self.address[1]))
+        self.wire.start()
+
+    # -- end ---------------------------------------------------------------------------------------------------
+
+    def _superseded(self, error: Exception) -> None:
+        self._end(f"{error}; what was not flushed is kept in {self.data_dir.wal}")
+
+    def _flusher_stopped(self, error: Exception) -> None:
+        self._end(f"flushing stopped: {error}; the log is kept in {self.data_dir.wal}")
+
+    def _end(self, reason: str) -> None:
+        if self.fatal is None:
+            self.fatal = reason
+            logger.error("%s", reason)
+        self.stopping.set()
+
+    def wait(self) -> None:
+        """Returns when the broker is to stop: a signal, a lost claim, a failed log."""
+        while not self.stopping.wait(0.5):
+            if self.wal.failed:
+                self._end(f"the write-ahead log failed twice (errno {self.wal.last_errno}) and takes no more data")
+
+    def stop(self) -> int:
+        """Stops accepting, answers what is in flight, flushes, gives the cluster back. Returns the exit code."""
+        self.ready = False
+        self.wire.stop_accepting()
+        self.groups.stop()
+        if not self.wire.drain(DRAIN_SECONDS):
+            logger.warning("some connections were cut with requests in flight")
+        self.wire.stop()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self.cluster.topics.close()
+        self.retention.stop()
+        clean = self.fatal is None
+        if clean and not self.flusher.stop(flush=True, timeout=FINAL_FLUSH_SECONDS):
+            logger.error("not everything was flushed: it is kept in %s", self.data_dir.wal)
+            clean = False
+        if not clean:
+            self.flusher.stop(flush=False)
+        self.cold_reader.close()
+        self.wal.close()
+        if clean:
+            clean = self._release()
+        self.cluster.metadata_store.close()
+        self.store.plain.close()
+        self.data_dir.close()
+        return 0 if clean else 1
+
+    def _release(self) -> bool:
+        try:
+            self.cluster.claim.release(self.clock.now_ms())
+        except (StoreError, Superseded) as error:
+            logger.error("the cluster could not be released: %s", error)
+            return False
+        return True
+
+    # -- commands ----------------------------------------------------------------------------------------------
+
+    def flush(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The control command: returns when everything durable now is true in the bucket."""
+        if not self.flusher.flush(wait=True, timeout=FINAL_FLUSH_SECONDS):
+            raise RuntimeError(f"the flush did not complete: {self.flusher.metrics.last_error or 'timed out'}")
+        return {"flushed_lsn": self.flusher.flushed_lsn}
+
+
+def raise_file_limit() -> None:
+    """Raises the soft limit of open files to the hard one: each connection is a descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def run(config: BrokerConfig) -> int:
+    """Runs a broker until SIGTERM or SIGINT; returns the exit code. Raises StartError."""
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    raise_file_limit()
+    broker = Broker(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: broker.stopping.set())
+    broker.start()
+    signal.signal(signal.SIGUSR1, lambda *_: broker.flusher.flush(wait=False))
+    control = ControlServer(config.data_dir, {"flush": broker.flush})
+    http = None
+    if config.http_listen:
+        from kbroker.http_endpoint import HttpEndpoint
+        from kbroker.metrics import Metrics
+
+        http = HttpEndpoint(
+            config.http_listen, lambda: broker.fatal is None, lambda: broker.ready, Metrics(broker).render
+        )
+        http.start()
+    gc.collect()
+    gc.freeze()
+    host, port = broker.address
+    print(
+        f"kbroker ready: cluster {broker.cluster.keys.cluster_id}, epoch {broker.cluster.claim.epoch}, "
+        f"objects in {config.object_store}, listening on {host}:{port}",
+        flush=True,
+    )
+    broker.wait()
+    control.close()
+    code = broker.stop()
+    if http:
+        http.stop()
+    return code

@@ -1,0 +1,162 @@
+"""The coordinator's one thread: a queue of operations and a heap of timers.
+
+All coordinator state is touched only by the thread that runs the loop, so none of it has a lock. Tests run the
+loop by hand (`run_pending`) with a manual clock and no thread.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from kbroker.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[[], None]
+
+_COMPACT_ABOVE = 1_024  # cancelled timers kept in the heap before it is rebuilt without them
+_IDLE_WAIT_SECONDS = 3_600.0
+
+
+class Timer:
+    """One scheduled call. Owned by the loop thread."""
+
+    __slots__ = ("_loop", "callback", "deadline", "queued_deadline")
+
+    def __init__(self, loop: EventLoop, deadline: float, callback: Callback) -> None:
+        self._loop = loop
+        self.callback: Callback | None = callback
+        self.deadline = deadline  # monotonic seconds
+        self.queued_deadline = deadline  # where it lies in the heap; never later than `deadline`
+
+    @property
+    def active(self) -> bool:
+        """True until it fired or was cancelled."""
+        return self.callback is not None
+
+    def cancel(self) -> None:
+        """Makes it never fire (again)."""
+        if self.callback is not None:
+            self.callback = None
+            self._loop.note_cancelled()
+
+    def postpone(self, delay_seconds: float) -> bool:
+        """Moves the deadline to `delay_seconds` from now; False if it is not active or would move closer.
+
+        Only a number changes: a heartbeat must not cost a heap operation.
+        """
+        deadline = self._loop.monotonic() + delay_seconds
+        if self.callback is None or deadline < self.queued_deadline:
+            return False
+        self.deadline = deadline
+        return True
+
+
+class EventLoop:
+    """Runs posted callbacks in order, and timers when they are due."""
+
+    def __init__(self, clock: Clock, name: str = "group-coordinator") -> None:
+        self._clock = clock
+        self._name = name
+        self._queue: queue.SimpleQueue[Callback | None] = queue.SimpleQueue()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._sequence = itertools.count()
+        self._cancelled = 0
+        self._thread: threading.Thread | None = None
+
+    def monotonic(self) -> float:
+        """The loop's time, in seconds."""
+        return self._clock.monotonic()
+
+    def post(self, callback: Callback) -> None:
+        """Queues `callback` for the loop thread. May be called by any thread."""
+        self._queue.put(callback)
+
+    def call_later(self, delay_seconds: float, callback: Callback) -> Timer:
+        """Schedules `callback`. Loop thread only."""
+        timer = Timer(self, self.monotonic() + delay_seconds, callback)
+        self._push(timer)
+        return timer
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Runs what was posted before this call, then ends the thread. Timers are dropped."""
+        if self._thread is None:
+            self.run_pending()
+            return
+        self._queue.put(None)
+        self._thread.join()
+        self._thread = None
+
+    def run_pending(self) -> None:
+        """Runs everything posted or due now, also what that posts or makes due. For tests and for stop."""
+        while True:
+            try:
+                callback = self._queue.get_nowait()
+            except queue.Empty:
+                if not self._run_due_timer():
+                    return
+                continue
+            if callback is not None:
+                self._call(callback)
+
+    def note_cancelled(self) -> None:
+        """Called by a timer that was cancelled; drops dead timers when they are most of the heap."""
+        self._cancelled += 1
+        if self._cancelled > _COMPACT_ABOVE and self._cancelled * 2 > len(self._timers):
+            self._timers = [entry for entry in self._timers if entry[2].callback is not None]
+            heapq.heapify(self._timers)
+            self._cancelled = 0
+
+    def _run(self) -> None:
+        while True:
+            while self._run_due_timer():
+                pass
+            try:
+                callback = self._queue.get(timeout=self.seconds_to_next_timer())
+            except queue.Empty:
+                continue
+            if callback is None:
+                return
+            self._call(callback)
+
+    def seconds_to_next_timer(self) -> float:
+        """How long nothing is due, unless something is posted."""
+        if not self._timers:
+            return _IDLE_WAIT_SECONDS
+        return max(0.0, self._timers[0][0] - self.monotonic())
+
+    def _push(self, timer: Timer) -> None:
+        timer.queued_deadline = timer.deadline
+        heapq.heappush(self._timers, (timer.deadline, next(self._sequence), timer))
+
+    def _run_due_timer(self) -> bool:
+        """Runs one due timer, or puts a postponed one back. False if none is due."""
+        if not self._timers or self._timers[0][0] > self.monotonic():
+            return False
+        timer = heapq.heappop(self._timers)[2]
+        callback = timer.callback
+        if callback is None:
+            self._cancelled = max(0, self._cancelled - 1)
+        elif timer.deadline > self.monotonic():
+            self._push(timer)
+        else:
+            timer.callback = None
+            self._call(callback)
+        return True
+
+    def _call(self, callback: Callback) -> None:
+        try:
+            callback()
+        except Exception:
+            # One broken operation must not end the thread that serves every group.
+            logger.exception("coordinator operation failed")

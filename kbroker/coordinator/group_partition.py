@@ -1,0 +1,20 @@
+"""Which partition of `__consumer_offsets` holds a group (Kafka: abs(hash(group id)) % partitions)."""
+
+from __future__ import annotations
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: over UTF-16 code units, as a signed 32-bit integer."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for position in range(0, len(units), 2):
+        value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def group_partition(group_id: str, partition_count: int) -> int:
+    """The partition that holds the group. Kafka's abs maps the smallest integer to 0."""
+    value = java_hash(group_id)
+    return 0 if value == -(1 << 31) else abs(value) % partition_count

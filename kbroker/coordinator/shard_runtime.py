@@ -1,0 +1,447 @@
+"""Runs one shard: its log, its load, its order of operations. Knows no group semantics.
+
+    absent ──open──► loading ──loaded──► active ──append failed──► loading (again, from what is durable)
+
+Decisions are made on the state as of all appends so far (pending state); an answer waits until the records it rests on
+are durable. What cannot be appended for lack of space is tried again for a while, and later operations queue behind it.
+All methods run on the loop thread unless said otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.records import build_batch
+from kbroker.clock import Clock
+from kbroker.coordinator import shard_load, shard_snapshot
+from kbroker.coordinator.event_loop import EventLoop, Timer
+from kbroker.coordinator.group_config import GroupConfig
+from kbroker.coordinator.group_records import encode_record
+from kbroker.coordinator.group_shard import GroupShard
+from kbroker.coordinator.group_state import Record
+from kbroker.coordinator.result import Operation, Result, complete
+from kbroker.coordinator.shard_load import LogSize
+from kbroker.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.log.internal_log import InternalLog
+
+logger = logging.getLogger(__name__)
+
+_APPEND_RETRY_FIRST_MS = 2
+_APPEND_RETRY_LAST_MS = 100
+_LOAD_RETRY_FIRST_MS = 500
+_LOAD_RETRY_LAST_MS = 30_000
+_SNAPSHOT_RETRY_MS = 10_000
+
+# What clients are told when an append fails (Kafka's mapping for coordinators).
+_APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+
+class ShardState(Enum):
+    """Where a shard is between start and stop."""
+
+    ABSENT = "absent"  # the offsets topic does not exist: no group does
+    LOADING = "loading"
+    ACTIVE = "active"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class Request:
+    """One operation on a shard, and how to answer it."""
+
+    run: Callable[[GroupShard, Future], Result | None]
+    error_response: Callable[[ErrorCode], Any]
+    future: Future = field(default_factory=Future)
+    needs_topic: bool = False  # may write: the offsets topic is created first
+    is_read: bool = False  # its answer shows state, so it waits for the writes before it
+    waits_for_load: bool = False  # is kept while the shard loads, instead of being refused
+
+
+@dataclass(slots=True)
+class _Write:
+    """A decision on its way into the log."""
+
+    result: Result
+    request: Request | None
+    batches: deque[tuple[bytes, Sequence[Record]]]  # still to append
+    give_up_at: float = 0.0  # monotonic seconds
+    retry_ms: int = _APPEND_RETRY_FIRST_MS
+    on_append: Callable[[int, int, int], None] | None = None  # base offset, bytes, records
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An appended batch that is not durable yet, with what waits for it."""
+
+    write: _Write | None  # None unless the batch is the write's last
+    reads: list[tuple[Result, Request | None]] = field(default_factory=list)
+
+
+class ShardRuntime:
+    """One shard of the coordinator."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        clock: Clock,
+        config: GroupConfig,
+        executor: Executor,
+        new_shard: Callable[[], GroupShard],
+        topic_exists: Callable[[str, int], bool],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._config = config
+        self._executor = executor
+        self._new_shard = new_shard
+        self._topic_exists = topic_exists
+        self._log: InternalLog | None = None
+        self._epoch = 0  # grows with each load; callbacks of an earlier epoch are stale
+        self._load_retry_ms = _LOAD_RETRY_FIRST_MS
+        self._after_load: list[Request] = []
+        self._backlog: deque[Request] = deque()  # behind the blocked write
+        self._blocked: _Write | None = None
+        self._pending: deque[_Pending] = deque()
+        self._size = LogSize()
+        self._snapshot: shard_snapshot.Snapshot | None = None
+        self._snapshot_not_before = 0.0
+        self.state = ShardState.ABSENT
+        self.shard = new_shard()
+        self.shard.attach(self)
+
+    # -- operations ----------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Runs the request now, behind a blocked write, or answers why not."""
+        if self.state is ShardState.LOADING and request.waits_for_load:
+            self._after_load.append(request)
+        elif self.state is ShardState.LOADING:
+            _refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        elif self.state is ShardState.STOPPED:
+            _refuse(request, ErrorCode.NOT_COORDINATOR)
+        elif self._blocked is not None:
+            self._backlog.append(request)
+        else:
+            self._run(request)
+
+    def now_ms(self) -> int:
+        """Wall clock."""
+        return self._clock.now_ms()
+
+    def schedule(self, delay_ms: int, operation: Operation) -> Timer:
+        """Runs `operation` later as an operation of this shard; not if the shard was reloaded meanwhile."""
+        epoch = self._epoch
+
+        def due() -> None:
+            if epoch == self._epoch and self.state in (ShardState.ACTIVE, ShardState.ABSENT):
+                self.submit(Request(lambda shard, future: operation(), lambda error: None))
+
+        return self._loop.call_later(delay_ms / 1000, due)
+
+    def _run(self, request: Request) -> None:
+        try:
+            result = request.run(self.shard, request.future)
+        except KafkaError as error:
+            _refuse(request, error.code)
+            return
+        except Exception:
+            logger.exception("coordinator operation failed")
+            _refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+        if result is not None:
+            self._execute(result, request)
+
+    def _execute(self, result: Result, request: Request | None) -> None:
+        if result.records:
+            batches = deque(_batches(result.records, self.now_ms(), self._config.snapshot_batch_bytes))
+            self._write(_Write(result, request, batches))
+        elif request is not None and request.is_read and self._pending:
+            self._pending[-1].reads.append((result, request))
+        else:
+            self._finish(result, request, ErrorCode.NONE)
+
+    def _finish(self, result: Result, request: Request | None, error: ErrorCode) -> None:
+        """The records are durable, or (with an error) were not appended."""
+        if result.on_complete is not None:
+            following = result.on_complete(error)
+            if following is not None:
+                self._execute(following, None)
+        if request is None or result.response is None:
+            return
+        complete(request.future, request.error_response(error) if error else result.response)
+
+    # -- appends -------------------------------------------------------------------------------------------------
+
+    def _write(self, write: _Write) -> None:
+        assert self._log is not None, "a write before the topic exists"
+        if self._blocked is not None and self._blocked is not write:
+            # A consequence of an earlier write's completion: it takes its place in the queue.
+            self._backlog.append(Request(lambda shard, future: write.result, lambda error: None))
+            return
+        try:
+            while write.batches:
+                self._append_next(self._log, write)
+        except FastAppendWait:
+            self._wait_for_space(write)
+            return
+        except FastKafkaError as refused:
+            logger.error("%s: append refused: %s", self._log, refused)
+            self._give_up(write, ErrorCode(refused.code))
+            return
+        self._unblock(write)
+        self._snapshot_if_due()
+
+    def _append_next(self, log: InternalLog, write: _Write) -> None:
+        batch, records = write.batches[0]
+        pending = _Pending(write if len(write.batches) == 1 else None)
+        durable = partial(self._durable_any_thread, self._epoch, pending)
+        base_offset = log.append(batch, self.now_ms(), durable)
+        write.batches.popleft()
+        self._pending.append(pending)
+        for record in records:
+            self.shard.replay(record)
+        self._size.total_bytes += len(batch)
+        self._size.total_records += len(records)
+        if write.on_append is not None:
+            write.on_append(base_offset, len(batch), len(records))
+
+    def _wait_for_space(self, write: _Write) -> None:
+        now = self._loop.monotonic()
+        if self._blocked is None:
+            self._blocked = write
+            write.give_up_at = now + self._config.append_timeout_ms / 1000
+        elif now >= write.give_up_at:
+            self._give_up(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        epoch = self._epoch
+
+        def retry() -> None:
+            if epoch == self._epoch and self._blocked is write:
+                self._write(write)
+
+        self._loop.call_later(write.retry_ms / 1000, retry)
+        write.retry_ms = min(write.retry_ms * 2, _APPEND_RETRY_LAST_MS)
+
+    def _give_up(self, write: _Write, error: ErrorCode) -> None:
+        write.batches.clear()
+        unblocked = self._blocked is write
+        if unblocked:
+            self._blocked = None
+        self._finish(write.result, write.request, _client_error(error))
+        if unblocked:
+            self._run_backlog()
+
+    def _unblock(self, write: _Write) -> None:
+        if self._blocked is write:
+            self._blocked = None
+            self._run_backlog()
+
+    def _run_backlog(self) -> None:
+        while self._backlog and self._blocked is None:
+            self._run(self._backlog.popleft())
+
+    def _durable_any_thread(self, epoch: int, pending: _Pending, error: int) -> None:
+        self._loop.post(partial(self._durable, epoch, pending, error))
+
+    def _durable(self, epoch: int, pending: _Pending, error: int) -> None:
+        if epoch != self._epoch:
+            return
+        if error:
+            logger.error("%s: append failed with error %d; loading again what is durable", self._log, error)
+            self._unload(_client_error(ErrorCode(error)))
+            self._start_load()
+            return
+        first = self._pending.popleft()
+        assert first is pending, "appends became durable out of order"
+        if pending.write is not None:
+            self._finish(pending.write.result, pending.write.request, ErrorCode.NONE)
+        for read, reader in pending.reads:
+            self._finish(read, reader, ErrorCode.NONE)
+
+    # -- loading and unloading -----------------------------------------------------------------------------------
+
+    def open(self, log: InternalLog) -> None:
+        """Starts to load the shard from its log."""
+        self._log = log
+        self._start_load()
+
+    def _start_load(self) -> None:
+        assert self._log is not None
+        self.state = ShardState.LOADING
+        self._epoch += 1
+        if self._log.start_offset == self._log.next_offset:
+            self._loaded(self._epoch, self._new_shard(), LogSize())
+        else:
+            self._executor.submit(self._load, self._log, self._epoch)
+
+    def _load(self, log: InternalLog, epoch: int) -> None:
+        """Worker thread: builds a shard that nobody else sees yet."""
+        try:
+            shard = self._new_shard()
+            size = shard_load.replay_log(log, shard)
+            if shard_snapshot.is_due(size, self._config):
+                shard_load.measure_live(shard, size)
+        except Exception:
+            logger.exception("%s: loading failed, will be tried again", log)
+            self._loop.post(partial(self._load_failed, epoch))
+        else:
+            self._loop.post(partial(self._loaded, epoch, shard, size))
+
+    def _load_failed(self, epoch: int) -> None:
+        def retry() -> None:
+            if epoch == self._epoch and self.state is ShardState.LOADING:
+                self._start_load()
+
+        self._loop.call_later(self._load_retry_ms / 1000, retry)
+        self._load_retry_ms = min(self._load_retry_ms * 2, _LOAD_RETRY_LAST_MS)
+
+    def _loaded(self, epoch: int, shard: GroupShard, size: LogSize) -> None:
+        if epoch != self._epoch or self.state is not ShardState.LOADING:
+            return
+        self._load_retry_ms = _LOAD_RETRY_FIRST_MS
+        self.shard = shard
+        self._size = size
+        shard.attach(self)
+        self.state = ShardState.ACTIVE
+        waiting, self._after_load = self._after_load, []
+        self._execute(shard_load.activate(shard, self._topic_exists), None)
+        self._snapshot_if_due()
+        for request in waiting:
+            self.submit(request)
+
+    def _unload(self, error: ErrorCode) -> None:
+        """Drops all memory state; whoever waits gets `error`."""
+        self._epoch += 1
+        waiting = [answer[1] for pending in self._pending for answer in pending.reads]
+        waiting += [pending.write.request for pending in self._pending if pending.write is not None]
+        waiting += [self._blocked.request if self._blocked is not None else None, *self._backlog]
+        self._pending.clear()
+        self._backlog.clear()
+        self._blocked = None
+        self._snapshot = None
+        for request in waiting:
+            if request is not None:
+                _refuse(request, error)
+        shard_load.deactivate(self.shard, error)
+
+    def stop(self) -> None:
+        """Refuses everything from now on, and what is parked."""
+        self._unload(ErrorCode.NOT_COORDINATOR)
+        self.state = ShardState.STOPPED
+        for request in self._after_load:
+            _refuse(request, ErrorCode.NOT_COORDINATOR)
+        self._after_load.clear()
+
+    # -- snapshots -----------------------------------------------------------------------------------------------
+
+    def _snapshot_if_due(self) -> None:
+        if (
+            self._snapshot is None
+            and self._loop.monotonic() >= self._snapshot_not_before
+            and shard_snapshot.is_due(self._size, self._config)
+        ):
+            self._snapshot = shard_snapshot.Snapshot(self.shard, self._size)
+            self._loop.post(partial(self._snapshot_step, self._snapshot))
+
+    def _snapshot_step(self, snapshot: shard_snapshot.Snapshot) -> None:
+        """Writes one slice and comes back for the next; other operations run in between."""
+        if snapshot is not self._snapshot:
+            return
+        step = partial(self._snapshot_step, snapshot)
+        if self._blocked is not None:
+            self._loop.call_later(_APPEND_RETRY_LAST_MS / 1000, step)
+            return
+        records = snapshot.next_slice()
+        if not records:
+            self._finish_snapshot(snapshot)
+            return
+        batches = deque(_batches(records, self.now_ms(), self._config.snapshot_batch_bytes))
+        result = Result(records, on_complete=partial(self._slice_done, snapshot))
+        self._write(_Write(result, None, batches, on_append=snapshot.note_append))
+        self._loop.post(step)
+
+    def _slice_done(self, snapshot: shard_snapshot.Snapshot, error: ErrorCode) -> None:
+        if error:
+            self._drop_snapshot(snapshot)
+
+    def _drop_snapshot(self, snapshot: shard_snapshot.Snapshot) -> None:
+        if self._snapshot is snapshot:
+            self._snapshot = None
+            self._snapshot_not_before = self._loop.monotonic() + _SNAPSHOT_RETRY_MS / 1000
+
+    def _finish_snapshot(self, snapshot: shard_snapshot.Snapshot) -> None:
+        assert self._log is not None
+        if snapshot.start_offset is None:  # nothing is live
+            snapshot.start_offset = self._log.next_offset
+        advance = Result(on_complete=partial(self._advance_start, self._log, snapshot))
+        if self._pending:
+            self._pending[-1].reads.append((advance, None))
+        else:
+            self._finish(advance, None, ErrorCode.NONE)
+
+    def _advance_start(
+        self, log: InternalLog, snapshot: shard_snapshot.Snapshot, error: ErrorCode
+    ) -> None:
+        offset = snapshot.start_offset
+        assert offset is not None
+
+        def advance() -> None:
+            try:
+                log.advance_start(offset)
+            except Exception:
+                logger.exception("%s: could not raise the log start to %d", log, offset)
+                self._loop.post(partial(self._drop_snapshot, snapshot))
+            else:
+                self._loop.post(partial(self._log_shortened, snapshot))
+
+        self._executor.submit(advance)
+
+    def _log_shortened(self, snapshot: shard_snapshot.Snapshot) -> None:
+        if snapshot is self._snapshot:
+            snapshot.shorten(self._size)
+            self._snapshot = None
+
+
+def _refuse(request: Request, error: ErrorCode) -> None:
+    complete(request.future, request.error_response(error))
+
+
+def _client_error(error: ErrorCode) -> ErrorCode:
+    """What clients are told for an append that failed with `error`."""
+    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return _APPEND_ERRORS.get(error, error)
+
+
+def _batches(
+    records: Sequence[Record], now_ms: int, max_bytes: int
+) -> Iterator[tuple[bytes, Sequence[Record]]]:
+    """The records as one record batch, or several where they exceed `max_bytes`."""
+    encoded: list[tuple[bytes, bytes | None, int, None]] = []
+    size = first = 0
+    for position, record in enumerate(records):
+        key, value = encode_record(record)
+        length = len(key) + len(value or b"")
+        if encoded and size + length > max_bytes:
+            yield build_batch(encoded), records[first:position]
+            encoded, size, first = [], 0, position
+        encoded.append((key, value, now_ms, None))
+        size += length
+    yield build_batch(encoded), records[first:]

@@ -1,0 +1,121 @@
+"""The data directory: who holds it, and which cluster it belongs to.
+
+    kbroker.lock    held with flock while a broker runs
+    identity.json   {"version": 1, "data_dir_id": ..., "cluster_id": ..., "epoch": last epoch it ran with}
+    wal/            write-ahead log          metadata.db   copy of the metadata log
+    control.sock    commands to the running broker
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbroker.errors import StartError
+
+VERSION = 1
+
+
+@dataclass(slots=True)
+class Identity:
+    """What a data directory remembers between starts."""
+
+    data_dir_id: str
+    cluster_id: str | None = None
+    epoch: int = 0
+
+
+class DataDir:
+    """An open, locked data directory. Raises StartError when it cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock_fd = -1
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = os.open(path / "kbroker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StartError(f"cannot use the data directory {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._lock_fd, 32, 0).decode(errors="replace").strip()
+            os.close(self._lock_fd)
+            raise StartError(f"a broker (pid {holder or 'unknown'}) already runs on {path}") from None
+        os.ftruncate(self._lock_fd, 0)
+        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+        self.identity = self._read_identity()
+
+    @property
+    def wal(self) -> Path:
+        return self.path / "wal"
+
+    @property
+    def metadata_db(self) -> Path:
+        return self.path / "metadata.db"
+
+    def _read_identity(self) -> Identity:
+        path = self.path / "identity.json"
+        try:
+            content = json.loads(path.read_text())
+            version = content["version"]
+            if version != VERSION:
+                raise StartError(f"{path} has version {version}; this kbroker understands version {VERSION}")
+            return Identity(str(content["data_dir_id"]), content["cluster_id"], int(content["epoch"]))
+        except FileNotFoundError:
+            if self.wal.is_dir() and any(self.wal.iterdir()):
+                raise StartError(
+                    f"{path} is missing but {self.wal} holds a log: restore the file, or move the log away"
+                ) from None
+            return Identity(uuid.uuid4().hex)
+        except OSError as error:
+            raise StartError(f"cannot read {path}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError):
+            raise StartError(f"{path} is damaged: restore it, or move the data directory away") from None
+
+    def save(self, identity: Identity) -> None:
+        """Replaces the identity file: written, synced, renamed. Raises StartError."""
+        path = self.path / "identity.json"
+        temporary = path.with_suffix(".tmp")
+        content = {
+            "version": VERSION,
+            "data_dir_id": identity.data_dir_id,
+            "cluster_id": identity.cluster_id,
+            "epoch": identity.epoch,
+        }
+        try:
+            with open(temporary, "w") as file:
+                json.dump(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(directory)
+            os.close(directory)
+        except OSError as error:
+            raise StartError(f"cannot write {path}: {error.strerror}") from None
+        self.identity = identity
+
+    def close(self) -> None:
+        """Gives the lock back."""
+        if self._lock_fd >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._lock_fd, 0)
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+def check_usable(path: Path) -> None:
+    """StartError if the directory could not be made or written; makes nothing."""
+    existing = path
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise StartError(f"cannot use the data directory {path}: {existing} is not a directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise StartError(f"cannot use the data directory {path}: {existing} is not writable")

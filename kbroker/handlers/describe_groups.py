@@ -1,0 +1,43 @@
+"""DescribeGroups (key 15), versions 0-6, classic groups.
+
+Behaviour: metadata and assignments are shown of Stable groups only. Without access control all operations are allowed.
+Per version: 0-5 an unknown group is Dead, without an error; 1 throttle; 3 authorized operations; 4 static members;
+5 flexible; 6 GROUP_ID_NOT_FOUND and an error message.
+Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from kbroker.errors import ErrorCode
+from kbroker.handlers.authorized_operations import DELETE, DESCRIBE, READ
+from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.later import all_of, later
+from kbroker.protocol.apis.k15_describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+_NOT_FOUND_MIN_VERSION = 6
+_GROUP_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
+
+
+def handle(
+    context: Context, info: RequestInfo, request: DescribeGroupsRequest
+) -> Future[DescribeGroupsResponse]:
+    """Describes groups."""
+
+    def answer(groups: list[DescribedGroup]) -> DescribeGroupsResponse:
+        for group in groups:
+            if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND and info.api_version < _NOT_FOUND_MIN_VERSION:
+                group.error_code = ErrorCode.NONE
+            if request.include_authorized_operations and not group.error_code:
+                group.authorized_operations = _GROUP_OPERATIONS
+        return DescribeGroupsResponse(groups=groups)
+
+    return later(all_of([context.groups.describe_group(group_id) for group_id in request.groups]), answer)
+
+
+HANDLER = Handler(15, 0, 6, handle, inline=True)

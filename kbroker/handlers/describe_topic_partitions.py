@@ -1,0 +1,94 @@
+"""DescribeTopicPartitions (key 75), version 0: topics in name order, in pages (KIP-966).
+
+Behaviour:
+- No topics named: all. The answer starts at the cursor (topic name and partition) and ends after
+  min(response_partition_limit, 2000) partitions, at least one; next_cursor says where to go on, null at the end.
+- Unknown topic: UNKNOWN_TOPIC_OR_PARTITION (3); an illegal name: INVALID_TOPIC (17). Nothing is created.
+- Eligible leader replicas and last known ones are empty lists, not null: null crashes Java's admin client.
+- A cursor with a negative partition means the first one (the response has no place for an error).
+"""
+
+from __future__ import annotations
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.handlers.authorized_operations import TOPIC_OPERATIONS
+from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.metadata import leader_epochs
+from kbroker.metadata.image import TopicImage
+from kbroker.metadata.topic_rules import check_name
+from kbroker.protocol.apis.k75_describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+PARTITION_LIMIT_MAX = 2_000  # max.request.partition.size.limit
+
+
+def handle(
+    context: Context, info: RequestInfo, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """One page."""
+    image = context.topics.image
+    names = sorted({topic.name for topic in request.topics} if request.topics else image.by_name)
+    cursor = request.cursor
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+    room = max(1, min(request.response_partition_limit, PARTITION_LIMIT_MAX))
+    answer = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
+    for name in names:
+        first = max(0, cursor.partition_index) if cursor is not None and cursor.topic_name == name else 0
+        topic = image.by_name.get(name)
+        if topic is None:
+            answer.topics.append(_unknown(name))
+            continue
+        if room == 0:
+            answer.next_cursor = Cursor(topic_name=name, partition_index=first)
+            break
+        end = min(topic.partitions, first + room)
+        answer.topics.append(_topic(context, topic, first, end))
+        room -= max(0, end - first)
+        if end < topic.partitions:
+            answer.next_cursor = Cursor(topic_name=name, partition_index=end)
+            break
+    return answer
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        check_name(name)
+    except KafkaError as error:
+        code = error.code
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, partitions=[])
+
+
+def _topic(context: Context, topic: TopicImage, first: int, end: int) -> DescribeTopicPartitionsResponseTopic:
+    nodes = [context.node_id]
+    epochs = leader_epochs(context, topic)
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                error_code=ErrorCode.NONE if epochs[index] >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=context.node_id if epochs[index] >= 0 else -1,
+                leader_epoch=epochs[index],
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=[],
+            )
+            for index in range(first, end)
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+HANDLER = Handler(75, 0, 0, handle)

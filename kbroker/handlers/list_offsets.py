@@ -1,0 +1,159 @@
+"""ListOffsets (key 2), versions 1-11: offsets by timestamp, over everything the partition holds.
+
+Behaviour, by the timestamp asked for:
+- -1 latest: high watermark, or last stable offset for read_committed; timestamp -1.
+- -2 earliest, and -4 earliest local (v8): log start offset. kbroker has no tiers in Kafka's sense: the local disk only
+  holds the write-ahead log, so that local and whole log are the same, as in a Kafka without tiered storage.
+- -3 max timestamp (v7): the first record that holds the highest timestamp, with that timestamp.
+- -5 latest tiered (v9), -6 earliest pending upload (v11): -1, as without tiered storage.
+- from 0 up: the first record with that timestamp or a later one, with its own timestamp.
+- No match, or a match at or above the high watermark or last stable offset: -1 and -1, no error.
+
+The first five are answered from memory, inline. A look-up by timestamp reads the WAL's part inline; where objects hold
+data that the WAL no longer has they are read on the cold pool, and the earliest match wins.
+
+Errors: unknown partition 3, offline 6, client's leader epoch older 74 or newer 75, the same partition twice 42, a
+sentinel above the request's version 35, data that cannot be read 56.
+
+Versions: v2 isolation level. v4 leader epochs. v6 flexible. v10 time-out (a look-up has its own).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from concurrent.futures import Future
+from typing import Any
+
+from kbroker.errors import CorruptionError, ErrorCode, KafkaError
+from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.later import all_of, later
+from kbroker.handlers.leadership import led_partition
+from kbroker.handlers.timestamp_lookup import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
+from kbroker.protocol.apis.k02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kbroker.storage.object_store import StoreError
+
+logger = logging.getLogger(__name__)
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+READ_COMMITTED = 1
+
+
+def handle(
+    context: Context, info: RequestInfo, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Future[ListOffsetsResponse]:
+    """Answers at once unless a look-up must read objects."""
+    repeated = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+    read_committed = request.isolation_level == READ_COMMITTED
+    pending: list[Future[None]] = []
+    response = ListOffsetsResponse(topics=[])
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+            answers.append(answer)
+            try:
+                if repeated[topic.name, asked.partition_index] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST)
+                check_sentinel(asked.timestamp, info.api_version)
+                partition = led_partition(context, topic.name, asked.partition_index, asked.current_leader_epoch)
+                lookup = _answer(context, partition, asked, read_committed, answer)
+            except KafkaError as error:
+                answer.error_code = error.code
+                continue
+            except (OSError, CorruptionError) as error:
+                logger.warning("timestamp look-up in %s-%d failed: %s", topic.name, asked.partition_index, error)
+                answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                continue
+            if lookup is not None:
+                pending.append(lookup)
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return later(all_of(pending), lambda _: response) if pending else response
+
+
+def check_sentinel(timestamp: int, api_version: int) -> None:
+    """Raises KafkaError UNSUPPORTED_VERSION for a negative timestamp that this version does not have."""
+    if timestamp < EARLIEST and api_version < SINCE_VERSION.get(timestamp, api_version + 1):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _answer(
+    context: Context,
+    partition: Any,
+    asked: ListOffsetsPartition,
+    read_committed: bool,
+    answer: ListOffsetsPartitionResponse,
+) -> Future[None] | None:
+    """Fills `answer` now (None), or when the returned future completes."""
+    timestamp = asked.timestamp
+    if timestamp == LATEST:
+        answer.offset = _upper_bound(partition, read_committed)
+        answer.leader_epoch = partition.leader_epoch
+        return None
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = partition.log_start_offset
+        answer.leader_epoch = _epoch_of(partition, answer.offset)
+        return None
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return None  # -1 and -1, as the message's defaults say
+    if timestamp == MAX_TIMESTAMP:
+        found = max_timestamp(context, partition)
+    else:
+        found = offset_for_timestamp(context, partition, timestamp)
+    if not isinstance(found, Future):
+        _place(partition, found, read_committed, answer)
+        return None
+    return _place_later(found, partition, read_committed, answer)
+
+
+def _upper_bound(partition: Any, read_committed: bool) -> int:
+    offset: int = partition.last_stable_offset() if read_committed else partition.high_watermark()
+    return offset
+
+
+def _epoch_of(partition: Any, offset: int) -> int:
+    epoch: int = partition.log.epochs.epoch_at(offset)
+    return epoch
+
+
+def _place(
+    partition: Any, found: OffsetAndTimestamp | None, read_committed: bool, answer: ListOffsetsPartitionResponse
+) -> None:
+    if found is not None and found[0] < _upper_bound(partition, read_committed):
+        answer.offset, answer.timestamp = found
+        answer.leader_epoch = _epoch_of(partition, answer.offset)
+
+
+def _place_later(
+    lookup: Future[OffsetAndTimestamp | None],
+    partition: Any,
+    read_committed: bool,
+    answer: ListOffsetsPartitionResponse,
+) -> Future[None]:
+    """A look-up that fails is an error of its partition, not of the request, and not "no match"."""
+    placed: Future[None] = Future()
+
+    def on_done(done: Future[OffsetAndTimestamp | None]) -> None:
+        try:
+            _place(partition, done.result(), read_committed, answer)
+        except (StoreError, OSError, CorruptionError) as error:
+            logger.warning("timestamp look-up in %s-%d failed: %s", partition.topic, partition.index, error)
+            answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        except BaseException:
+            logger.exception("timestamp look-up in %s-%d failed", partition.topic, partition.index)
+            answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+        placed.set_result(None)
+
+    lookup.add_done_callback(on_done)
+    return placed
+
+
+HANDLER = Handler(2, 1, 11, handle, inline=True)

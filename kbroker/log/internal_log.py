@@ -1,0 +1,68 @@
+"""One partition of an internal topic as its coordinator uses it: append, read everything, raise the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kbroker._fast.records import iter_batches
+from kbroker.errors import CorruptionError
+from kbroker.limits import MIB
+
+if TYPE_CHECKING:
+    from kbroker._fast.partition import Partition
+
+_READ_BYTES = 4 * MIB
+
+# (offset, upper, max bytes) -> buffers of whole batches from the object store. Blocks; raises StoreError.
+ReadCold = Callable[[int, int, int], Sequence[bytes | memoryview]]
+
+
+class InternalLog:
+    """A thin view of a Partition. Methods may be called by any thread; `read_all` may block."""
+
+    def __init__(self, partition: Partition, read_cold: ReadCold) -> None:
+        self._partition = partition
+        self._read_cold = read_cold
+
+    def __str__(self) -> str:
+        return f"{self._partition.topic}-{self._partition.index}"
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that is still part of the log."""
+        return self._partition.log_start_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next append; what is not durable yet lies below it."""
+        return self._partition.next_offset
+
+    def append(self, batch: bytes, now_ms: int, on_durable: Callable[[int], None]) -> int:
+        """Appends one batch and returns its base offset.
+
+        `on_durable(error)` is called once, on another thread, with 0 or a Kafka error code. Raises FastAppendWait if
+        there is no space at the moment, FastKafkaError if the batch is refused; nothing is appended then.
+        """
+        base_offset, _ = self._partition.append_bytes(batch, now_ms, on_durable)
+        return base_offset
+
+    def read_all(self) -> Iterator[memoryview]:
+        """All durable batches from the log start, in offset order; the first may begin below the log start."""
+        offset, upper = self.start_offset, self._partition.high_watermark()
+        while offset < upper:
+            hot = self._partition.read_bytes(offset, upper, _READ_BYTES)
+            buffers = self._read_cold(offset, upper, _READ_BYTES) if hot is None else [hot]
+            reached = offset
+            for buffer in buffers:
+                for header, batch in iter_batches(buffer, check_crc=True):
+                    if header.next_offset > reached:
+                        yield batch
+                        reached = header.next_offset
+            if reached == offset:
+                raise CorruptionError(f"{self}: no data at offset {offset}, below the high watermark {upper}")
+            offset = reached
+
+    def advance_start(self, offset: int) -> None:
+        """Gives up everything below `offset`, which must be durable. A crash before it took effect is harmless."""
+        self._partition.log.raise_log_start(offset)

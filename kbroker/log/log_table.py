@@ -1,0 +1,206 @@
+"""Every topic and partition of this broker: the table that requests look into.
+
+The two dictionaries live as long as the table: the I/O threads hold them and look up without a lock (one look-up is
+atomic under the GIL); who walks through one takes a copy of its values first.
+What a topic has in objects comes from the manifest, so adding a topic at start and creating one are the same step: a
+new topic simply has nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kbroker._fast.partition import Partition, TopicRules
+from kbroker.log.leader_epochs import LeaderEpochs
+from kbroker.log.partition_log import PartitionLog
+from kbroker.storage.manifest_image import ManifestImage
+
+logger = logging.getLogger(__name__)
+
+OFFLINE_EPOCH = -1
+
+
+class TopicLog:
+    """One topic: its partitions, its configs, and the rules that the hot path reads.
+
+    `partitions` is replaced as a whole when some are added. Only LogTable changes a TopicLog.
+    """
+
+    __slots__ = ("config", "internal", "name", "partitions", "rules", "topic_id")
+
+    def __init__(
+        self, name: str, topic_id: bytes, internal: bool, config: Any, rules: TopicRules, partitions: list[Partition]
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.internal = internal
+        self.config = config
+        self.rules = rules
+        self.partitions = partitions
+
+
+class LogTable:
+    """Topics by name and by id. Lock: `_lock` serialises changes; look-ups take none.
+
+    It is a topic listener (on_created and so on, as metadata.topics calls them). `on_removed` is told of a topic
+    that was deleted, after it left the table; `on_log_start` of a partition whose log start was moved by a client.
+    """
+
+    def __init__(self, wal: Any, image: ManifestImage, leader_epoch: int) -> None:
+        self.by_name: dict[str, TopicLog] = {}
+        self.by_id: dict[bytes, TopicLog] = {}
+        self.image = image
+        self.leader_epoch = leader_epoch
+        self.on_removed: Callable[[TopicLog], None] | None = None
+        self.on_log_start: Callable[[PartitionLog], None] | None = None
+        self._wal = wal
+        self._lock = threading.Lock()
+        self._leading = False  # until the WAL has been replayed
+        self._ordinals = itertools.count()  # never used twice: an old hint in a WAL entry can mislead nobody
+
+    # -- look-ups ----------------------------------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """A partition by name; None when there is no such partition."""
+        topic_log = self.by_name.get(topic)
+        return _at(topic_log, index)
+
+    def partition_by_id(self, topic_id: bytes, index: int) -> Partition | None:
+        """A partition by topic id; None when there is no such partition."""
+        return _at(self.by_id.get(topic_id), index)
+
+    def all_partitions(self) -> list[Partition]:
+        """All partitions there are now."""
+        return [partition for topic_log in list(self.by_id.values()) for partition in topic_log.partitions]
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    def add_topic(
+        self, name: str, topic_id: bytes, partition_count: int, config: Any, internal: bool = False
+    ) -> TopicLog:
+        """Adds a topic with what the manifest has of it. Adding one that is there already changes nothing."""
+        with self._lock:
+            existing = self.by_id.get(topic_id)
+            if existing is not None:
+                return existing
+            if name in self.by_name:
+                raise ValueError(f"topic {name} is in the table with another id")
+            topic_log = TopicLog(name, topic_id, internal, config, topic_rules(config, internal), [])
+            topic_log.partitions = [self._partition(topic_log, index) for index in range(partition_count)]
+            self.by_id[topic_id] = topic_log
+            self.by_name[name] = topic_log
+            return topic_log
+
+    def add_partitions(self, topic_id: bytes, partition_count: int) -> None:
+        """Raises the number of partitions of a topic; a lower number changes nothing."""
+        with self._lock:
+            topic_log = self.by_id[topic_id]
+            added = range(len(topic_log.partitions), partition_count)
+            topic_log.partitions = [*topic_log.partitions, *(self._partition(topic_log, index) for index in added)]
+
+    def remove_topic(self, topic_id: bytes) -> TopicLog | None:
+        """Takes a topic out: its partitions refuse appends from now on, and its waiting fetches wake up."""
+        with self._lock:
+            topic_log = self.by_id.get(topic_id)
+            if topic_log is None:
+                return None
+            del self.by_name[topic_log.name]
+            del self.by_id[topic_id]
+            for partition in topic_log.partitions:
+                partition.leader_epoch = OFFLINE_EPOCH
+                partition.release()
+        if self.on_removed is not None:
+            self.on_removed(topic_log)
+        return topic_log
+
+    def set_config(self, topic_id: bytes, config: Any) -> None:
+        """Gives a topic other configs, at once."""
+        with self._lock:
+            topic_log = self.by_id.get(topic_id)
+            if topic_log is None:
+                return
+            topic_log.config = config
+            topic_log.rules = topic_rules(config, topic_log.internal)
+            for partition in topic_log.partitions:
+                partition.rules = topic_log.rules
+
+    def _partition(self, topic_log: TopicLog, index: int) -> Partition:
+        state = self.image.partition(topic_log.topic_id, index)
+        log_start_offset = state.log_start_offset if state is not None else 0
+        partition = Partition(
+            self._wal,
+            topic_log.name,
+            topic_log.topic_id,
+            index,
+            next(self._ordinals),
+            self.leader_epoch,
+            log_start_offset=log_start_offset,
+            next_offset=state.end_offset if state is not None else 0,
+        )
+        partition.rules = topic_log.rules
+        epochs = LeaderEpochs(state.leader_epochs if state is not None else ())
+        partition.log = PartitionLog(partition, self.image, epochs, self._log_start_moved)
+        if state is not None and state.producers:
+            partition.restore_producers([(*entry[:5], list(entry[5])) for entry in state.producers.values()])
+        if self._leading:
+            epochs.assign(self.leader_epoch, partition.next_offset)
+        return partition
+
+    def begin_leading(self) -> None:
+        """The WAL has been replayed: this broker's leader epoch begins, in every partition, at its log end offset."""
+        with self._lock:
+            self._leading = True
+            for partition in self.all_partitions():
+                log = partition.log
+                if partition.next_offset < partition.log_start_offset:
+                    # DeleteRecords had passed what was flushed, and the WAL is gone with the rest.
+                    partition.set_next_offset(partition.log_start_offset)
+                for epoch, start_offset in partition.replayed_epochs:
+                    log.epochs.assign(epoch, start_offset)
+                log.epochs.assign(self.leader_epoch, partition.next_offset)
+                log.epochs.trim_start(partition.log_start_offset)
+
+    def _log_start_moved(self, log: PartitionLog) -> None:
+        if self.on_log_start is not None:
+            self.on_log_start(log)
+
+    # -- topic listener ----------------------------------------------------------------------------------------
+
+    def on_created(self, topic: Any, config: Any) -> None:
+        """A topic exists (metadata.topics.TopicListener)."""
+        self.add_topic(topic.name, topic.topic_id, topic.partitions, config, topic.internal)
+
+    def on_deleted(self, topic: Any) -> None:
+        """A topic is gone."""
+        self.remove_topic(topic.topic_id)
+
+    def on_partitions_added(self, topic: Any, config: Any, previous: int) -> None:
+        """A topic has more partitions."""
+        self.add_partitions(topic.topic_id, topic.partitions)
+
+    def on_config(self, topic: Any, config: Any) -> None:
+        """A topic has other configs."""
+        self.set_config(topic.topic_id, config)
+
+
+def topic_rules(config: Any, internal: bool) -> TopicRules:
+    """The part of a topic's configs (topic_config.TopicConfig) that the hot path reads."""
+    return TopicRules(
+        max_message_bytes=config.max_message_bytes,
+        timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+        timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+        compacted=config.compacted,
+        log_append_time=config.log_append_time,
+        delete_enabled=config.delete_enabled,
+        internal=internal,
+    )
+
+
+def _at(topic_log: TopicLog | None, index: int) -> Partition | None:
+    if topic_log is None or not 0 <= index < len(topic_log.partitions):
+        return None
+    return topic_log.partitions[index]

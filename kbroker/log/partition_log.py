@@ -1,0 +1,90 @@
+"""The Python side of one partition: leader epochs, what is in objects, and moving the log start offset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.leader_epochs import LeaderEpochs
+from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.partition_state import AbortedTransaction, ObjectRef, PartitionState
+
+
+class PartitionLog:
+    """Hangs at Partition.log. Any thread may read; only the retention thread and DeleteRecords move the log start.
+
+    `partition` is the hot state (kbroker._fast.partition.Partition). What is in objects is read from the manifest's
+    image at each call, so it is never behind a flush.
+    """
+
+    __slots__ = ("_image", "_on_log_start", "epochs", "partition")
+
+    def __init__(
+        self,
+        partition: Any,
+        image: ManifestImage,
+        epochs: LeaderEpochs,
+        on_log_start: Callable[[PartitionLog], None] | None = None,
+    ) -> None:
+        self.partition = partition
+        self.epochs = epochs
+        self._image = image
+        self._on_log_start = on_log_start
+
+    @property
+    def state(self) -> PartitionState | None:
+        """What the manifest says of the partition; None before its first flush."""
+        return self._image.partition(self.partition.topic_id, self.partition.index)
+
+    @property
+    def flushed_end(self) -> int:
+        """Offset after the last record that is in an object."""
+        state = self.state
+        return state.end_offset if state is not None else 0
+
+    @property
+    def aborted_transactions(self) -> tuple[AbortedTransaction, ...]:
+        """Aborted transactions below the flushed end."""
+        state = self.state
+        return state.aborted if state is not None else ()
+
+    def find(self, offset: int) -> ObjectRef | None:
+        """The object that holds `offset`, or the first one above it."""
+        return self._image.find(self.partition.topic_id, self.partition.index, offset)
+
+    def objects_from(self, offset: int) -> Iterator[ObjectRef]:
+        """Objects from the one that holds `offset` on."""
+        return self._image.objects_from(self.partition.topic_id, self.partition.index, offset)
+
+    def end_offset_for(self, epoch: int, log_end_offset: int | None = None) -> tuple[int, int]:
+        """(epoch, end offset) for OffsetForLeaderEpoch and truncation checks; (-1, -1) when not known."""
+        leo = self.partition.next_offset if log_end_offset is None else log_end_offset
+        return self.epochs.end_offset_for(epoch, leo)
+
+    def raise_log_start(self, offset: int) -> int:
+        """Moves the log start offset up to `offset`, never down; returns where it is now."""
+        if offset > self.partition.log_start_offset:
+            self.partition.log_start_offset = offset
+            self.epochs.trim_start(offset)
+        return self.partition.log_start_offset
+
+    def delete_records(self, offset: int) -> int:
+        """DeleteRecords (KIP-107): returns the new log start offset; -1 means the high watermark.
+
+        In effect at once; in the manifest with the next flush or retention pass, as Kafka's checkpoint of log starts.
+        Raises KafkaError: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, INVALID_TOPIC_EXCEPTION.
+        """
+        if self.partition.rules.internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")
+        if not self.partition.rules.delete_enabled:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "cleanup.policy has no delete")
+        high_watermark = self.partition.high_watermark()
+        target = high_watermark if offset == -1 else offset
+        if not 0 <= target <= high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        before = self.partition.log_start_offset
+        log_start_offset = self.raise_log_start(target)
+        if log_start_offset > before and self._on_log_start is not None:
+            self._on_log_start(self)
+        return log_start_offset

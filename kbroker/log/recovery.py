@@ -1,0 +1,69 @@
+"""Start of the log: partitions as the manifest has them, then what the WAL has beyond.
+
+Order: metadata names the topics (LogTable.add_topic builds each partition from the manifest), the WAL is replayed on
+top, then this broker's leader epoch begins. Nothing is deleted here, and nothing that cannot be read is taken for empty.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from kbroker._fast.wal import Wal
+from kbroker.errors import CorruptionError, StartError
+from kbroker.log.log_table import LogTable
+from kbroker.log.retention import Retention
+from kbroker.storage.wal_recovery import RecoveryReport, recover
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LogRecoveryReport:
+    """What a start found. `unknown_topics`: the manifest has objects of these topic ids, and metadata no topic."""
+
+    wal: RecoveryReport
+    flushed_lsn: int = 0
+    partitions: int = 0
+    flushed_offsets: int = 0
+    unknown_topics: list[bytes] = field(default_factory=list)
+
+
+def recover_log(table: LogTable, wal: Wal, data_dir_id: str) -> LogRecoveryReport:
+    """Replays the WAL into the table's partitions and makes this broker their leader; the WAL is then ready to start.
+
+    All topics must be in the table. Entries that this data directory is known to have flushed are only indexed, as a
+    cache. Raises StartError: the WAL is damaged, or does not follow on what is in objects.
+    """
+    image = table.image
+    flushed_lsn = image.wal_flushed_lsn(data_dir_id) or 0
+    try:
+        report = recover(wal, table.partition_by_id, flushed_lsn)
+    except CorruptionError as error:
+        raise StartError(f"the write-ahead log cannot be replayed: {error}") from error
+    try:
+        table.begin_leading()
+    except ValueError as error:
+        raise StartError(f"the write-ahead log does not fit what is in objects: {error}") from error
+    result = LogRecoveryReport(wal=report, flushed_lsn=flushed_lsn)
+    for state in image.states():
+        result.partitions += 1
+        result.flushed_offsets += state.end_offset - state.log_start_offset
+    result.unknown_topics = [topic_id for topic_id in image.partitions if topic_id not in table.by_id]
+    if result.unknown_topics:
+        logger.warning(
+            "objects of %d topics that metadata does not know: %s; they stay in the bucket",
+            len(result.unknown_topics),
+            ", ".join(topic_id.hex() for topic_id in result.unknown_topics[:10]),
+        )
+    return result
+
+
+def drop_deleted_topics(table: LogTable, retention: Retention, deleted_topic_ids: set[bytes], grace_ms: int) -> int:
+    """Queues the objects of topics that metadata records say were deleted, where a crash came before that was done."""
+    dropped = [topic_id for topic_id in table.image.partitions if topic_id in deleted_topic_ids]
+    for topic_id in dropped:
+        if topic_id in table.by_id:
+            raise StartError(f"topic id {topic_id.hex()} is both deleted and in use")
+        retention.drop_topic(topic_id, grace_ms)
+    return len(dropped)

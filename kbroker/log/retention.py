@@ -1,0 +1,227 @@
+"""Retention: old objects leave the log, deleted topics leave the bucket.
+
+Kafka's rules with objects in the place of segments: oldest first, stopping at the first that stays; time and size only
+where cleanup.policy has delete; what lies below the log start goes under every policy. The log start moves in the
+manifest first, then for readers, and the bytes go last: keys wait in the manifest's delete queue for
+file.delete.delay.ms, a pack until nothing in it is live. Only what is in objects can expire, so a log may be larger by
+what is not flushed yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.errors import CorruptionError
+from kbroker.log.log_table import LogTable, TopicLog
+from kbroker.storage.manifest import Manifest
+from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.numbered_log import Fenced
+from kbroker.storage.object_store import ObjectStore, StoreError
+from kbroker.storage.ownership import Superseded
+from kbroker.storage.partition_state import PartitionState
+from kbroker.storage.upload import Claim
+
+logger = logging.getLogger(__name__)
+
+CHECK_INTERVAL_MS = 300_000  # log.retention.check.interval.ms
+DELETE_POLL_SECONDS = 5.0
+DELETE_BATCH_KEYS = 1_000  # one DeleteObjects request
+RECORD_PARTITIONS_MAX = 1_000  # changed by one manifest record
+
+
+def expired_offset(state: PartitionState, config: Any, now_ms: int, created_ms_of: Callable[[int], int]) -> int:
+    """Where the log should start: after the last object that time or size lets go, or where it starts now.
+
+    `created_ms_of` gives the creation time of a file by its number, for objects whose records have no timestamps.
+    """
+    log_start_offset = state.log_start_offset
+    if not config.delete_enabled:
+        return log_start_offset
+    excess = state.data_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
+    index = 0
+    while index < state.object_count:
+        row = state.row(index)
+        newest_ms = row.max_timestamp if row.max_timestamp >= 0 else created_ms_of(row.file)
+        by_size = excess >= row.length
+        by_time = config.retention_ms >= 0 and now_ms - newest_ms > config.retention_ms
+        if not by_size and not by_time:
+            break
+        excess -= row.length
+        log_start_offset = max(log_start_offset, row.end_offset)
+        index += 1
+    return log_start_offset
+
+
+class Retention:
+    """One thread: a pass over all partitions each check interval, and the deletion of keys whose time has come.
+
+    `check_once` and `delete_once` are the two steps, for the thread and for tests.
+    """
+
+    def __init__(
+        self,
+        table: LogTable,
+        manifest: Manifest,
+        store: ObjectStore,
+        clock: Clock,
+        *,
+        claim: Claim | None = None,
+        check_interval_ms: int = CHECK_INTERVAL_MS,
+    ) -> None:
+        self.deleted_keys = 0
+        self.expired_partitions = 0
+        self.last_error: str | None = None
+        self._table = table
+        self._manifest = manifest
+        self._store = store
+        self._clock = clock
+        self._claim = claim
+        self._check_interval_ms = check_interval_ms
+        self._dropped: dict[bytes, int] = {}  # deleted topic -> grace, until the manifest has dropped it
+        self._lock = threading.Lock()  # protects _dropped
+        self._wake = threading.Event()
+        self._stopping = False
+        self._check_asked = False
+        self._next_check_ms = 0
+        self._thread: threading.Thread | None = None
+
+    # -- deleted topics ----------------------------------------------------------------------------------------
+
+    def topic_removed(self, topic_log: TopicLog) -> None:
+        """A topic was deleted (LogTable.on_removed): its objects are queued for deletion at the next turn."""
+        self.drop_topic(topic_log.topic_id, topic_log.config.file_delete_delay_ms)
+
+    def drop_topic(self, topic_id: bytes, grace_ms: int) -> None:
+        """Queues everything of a topic id for deletion. Only for topics that metadata says were deleted."""
+        with self._lock:
+            self._dropped[topic_id] = grace_ms
+        self.nudge()
+
+    def _drop_topics(self) -> None:
+        with self._lock:
+            dropped = dict(self._dropped)
+        if not dropped:
+            return
+
+        def change(image: ManifestImage) -> dict[str, Any] | None:
+            known = {topic_id.hex(): grace for topic_id, grace in dropped.items() if topic_id in image.partitions}
+            return {"d": known} if known else None
+
+        self._manifest.commit(change)
+        with self._lock:
+            for topic_id in dropped:
+                self._dropped.pop(topic_id, None)
+
+    # -- one pass ----------------------------------------------------------------------------------------------
+
+    def check_once(self) -> int:
+        """Moves the log start of every partition that time, size or DeleteRecords let go; returns how many moved.
+
+        Raises StoreError, Fenced.
+        """
+        self._drop_topics()
+        moved = 0
+        expired: list[tuple[Any, Any]] = []
+        for topic_log in self._table.by_id.values():
+            for partition in topic_log.partitions:
+                state = self._manifest.image.partition(partition.topic_id, partition.index)
+                if state is not None and self._target(partition, state, topic_log.config) > state.log_start_offset:
+                    expired.append((partition, topic_log.config))
+        for start in range(0, len(expired), RECORD_PARTITIONS_MAX):
+            moved += self._move_log_starts(expired[start : start + RECORD_PARTITIONS_MAX])
+        self.expired_partitions += moved
+        return moved
+
+    def _target(self, partition: Any, state: PartitionState, config: Any) -> int:
+        image = self._manifest.image
+        with image.lock:
+            offset = expired_offset(state, config, self._clock.now_ms(), lambda file: image.files[file].created_ms)
+        return max(offset, partition.log_start_offset)
+
+    def _move_log_starts(self, expired: list[tuple[Any, Any]]) -> int:
+        targets: list[tuple[Any, int]] = []
+
+        def change(image: ManifestImage) -> dict[str, Any] | None:
+            partitions: dict[str, dict[str, Any]] = {}
+            for partition, config in expired:
+                state = image.partition(partition.topic_id, partition.index)
+                if state is None or partition.deleted:
+                    continue
+                target = self._target(partition, state, config)
+                if target > state.log_start_offset:
+                    delta = {"s": target, "g": config.file_delete_delay_ms}
+                    partitions.setdefault(partition.topic_id.hex(), {})[str(partition.index)] = delta
+                    targets.append((partition, target))
+            return {"p": partitions} if partitions else None
+
+        def before_apply() -> None:
+            for partition, target in targets:
+                partition.log.raise_log_start(target)
+
+        self._manifest.commit(change, before_apply)
+        return len(targets)
+
+    def delete_once(self) -> int:
+        """Deletes the keys whose grace time is over; returns how many. Raises StoreError, Fenced, Superseded.
+
+        Deleting twice does no harm, so a key leaves the queue only after it has left the bucket.
+        """
+        deleted = 0
+        image = self._manifest.image
+        while due := image.due_deletions(self._clock.now_ms(), DELETE_BATCH_KEYS):
+            if self._claim is not None:
+                self._claim.check()
+            self._store.delete([image.root + key for key in due])
+            self._manifest.commit({"x": due})
+            deleted += len(due)
+            self.deleted_keys += len(due)
+        return deleted
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def nudge(self) -> None:
+        """Asks for a pass now: a topic was deleted, or a client moved a log start."""
+        self._check_asked = True
+        self._wake.set()
+
+    def start(self) -> None:
+        """Starts the thread; the first pass comes one check interval from now, or when nudged."""
+        self._next_check_ms = self._clock.now_ms() + self._check_interval_ms
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after what it is doing."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def turn(self) -> None:
+        """What the thread does each time it wakes; errors of the store are logged and left for the next turn."""
+        try:
+            if self._check_asked or self._clock.now_ms() >= self._next_check_ms:
+                self._check_asked = False
+                self._next_check_ms = self._clock.now_ms() + self._check_interval_ms
+                self.check_once()
+            self.delete_once()
+        except (StoreError, CorruptionError) as error:
+            self.last_error = str(error)
+            self._check_asked = True
+            logger.warning("retention could not finish, will try again: %s", error)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(DELETE_POLL_SECONDS)
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                self.turn()
+            except (Fenced, Superseded) as error:
+                logger.error("retention has stopped: %s", error)
+                return

@@ -1,0 +1,119 @@
+"""Prometheus metrics, gathered when they are asked for; the hot path only counts in C integers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from kbroker.protocol.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from kbroker.broker import Broker
+
+
+class Metrics:
+    """All metrics of one broker; `render` gives Prometheus' text format."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._registry = CollectorRegistry()
+        self._registry.register(self)  # type: ignore[arg-type]
+
+    def render(self) -> bytes:
+        """The metrics as of now."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> list[Metric]:
+        """Nothing is collected at registration."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Called by the registry at each scrape."""
+        yield from self._requests()
+        yield from self._wal()
+        yield from self._flushes()
+        yield from self._store()
+        yield from self._memory()
+        yield from self._groups()
+
+    def _requests(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily("kbroker_requests", "Requests answered", labels=["api"])
+        bytes_in = CounterMetricFamily("kbroker_request_bytes", "Bytes of requests", labels=["api"])
+        bytes_out = CounterMetricFamily("kbroker_response_bytes", "Bytes of responses", labels=["api"])
+        latency = HistogramMetricFamily("kbroker_request_seconds", "Arrival to answer", labels=["api"])
+        for key, (count, received, sent, took_us, histogram) in self._broker.wire.metrics().items():
+            api = _api_name(key)
+            requests.add_metric([api], count)
+            bytes_in.add_metric([api], received)
+            bytes_out.add_metric([api], sent)
+            total = 0
+            buckets = []
+            for power, answers in enumerate(histogram):
+                total += answers
+                buckets.append((str(2**power / 1e6), float(total)))
+            buckets.append(("+Inf", float(total)))
+            latency.add_metric([api], buckets, took_us / 1e6)
+        yield from (requests, bytes_in, bytes_out, latency)
+        yield GaugeMetricFamily("kbroker_connections", "Open connections", value=self._broker.wire.connection_count)
+
+    def _wal(self) -> Iterable[Metric]:
+        wal = self._broker.wal
+        yield CounterMetricFamily("kbroker_wal_syncs", "Syncs of the write-ahead log", value=wal.syncs)
+        yield CounterMetricFamily("kbroker_wal_written_bytes", "Bytes written to the log", value=wal.bytes_written)
+        yield CounterMetricFamily("kbroker_wal_entries", "Entries written to the log", value=wal.entries)
+        yield CounterMetricFamily("kbroker_wal_waits", "Appends that had to wait for room", value=wal.append_waits)
+        yield GaugeMetricFamily("kbroker_wal_disk_bytes", "Disk space of the log", value=wal.disk_bytes)
+        yield GaugeMetricFamily("kbroker_wal_unflushed_bytes", "Log not in objects yet", value=wal.unflushed_bytes)
+
+    def _flushes(self) -> Iterable[Metric]:
+        flush = self._broker.flusher.metrics
+        yield CounterMetricFamily("kbroker_flushes", "Flushes that became true", value=flush.flushes)
+        yield CounterMetricFamily("kbroker_flush_failures", "Flushes that failed", value=flush.failures)
+        yield CounterMetricFamily("kbroker_flush_bytes", "Bytes flushed", value=flush.bytes)
+        yield CounterMetricFamily("kbroker_flush_objects", "Objects written by flushes", value=flush.objects)
+        yield CounterMetricFamily("kbroker_flush_seconds", "Time spent in flushes", value=flush.seconds)
+
+    def _store(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily("kbroker_store_requests", "Requests to the object store", labels=["operation"])
+        sent = CounterMetricFamily("kbroker_store_sent_bytes", "Bytes sent to the store", labels=["operation"])
+        received = CounterMetricFamily("kbroker_store_received_bytes", "Bytes read from it", labels=["operation"])
+        seconds = CounterMetricFamily("kbroker_store_seconds", "Time in store requests", labels=["operation"])
+        for operation, totals in self._broker.store.counters.totals().items():
+            requests.add_metric([operation], totals.requests)
+            sent.add_metric([operation], totals.bytes_out)
+            received.add_metric([operation], totals.bytes_in)
+            seconds.add_metric([operation], totals.seconds)
+        errors = CounterMetricFamily("kbroker_store_errors", "Failed store requests", labels=["operation", "error"])
+        for (operation, error), count in self._broker.store.counters.errors().items():
+            errors.add_metric([operation, error], count)
+        yield from (requests, sent, received, seconds, errors)
+
+    def _memory(self) -> Iterable[Metric]:
+        reader = self._broker.object_reader
+        pools = GaugeMetricFamily("kbroker_memory_bytes", "Memory in use by pool", labels=["pool"])
+        pools.add_metric(["arena"], self._broker.wal.arena.arena_bytes)
+        pools.add_metric(["object_ranges"], reader.ranges.used_bytes)
+        pools.add_metric(["object_footers"], reader.footers.used_bytes)
+        pools.add_metric(["request_frames"], self._broker.wire.frame_memory_used)
+        yield pools
+        cache = CounterMetricFamily("kbroker_cache_lookups", "Object cache look-ups", labels=["result"])
+        for result in ("hits", "misses", "joined"):
+            cache.add_metric([result], getattr(reader.ranges, result))
+        yield cache
+        yield CounterMetricFamily("kbroker_cold_reads", "Reads below the log", value=self._broker.cold_reader.requests)
+
+    def _groups(self) -> Iterable[Metric]:
+        counts = self._broker.groups.counts
+        yield GaugeMetricFamily("kbroker_groups", "Consumer groups", value=counts.groups)
+        yield GaugeMetricFamily("kbroker_group_members", "Members of consumer groups", value=counts.members)
+        yield GaugeMetricFamily("kbroker_group_offsets", "Committed offsets", value=counts.offsets)
+
+
+def _api_name(key: int) -> str:
+    try:
+        return ApiKey(key).title
+    except ValueError:
+        return str(key)

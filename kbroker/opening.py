@@ -1,0 +1,174 @@
+"""From a configured store to an owned cluster: open and probe the bucket, find the cluster, claim it, read its logs."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kbroker.clock import Clock
+from kbroker.config import BrokerConfig
+from kbroker.data_dir import DataDir, Identity
+from kbroker.errors import CorruptionError, StartError
+from kbroker.metadata.config_defs import BrokerConfigs
+from kbroker.metadata.metadata_log import MetadataLog
+from kbroker.metadata.replica import MetadataReplica
+from kbroker.metadata.sqlite_store import SqliteStore
+from kbroker.metadata.topics import Topics
+from kbroker.storage.manifest import Manifest
+from kbroker.storage.numbered_log import NumberedLog
+from kbroker.storage.numbered_log_format import NONCE_BYTES
+from kbroker.storage.object_keys import ObjectKeys
+from kbroker.storage.object_store import ObjectStore, StoreDenied, StoreError
+from kbroker.storage.ownership import Claim, claim, discover_clusters
+from kbroker.storage.patience import Patience
+from kbroker.storage.store_probe import probe
+from kbroker.storage.store_url import open_store
+from kbroker.storage.store_wrappers import MeteredStore, RetryingStore, StoreCounters
+
+logger = logging.getLogger(__name__)
+
+START_PATIENCE_SECONDS = 20.0
+METADATA_PATIENCE_SECONDS = 5.0  # how long one change of metadata tries before its client is told to come again
+
+
+@dataclass(slots=True)
+class OpenedStore:
+    """The store in its wrappers: `plain` for conditional writes, `retrying` for what may be tried again."""
+
+    plain: ObjectStore
+    retrying: RetryingStore
+    counters: StoreCounters
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A cluster this process owns."""
+
+    keys: ObjectKeys
+    claim: Claim
+    manifest: Manifest
+    topics: Topics
+    metadata_store: SqliteStore
+
+
+def open_object_store(config: BrokerConfig, clock: Clock, stopping: threading.Event) -> OpenedStore:
+    """Opens the configured store. A folder is made if it is missing, a bucket is not. Raises StartError."""
+    try:
+        raw = open_store(config.object_store, config.s3_endpoint, config.s3_region, create=True)
+    except (StoreError, ValueError, OSError) as error:
+        raise StartError(f"cannot open the object store {config.object_store}: {error}") from None
+    counters = StoreCounters()
+    plain = MeteredStore(raw, counters, clock)
+    return OpenedStore(plain, RetryingStore(plain, Patience(clock=clock, wait=stopping.wait)), counters)
+
+
+def new_cluster_id() -> str:
+    """22 characters of URL-safe base64 of a random UUID, as Kafka makes them."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def choose_cluster(config: BrokerConfig, known: str | None, store: ObjectStore) -> str:
+    """The cluster to open: the one asked for, the data directory's, the only one in the store, or a new one."""
+    if config.cluster_id is not None:
+        if known is not None and known != config.cluster_id:
+            raise StartError(
+                f"{config.data_dir} belongs to cluster {known}, not {config.cluster_id}: use another data directory"
+            )
+        return config.cluster_id
+    if known is not None:
+        return known
+    try:
+        found = discover_clusters(store)
+    except StoreError as error:
+        raise StartError(f"cannot list the clusters in {config.object_store}: {error}") from None
+    if len(found) > 1:
+        raise StartError(
+            f"{config.object_store} holds {len(found)} clusters: {', '.join(found)}; name one with --cluster-id"
+        )
+    if found:
+        logger.info("adopting cluster %s, the only one in %s", found[0], config.object_store)
+        return found[0]
+    return new_cluster_id()
+
+
+def open_cluster(
+    config: BrokerConfig,
+    data_dir: DataDir,
+    store: OpenedStore,
+    clock: Clock,
+    stopping: threading.Event,
+    address: tuple[str, int],
+    on_fenced: Callable[[Exception], None],
+) -> Cluster:
+    """Claims the cluster and reads manifest and metadata. Raises StartError; nothing is then changed but the claim.
+
+    `address` is the one that the listener is bound to.
+    """
+    identity = data_dir.identity
+    try:
+        keys = ObjectKeys(choose_cluster(config, identity.cluster_id, store.retrying))
+        patience = Patience(START_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
+        owned = claim(
+            store.plain,
+            keys.root,
+            identity.data_dir_id,
+            config.take_over,
+            clock.now_ms(),
+            last_epoch=identity.epoch,
+            patience=patience,
+        )
+        if owned.warning:
+            logger.warning("%s", owned.warning)
+        data_dir.save(Identity(identity.data_dir_id, keys.cluster_id, owned.epoch))
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        manifest_log = NumberedLog(store.plain, keys.manifest_dir, owned.epoch, nonce, patience=patience)
+        manifest = Manifest(
+            manifest_log,
+            clock,
+            root=keys.root,
+            on_fenced=on_fenced,
+            producer_id_expiration_ms=config.kafka["producer.id.expiration.ms"],
+        )
+        manifest.load()
+        manifest_log.seal_previous()
+        metadata_store = SqliteStore(data_dir.metadata_db, clock)
+        replica = MetadataReplica(metadata_store, keys.cluster_id)
+        admin_patience = Patience(METADATA_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
+        metadata_log = MetadataLog(
+            NumberedLog(store.plain, keys.metadata_dir, owned.epoch, nonce, patience=admin_patience),
+            replica,
+            clock,
+            on_fenced,
+        )
+        topics = Topics(metadata_log, keys.cluster_id, broker_configs(config, address))
+        topics.load()
+    except StoreDenied as error:
+        raise StartError(f"object store refuses access: {error}; check credentials and permissions") from None
+    except StoreError as error:
+        raise StartError(f"object store {config.object_store}: {error}") from None
+    except CorruptionError as error:
+        raise StartError(f"the bucket is damaged: {error}") from None
+    return Cluster(keys, owned, manifest, topics, metadata_store)
+
+
+def probe_store(config: BrokerConfig, store: OpenedStore) -> None:
+    """Proves that the store does what kbroker needs. Raises StartError."""
+    probe(store.plain, "kbroker")
+    logger.debug("%s enforces conditional writes", config.object_store)
+
+
+def broker_configs(config: BrokerConfig, address: tuple[str, int]) -> BrokerConfigs:
+    """The settings by Kafka's names, for DescribeConfigs and as defaults of topics."""
+    host, port = config.advertise or address
+    return BrokerConfigs.of_broker(
+        config.kafka,
+        node_id=config.node_id,
+        listen=address,
+        advertised=(host, port or address[1]),
+        data_dir=str(config.data_dir),
+    )

@@ -1,0 +1,1 @@
+"""One module per API, numbered by its key: the field tables of its request and its response."""

@@ -1,0 +1,37 @@
+"""IncrementalAlterConfigs (key 44): sets, deletes, appends to or subtracts from single configs.
+
+Versions 0-1, flexible from 1. Operations: 0 set, 1 delete, 2 append, 3 subtract (KIP-339).
+"""
+
+from __future__ import annotations
+
+from kbroker.protocol.fields import BOOL, INT8, INT16, INT32, STRING, F, Message, Struct
+
+
+class AlterableConfig(Struct):
+    name: str = F(STRING, "0+")
+    config_operation: int = F(INT8, "0+")
+    value: str | None = F(STRING, "0+", nullable="0+")
+
+
+class AlterConfigsResource(Struct):
+    resource_type: int = F(INT8, "0+")
+    resource_name: str = F(STRING, "0+")
+    configs: list[AlterableConfig] = F([AlterableConfig], "0+")
+
+
+class IncrementalAlterConfigsRequest(Message, api_key=44, versions="0-1", flexible="1+"):
+    resources: list[AlterConfigsResource] = F([AlterConfigsResource], "0+")
+    validate_only: bool = F(BOOL, "0+")
+
+
+class AlterConfigsResourceResponse(Struct):
+    error_code: int = F(INT16, "0+")
+    error_message: str | None = F(STRING, "0+", nullable="0+")
+    resource_type: int = F(INT8, "0+")
+    resource_name: str = F(STRING, "0+")
+
+
+class IncrementalAlterConfigsResponse(Message, api_key=44, versions="0-1", flexible="1+"):
+    throttle_time_ms: int = F(INT32, "0+")
+    responses: list[AlterConfigsResourceResponse] = F([AlterConfigsResourceResponse], "0+")

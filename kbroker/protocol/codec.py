@@ -1,0 +1,84 @@
+"""Bytes to messages and back, by API key and version.
+
+The broker reads requests and writes responses; the other direction serves the command line's client and the tests. All
+readers raise ProtocolError for whatever does not parse, and bytes fields of what they return are views of the input.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from kbroker.protocol.api_keys import ApiKey, request_class, response_class
+from kbroker.protocol.apis.k18_api_versions import ApiVersionsResponse
+from kbroker.protocol.compiler import decode_whole, encode, encode_pieces
+from kbroker.protocol.fields import Bytes, Message
+from kbroker.protocol.headers import (
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+    encode_response_header,
+)
+
+_INT32 = Struct(">i")
+
+
+def decode_request(api_key: int, version: int, body: Bytes) -> Message:
+    """The request in `body`, which starts behind the header and holds nothing else."""
+    return decode_whole(request_class(api_key), version, body)
+
+
+def encode_response(api_key: int, version: int, message: Message) -> bytes:
+    """The body of a response, without header."""
+    _check_class(response_class(api_key), message)
+    return encode(message, version)
+
+
+def encode_response_frame(api_key: int, version: int, correlation_id: int, message: Message) -> bytes:
+    """A whole response: frame length, header, body."""
+    _check_class(response_class(api_key), message)
+    return _frame(encode_response_header(api_key, version, correlation_id), encode_pieces(message, version))
+
+
+def encode_request(api_key: int, version: int, message: Message) -> bytes:
+    """The body of a request, without header."""
+    _check_class(request_class(api_key), message)
+    return encode(message, version)
+
+
+def encode_request_frame(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
+) -> bytes:
+    """A whole request: frame length, header, body."""
+    _check_class(request_class(api_key), message)
+    header = encode_request_header(RequestHeader(api_key, version, correlation_id, client_id))
+    return _frame(header, encode_pieces(message, version))
+
+
+def decode_response(api_key: int, version: int, body: Bytes) -> Message:
+    """The response in `body`, which starts behind the header and holds nothing else.
+
+    A broker that does not know the version of an ApiVersions request answers in version 0 (KIP-511): an ApiVersions
+    response that does not parse in `version` is read as version 0 when its error code says so.
+    """
+    if api_key == ApiKey.API_VERSIONS and version > 0 and bytes(body[:2]) == _UNSUPPORTED_VERSION:
+        return decode_whole(ApiVersionsResponse, 0, body)
+    return decode_whole(response_class(api_key), version, body)
+
+
+def decode_response_frame(api_key: int, version: int, frame: Bytes) -> tuple[int, Message]:
+    """(correlation id, response) of a frame without its length."""
+    correlation_id, position = decode_response_header(api_key, version, frame)
+    return correlation_id, decode_response(api_key, version, memoryview(frame)[position:])
+
+
+_UNSUPPORTED_VERSION = b"\x00\x23"  # error code 35
+
+
+def _check_class(expected: type[Message], message: Message) -> None:
+    if not isinstance(message, expected):
+        raise ValueError(f"{type(message).__name__} given, {expected.__name__} expected")
+
+
+def _frame(header: bytes, pieces: list[Bytes]) -> bytes:
+    length = len(header) + sum(map(len, pieces))
+    return b"".join((_INT32.pack(length), header, *pieces))

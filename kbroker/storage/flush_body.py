@@ -1,0 +1,195 @@
+"""The bytes of a flush: objects described by where their parts lie in the WAL, never held whole in memory.
+
+Building an object reads its batches once, in blocks: CRCs are checked, the index and the checksum of the object follow.
+Sending it reads them a second time, straight into the buffers of the upload.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from kbroker import limits
+from kbroker._fast.crc32c import combine, crc32c
+from kbroker._fast.gather import BatchScan, BatchScanError
+from kbroker.errors import CorruptionError
+from kbroker.storage.flush_fold import PartitionFold
+from kbroker.storage.flush_plan import PlannedImage, PlannedObject
+from kbroker.storage.klix import BATCH_DTYPE, encode_footer
+from kbroker.storage.object_store import BodySource, BytesBody, read_exactly
+from kbroker.storage.pack import PackImage, encode_directory
+
+
+class WalReader(Protocol):
+    """What is asked of kbroker._fast.wal.Wal."""
+
+    def read_batches_into(self, entries: Any, cumulative: Any, position: int, out: Any) -> int:
+        """Copies bytes from `position` of the entries' batches, one after another, into `out`; returns how many."""
+        ...
+
+
+class WalBody:
+    """The batches of some index entries, one after another, as a BodySource; the WAL keeps them until it is trimmed."""
+
+    __slots__ = ("_cumulative", "_entries", "_wal", "length")
+
+    def __init__(self, wal: WalReader, entries: Any) -> None:
+        self._wal = wal
+        self._entries = entries
+        self._cumulative = np.zeros(len(entries) + 1, np.int64)
+        np.cumsum(entries["size"], out=self._cumulative[1:])
+        self.length = int(self._cumulative[-1])
+
+    def read_into(self, position: int, out: memoryview) -> int:
+        """Copies bytes from `position`; returns how many."""
+        return self._wal.read_batches_into(self._entries, self._cumulative, position, out)
+
+
+class JoinedBody:
+    """Several bodies one after another."""
+
+    __slots__ = ("_parts", "_starts", "length")
+
+    def __init__(self, parts: Sequence[BodySource]) -> None:
+        self._parts = parts
+        self._starts = [0]
+        for part in parts:
+            self._starts.append(self._starts[-1] + part.length)
+        self.length = self._starts.pop()
+
+    def read_into(self, position: int, out: memoryview) -> int:
+        """Copies bytes from `position`, filling `out` up to the end of the whole; returns how many."""
+        filled = 0
+        wanted = min(len(out), self.length - position)
+        while filled < wanted:
+            index = bisect_right(self._starts, position + filled) - 1
+            inside = position + filled - self._starts[index]
+            take = min(wanted - filled, self._parts[index].length - inside)
+            read_exactly(self._parts[index], inside, out[filled : filled + take])
+            filled += take
+        return filled
+
+
+@dataclass(slots=True)
+class BuiltImage:
+    """One KLIX image of a built object, as its manifest reference says it; `start` is its first byte in the object."""
+
+    topic_id: bytes
+    partition: int
+    base_offset: int
+    end_offset: int
+    start: int
+    length: int
+    crc32c: int
+    leader_epoch: int
+    max_timestamp: int
+    record_count: int
+
+    def ref(self, file: int) -> list[int]:
+        """The reference as a manifest record has it; `file` is the object's place in the record."""
+        return [
+            file,
+            self.base_offset,
+            self.end_offset,
+            self.start,
+            self.length,
+            self.crc32c,
+            self.leader_epoch,
+            self.max_timestamp,
+            self.record_count,
+        ]
+
+
+@dataclass(slots=True)
+class BuiltObject:
+    """An object ready to be sent; `topic` names the folder of a KLIX object and is empty for a pack."""
+
+    topic: str
+    pack: bool
+    body: BodySource
+    crc32c: int
+    images: list[BuiltImage]
+
+
+class ObjectBuilder:
+    """Builds the objects of one flush, in the order of the plan, and folds what they do to each partition.
+
+    Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it.
+    """
+
+    def __init__(self, wal: WalReader, fold_of: Callable[[bytes, int], PartitionFold]) -> None:
+        self._wal = wal
+        self._fold_of = fold_of
+        self._block = memoryview(bytearray(limits.FLUSH_SCAN_BLOCK_BYTES))
+
+    def build(self, planned: PlannedObject) -> BuiltObject:
+        """Reads and checks every batch of a planned object. CorruptionError names the batch that is damaged."""
+        parts: list[BodySource] = []
+        images: list[BuiltImage] = []
+        position = crc = 0
+        for plan in planned.images:
+            image = self._build_image(plan, position, parts)
+            images.append(image)
+            crc = combine(crc, image.crc32c, image.length)
+            position += image.length
+        if planned.pack:
+            directory = encode_directory([_directory_entry(image) for image in images])
+            parts.append(BytesBody(directory))
+            crc = crc32c(directory, crc)
+        topic = "" if planned.pack else planned.images[0].topic
+        return BuiltObject(topic, planned.pack, JoinedBody(parts), crc, images)
+
+    def _build_image(self, plan: PlannedImage, start: int, parts: list[BodySource]) -> BuiltImage:
+        body = WalBody(self._wal, plan.entries)
+        scan = self._scan(plan, body)
+        batches = np.empty(len(plan.entries), BATCH_DTYPE)
+        for name in ("base_offset", "max_timestamp", "size", "last_offset_delta"):
+            batches[name] = plan.entries[name]
+        batches["record_count"] = scan.record_counts
+        footer = encode_footer(batches)
+        parts += [body, BytesBody(footer)]
+        return BuiltImage(
+            topic_id=plan.topic_id,
+            partition=plan.partition,
+            base_offset=plan.base_offset,
+            end_offset=plan.end_offset,
+            start=start,
+            length=body.length + len(footer),
+            crc32c=crc32c(footer, scan.crc),
+            leader_epoch=self._fold_of(plan.topic_id, plan.partition).last_epoch,
+            max_timestamp=int(plan.entries["max_timestamp"].max()),
+            record_count=int(scan.record_counts.sum(dtype=np.int64)),
+        )
+
+    def _scan(self, plan: PlannedImage, body: WalBody) -> BatchScan:
+        fold = self._fold_of(plan.topic_id, plan.partition)
+        scan = BatchScan(plan.entries, len(self._block))
+        try:
+            while scan.position < body.length:
+                block = self._block[: min(len(self._block), body.length - scan.position)]
+                read_exactly(body, scan.position, block)
+                fold.add(scan, scan.feed(block))
+        except BatchScanError as error:
+            entry = plan.entries[error.index]
+            raise CorruptionError(
+                f"WAL position {int(entry['lsn'])}: batch of {plan.topic}-{plan.partition} at offset"
+                f" {int(entry['base_offset'])}: {error.problem}"
+            ) from error
+        return scan
+
+
+def _directory_entry(image: BuiltImage) -> PackImage:
+    return PackImage(
+        image.topic_id,
+        image.partition,
+        image.base_offset,
+        image.end_offset,
+        image.start,
+        image.length,
+        image.crc32c,
+        image.max_timestamp,
+    )

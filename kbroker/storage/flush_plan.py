@@ -1,0 +1,212 @@
+"""What a flush writes: which batches of the WAL go into which object.
+
+A flush covers a prefix of the WAL, all partitions of it. A partition with much data gets KLIX objects of its own; the
+others go, sorted, into packs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from kbroker import limits
+from kbroker.errors import CorruptionError
+from kbroker.storage.klix import ENTRY_BYTES, TRAILER_BYTES, footer_length
+from kbroker.storage.manifest_image import ManifestImage
+
+WAL_ALIGN = 8  # WAL entries start at multiples of this
+WAL_HEADER_BYTES = 72  # in front of each batch
+
+
+class FlushPartition(Protocol):
+    """What a flush asks of a partition (kbroker._fast.partition.Partition)."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def topic_id(self) -> bytes: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def deleted(self) -> bool: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def unflushed_bytes(self) -> int: ...
+
+    def entries(self, from_lsn: int, to_lsn: int) -> Any:
+        """The partition's batches at WAL positions [from_lsn, to_lsn), in order, as an array of INDEX_DTYPE."""
+        ...
+
+
+@dataclass(slots=True)
+class PlannedImage:
+    """A run of batches of one partition that becomes one KLIX image."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    entries: Any  # numpy, INDEX_DTYPE
+    body_bytes: int
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record."""
+        return int(self.entries["base_offset"][0])
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record."""
+        return int(self.entries["base_offset"][-1]) + int(self.entries["last_offset_delta"][-1]) + 1
+
+    @property
+    def image_bytes(self) -> int:
+        """Size of the whole KLIX image."""
+        return self.body_bytes + footer_length(len(self.entries))
+
+
+@dataclass(slots=True)
+class PlannedObject:
+    """One object to upload: a KLIX object of one image, or a pack of many."""
+
+    images: list[PlannedImage]
+    pack: bool
+
+    @property
+    def approximate_bytes(self) -> int:
+        """Size without a pack's directory."""
+        return sum(image.image_bytes for image in self.images)
+
+
+@dataclass(slots=True)
+class FlushPlan:
+    """Everything of the WAL in [start_lsn, end_lsn) that is not in objects yet."""
+
+    start_lsn: int
+    end_lsn: int
+    objects: list[PlannedObject] = field(default_factory=list)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes to upload, about."""
+        return sum(planned.approximate_bytes for planned in self.objects)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """Bounds of a plan, in bytes unless the name says otherwise."""
+
+    pack_below_bytes: int = 8 * limits.MIB  # 0: no packs
+    object_bytes_max: int = limits.FLUSH_OBJECT_BYTES_MAX
+    pack_bytes_max: int = limits.PACK_BYTES_MAX
+    window_bytes_max: int = limits.FLUSH_WINDOW_BYTES_MAX
+    window_batches_max: int = limits.FLUSH_WINDOW_BATCHES_MAX
+
+
+def plan_flush(
+    partitions: Iterable[FlushPartition], image: ManifestImage, start_lsn: int, durable_lsn: int, bounds: PlanLimits
+) -> FlushPlan:
+    """Plans the objects of the WAL from start_lsn up to durable_lsn, or less of it when it exceeds the bounds.
+
+    `partitions` must be listed after durable_lsn was read, so that none with data below it is missed.
+    """
+    to_lsn = min(durable_lsn, start_lsn + bounds.window_bytes_max)
+    partitions = list(partitions)
+    while (windows := _collect(partitions, image, start_lsn, to_lsn, bounds.window_batches_max)) is None:
+        to_lsn = start_lsn + (to_lsn - start_lsn) // 2
+    if to_lsn < durable_lsn:
+        to_lsn = _end_of_last_entry(windows, to_lsn)
+    plan = FlushPlan(start_lsn, to_lsn)
+    small: list[PlannedImage] = []
+    for window in windows:
+        if window.body_bytes < bounds.pack_below_bytes:
+            small.append(window)
+        else:
+            plan.objects += [PlannedObject([piece], False) for piece in _cut(window, bounds.object_bytes_max)]
+    small.sort(key=lambda window: (window.topic_id, window.partition))
+    plan.objects += [PlannedObject(images, True) for images in _fill(small, bounds.pack_bytes_max)]
+    return plan
+
+
+def _collect(
+    partitions: Sequence[FlushPartition], image: ManifestImage, start_lsn: int, to_lsn: int, batches_max: int
+) -> list[PlannedImage] | None:
+    """The batches of each partition in the window; None when they are too many and the window can be halved."""
+    windows = []
+    batches = 0
+    for partition in partitions:
+        if partition.deleted:
+            continue
+        entries = partition.entries(start_lsn, to_lsn)
+        if not len(entries):
+            continue
+        entries = _not_flushed(partition, entries, image)
+        batches += len(entries)
+        if batches > batches_max and to_lsn - start_lsn > 2 * limits.WAL_PAGE_BYTES:
+            return None
+        if len(entries):
+            body_bytes = int(entries["size"].sum(dtype=np.int64))
+            windows.append(PlannedImage(partition.topic, partition.topic_id, partition.index, entries, body_bytes))
+    return windows
+
+
+def _not_flushed(partition: FlushPartition, entries: Any, image: ManifestImage) -> Any:
+    """The entries above what objects hold already; CorruptionError when offsets are missing between or within."""
+    state = image.partition(partition.topic_id, partition.index)
+    ends = entries["base_offset"] + entries["last_offset_delta"] + 1
+    if state is not None and int(entries["base_offset"][0]) < state.end_offset:
+        first = int(np.searchsorted(ends, state.end_offset, side="right"))
+        entries, ends = entries[first:], ends[first:]
+    gaps = np.flatnonzero(entries["base_offset"][1:] != ends[:-1])
+    if len(gaps):
+        at = int(gaps[0])
+        raise CorruptionError(
+            f"WAL of {partition.topic}-{partition.index}: offset {int(ends[at])} is followed by"
+            f" {int(entries['base_offset'][at + 1])} at position {int(entries['lsn'][at + 1])}"
+        )
+    return np.ascontiguousarray(entries)
+
+
+def _end_of_last_entry(windows: Sequence[PlannedImage], to_lsn: int) -> int:
+    """A position at or below the header of every entry that the window leaves out, and not inside one that it has."""
+    if not windows:
+        return (to_lsn - WAL_HEADER_BYTES) // WAL_ALIGN * WAL_ALIGN
+    end = max(int(window.entries["lsn"][-1]) + int(window.entries["size"][-1]) for window in windows)
+    return (end + WAL_ALIGN - 1) // WAL_ALIGN * WAL_ALIGN
+
+
+def _cut(window: PlannedImage, bytes_max: int) -> list[PlannedImage]:
+    """Images of at most bytes_max, cut at batch boundaries; one batch is never too large."""
+    pieces = []
+    costs = np.cumsum(window.entries["size"].astype(np.int64) + ENTRY_BYTES)
+    first = 0
+    while first < len(costs):
+        before = int(costs[first - 1]) if first else 0
+        last = int(np.searchsorted(costs, before + bytes_max - TRAILER_BYTES, side="right"))
+        last = max(last, first + 1)
+        entries = window.entries[first:last]
+        body_bytes = int(costs[last - 1]) - before - ENTRY_BYTES * (last - first)
+        pieces.append(PlannedImage(window.topic, window.topic_id, window.partition, entries, body_bytes))
+        first = last
+    return pieces
+
+
+def _fill(windows: Iterable[PlannedImage], bytes_max: int) -> list[list[PlannedImage]]:
+    """Packs of about bytes_max, in order."""
+    packs: list[list[PlannedImage]] = []
+    room = 0
+    for window in windows:
+        if not packs or window.image_bytes > room:
+            packs.append([])
+            room = bytes_max
+        packs[-1].append(window)
+        room -= window.image_bytes
+    return packs

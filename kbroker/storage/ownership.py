@@ -1,0 +1,209 @@
+"""Who owns a cluster: claims in the bucket, one object per start of a broker, made by conditional writes.
+
+The highest claim owns. No timer is involved: a claim lasts until a higher one exists, so an outage of the store takes
+nothing from its owner. Claims are never deleted: a claimer that slept must still find its epoch taken. (What makes a
+superseded broker's writes fail is the seal in each numbered log; the claim decides who may seal.)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from kbroker._fast.crc32c import crc32c
+from kbroker.errors import CorruptionError, StartError
+from kbroker.limits import CLAIM_BYTES_MAX
+from kbroker.storage.claim_format import ClaimRecord, decode_claim, encode_claim
+from kbroker.storage.conditional_write import create_once, read_back
+from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed, StoreError, StoreUnavailable
+from kbroker.storage.patience import Patience
+
+CLAIMS_DIRECTORY = "_claims/"
+CLUSTER_PREFIX = "kbroker-"
+_CLAIM_NAME = re.compile(r"(\d{10})\.json", re.ASCII)
+_AFTER_SLASH = chr(ord("/") + 1)
+
+
+class Superseded(Exception):
+    """Another broker has claimed the cluster since; the message names it. Stop, and keep the WAL."""
+
+
+def discover_clusters(store: ObjectStore, prefix: str = "") -> list[str]:
+    """Ids of the clusters with a claim under ``prefix`` ("" or ending in "/"), in order; two requests per cluster."""
+    start = prefix + CLUSTER_PREFIX
+    clusters: list[str] = []
+    after: str | None = None
+    # The first key of a cluster names it; the next listing starts behind all keys of its root.
+    while (meta := next(store.list(start, after), None)) is not None:
+        cluster, slash, _ = meta.key[len(start) :].partition("/")
+        after = start + cluster + _AFTER_SLASH if slash else meta.key
+        if slash and next(store.list(f"{start}{cluster}/{CLAIMS_DIRECTORY}"), None) is not None:
+            clusters.append(cluster)
+    return clusters
+
+
+def newest_claim(store: ObjectStore, root: str) -> ClaimRecord | None:
+    """The claim that owns the cluster now; None if there is none. CorruptionError names a damaged one."""
+    epoch = _highest_epoch(store, root)
+    if not epoch:
+        return None
+    key = _claim_key(root, epoch)
+    data = read_back(store, key, CLAIM_BYTES_MAX)
+    if data is None:
+        raise CorruptionError(f"{key}: the claim was listed but is not there; claims are never deleted")
+    return decode_claim(data, key, epoch)
+
+
+def claim(
+    store: ObjectStore,
+    root: str,
+    data_dir_id: str,
+    take_over: bool,
+    now_ms: int,
+    *,
+    last_epoch: int = 0,
+    host: str | None = None,
+    pid: int | None = None,
+    patience: Patience | None = None,
+) -> Claim:
+    """Claims the cluster at ``root`` ("[prefix/]kbroker-<id>/"), at the epoch after the highest one.
+
+    Allowed where there is no claim, the newest was released, it is of the same data directory, or with ``take_over``.
+    ``last_epoch``: the epoch this data directory last ran with (0: never); a bucket that knows only lower ones has
+    lost something. Raises StartError (refused, or a damaged claim), StoreError.
+    """
+    patience = patience or Patience()
+    lost_race = False
+    while True:
+        try:
+            holder = newest_claim(store, root)
+        except CorruptionError as error:
+            raise StartError(f"cannot tell who owns the cluster: {error}; nothing was changed") from error
+        if last_epoch > (holder.epoch if holder else 0):
+            raise StartError(
+                f"{root}: the newest claim in the bucket is {holder.epoch if holder else 'missing'}, but this data "
+                f"directory already ran as epoch {last_epoch}: wrong bucket or prefix, or the bucket lost objects"
+            )
+        free = holder is None or holder.released or holder.data_dir_id == data_dir_id
+        # A take-over is of the holder that the operator saw, not of a broker that was quicker a moment ago.
+        if holder is not None and not free and (lost_race or not take_over):
+            raise StartError(_refusal(root, holder, lost_race))
+        record = ClaimRecord(
+            epoch=holder.epoch + 1 if holder else 1,
+            data_dir_id=data_dir_id,
+            host=socket.gethostname() if host is None else host,
+            pid=os.getpid() if pid is None else pid,
+            started_ms=now_ms,
+            nonce=secrets.token_hex(16),
+            previous_epoch=holder.epoch if holder else 0,
+            take_over=not free,
+        )
+        key = _claim_key(root, record.epoch)
+        if create_once(store, key, encode_claim(record), patience, CLAIM_BYTES_MAX) is None:
+            return Claim(store, root, record, holder, patience)
+        lost_race = True
+
+
+@dataclass(slots=True)
+class Claim:
+    """The claim this process made."""
+
+    store: ObjectStore
+    root: str
+    record: ClaimRecord
+    previous: ClaimRecord | None  # the newest claim before
+    patience: Patience
+
+    @property
+    def epoch(self) -> int:
+        """The broker epoch; the leader epoch of every partition."""
+        return self.record.epoch
+
+    @property
+    def warning(self) -> str | None:
+        """After a take-over: what may be lost, in one line; else None."""
+        if not self.record.take_over or self.previous is None:
+            return None
+        return f"took over from {_describe(self.previous)}: {_loss(self.previous)}"
+
+    def check(self) -> None:
+        """Raises Superseded if a higher claim exists. One request; StoreError if that cannot be known."""
+        own = _claim_key(self.root, self.epoch)
+        found = [meta.key for meta in self.store.list(self.root + CLAIMS_DIRECTORY, _before(own))]
+        if own not in found:
+            raise StoreError(f"{own}: our claim is gone from the bucket; claims are never deleted")
+        if found[-1] != own:
+            raise Superseded(f"epoch {self.epoch} of {self.root} was superseded: {found[-1]} exists")
+
+    def release(self, now_ms: int) -> None:
+        """Tells that this broker stopped cleanly, with everything in the bucket. Superseded if that is too late.
+
+        Raises StoreError if it cannot be done; then the next broker needs the same data directory or a take-over.
+        """
+        self.check()
+        key = _claim_key(self.root, self.epoch)
+        released = replace(self.record, released=True, released_ms=now_ms)
+        data = encode_claim(released)
+        failure: StoreError | None = None
+        for _ in self.patience.attempts():
+            try:
+                etag = self.store.head(key).etag
+                present = read_back(self.store, key, CLAIM_BYTES_MAX)
+                if present != data:
+                    # Whoever changed our claim is another process with our identity: do not overwrite it.
+                    if present is None or decode_claim(present, key, self.epoch) != self.record:
+                        raise Superseded(f"{key}: our claim was changed by another process")
+                    self.store.put(key, data, if_match=etag, crc32c=crc32c(data))
+                self.record = released
+                return
+            except (StoreUnavailable, PreconditionFailed) as error:
+                failure = error  # perhaps done; the next turn reads it
+            except (NotFound, CorruptionError) as error:
+                raise StoreError(f"{key}: our claim is gone or damaged: {error}") from error
+        raise StoreUnavailable(f"{key}: cannot tell whether the claim was released: {failure}") from failure
+
+
+def _highest_epoch(store: ObjectStore, root: str) -> int:
+    directory = root + CLAIMS_DIRECTORY
+    names = [meta.key[len(directory) :] for meta in store.list(directory)]
+    for name in names:
+        if not _CLAIM_NAME.fullmatch(name):
+            raise CorruptionError(f"{directory}{name}: not the name of a claim")
+    return int(names[-1][:10]) if names else 0
+
+
+def _claim_key(root: str, epoch: int) -> str:
+    return f"{root}{CLAIMS_DIRECTORY}{epoch:010d}.json"
+
+
+def _before(key: str) -> str:
+    """A key just before ``key``, and behind the claim before it."""
+    return key.removesuffix(".json")
+
+
+def _refusal(root: str, holder: ClaimRecord, lost_race: bool) -> str:
+    if lost_race:
+        return f"{root}: another broker claimed the cluster at the same moment: {_describe(holder)}"
+    return (
+        f"{root} is owned by {_describe(holder)}, which has not released it. If that broker is stopped for good, start "
+        f"with --take-over; {_loss(holder)}"
+    )
+
+
+def _describe(holder: ClaimRecord) -> str:
+    try:
+        started = datetime.fromtimestamp(holder.started_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        started = f"{holder.started_ms} ms"
+    return f"broker epoch {holder.epoch} (host {holder.host}, pid {holder.pid}, started {started})"
+
+
+def _loss(holder: ClaimRecord) -> str:
+    return (
+        "what it acknowledged and had not yet flushed is only in the write-ahead log of its data directory "
+        f"{holder.data_dir_id}, and is lost to the cluster"
+    )

@@ -1,0 +1,185 @@
+"""Storing the objects of a flush: tried until stored, never over what is there, never by a superseded owner."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from kbroker._fast.crc32c import crc32c
+from kbroker.limits import MIB
+from kbroker.storage.flush_body import BuiltImage, BuiltObject
+from kbroker.storage.object_keys import ObjectKeys, klix_key, pack_key
+from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed, StoreError
+from kbroker.storage.pacing import PacedBody, Pacer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BACKOFF_SECONDS_FIRST = 0.2
+BACKOFF_SECONDS_MAX = 20.0
+GENERATIONS_MAX = 1_000  # leftovers at one offset; more than that is not an accident
+
+
+class FlushStopped(Exception):
+    """The flusher was told to stop; what was stored already is named by nothing and does no harm."""
+
+
+class ClaimLost(Exception):
+    """Another broker owns the cluster now: nothing more may be written. The cause is the claim's own error."""
+
+
+class Claim(Protocol):
+    """What is asked of storage.ownership: whether this process still owns the cluster."""
+
+    def check(self) -> object:
+        """Reads the claim back. Raises StoreError when it cannot be read, anything else when it is not ours."""
+        ...
+
+
+class StoreGuard:
+    """Retries store requests for as long as it takes, and re-reads the claim after every outage.
+
+    `wait(seconds)` returns True when the flusher should stop. Used by the flusher's threads at the same time.
+    """
+
+    def __init__(self, claim: Claim, wait: Callable[[float], bool], stopping: Callable[[], bool]) -> None:
+        self._claim = claim
+        self._wait = wait
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        self._outage = False
+        self.retries = 0
+        self.last_error: str | None = None
+
+    def run(self, what: str, request: Callable[[], T]) -> T:
+        """The result of `request`, tried again after every StoreError but PreconditionFailed and NotFound.
+
+        Raises FlushStopped, ClaimLost, and what else `request` raises.
+        """
+        failures = 0
+        while True:
+            if self._stopping():
+                raise FlushStopped(what)
+            try:
+                self._check_claim()
+                return request()
+            except (PreconditionFailed, NotFound):
+                raise
+            except StoreError as error:
+                self._note_failure(what, error, failures)
+            # Half of the delay is random: threads and brokers that failed together must not come back together.
+            delay = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2 ** min(failures, 16))
+            failures += 1
+            if self._wait(delay * random.uniform(0.5, 1.0)):
+                raise FlushStopped(what)
+
+    def _check_claim(self) -> None:
+        with self._lock:
+            if self._outage:
+                try:
+                    self._claim.check()
+                except StoreError:
+                    raise
+                except Exception as error:
+                    raise ClaimLost(str(error)) from error
+                self._outage = False
+
+    def _note_failure(self, what: str, error: StoreError, failures: int) -> None:
+        with self._lock:
+            self._outage = True
+            self.retries += 1
+            self.last_error = str(error)
+        level = logging.WARNING if failures == 0 or failures % 10 == 9 else logging.DEBUG
+        logger.log(level, "%s failed (%d times), trying again: %s", what, failures + 1, error)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """An object that is in the store; the key is below the root."""
+
+    key: str
+    size: int
+    etag: str
+    crc32c: int
+    images: list[BuiltImage]
+
+
+class Uploader:
+    """Stores built objects under keys that nobody has used. Thread-safe."""
+
+    def __init__(
+        self, store: ObjectStore, keys: ObjectKeys, guard: StoreGuard, pacer: Pacer, broker_epoch: int
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._guard = guard
+        self._pacer = pacer
+        self._broker_epoch = broker_epoch
+        self._lock = threading.Lock()
+        self._next_pack = 0
+
+    def store(self, built: BuiltObject) -> StoredFile:
+        """Stores an object. Raises FlushStopped, ClaimLost; StoreError when no key is free."""
+        for key in self._candidate_keys(built):
+            meta = self._store_as(key, built)
+            if meta is not None:
+                return StoredFile(key, meta.size, meta.etag, built.crc32c, built.images)
+        raise StoreError(f"{GENERATIONS_MAX} leftovers at {klix_key_of(built)}")
+
+    def _candidate_keys(self, built: BuiltObject) -> Iterator[str]:
+        for generation in range(GENERATIONS_MAX):
+            if built.pack:
+                with self._lock:
+                    number, self._next_pack = self._next_pack, self._next_pack + 1
+                yield pack_key(self._broker_epoch, number)
+            else:
+                yield klix_key_of(built, generation)
+
+    def _store_as(self, key: str, built: BuiltObject) -> ObjectMeta | None:
+        """Stores under this key; None when something else is there already."""
+        full_key = self._keys.full(key)
+        body = PacedBody(built.body, self._pacer)
+        try:
+            return self._guard.run(
+                f"storing {full_key}",
+                lambda: self._store.put(full_key, body, if_none_match=True, crc32c=built.crc32c),
+            )
+        except PreconditionFailed:
+            meta = self._guard.run(f"reading back {full_key}", lambda: self._read_back(full_key, built))
+        if meta is None:
+            # Left by a flush that did not finish: no manifest record names it, so no reader knows it; leave it alone.
+            logger.info("%s is taken by a leftover of an earlier flush; using another key", full_key)
+        return meta
+
+    def _read_back(self, full_key: str, built: BuiltObject) -> ObjectMeta | None:
+        """The object's metadata when it is ours (an earlier try that was reported as failed), else None."""
+        try:
+            meta = self._store.head(full_key)
+            if meta.size != built.body.length:
+                return None
+            value = meta.crc32c
+            if value is None:
+                value = self._content_crc(meta)
+        except (NotFound, PreconditionFailed):
+            return None
+        return meta if value == built.crc32c else None
+
+    def _content_crc(self, meta: ObjectMeta) -> int:
+        value = 0
+        buffer = memoryview(bytearray(min(MIB, meta.size)))
+        for position in range(0, meta.size, MIB):
+            piece = buffer[: min(MIB, meta.size - position)]
+            self._store.get_into(meta.key, position, piece, if_match=meta.etag)
+            value = crc32c(piece, value)
+        return value
+
+
+def klix_key_of(built: BuiltObject, generation: int = 0) -> str:
+    """The key, below the root, of a built object of one image."""
+    image = built.images[0]
+    return klix_key(built.topic, image.topic_id, image.partition, image.base_offset, generation)

@@ -1,0 +1,139 @@
+"""Frames to handlers and back, for every API but Produce and Fetch, which the reactor serves itself.
+
+A request whose API key, version or bytes this broker does not know closes its connection with one log line. ApiVersions
+above the served range is the exception: it is answered in version 0 with UNSUPPORTED_VERSION and the range (KIP-511).
+An unexpected exception of a handler is logged with its traceback and closes the connection; expected failures are
+handlers' own answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kbroker.errors import ProtocolError
+from kbroker.handlers.api_versions import unsupported_version_response
+from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.codec import decode_request, encode_response
+from kbroker.protocol.headers import decode_request_header, encode_response_header
+
+logger = logging.getLogger("kbroker.wire")
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertisedListener:
+    """The address that clients of one listener are told."""
+
+    host: str
+    port: int
+
+
+class WireRequest(Protocol):
+    """What dispatch uses of kbroker._fast.request.Request."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    connection: Any
+    body: memoryview
+
+    def complete(self, payload: bytes) -> None: ...
+
+    def close_connection(self, reason: str = "") -> None: ...
+
+
+class Dispatcher:
+    """Calls handlers: inline ones on the I/O thread that calls this, the others on `workers`.
+
+    `workers` needs no bound of its own: a connection has one request at a time here, and connections are limited.
+    """
+
+    def __init__(self, handlers: Mapping[int, Handler], context: Context, workers: Executor) -> None:
+        self._handlers = dict(handlers)
+        self._context = context
+        self._workers = workers
+
+    def __call__(self, request: WireRequest) -> None:
+        """Takes one request from a reactor; its answer comes by request.complete, perhaps later."""
+        key, version = request.api_key, request.api_version
+        handler = self._handlers.get(key)
+        if handler is None:
+            request.close_connection(f"unknown API key {key}")
+        elif not handler.min_version <= version <= handler.max_version:
+            self._refuse_version(request)
+        elif handler.inline:
+            self._serve(handler, request)
+        else:
+            self._workers.submit(self._serve, handler, request)
+
+    def _refuse_version(self, request: WireRequest) -> None:
+        if request.api_key != ApiKey.API_VERSIONS:
+            request.close_connection(f"unsupported version {request.api_version} of API key {request.api_key}")
+            return
+        header = encode_response_header(request.api_key, 0, request.correlation_id)
+        request.complete(header + encode_response(request.api_key, 0, unsupported_version_response()))
+
+    def _serve(self, handler: Handler, request: WireRequest) -> None:
+        connection = request.connection
+        if connection is None:  # closed while the request waited for a worker
+            return
+        try:
+            info, message = _decode(request, connection)
+        except ProtocolError as error:
+            request.close_connection(
+                f"malformed request, API key {request.api_key} version {request.api_version}: {error}"
+            )
+            return
+        try:
+            response = handler.handle(self._context, info, message)
+        except Exception:
+            _fail(request)
+            return
+        if isinstance(response, Future):
+            response.add_done_callback(lambda future: _finish_later(request, future))
+        else:
+            _finish(request, response)
+
+
+def _decode(request: WireRequest, connection: Any) -> tuple[RequestInfo, Any]:
+    frame = request.body
+    header, position = decode_request_header(frame)
+    listener: AdvertisedListener = connection.listener
+    info = RequestInfo(
+        api_key=request.api_key,
+        api_version=request.api_version,
+        client_id=header.client_id,
+        client_host=connection.peer.rpartition(":")[0],
+        advertised_host=listener.host,
+        advertised_port=listener.port,
+    )
+    return info, decode_request(request.api_key, request.api_version, frame[position:])
+
+
+def _finish(request: WireRequest, response: Any) -> None:
+    key, version = request.api_key, request.api_version
+    try:
+        header = encode_response_header(key, version, request.correlation_id)
+        payload = header + encode_response(key, version, response)
+    except Exception:
+        _fail(request)
+        return
+    request.complete(payload)
+
+
+def _finish_later(request: WireRequest, future: Future[Any]) -> None:
+    if future.cancelled():
+        request.close_connection("the broker stops")
+    elif future.exception() is not None:
+        _fail(request, future.exception())
+    else:
+        _finish(request, future.result())
+
+
+def _fail(request: WireRequest, error: BaseException | None = None) -> None:
+    logger.error("API key %d version %d failed", request.api_key, request.api_version, exc_info=error or True)
+    request.close_connection("internal error")

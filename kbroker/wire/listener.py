@@ -1,0 +1,153 @@
+"""The network side of the broker as one part: listening sockets, I/O threads, and the order of start and stop."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker import limits
+from kbroker._fast.fetch_session import FetchSessions
+from kbroker._fast.reactor import FrameMemory, Reactor
+from kbroker._fast.wal import Wal
+from kbroker.wire.dispatch import AdvertisedListener, WireRequest
+
+logger = logging.getLogger("kbroker.wire")
+
+BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WireOptions:
+    """What can be set of the network side. Sizes in bytes."""
+
+    reactors: int = 1
+    node_id: int = 0
+    frame_memory_bytes: int = 64 * limits.MIB
+    frame_bytes_max: int = limits.FRAME_BYTES_MAX
+    fetch_bytes_max: int = limits.FETCH_BYTES_MAX
+    connections_max: int = limits.CONNECTIONS_MAX
+    idle_ms: int = limits.CONNECTION_IDLE_MS
+    no_progress_ms: int = 60_000
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, non-blocking. Raises OSError when the address is taken or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+class WireServer:
+    """Owns the listening sockets and the reactors' threads. start, then stop_accepting, drain, stop, in this order.
+
+    The first reactor accepts, spreads the connections, and completes durable appends; so it must run for as long as
+    anything waits for the WAL.
+    """
+
+    def __init__(
+        self,
+        wal: Wal,
+        logs: Any,
+        dispatch: Callable[[WireRequest], None],
+        options: WireOptions,
+        *,
+        cold_reader: Any = None,
+        executor: Executor | None = None,
+    ) -> None:
+        """`logs` has by_name and by_id; `executor` judges large compressed batches."""
+        self._memory = FrameMemory(options.frame_memory_bytes, options.frame_bytes_max)
+        self._sessions = FetchSessions(limits.FETCH_SESSIONS_MAX)
+        self.reactors = [
+            Reactor(
+                wal,
+                dispatch,
+                logger,
+                self._memory,
+                self._sessions,
+                number=number,
+                topics_by_name=logs.by_name,
+                topics_by_id=logs.by_id,
+                node_id=options.node_id,
+                cold_reader=cold_reader,
+                executor=executor,
+                fetch_bytes_max=options.fetch_bytes_max,
+                idle_ms=options.idle_ms,
+                no_progress_ms=options.no_progress_ms,
+                connections_max=options.connections_max,
+                in_flight_max=limits.REQUESTS_IN_FLIGHT_PER_CONNECTION,
+            )
+            for number in range(options.reactors)
+        ]
+        for reactor in self.reactors:
+            reactor.join(self.reactors)
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+
+    def listen(self, listening: socket.socket, advertised: AdvertisedListener) -> None:
+        """Takes over a socket made by `bind`. Before start."""
+        self._sockets.append(listening)
+        for number, reactor in enumerate(self.reactors):
+            reactor.add_listener(listening.fileno() if number == 0 else -1, advertised)
+
+    def start(self) -> None:
+        for number, reactor in enumerate(self.reactors):
+            thread = threading.Thread(target=reactor.run, name=f"kbroker-io-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop_accepting(self) -> None:
+        """Closes the listening sockets; connections go on."""
+        self.reactors[0].stop_accepting()
+        for listening in self._sockets:
+            listening.close()
+
+    def drain(self, timeout_seconds: float) -> bool:
+        """Answers what is in progress and closes all connections; False when that took too long."""
+        complete = True
+        for reactor in reversed(self.reactors):
+            complete = reactor.drain(timeout_seconds) and complete
+        return complete
+
+    def stop(self) -> None:
+        """Ends the I/O threads; connections that are still open are cut."""
+        for reactor in reversed(self.reactors):
+            reactor.stop()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def connection_count(self) -> int:
+        return sum(reactor.connection_count for reactor in self.reactors)
+
+    @property
+    def frame_memory_used(self) -> int:
+        """Bytes of request frames in memory."""
+        return self._memory.used
+
+    def metrics(self) -> Mapping[int, tuple[int, int, int, int, Sequence[int]]]:
+        """By API key: requests, bytes in, bytes out, sum of microseconds, answers per power of two of microseconds."""
+        total: dict[int, tuple[int, int, int, int, Sequence[int]]] = {}
+        for reactor in self.reactors:
+            for key, (requests, bytes_in, bytes_out, took_us, histogram) in reactor.metrics().items():
+                old = total.get(key, (0, 0, 0, 0, [0] * len(histogram)))
+                total[key] = (
+                    old[0] + requests,
+                    old[1] + bytes_in,
+                    old[2] + bytes_out,
+                    old[3] + took_us,
+                    [a + b for a, b in zip(old[4], histogram, strict=True)],
+                )
+        return total

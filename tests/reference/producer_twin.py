@@ -1,0 +1,89 @@
+"""Producer state of a partition, said as plainly as possible: the oracle of the compiled one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MODULUS = 2**31
+
+
+@dataclass
+class Producer:
+    """One producer id."""
+
+    epoch: int
+    coordinator_epoch: int = -1
+    last_timestamp: int = -1
+    txn_first_offset: int = -1
+    batches: list[tuple[int, int, int, int]] = field(default_factory=list)  # first seq, last seq, base, last offset
+
+
+@dataclass
+class ProducerTwin:
+    """Answers like a partition: an error code, or the base offset and whether it is a duplicate."""
+
+    next_offset: int = 0
+    producers: dict[int, Producer] = field(default_factory=dict)
+    transactions: list[list[int]] = field(default_factory=list)  # [producer id, first offset, marker offset or -1]
+    aborted: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def data(
+        self, producer_id: int, epoch: int, sequence: int, count: int, timestamp: int, transactional: bool
+    ) -> tuple[int, int, bool]:
+        """(error code, base offset, duplicate) of a client batch."""
+        last = (sequence + count - 1) % MODULUS
+        known = self.producers.get(producer_id)
+        if known is not None:
+            if known.epoch == epoch:
+                for first_seq, last_seq, base, _ in known.batches:
+                    if (first_seq, last_seq) == (sequence, last):
+                        return 0, base, True
+            if epoch < known.epoch:
+                return 47, -1, False
+            fresh = epoch > known.epoch or not known.batches
+            if sequence != (0 if fresh else (known.batches[-1][1] + 1) % MODULUS):
+                return 45, -1, False
+            if known.txn_first_offset >= 0 and not transactional:
+                return 48, -1, False
+        if known is None:
+            known = self.producers[producer_id] = Producer(epoch)
+        if known.epoch != epoch:
+            known.epoch, known.batches = epoch, []
+        base = self.next_offset
+        self.next_offset += count
+        known.batches = [*known.batches, (sequence, last, base, self.next_offset - 1)][-5:]
+        known.last_timestamp = timestamp
+        if transactional and known.txn_first_offset < 0:
+            known.txn_first_offset = base
+            self.transactions.append([producer_id, base, -1])
+        return 0, base, False
+
+    def marker(self, producer_id: int, epoch: int, coordinator_epoch: int, commit: bool, timestamp: int) -> int:
+        """The error code of a transaction marker."""
+        known = self.producers.get(producer_id)
+        if known is not None and epoch < known.epoch:
+            return 47
+        if known is not None and coordinator_epoch < known.coordinator_epoch:
+            return 52
+        if known is None:
+            known = self.producers[producer_id] = Producer(epoch)
+        if known.epoch != epoch:
+            known.epoch, known.batches = epoch, []
+        offset = self.next_offset
+        self.next_offset += 1
+        known.coordinator_epoch, known.last_timestamp = coordinator_epoch, timestamp
+        if known.txn_first_offset >= 0:
+            for transaction in self.transactions:
+                if transaction[0] == producer_id and transaction[2] < 0:
+                    transaction[2] = offset
+            still_open = [t[1] for t in self.transactions if t[2] < 0]
+            if not commit:
+                stable = min([*still_open, offset + 1])
+                self.aborted.append((producer_id, known.txn_first_offset, offset, stable))
+            known.txn_first_offset = -1
+        return 0
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """min(high watermark, first offset of a transaction that is open or whose marker is not below it)."""
+        unstable = [t[1] for t in self.transactions if t[2] < 0 or t[2] >= high_watermark]
+        return min([high_watermark, *unstable])

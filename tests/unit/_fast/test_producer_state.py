@@ -1,0 +1,212 @@
+"""Idempotence and transactions of a partition, against the twin and case by case."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.producer_state import ProducerStates
+from tests.reference.producer_twin import ProducerTwin
+from tests.reference.wal_harness import SEGMENT, Log, batch, marker
+
+IDEMPOTENT = {"producer_id": 7, "epoch": 0}
+WRAP = 2**31
+
+
+def code_of(log: Log, data: bytes) -> int:
+    try:
+        log.append(data)
+    except FastKafkaError as error:
+        return error.code
+    return 0
+
+
+def test_the_five_newest_batches_are_known(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        partition = log.partition()
+        results = [log.append(batch(sequence=2 * i, records=2, **IDEMPOTENT)) for i in range(7)]
+        assert [r[0] for r in results] == [0, 2, 4, 6, 8, 10, 12]
+        for i in range(2, 7):
+            assert log.append(batch(sequence=2 * i, records=2, **IDEMPOTENT)) == results[i]
+        for sequence, records in ((2, 2), (12, 1), (13, 1), (16, 1), (11, 2)):
+            assert code_of(log, batch(sequence=sequence, records=records, **IDEMPOTENT)) == 45
+        assert partition.next_offset == 14
+
+
+def test_sequences_wrap(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        first = log.append(batch(sequence=WRAP - 3, records=5, **IDEMPOTENT))
+        assert log.append(batch(sequence=WRAP - 3, records=5, **IDEMPOTENT)) == first
+        assert code_of(log, batch(sequence=3, **IDEMPOTENT)) == 45
+        assert log.append(batch(sequence=2, **IDEMPOTENT))[0] == 5
+
+
+def test_a_retry_of_a_refused_append_is_no_duplicate(tmp_path: Path) -> None:
+    with Log(tmp_path, wal_segments=3).start() as log:
+        partition = log.partition()
+        sequence = 0
+        before = None
+        with pytest.raises(FastAppendWait):  # noqa: PT012
+            while True:
+                before = partition.producer_snapshot()
+                try:
+                    partition.append_bytes(batch(8000, sequence=sequence, **IDEMPOTENT), 0)
+                    sequence += 1
+                except FastAppendWait:
+                    log.sync()
+                    if log.wal.head_lsn > 2 * SEGMENT + SEGMENT // 2:
+                        raise
+                    log.wait()
+        assert partition.producer_snapshot() == before
+        assert log.append(batch(8000, sequence=sequence, **IDEMPOTENT), trim=True)[0] == sequence
+        with pytest.raises(FastKafkaError):
+            partition.append_bytes(batch(SEGMENT, sequence=sequence + 1, **IDEMPOTENT), 0)
+        assert log.append(batch(100, sequence=sequence + 1, **IDEMPOTENT), trim=True)[0] == sequence + 1
+
+
+def test_a_duplicate_of_a_pending_batch_joins_its_completion(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        done: list[tuple[str, int]] = []
+        data = batch(sequence=0, **IDEMPOTENT)
+        first = log.partition().append_bytes(data, 0, lambda e: done.append(("first", e)))
+        assert log.partition().append_bytes(data, 0, lambda e: done.append(("again", e))) == first
+        log.sync()
+        assert done == [("first", 0), ("again", 0)]
+        log.wait()
+        assert log.partition().append_bytes(data, 0, lambda e: done.append(("late", e))) == first
+        log.wait()
+        log.wal.drain_commits()
+        assert done[-1] == ("late", 0)
+
+
+def test_markers_fence_and_close_transactions(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        partition = log.partition()
+        txn = {"producer_id": 7, "epoch": 3, "attributes": 0x10}
+        log.append(batch())
+        log.append(batch(sequence=0, **txn))
+        assert code_of(log, batch(sequence=1, producer_id=7, epoch=3)) == 48
+        log.sync()
+        assert (partition.last_stable_offset(), partition.high_watermark()) == (1, 2)
+        assert code_of(log, marker(commit=False, producer_id=7, epoch=2)) == 47
+        log.append(marker(commit=False, producer_id=7, epoch=3, coordinator_epoch=5))
+        assert code_of(log, marker(commit=False, producer_id=7, epoch=3, coordinator_epoch=4)) == 52
+        log.sync()
+        assert partition.last_stable_offset() == 3
+        assert partition.producers.aborted == [(7, 1, 2, 3)]
+        assert partition.producers.aborted_between(0, 2) == [(7, 1)]
+        assert partition.producers.aborted_between(3, 9) == []
+        assert partition.producers.aborted_between(0, 1) == []
+        log.append(marker(commit=True, producer_id=7, epoch=4, coordinator_epoch=5))
+        assert code_of(log, batch(sequence=1, producer_id=7, epoch=4)) == 45
+        assert code_of(log, batch(sequence=0, producer_id=7, epoch=4)) == 0
+        partition.producers.trim_aborted(3)
+        assert partition.producers.aborted == []
+
+
+def test_a_damaged_marker_is_refused(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        for body in (b"", b"\x20\0\0\0", bytes.fromhex("20000000020000"), bytes.fromhex("ff" * 17), b"\0" * 17):
+            data = batch(producer_id=7, epoch=0, attributes=0x30, body=body)
+            assert code_of(log, data) == 87
+        assert log.partition().next_offset == 0
+
+
+def test_expiry_keeps_open_transactions(tmp_path: Path) -> None:
+    day = 86_400_000
+    with Log(tmp_path).start() as log:
+        log.append(batch(sequence=0, producer_id=1, epoch=0, timestamp=1000))
+        log.append(batch(sequence=0, producer_id=2, epoch=0, timestamp=1000, attributes=0x10))
+        log.append(batch(sequence=0, producer_id=3, epoch=0, timestamp=1001))
+        assert log.partition().expire(day + 999) == 0
+        assert log.partition().expire(day + 1000) == 1
+        assert sorted(s[0] for s in log.partition().producer_snapshot()) == [2, 3]
+
+
+def test_restore_is_the_inverse_of_snapshot() -> None:
+    states = ProducerStates()
+    snapshot = [(5, 1, -1, 77, -1, [(4, 9, 4, 77)]), (6, 0, 2, 78, 3, []), (4, 0, 2, 78, 2, [(0, 2, 0, 1)])]
+    states.restore(snapshot)
+    assert states.snapshot() == snapshot
+    assert len(states) == 3
+
+
+event = st.one_of(
+    st.tuples(
+        st.just("data"),
+        st.integers(1, 3),
+        st.integers(0, 2),
+        st.sampled_from(["next", "again", "zero", "gap", "old"]),
+        st.integers(1, 3),
+        st.booleans(),
+    ),
+    st.tuples(st.just("marker"), st.integers(1, 3), st.integers(0, 2), st.integers(0, 2), st.booleans()),
+    st.tuples(st.just("sync")),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(event, max_size=60), st.sampled_from([0, WRAP - 4]))
+def test_any_history_is_judged_as_the_twin_does(events: list[tuple], start: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, Log(Path(folder)).start() as log:
+        partition, twin = log.partition(), ProducerTwin()
+        ends: dict[int, int] = {}
+        for n, step in enumerate(events):
+            if step[0] == "sync":
+                log.sync()
+            elif step[0] == "data":
+                _, pid, epoch, kind, count, transactional = step
+                cached = twin.producers[pid].batches if pid in twin.producers else []
+                last = cached[-1] if cached else (start, start - 1, 0, 0)
+                sequence = {
+                    "next": (last[1] + 1) % WRAP,
+                    "again": cached[n % len(cached)][0] if cached else 0,
+                    "zero": 0,
+                    "gap": (last[1] + 3) % WRAP,
+                    "old": (last[0] - 20) % WRAP,
+                }[kind]
+                if kind == "again" and cached:
+                    item = cached[n % len(cached)]
+                    count = item[3] - item[2] + 1
+                data = batch(
+                    records=count,
+                    sequence=sequence,
+                    producer_id=pid,
+                    epoch=epoch,
+                    timestamp=n,
+                    attributes=0x10 if transactional else 0,
+                )
+                expected, base, duplicate = twin.data(pid, epoch, sequence, count, n, transactional)
+                try:
+                    got = (0, *log.append(data))
+                except FastKafkaError as error:
+                    got = (error.code, -1, 0)
+                assert got[:2] == (expected, base)
+                if duplicate:
+                    assert got[2] == ends[base]
+                ends[base] = got[2]
+            else:
+                _, pid, epoch, coordinator_epoch, commit = step
+                data = marker(
+                    commit=commit, producer_id=pid, epoch=epoch, coordinator_epoch=coordinator_epoch, timestamp=n
+                )
+                assert code_of(log, data) == twin.marker(pid, epoch, coordinator_epoch, commit, n)
+            assert partition.next_offset == twin.next_offset
+            watermark = partition.high_watermark()
+            assert partition.last_stable_offset() == twin.last_stable_offset(partition.high_watermark())
+            assert watermark <= partition.next_offset
+        assert partition.producers.aborted == twin.aborted
+        log.sync()
+        before = partition.producer_snapshot()
+        log.wal.close()
+        again = Log(Path(folder))
+        again.recover()
+        replayed = again.partition()
+        assert replayed.producer_snapshot() == before
+        assert replayed.producers.aborted == twin.aborted
+        assert replayed.last_stable_offset() == twin.last_stable_offset(twin.next_offset)

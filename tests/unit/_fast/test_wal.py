@@ -1,0 +1,295 @@
+"""The WAL against its twin, its space rules, and its life."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy
+import pytest
+
+from kbroker._fast.arena import Arena
+from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.partition import INDEX_DTYPE
+from kbroker._fast.wal import Wal, WalSegment
+from kbroker._fast.wal_faults import Faults
+from kbroker._fast.wal_files import HeaderError, NewerVersionError, SegmentHeader, decode_header, encode_header
+from tests.reference import wal_twin as twin
+from tests.reference.wal_harness import CLUSTER, SEGMENT, TOPIC, Log, batch
+
+
+def stored(data: bytes, base_offset: int, epoch: int = 1) -> bytes:
+    return base_offset.to_bytes(8, "big") + data[8:12] + epoch.to_bytes(4, "big") + data[16:]
+
+
+def test_segment_files_are_as_the_twin_reads_them(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        sizes = [61, 62, 69, 100, 4000, 4024, 20_000, 61, 300]
+        expected = []
+        for i, size in enumerate(sizes * 3):
+            base, _ = log.append(batch(size, fill=i))
+            expected.append(stored(batch(size, fill=i), base))
+            if i % 4 == 0:
+                log.sync()
+        log.sync()
+        assert log.wal.durable_lsn % 4096 == 0
+        found = []
+        for segment in log.wal.segments:
+            header, entries, _ = twin.read_segment(Path(segment.path))
+            assert header["incarnation"] == log.wal.incarnation
+            assert os.path.getsize(segment.path) == 4096 + SEGMENT
+            assert all(e.durable_lsn <= e.lsn and e.topic_id == TOPIC and e.leader_epoch == 1 for e in entries)
+            found += [e.batch for e in entries]
+        assert found == expected
+
+
+def test_header_page_matches_the_twin() -> None:
+    header = SegmentHeader(CLUSTER, 65536, 61440, 2**63 + 5, 4096, 65536)
+    assert encode_header(header) == twin.encode_header(CLUSTER, 65536, 61440, 2**63 + 5, 4096, 65536)
+    assert decode_header(encode_header(header)) == header
+    page = bytearray(encode_header(header))
+    for at in range(92):
+        page[at] ^= 1
+        with pytest.raises(HeaderError):
+            decode_header(bytes(page))
+        page[at] ^= 1
+    newer = bytearray(page)
+    newer[8] = 2
+    newer[92:96] = twin.crc32c(bytes(newer[:92])).to_bytes(4, "little")
+    with pytest.raises(NewerVersionError, match="version 2"):
+        decode_header(bytes(newer))
+
+
+def test_a_sealed_segment_has_the_twins_index(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        for i in range(600):
+            log.append(batch(150 + i % 50, timestamp=i * 7 % 100), log.partition(index=i % 5))
+        log.sync()
+        log.until(lambda: log.wal.segments[0].sealed)
+        segment = Path(log.wal.segments[0].path)
+        rows: dict[tuple[bytes, int], list[tuple[int, int, int, int, int]]] = {}
+        for e in twin.read_segment(segment)[1]:
+            timestamp = int.from_bytes(e.batch[35:43], "big")
+            row = (e.base_offset, e.lsn + 72, timestamp, len(e.batch), 0)
+            rows.setdefault((e.topic_id, e.partition), []).append(row)
+        assert twin.read_index(segment.with_suffix(".idx")) == rows
+
+
+def test_appends_wait_at_the_budget_and_go_on_after_a_trim(tmp_path: Path) -> None:
+    with Log(tmp_path, wal_segments=4).start() as log:
+        partition = log.partition()
+        appended = 0
+        while True:
+            try:
+                partition.append_bytes(batch(8000), 0)
+                appended += 1
+            except FastAppendWait:
+                log.sync()
+                if len(log.wal.segments) == 4 and all(s.sealed for s in log.wal.segments[:3]):
+                    break
+                log.wait()
+        assert appended > 3 * SEGMENT // 8200
+        before = partition.next_offset
+        with pytest.raises(FastAppendWait):
+            partition.append_bytes(batch(8000), 0)
+        assert partition.next_offset == before
+        log.wal.trim(log.wal.durable_lsn)
+        log.append(batch(8000))
+        assert log.wal.disk_bytes <= log.wal.wal_bytes
+
+
+def test_the_last_reserve_is_for_internal_appends(tmp_path: Path) -> None:
+    with Log(tmp_path, wal_segments=40).start() as log:
+        plain, internal = log.partition(index=0), log.partition(index=1)
+        internal.rules.internal = True
+        while True:
+            try:
+                plain.append_bytes(batch(1000), 0)
+            except FastAppendWait:
+                log.sync()
+                if len(log.wal.segments) == 40 and all(s.sealed for s in log.wal.segments[:38]):
+                    break
+                log.wait()
+        with pytest.raises(FastAppendWait):
+            plain.append_bytes(batch(1000), 0)
+        for _ in range(30):
+            internal.append_bytes(batch(1000), 0)
+
+
+def test_a_pin_keeps_its_bytes_and_its_end_wakes_the_producer(tmp_path: Path) -> None:
+    with Log(tmp_path, arena_segments=2, chunk_bytes=SEGMENT).start() as log:
+        partition = log.partition()
+        _, end = log.append(batch(1000))
+        lsn = 72
+        assert log.wal.try_pin(lsn, 1000)
+        with pytest.raises(FastAppendWait):  # noqa: PT012
+            while log.wal.head_lsn < 4 * SEGMENT:
+                try:
+                    partition.append_bytes(batch(5000), 0)
+                except FastAppendWait:
+                    if log.wal.resident_lsn > lsn:
+                        raise
+                    log.wait()
+        assert bytes(log.wal.arena.array[lsn + 61 : lsn + 1000]) == b"\x55" * 939
+        log.sync()
+        log.until(lambda: log.wal.sealed_lsn == 2 * SEGMENT and len(log.wal.segments) >= 4)
+        with pytest.raises(FastAppendWait):
+            partition.append_bytes(batch(5000), 0)
+        os.eventfd_write(log.wakeup, 1)
+        os.eventfd_read(log.wakeup)  # nothing is left that would wake
+        log.wal.drop_pin(lsn, 1000)
+        log.wait()
+        partition.append_bytes(batch(5000), 0)
+        assert not log.wal.try_pin(lsn, 1000)
+        assert log.wal.read(lsn, 1000)[61:] == b"\x55" * 939
+        assert end == 72 + 1000
+
+
+def test_a_borrowed_file_is_unlinked_and_a_free_one_recycled(tmp_path: Path) -> None:
+    with Log(tmp_path, wal_segments=6).start() as log:
+        partition = log.partition()
+        first = log.append(batch(1000))[0]
+        log.sync()
+        plan = partition.read_plan(first, partition.high_watermark(), 10_000)
+        segment = plan.references()[0][2]
+        assert segment.borrows == 1
+        while log.wal.head_lsn < 20 * SEGMENT:
+            log.append(batch(5000, fill=7), trim=True)
+        assert not Path(segment.path).exists()
+        assert os.pread(segment.fd, 939, 4096 + 72 + 61) == b"\x55" * 939
+        del plan
+        assert segment.borrows == 0
+        log.sync()
+        inodes = {os.fstat(s.fd).st_ino for s in log.wal.segments}
+        assert os.fstat(segment.fd).st_ino not in inodes
+    assert len(list(tmp_path.glob("*.wal"))) == len(log.wal.segments)
+
+
+def test_flushed_segments_stay_as_cache_up_to_half_the_budget(tmp_path: Path) -> None:
+    with Log(tmp_path, wal_segments=16).start() as log:
+        partition = log.partition()
+        while log.wal.head_lsn < 5 * SEGMENT:
+            log.append(batch(5000))
+        log.sync()
+        log.until(lambda: log.wal.sealed_lsn >= 5 * SEGMENT)
+        log.wal.trim(log.wal.durable_lsn)
+        assert partition.wal_start_offset() == 0
+        assert partition.unflushed_bytes == 0
+        while log.wal.head_lsn < 10 * SEGMENT:
+            log.append(batch(5000))
+        log.sync()
+        log.until(lambda: log.wal.sealed_lsn >= 9 * SEGMENT)
+        assert partition.wal_start_offset() > 0
+        assert partition.read_bytes(0, partition.high_watermark(), 100) is None
+        assert len(log.wal.segments) <= 8
+
+
+def test_unflushed_segments_are_never_dropped(tmp_path: Path) -> None:
+    with Log(tmp_path, wal_segments=8).start() as log:
+        while log.wal.head_lsn < 6 * SEGMENT:
+            log.append(batch(5000))
+        log.sync()
+        assert log.partition().wal_start_offset() == 0
+        with pytest.raises(ValueError, match="durable"):
+            log.wal.trim(log.wal.durable_lsn + 1)
+
+
+def test_read_batches_into_any_range(tmp_path: Path) -> None:
+    with Log(tmp_path, arena_segments=2).start() as log:
+        partition = log.partition()
+        for i in range(300):
+            log.append(batch(200 + i * 13 % 700, fill=i % 256))
+            log.append(batch(500, fill=9), log.partition(index=1))
+        log.sync()
+        entries = partition.entries(0, log.wal.durable_lsn)
+        assert entries.dtype == INDEX_DTYPE
+        assert len(entries) == 300
+        assert log.wal.resident_lsn > int(entries["lsn"][0])
+        whole = partition.read_bytes(0, partition.high_watermark(), 1 << 30)
+        cumulative = numpy.zeros(len(entries) + 1, dtype=numpy.int64)
+        numpy.cumsum(entries["size"], out=cumulative[1:])
+        assert cumulative[-1] == len(whole)
+        for position, length in ((0, len(whole)), (1, 5), (60_000, 3000), (len(whole) - 7, 100), (4321, 44_444)):
+            out = bytearray(length)
+            got = log.wal.read_batches_into(entries, cumulative, position, out)
+            assert out[:got] == whole[position : position + length]
+            assert got == min(length, len(whole) - position)
+
+
+def test_time_of_the_oldest_unflushed_append(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        assert log.wal.oldest_unflushed_ms is None
+        log.append(batch(), now_ms=5_000)
+        log.append(batch(), now_ms=9_000)
+        middle = log.sync()
+        log.append(batch(), now_ms=20_000)
+        log.sync()
+        assert log.wal.oldest_unflushed_ms == 5_000
+        assert log.partition().unflushed_bytes == 300
+        log.wal.trim(middle)
+        assert log.wal.oldest_unflushed_ms == 20_000
+        assert log.partition().unflushed_bytes == 100
+        log.wal.trim(log.wal.durable_lsn)
+        assert log.wal.oldest_unflushed_ms is None
+        assert log.wal.unflushed_bytes == 0
+
+
+def test_a_batch_larger_than_a_segment_is_refused_and_one_over_many_chunks_is_not(tmp_path: Path) -> None:
+    with Log(tmp_path, chunk_bytes=4096).start() as log:
+        with pytest.raises(FastKafkaError) as caught:
+            log.append(batch(SEGMENT - 71))
+        assert caught.value.code == 18
+        whole = batch(SEGMENT - 72)
+        log.append(batch(100))
+        base, _ = log.append(whole)
+        log.sync()
+        assert log.partition().read_bytes(base, base + 1, 1) == stored(whole, base)
+
+
+def test_the_disk_full_while_preparing_goes_on_by_itself(tmp_path: Path) -> None:
+    faults = Faults()
+    faults.prepare_count, faults.prepare_errno = 3, errno.ENOSPC
+    with Log(tmp_path, faults=faults).start() as log:
+        log.append(batch())
+        log.sync()
+        assert faults.prepare_count == 0
+        assert "No space" not in str(log.wal.keeper.last_error or "")
+
+
+def test_idle_writes_nothing(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        log.append(batch())
+        log.sync()
+        syncs, written, entries = log.wal.syncs, log.wal.bytes_written, log.wal.entries
+        assert (syncs, written, entries) == (1, 4096, 1)
+        assert log.wal.sync(1)
+    assert log.wal.syncs == syncs
+
+
+def test_after_close_appends_fail_and_everything_is_durable(tmp_path: Path) -> None:
+    log = Log(tmp_path).start()
+    _, end = log.append(batch())
+    log.__exit__()
+    assert log.wal.durable_lsn >= end
+    with pytest.raises(FastKafkaError) as caught:
+        log.partition().append_bytes(batch(), 0)
+    assert caught.value.code == 56
+
+
+def test_starting_over_segments_without_recovery_is_refused(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        log.append(batch())
+        log.sync()
+    again = Log(tmp_path)
+    with pytest.raises(RuntimeError, match="recover"):
+        again.wal.start()
+
+
+def test_sizes_are_checked(tmp_path: Path) -> None:
+    arena = Arena(4 * SEGMENT, 4096)
+    good = {"segment_bytes": SEGMENT, "wal_bytes": 10 * SEGMENT, "cluster_id": CLUSTER}
+    for bad in ({"segment_bytes": SEGMENT + 8}, {"segment_bytes": 4 * SEGMENT}, {"wal_bytes": SEGMENT}):
+        with pytest.raises(ValueError, match="must"):
+            Wal(arena, tmp_path, **{**good, **bad})
+    assert WalSegment(-1, 0, 8, "x").end_lsn == 8

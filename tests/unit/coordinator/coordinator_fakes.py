@@ -1,0 +1,331 @@
+"""A coordinator that runs by hand: manual clock, logs in memory, workers that run when told."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from kbroker._fast.records import parse_batch_header
+from kbroker.clock import ManualClock
+from kbroker.coordinator.group_config import GroupConfig
+from kbroker.coordinator.group_session import Leaver
+from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.coordinator.join_group import JoinRequest
+from kbroker.coordinator.offset_commit import CommitRequest
+from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+RANGE = [("range", b"metadata")]
+
+
+class MemoryLog:
+    """A log in memory. `hold` keeps appends from becoming durable until `release`; `refusals` fail appends."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, bytes]] = []  # base offset, batch; durable ones only
+        self.start_offset = 0
+        self.next_offset = 0
+        self.hold = False
+        self.refusals: deque[Exception] = deque()
+        self.refuse_always: Exception | None = None
+        self.on_read: Callable[[], None] = lambda: None
+        self.reads = 0
+        self._waiting: deque[tuple[int, bytes, Callable[[int], None]]] = deque()
+
+    def append(self, batch: bytes, now_ms: int, on_durable: Callable[[int], None]) -> int:
+        if self.refusals:
+            raise self.refusals.popleft()
+        if self.refuse_always is not None:
+            raise self.refuse_always
+        base_offset = self.next_offset
+        stamped = struct.pack(">q", base_offset) + batch[8:]
+        self.next_offset += parse_batch_header(stamped).record_count
+        self._waiting.append((base_offset, stamped, on_durable))
+        if not self.hold:
+            self.release()
+        return base_offset
+
+    def release(self, count: int | None = None, error: int = 0) -> None:
+        """Makes appends durable, or fails them."""
+        while self._waiting and count != 0:
+            base_offset, batch, on_durable = self._waiting.popleft()
+            if not error:
+                self.batches.append((base_offset, batch))
+            on_durable(error)
+            count = None if count is None else count - 1
+
+    def read_all(self) -> Iterator[bytes]:
+        self.reads += 1
+        self.on_read()
+        for base_offset, batch in list(self.batches):
+            if base_offset + parse_batch_header(batch).record_count > self.start_offset:
+                yield batch
+
+    def advance_start(self, offset: int) -> None:
+        self.start_offset = max(self.start_offset, offset)
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(len(batch) for base, batch in self.batches if base >= self.start_offset)
+
+    def restarted(self) -> MemoryLog:
+        """The log as a new process finds it: what was durable."""
+        log = MemoryLog()
+        log.batches = list(self.batches)
+        log.start_offset = self.start_offset
+        last = self.batches[-1] if self.batches else None
+        log.next_offset = last[0] + parse_batch_header(last[1]).record_count if last else 0
+        return log
+
+
+class HandExecutor(Executor):
+    """Runs work when it is told to; at once unless `hold`."""
+
+    def __init__(self) -> None:
+        self.hold = False
+        self.waiting: deque[Callable[[], Any]] = deque()
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.waiting.append(lambda: fn(*args, **kwargs))
+        if not self.hold:
+            self.run()
+        return Future()
+
+    def run(self) -> None:
+        while self.waiting:
+            self.waiting.popleft()()
+
+
+class Bench:
+    """One coordinator and short-hands for its clients."""
+
+    def __init__(
+        self,
+        logs: list[MemoryLog] | None = None,
+        has_topic: bool = True,
+        clock: ManualClock | None = None,
+        **config: Any,
+    ) -> None:
+        settings: dict[str, Any] = {"offsets_topic_partitions": 1, **config}
+        self.clock = clock or ManualClock()
+        self.executor = HandExecutor()
+        self.logs = logs or [MemoryLog() for _ in range(settings["offsets_topic_partitions"])]
+        self.has_topic = has_topic
+        self.topics: set[str] = {"t", "u"}
+        self.ensure_calls = 0
+        self.coordinator = GroupCoordinator(
+            GroupConfig(**settings),
+            self.clock,
+            open_logs=self._open_logs,
+            ensure_topic=self._ensure_topic,
+            topic_exists=lambda topic, partition: topic in self.topics,
+            executor=self.executor,
+        )
+
+    def start(self) -> Bench:
+        self.coordinator.start_by_hand()
+        self.run()
+        return self
+
+    def _open_logs(self) -> Sequence[Any] | None:
+        return self.logs if self.has_topic else None
+
+    def _ensure_topic(self) -> None:
+        self.ensure_calls += 1
+        self.has_topic = True
+
+    def restarted(self, **config: Any) -> Bench:
+        """A new coordinator on what was durable, at the same time of day."""
+        bench = Bench([log.restarted() for log in self.logs], self.has_topic, self.clock, **config)
+        bench.topics = self.topics
+        return bench.start()
+
+    @property
+    def log(self) -> MemoryLog:
+        return self.logs[0]
+
+    def run(self) -> None:
+        self.coordinator.loop.run_pending()
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass; every timer fires at its own moment."""
+        target = self.clock.monotonic() + seconds
+        self.run()
+        while True:
+            step = self.coordinator.loop.seconds_to_next_timer()
+            if self.clock.monotonic() + step > target:
+                break
+            self.clock.advance(step + 1e-6)
+            self.run()
+        self.clock.advance(max(0.0, target - self.clock.monotonic()))
+        self.run()
+
+    # -- clients -------------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group: str = "g",
+        instance: str | None = None,
+        protocols: list[tuple[str, bytes]] | None = None,
+        protocol_type: str = "consumer",
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        known_id: bool = False,
+        skip: bool = True,
+        client: str = "client",
+    ) -> Future[Any]:
+        future = self.coordinator.join_group(
+            JoinRequest(
+                group_id=group,
+                member_id=member_id,
+                group_instance_id=instance,
+                client_id=client,
+                client_host="/127.0.0.1",
+                session_timeout_ms=session_ms,
+                rebalance_timeout_ms=rebalance_ms,
+                protocol_type=protocol_type,
+                protocols=RANGE if protocols is None else protocols,
+                requires_known_member_id=known_id,
+                supports_skipping_assignment=skip,
+            )
+        )
+        self.run()
+        return future
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        group: str = "g",
+        instance: str | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
+    ) -> Future[Any]:
+        future = self.coordinator.sync_group(
+            SyncGroupRequest(
+                group_id=group,
+                generation_id=generation,
+                member_id=member_id,
+                group_instance_id=instance,
+                protocol_type=protocol_type,
+                protocol_name=protocol,
+                assignments=[
+                    SyncGroupRequestAssignment(member_id=member, assignment=assignment)
+                    for member, assignment in (assignments or {}).items()
+                ],
+            )
+        )
+        self.run()
+        return future
+
+    def heartbeat(
+        self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None
+    ) -> int:
+        future = self.coordinator.heartbeat(
+            HeartbeatRequest(
+                group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
+            )
+        )
+        self.run()
+        return int(future.result(0).error_code)
+
+    def leave(self, *leavers: Leaver, group: str = "g") -> Any:
+        future = self.coordinator.leave_group(group, list(leavers))
+        self.run()
+        return future.result(0)
+
+    def commit(
+        self,
+        offset: int = 5,
+        *,
+        topic: str = "t",
+        partition: int = 0,
+        group: str = "g",
+        generation: int = -1,
+        member_id: str = "",
+        instance: str | None = None,
+        version: int = 9,
+        retention_ms: int = -1,
+        metadata: str = "",
+        leader_epoch: int = -1,
+    ) -> Future[Any]:
+        future = self.coordinator.commit_offsets(
+            CommitRequest(
+                group_id=group,
+                generation=generation,
+                member_id=member_id,
+                group_instance_id=instance,
+                version=version,
+                retention_ms=retention_ms,
+                offsets=[(topic, partition, offset, leader_epoch, metadata)],
+            )
+        )
+        self.run()
+        return future
+
+    def fetch(self, *, group: str = "g", topic: str = "t", partition: int = 0) -> Future[Any]:
+        future = self.coordinator.fetch_offsets(group, [(topic, [partition])])
+        self.run()
+        return future
+
+    def committed(self, **where: Any) -> int | None:
+        """The committed offset as a client sees it now."""
+        value = self.fetch(**where).result(0)[0][1][0][1]
+        return None if value is None else value.offset
+
+    def all_offsets(self, group: str = "g") -> dict[tuple[str, int], int]:
+        future = self.coordinator.fetch_offsets(group, None)
+        self.run()
+        return {
+            (topic, partition): value.offset for topic, parts in future.result(0) for partition, value in parts
+        }
+
+    def describe(self, group: str = "g") -> Any:
+        future = self.coordinator.describe_group(group)
+        self.run()
+        return future.result(0)
+
+    def state(self, group: str = "g") -> str:
+        return str(self.describe(group).group_state)
+
+    def list_groups(self, *states: str, types: Sequence[str] = ()) -> Any:
+        future = self.coordinator.list_groups(frozenset(states), frozenset(types))
+        self.run()
+        return future.result(0)
+
+    def delete(self, group: str = "g") -> int:
+        future = self.coordinator.delete_group(group)
+        self.run()
+        return int(future.result(0))
+
+    # -- whole groups --------------------------------------------------------------------------------------------
+
+    def stable(
+        self, members: int = 1, *, group: str = "g", instances: Sequence[str | None] = (), **join: Any
+    ) -> tuple[int, list[str]]:
+        """A Stable group of so many members; returns its generation and member ids, the leader first."""
+        asked = [
+            self.join(group=group, instance=instances[index] if index < len(instances) else None, **join)
+            for index in range(members)
+        ]
+        self.advance(6.5)  # the initial delay, and once more if several came
+        answers = [future.result(0) for future in asked]
+        generation, leader = answers[0].generation_id, answers[0].leader
+        ids = [answer.member_id for answer in answers]
+        ids.sort(key=lambda member_id: member_id != leader)
+        self.sync_all(generation, ids, group)
+        return generation, ids
+
+    def sync_all(self, generation: int, ids: list[str], group: str = "g") -> None:
+        """SyncGroup of all, the leader (first) last; each gets its own member id as assignment."""
+        syncs = [self.sync(member_id, generation, group=group) for member_id in ids[1:]]
+        plan = {each: b"of " + each.encode() for each in ids}
+        syncs.append(self.sync(ids[0], generation, plan, group=group))
+        assert [future.result(0).error_code for future in syncs] == [0] * len(ids)

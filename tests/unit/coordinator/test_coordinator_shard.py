@@ -1,0 +1,438 @@
+"""Loading, durability, failing appends, snapshots and restarts of a shard."""
+
+import pytest
+from coordinator_fakes import Bench, HandExecutor, MemoryLog
+
+from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.records import build_batch
+from kbroker.clock import SystemClock
+from kbroker.coordinator import shard_snapshot
+from kbroker.coordinator.group_config import GroupConfig
+from kbroker.coordinator.group_records import encode_record
+from kbroker.coordinator.group_session import Leaver
+from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.coordinator.join_group import JoinRequest
+from kbroker.coordinator.offset_commit import CommitRequest
+from kbroker.coordinator.shard_runtime import ShardState
+from kbroker.errors import CorruptionError, ErrorCode
+
+
+def state(bench: Bench) -> ShardState:
+    return bench.coordinator._runtimes[0].state
+
+
+def loading(bench: Bench) -> tuple[Bench, HandExecutor]:
+    """A restart that has not loaded yet."""
+    after = Bench([log.restarted() for log in bench.logs])
+    after.executor.hold = True
+    after.start()
+    return after, after.executor
+
+
+# -- topic creation ----------------------------------------------------------------------------------------------
+
+
+def test_without_the_topic_groups_are_empty_and_nothing_is_created() -> None:
+    bench = Bench(has_topic=False).start()
+    assert bench.committed() is None
+    assert bench.list_groups() == []
+    assert bench.heartbeat("m", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.describe().group_state == "Dead"
+    assert bench.delete() == ErrorCode.GROUP_ID_NOT_FOUND
+    assert bench.ensure_calls == 0
+
+
+def test_first_need_creates_the_topic_once_and_goes_on() -> None:
+    bench = Bench(has_topic=False).start()
+    bench.executor.hold = True
+    located = bench.coordinator.locate()
+    commit, join = bench.commit(3), bench.join()
+    assert not located.done()
+    bench.executor.run()
+    bench.run()
+    assert located.result(0) == commit.result(0) == 0
+    bench.advance(3.1)
+    assert join.result(0).error_code == 0
+    assert bench.ensure_calls == 1
+
+
+def test_topic_that_cannot_be_created() -> None:
+    bench = Bench(has_topic=False).start()
+
+    def fail() -> None:
+        raise OSError("store away")
+
+    bench.coordinator._ensure_topic = fail
+    assert bench.commit().result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.join().result(0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    located = bench.coordinator.locate()
+    bench.run()
+    assert located.result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.coordinator._ensure_topic = bench._ensure_topic
+    assert bench.commit().result(0) == 0
+
+
+# -- loading -----------------------------------------------------------------------------------------------------
+
+
+def test_loading_shard_says_so() -> None:
+    bench = Bench().start()
+    generation, (member,) = bench.stable()
+    after, executor = loading(bench)
+    in_progress = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert after.join(member).result(0).error_code == in_progress
+    assert after.sync(member, generation).result(0).error_code == in_progress
+    assert after.commit().result(0) == in_progress
+    assert after.fetch().result(0) == in_progress
+    assert after.describe().error_code == in_progress
+    assert after.delete() == in_progress
+    assert after.list_groups() == in_progress
+    assert after.leave(Leaver(member)).error_code == in_progress
+    assert after.heartbeat(member, generation) == 0
+    executor.run()
+    after.run()
+    assert after.heartbeat(member, generation) == 0
+    assert after.state() == "Stable"
+
+
+def test_topic_deletion_waits_for_the_load() -> None:
+    bench = Bench().start()
+    bench.commit(1)
+    after, executor = loading(bench)
+    done = after.coordinator.on_topic_deleted("t")
+    after.run()
+    assert not done.done()
+    executor.run()
+    after.run()
+    assert done.done()
+    assert after.committed() is None
+
+
+def test_members_go_on_after_a_restart_with_a_new_session() -> None:
+    bench = Bench().start()
+    generation, ids = bench.stable(3)
+    bench.commit(9, generation=generation, member_id=ids[0])
+    bench.advance(9)
+    after = bench.restarted()
+    after.advance(9)
+    assert [after.heartbeat(member, generation) for member in ids] == [0, 0, 0]
+    assert after.sync(ids[2], generation).result(0).assignment == b"of " + ids[2].encode()
+    assert after.commit(10, generation=generation, member_id=ids[1]).result(0) == 0
+    assert after.coordinator.counts.members == 3
+    after.advance(10.1)
+    assert after.state() == "Empty"
+
+
+def test_a_rebalance_cut_off_by_a_restart_leaves_the_last_synced_generation() -> None:
+    bench = Bench().start()
+    generation, ids = bench.stable(2)
+    bench.join(ids[0])
+    bench.join(ids[1])  # completing, nothing durable
+    after = bench.restarted()
+    assert after.state() == "Stable"
+    assert after.heartbeat(ids[0], generation + 1) == ErrorCode.ILLEGAL_GENERATION
+    assert after.heartbeat(ids[0], generation) == 0
+
+
+def test_failed_load_is_tried_again() -> None:
+    bench = Bench().start()
+    bench.commit(4)
+    after = Bench([bench.log.restarted()])
+
+    def fail() -> None:
+        raise CorruptionError("unreadable")
+
+    after.log.on_read = fail
+    after.start()
+    assert state(after) is ShardState.LOADING
+    after.advance(0.6)
+    assert after.log.reads == 2
+    assert after.commit().result(0) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    after.log.on_read = lambda: None
+    after.advance(1.1)
+    assert after.committed() == 4
+
+
+def test_unknown_records_are_skipped() -> None:
+    bench = Bench().start()
+    bench.commit(4)
+    for key, value in [
+        (b"\x00\x03\x00\x01g", b"x"),  # a type of the newer group protocols
+        (b"", None),
+        (b"\x00\x01\x00", b"x"),  # too short
+        (b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00", b"\x00\x63junk"),  # value version 99
+        (None, b"x"),
+    ]:
+        bench.log.append(build_batch([(key, value, 0, None)]), 0, lambda error: None)
+    assert bench.restarted().committed() == 4
+
+
+# -- failing appends ---------------------------------------------------------------------------------------------
+
+
+def test_refused_append_changes_nothing() -> None:
+    bench = Bench().start()
+    bench.commit(1)
+    for code, told in [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ]:
+        bench.log.refusals.append(FastKafkaError(int(code), "no"))
+        assert bench.commit(2).result(0) == told
+        assert bench.committed() == 1
+
+
+def test_refused_sync_tells_everybody_and_rebalances() -> None:
+    bench = Bench().start()
+    futures = [bench.join() for _ in range(2)]
+    bench.advance(6.1)
+    leader = futures[0].result(0).leader
+    follower = next(f.result(0).member_id for f in futures if f.result(0).member_id != leader)
+    waiting = bench.sync(follower, 1)
+    bench.log.refusals.append(FastKafkaError(int(ErrorCode.NOT_ENOUGH_REPLICAS), "no"))
+    failed = bench.sync(leader, 1, {leader: b"x", follower: b"y"})
+    assert failed.result(0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert waiting.result(0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.state() == "PreparingRebalance"
+
+
+def test_append_waits_for_space_and_later_operations_queue_behind_it() -> None:
+    bench = Bench().start()
+    bench.commit(1)
+    bench.log.refuse_always = FastAppendWait()
+    first, second, fetch = bench.commit(2), bench.commit(3), bench.fetch()
+    bench.advance(1)
+    assert not first.done()
+    assert not fetch.done()
+    bench.log.refuse_always = None
+    bench.advance(0.2)
+    assert first.result(0) == second.result(0) == 0
+    assert fetch.result(0)[0][1][0][1].offset == 3
+
+
+def test_append_without_space_gives_up_in_the_end() -> None:
+    bench = Bench(append_timeout_ms=5_000).start()
+    bench.commit(1)
+    bench.log.refuse_always = FastAppendWait()
+    first, fetch = bench.commit(2), bench.fetch()
+    bench.advance(5.2)
+    assert first.result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert fetch.result(0)[0][1][0][1].offset == 1
+
+
+def test_append_that_fails_later_rolls_back_to_what_is_durable() -> None:
+    bench = Bench().start()
+    generation, ids = bench.stable(2)
+    bench.commit(1, generation=generation, member_id=ids[0])
+    parked = bench.join(ids[0])
+    bench.log.hold = True
+    first = bench.commit(2, generation=generation, member_id=ids[1])
+    second = bench.commit(3, generation=generation, member_id=ids[1])
+    fetch = bench.fetch()
+    bench.log.release(error=int(ErrorCode.KAFKA_STORAGE_ERROR))
+    bench.log.hold = False
+    bench.run()
+    assert first.result(0) == second.result(0) == fetch.result(0) == ErrorCode.NOT_COORDINATOR
+    assert parked.result(0).error_code == ErrorCode.NOT_COORDINATOR
+    assert bench.committed() == 1
+    assert bench.state() == "Stable"
+    assert [bench.heartbeat(member, generation) for member in ids] == [0, 0]
+
+
+def test_sync_is_answered_when_durable_and_not_if_the_group_went_on() -> None:
+    bench = Bench().start()
+    futures = [bench.join() for _ in range(2)]
+    bench.advance(6.1)
+    leader = futures[0].result(0).leader
+    follower = next(f.result(0).member_id for f in futures if f.result(0).member_id != leader)
+    bench.log.hold = True
+    syncing = bench.sync(leader, 1, {leader: b"x", follower: b"y"})
+    assert not syncing.done()
+    bench.join(follower, protocols=[("range", b"changed")])
+    assert syncing.result(0).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    bench.log.release()
+    bench.run()
+    assert bench.state() == "PreparingRebalance"
+
+
+def test_stop_answers_what_waits() -> None:
+    bench = Bench().start()
+    _, ids = bench.stable(2)
+    parked = bench.join(ids[0])
+    bench.log.hold = True
+    bench.coordinator.stop()
+    assert parked.result(0).error_code == ErrorCode.NOT_COORDINATOR
+    assert bench.coordinator.locate().result(0) == ErrorCode.NOT_COORDINATOR
+    assert bench.commit().result(0) == ErrorCode.NOT_COORDINATOR
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------
+
+
+def test_log_stays_bounded_and_a_restart_sees_the_same() -> None:
+    bench = Bench(snapshot_min_bytes=20_000, snapshot_min_records=100).start()
+    generation, ids = bench.stable(2)
+    for offset in range(2_000):
+        commit = bench.commit(
+            offset, partition=offset % 5, metadata="m" * 50, generation=generation, member_id=ids[0]
+        )
+        assert commit.result(0) == 0
+        assert bench.log.live_bytes < 40_000
+    expected = {("t", partition): 1_995 + partition for partition in range(5)}
+    for each in (bench, bench.restarted()):
+        assert each.all_offsets() == expected
+        assert each.heartbeat(ids[1], generation) == 0
+    assert bench.log.start_offset > 0
+
+
+def test_restart_in_the_middle_of_a_snapshot() -> None:
+    bench = Bench(snapshot_min_records=200, snapshot_batch_bytes=300).start()
+    for offset in range(200):
+        bench.commit(offset, partition=offset % 50)
+    assert bench.log.start_offset == 0
+    bench.log.hold = True
+    bench.commit(200, partition=0)  # starts it
+    expected = {("t", partition): 150 + partition for partition in range(1, 50)} | {("t", 0): 200}
+    restarts = 0
+    bench.log.release(1)
+    bench.run()
+    while bench.log._waiting:
+        assert bench.log.start_offset == 0
+        assert bench.restarted().all_offsets() == expected
+        restarts += 1
+        bench.log.release(1)
+        bench.run()
+    assert restarts > 5
+    assert bench.log.start_offset == 201
+    assert bench.restarted().all_offsets() == expected
+
+
+def test_commits_during_a_snapshot_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_snapshot, "_SLICE_RECORDS", 1)
+    bench = Bench(snapshot_min_records=200).start()
+    for offset in range(200):
+        bench.commit(offset, partition=offset % 20)
+    written: dict[tuple[str, int], int] = {("t", offset % 20): offset for offset in range(200)}
+    changes = iter([(partition % 20, 1_000 + partition) for partition in range(0, 70, 7)])
+
+    def change() -> None:
+        for partition, offset in changes:
+            written["t", partition] = offset
+            request = CommitRequest("g", -1, "", None, 9, -1, [("t", partition, offset, -1, "")])
+            bench.coordinator.commit_offsets(request)
+            bench.coordinator.loop.post(change)
+            return
+
+    bench.coordinator.loop.post(change)
+    bench.run()
+    assert bench.log.start_offset > 0
+    assert bench.log.next_offset - bench.log.start_offset > 20
+    assert bench.all_offsets() == written
+    assert bench.restarted().all_offsets() == written
+
+
+def test_snapshot_of_nothing_empties_the_log() -> None:
+    bench = Bench(snapshot_min_records=100).start()
+    for offset in range(51):
+        bench.commit(offset)
+        bench.delete()
+    assert bench.log.start_offset > 90
+    assert bench.restarted().coordinator.counts.groups == 0
+
+
+def test_failed_advance_is_tried_again_later() -> None:
+    bench = Bench(snapshot_min_records=100).start()
+    advance, calls = bench.log.advance_start, []
+
+    def fail(offset: int) -> None:
+        calls.append(offset)
+        raise OSError("away")
+
+    bench.log.advance_start = fail  # type: ignore[method-assign]
+    for offset in range(150):
+        bench.commit(offset)
+    assert len(calls) == 1
+    bench.log.advance_start = advance  # type: ignore[method-assign]
+    bench.advance(10.1)
+    bench.commit(150)
+    assert bench.log.start_offset > 100
+    assert bench.restarted().committed() == 150
+
+
+def test_large_decision_is_cut_into_batches() -> None:
+    bench = Bench(snapshot_batch_bytes=1_000).start()
+    for partition in range(100):
+        bench.commit(1, partition=partition)
+    before = len(bench.log.batches)
+    assert bench.delete() == 0
+    assert len(bench.log.batches) - before > 1
+    assert all(len(batch) < 2_500 for _, batch in bench.log.batches)
+    assert bench.restarted().coordinator.counts.offsets == 0
+
+
+def test_empty_log_needs_no_worker() -> None:
+    bench = Bench([MemoryLog()])
+    bench.executor.hold = True
+    bench.start()
+    assert state(bench) is ShardState.ACTIVE
+
+
+def test_late_durability_of_an_older_generation_releases_nobody() -> None:
+    bench = Bench().start()
+    futures = [bench.join() for _ in range(2)]
+    bench.advance(6.1)
+    leader = futures[0].result(0).leader
+    follower = next(f.result(0).member_id for f in futures if f.result(0).member_id != leader)
+    bench.log.hold = True
+    bench.sync(leader, 1, {leader: b"old", follower: b"old"})
+    bench.join(leader, protocols=[("range", b"changed")])
+    assert bench.join(follower).result(0).generation_id == 2
+    waiting = bench.sync(follower, 2)
+    bench.log.release()
+    bench.run()
+    assert not waiting.done()
+    assert bench.state() == "CompletingRebalance"
+
+
+def test_members_that_do_not_come_back_after_a_restart_expire() -> None:
+    bench = Bench().start()
+    bench.stable(2)
+    after = bench.restarted()
+    after.advance(9.9)
+    assert after.state() == "Stable"
+    after.advance(0.2)
+    assert after.state() == "Empty"
+
+
+def test_records_below_the_log_start_are_not_replayed() -> None:
+    bench = Bench().start()
+    records = [encode_record(OffsetRecord("g", "t", p, OffsetAndMetadata(p))) for p in range(4)]
+    bench.log.append(build_batch([(key, value, 0, None) for key, value in records]), 0, lambda error: None)
+    bench.log.advance_start(2)
+    assert bench.restarted().all_offsets() == {("t", 2): 2, ("t", 3): 3}
+
+
+def test_on_its_own_threads() -> None:
+    logs = [MemoryLog() for _ in range(50)]
+    coordinator = GroupCoordinator(
+        GroupConfig(initial_rebalance_delay_ms=0),
+        SystemClock(),
+        open_logs=lambda: logs,  # type: ignore[arg-type,return-value]
+        ensure_topic=lambda: None,
+        topic_exists=lambda topic, partition: True,
+    )
+    coordinator.start()
+    join = JoinRequest("g", "", None, "c", "/h", 10_000, 60_000, "consumer", [("range", b"")], False, False)
+    assert coordinator.join_group(join).result(10).generation_id == 1
+    commits = [CommitRequest(f"s{i}", -1, "", None, 9, -1, [("t", 0, i, -1, "")]) for i in range(100)]
+    assert [f.result(10) for f in [coordinator.commit_offsets(commit) for commit in commits]] == [0] * 100
+    fetched = coordinator.fetch_offsets("s7", None).result(10)
+    assert not isinstance(fetched, ErrorCode)
+    committed = fetched[0][1][0][1]
+    assert committed is not None
+    assert committed.offset == 7
+    coordinator.stop()
+    assert coordinator.commit_offsets(commits[0]).result(0) == ErrorCode.NOT_COORDINATOR

@@ -1,0 +1,178 @@
+"""ApiVersions, DescribeCluster, InitProducerId, and the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from admin_context import CLUSTER_ID, NODE_ID, AdminBroker
+
+from kbroker.errors import ErrorCode
+from kbroker.handlers import api_versions, describe_cluster, init_producer_id, registry
+from kbroker.handlers.later import all_of, later
+from kbroker.protocol.api_keys import SERVED, ApiKey
+from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
+from kbroker.protocol.apis.k60_describe_cluster import DescribeClusterRequest
+from kbroker.protocol.codec import encode_response
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[AdminBroker]:
+    broker = AdminBroker(tmp_path)
+    yield broker
+    broker.close()
+
+
+# -- ApiVersions ---------------------------------------------------------------------------------------------------
+
+
+def software(name: str = "kbroker-test", version: str = "1.0") -> ApiVersionsRequest:
+    return ApiVersionsRequest(client_software_name=name, client_software_version=version)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_the_list_is_what_is_served(broker: AdminBroker, version: int) -> None:
+    response = broker.ask(api_versions, version, software())
+    assert response.error_code == 0
+    listed = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+    assert set(listed) == {int(key) for key in SERVED}
+    for key, versions in SERVED.items():
+        assert listed[key][1] == versions.last
+        if key is not ApiKey.PRODUCE:
+            assert listed[key][0] == versions.first
+    assert listed[ApiKey.PRODUCE][0] == 0, "librdkafka turns compression off otherwise"
+
+
+def test_no_feature_is_finalized(broker: AdminBroker) -> None:
+    response = broker.ask(api_versions, 4, software())
+    assert (response.finalized_features_epoch, response.finalized_features) == (-1, [])
+    assert response.supported_features == []
+
+
+@pytest.mark.parametrize("bad", ["", "-x", "x-", "a b", "ä", ".", "x\n"])
+def test_client_software_must_match_the_pattern(broker: AdminBroker, bad: str) -> None:
+    for request in (software(name=bad), software(version=bad)):
+        response = broker.ask(api_versions, 3, request)
+        assert (response.error_code, response.api_keys) == (ErrorCode.INVALID_REQUEST, [])
+    assert broker.ask(api_versions, 2, software(name=bad)).error_code == 0
+
+
+@pytest.mark.parametrize("good", ["a", "apache-kafka-java", "1.0.0-SNAPSHOT", "3"])
+def test_names_that_match(broker: AdminBroker, good: str) -> None:
+    assert broker.ask(api_versions, 3, software(good, good)).error_code == 0
+
+
+def test_above_the_range_the_answer_is_version_0_with_the_range() -> None:
+    body = encode_response(18, 0, api_versions.unsupported_version_response())
+    # error 35, one entry: key 18, versions 0 to 4
+    assert body.hex() == "0023" + "00000001" + "0012" + "0000" + "0004"
+
+
+# -- DescribeCluster -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_cluster_is_this_broker(broker: AdminBroker, version: int) -> None:
+    response = broker.ask(describe_cluster, version, DescribeClusterRequest())
+    assert (response.error_code, response.cluster_id, response.controller_id) == (0, CLUSTER_ID, NODE_ID)
+    (node,) = response.brokers
+    assert (node.broker_id, node.host, node.port, node.is_fenced) == (NODE_ID, "broker.example", 9999, False)
+    assert response.cluster_authorized_operations == -(2**31)
+    asked = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    assert broker.ask(describe_cluster, version, asked).cluster_authorized_operations > 0
+
+
+@pytest.mark.parametrize(("endpoint_type", "code"), [(2, 114), (0, 115), (3, 115)])
+def test_other_endpoint_types_are_refused(broker: AdminBroker, endpoint_type: int, code: int) -> None:
+    response = broker.ask(describe_cluster, 1, DescribeClusterRequest(endpoint_type=endpoint_type))
+    assert (response.error_code, response.brokers) == (code, [])
+
+
+# -- InitProducerId ------------------------------------------------------------------------------------------------
+
+
+def idempotent(producer_id: int = -1, epoch: int = -1, transactional_id: str | None = None) -> InitProducerIdRequest:
+    return InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=1000, producer_id=producer_id, producer_epoch=epoch
+    )
+
+
+def init(broker: AdminBroker, request: InitProducerIdRequest, version: int = 5) -> tuple[int, int, int]:
+    response: Any = broker.ask(init_producer_id, version, request)
+    return response.error_code, response.producer_id, response.producer_epoch
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_new_id_each_time(broker: AdminBroker, version: int) -> None:
+    assert [init(broker, idempotent(), version) for _ in range(3)] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+
+
+def test_only_the_first_of_a_block_waits(broker: AdminBroker) -> None:
+    first = broker.start(init_producer_id, 5, idempotent())
+    assert isinstance(first, Future)
+    first.result(10)
+    assert not isinstance(broker.start(init_producer_id, 5, idempotent()), Future)
+
+
+def test_a_producer_that_brings_its_id_gets_a_new_one(broker: AdminBroker) -> None:
+    _, producer_id, epoch = init(broker, idempotent())
+    assert init(broker, idempotent(producer_id, epoch)) == (0, producer_id + 1, 0)
+
+
+@pytest.mark.parametrize("request_", [idempotent(producer_id=5), idempotent(epoch=5), idempotent(transactional_id="")])
+def test_malformed_requests(broker: AdminBroker, request_: InitProducerIdRequest) -> None:
+    assert init(broker, request_) == (ErrorCode.INVALID_REQUEST, -1, -1)
+
+
+def test_transactions_are_refused_clearly(broker: AdminBroker) -> None:
+    assert init(broker, idempotent(transactional_id="x")) == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+
+
+def test_without_the_store_the_answer_is_retriable_and_later_ids_never_repeat(broker: AdminBroker) -> None:
+    assert init(broker, idempotent())[1] == 0
+    broker.store.away = True
+    taken = []
+    while (answer := init(broker, idempotent()))[0] == 0:
+        taken.append(answer[1])
+    assert answer[0] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert taken == list(range(1, 1_000))
+    broker.store.away = False
+    broker.clock.advance(1)
+    code, producer_id, _ = init(broker, idempotent())
+    assert code == 0
+    assert producer_id >= 1_000
+
+
+# -- registry and futures ------------------------------------------------------------------------------------------
+
+
+def test_every_served_api_has_one_handler_with_the_advertised_range() -> None:
+    handlers = registry.load_handlers()
+    assert set(handlers) == {int(key) for key in SERVED} - {0, 1}
+
+
+def test_a_handler_that_serves_other_versions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_versions, "HANDLER", api_versions.Handler(18, 0, 3, api_versions.handle))
+    with pytest.raises(AssertionError, match="api_versions"):
+        registry.load_handlers(("api_versions",))
+
+
+def test_futures_pass_errors_on() -> None:
+    source: Future[int] = Future()
+    doubled = later(source, lambda value: value * 2)
+    broken = later(source, lambda value: value / 0)
+    source.set_result(4)
+    assert doubled.result(0) == 8
+    with pytest.raises(ZeroDivisionError):
+        broken.result(0)
+    failed: Future[int] = Future()
+    joined = all_of([source, failed])
+    assert not joined.done()
+    failed.set_exception(KeyError("x"))
+    with pytest.raises(KeyError):
+        joined.result(0)
+    assert all_of([]).result(0) == []

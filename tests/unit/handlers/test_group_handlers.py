@@ -1,0 +1,378 @@
+"""The group APIs in every version, from request bytes to response bytes."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kbroker.clock import ManualClock
+from kbroker.coordinator.group_config import GroupConfig
+from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.errors import ErrorCode
+from kbroker.handlers import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_fetch,
+    sync_group,
+)
+from kbroker.handlers.base import Context, RequestInfo
+from kbroker.protocol.apis.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kbroker.protocol.apis.k09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.apis.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.k13_leave_group import LeaveGroupRequest, MemberIdentity
+from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kbroker.protocol.apis.k15_describe_groups import DescribeGroupsRequest
+from kbroker.protocol.apis.k16_list_groups import ListGroupsRequest
+from kbroker.protocol.apis.k42_delete_groups import DeleteGroupsRequest
+from kbroker.protocol.codec import decode_request, decode_response, encode_request, encode_response
+
+
+class ListLog:
+    """A log that is durable at once and keeps nothing: these tests do not restart."""
+
+    start_offset = 0
+    next_offset = 0
+
+    def append(self, batch: bytes, now_ms: int, on_durable: Any) -> int:
+        self.next_offset += 1
+        on_durable(0)
+        return self.next_offset - 1
+
+
+class NowExecutor(Executor):
+    """Runs work at once."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        fn(*args, **kwargs)
+        return Future()
+
+
+class Client:
+    """Asks handlers through the codecs, with a coordinator run by hand."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.topic_made = False
+        self.groups = GroupCoordinator(
+            GroupConfig(initial_rebalance_delay_ms=0),
+            self.clock,
+            open_logs=lambda: [ListLog() for _ in range(50)] if self.topic_made else None,  # type: ignore[misc]
+            ensure_topic=self._make_topic,
+            topic_exists=lambda topic, partition: topic == "t" and 0 <= partition < 2,
+            executor=NowExecutor(),
+        )
+        self.groups.start_by_hand()
+        self.context = Context(
+            config=None,
+            clock=self.clock,
+            logs=None,
+            topics=None,
+            groups=self.groups,
+            producer_ids=None,
+            cold_reader=None,
+            cluster_id="c",
+            node_id=7,
+        )
+
+    def _make_topic(self) -> None:
+        self.topic_made = True
+
+    def ask(self, module: ModuleType, version: int, request: Any) -> Any:
+        key = module.HANDLER.api_key
+        assert module.HANDLER.inline
+        assert module.HANDLER.min_version <= version <= module.HANDLER.max_version
+        frame = bytearray(encode_request(key, version, request))
+        received = decode_request(key, version, memoryview(frame))
+        info = RequestInfo(key, version, "client", "10.0.0.1", "broker.example", 9999)
+        answer = module.HANDLER.handle(self.context, info, received)
+        frame[:] = bytes(len(frame))  # the receive buffer is used again while the request is parked
+        self.groups.loop.run_pending()
+        if isinstance(answer, Future):
+            answer = answer.result(0)
+        return decode_response(key, version, encode_response(key, version, answer))
+
+    def join(self, version: int, member_id: str = "", group: str = "g", instance: str | None = None) -> Any:
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"meta")],
+        )
+        return self.ask(join_group, version, request)
+
+    def member(self, group: str = "g") -> str:
+        """One member of a Stable group in generation 1."""
+        member_id = str(self.join(3, group=group).member_id)
+        assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")]
+        self.ask(
+            sync_group,
+            3,
+            SyncGroupRequest(group_id=group, generation_id=1, member_id=member_id, assignments=assignments),
+        )
+        return member_id
+
+    def commit(self, version: int, *partitions: tuple[str, int, int, str], **fields: Any) -> list[int]:
+        topics = [
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=partition,
+                        committed_offset=offset,
+                        committed_leader_epoch=4,
+                        committed_metadata=metadata,
+                    )
+                ],
+            )
+            for topic, partition, offset, metadata in partitions
+        ]
+        fields.setdefault("group_id", "g")
+        answer = self.ask(offset_commit, version, OffsetCommitRequest(topics=topics, **fields))
+        return [part.error_code for topic in answer.topics for part in topic.partitions]
+
+
+def versions(module: ModuleType) -> range:
+    return range(module.HANDLER.min_version, module.HANDLER.max_version + 1)
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+@pytest.mark.parametrize("version", versions(find_coordinator))
+def test_find_coordinator(client: Client, version: int) -> None:
+    def ask(key_type: int) -> Any:
+        keys = ["g"] if version < 4 else ["g", "h"]
+        request = FindCoordinatorRequest(key="g", key_type=key_type, coordinator_keys=keys if version >= 4 else [])
+        answer = client.ask(find_coordinator, version, request)
+        if version < 4:
+            return answer
+        assert [found.key for found in answer.coordinators] == keys
+        return answer.coordinators[1]
+
+    found = ask(0)
+    assert (found.error_code, found.node_id, found.host, found.port) == (0, 7, "broker.example", 9999)
+    assert client.topic_made
+    if version >= 1:
+        assert ask(1).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert ask(9).error_code == ErrorCode.INVALID_REQUEST
+        assert ask(9).node_id == -1
+
+
+@pytest.mark.parametrize("version", versions(join_group))
+def test_join_group(client: Client, version: int) -> None:
+    answer = client.join(version)
+    if version >= 4:
+        assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        assert answer.protocol_name == (None if version >= 7 else "")
+        answer = client.join(version, answer.member_id)
+    assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 1, "range")
+    assert answer.protocol_type == ("consumer" if version >= 7 else None)
+    assert answer.leader == answer.member_id
+    assert bytes(answer.members[0].metadata) == b"meta"
+    described = client.ask(describe_groups, 0, DescribeGroupsRequest(groups=["g"])).groups[0].members[0]
+    assert (described.client_id, described.client_host) == ("client", "/10.0.0.1")
+
+
+def test_join_group_v0_uses_the_session_timeout_to_rebalance(client: Client) -> None:
+    client.join(0)
+    (group,) = (group for runtime in client.groups._runtimes for group in runtime.shard.groups.values())
+    assert group.rebalance_timeout_ms == 10_000
+
+
+@pytest.mark.parametrize("version", versions(sync_group))
+def test_sync_group(client: Client, version: int) -> None:
+    member_id = client.join(3).member_id
+    request = SyncGroupRequest(
+        group_id="g",
+        generation_id=1,
+        member_id=member_id,
+        protocol_type="consumer" if version >= 5 else None,
+        protocol_name="range" if version >= 5 else None,
+        assignments=[SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")],
+    )
+    answer = client.ask(sync_group, version, request)
+    assert (answer.error_code, bytes(answer.assignment)) == (0, b"mine")
+    assert answer.protocol_name == ("range" if version >= 5 else None)
+
+
+@pytest.mark.parametrize("version", versions(heartbeat))
+def test_heartbeat(client: Client, version: int) -> None:
+    request = HeartbeatRequest(group_id="g", generation_id=1, member_id=client.member())
+    assert client.ask(heartbeat, version, request).error_code == 0
+    request.generation_id = 2
+    assert client.ask(heartbeat, version, request).error_code == ErrorCode.ILLEGAL_GENERATION
+
+
+@pytest.mark.parametrize("version", versions(leave_group))
+def test_leave_group(client: Client, version: int) -> None:
+    member_id = client.member()
+
+    def ask() -> tuple[int, list[int]]:
+        single = {"member_id": member_id} if version < 3 else {"members": [MemberIdentity(member_id=member_id)]}
+        answer = client.ask(leave_group, version, LeaveGroupRequest(group_id="g", **single))
+        return answer.error_code, [member.error_code for member in answer.members]
+
+    assert ask() == ((0, []) if version < 3 else (0, [0]))
+    unknown = ErrorCode.UNKNOWN_MEMBER_ID
+    assert ask() == ((unknown, []) if version < 3 else (0, [unknown]))
+
+
+@pytest.mark.parametrize("version", versions(offset_commit))
+def test_offset_commit_and_fetch(client: Client, version: int) -> None:
+    codes = client.commit(
+        version, ("t", 0, 5, "m"), ("t", 9, 5, ""), ("nope", 0, 5, ""), ("t", 1, 6, "x" * 4_097)
+    )
+    assert codes == [
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    ]
+    assert client.commit(version, ("t", 1, 7, "x" * 4_096)) == [0]
+    assert client.commit(version, ("t", 1, 7, "\U0001f600" * 2_049)) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert client.commit(version, ("nope", 0, 5, "")) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    illegal = client.commit(version, ("t", 0, 5, ""), group_id="new", generation_id_or_member_epoch=3)
+    assert illegal == [ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION]
+    (found,) = fetch(client, 5, ["g"], [("t", [0])])
+    assert found == [("t", 0, 5, 4 if version >= 6 else -1, "m", 0)]
+
+
+def fetch(client: Client, version: int, groups: list[str], topics: list[tuple[str, list[int]]] | None) -> list[Any]:
+    """Per group: (topic, partition, offset, leader epoch, metadata, error) of each partition."""
+    if version < 8:
+        asked = None if topics is None else [OffsetFetchRequestTopic(name=n, partition_indexes=p) for n, p in topics]
+        answer = client.ask(offset_fetch, version, OffsetFetchRequest(group_id=groups[0], topics=asked))
+        assert answer.error_code == 0
+        answers = [answer]
+    else:
+        requests = [
+            OffsetFetchRequestGroup(
+                group_id=group,
+                topics=None
+                if topics is None
+                else [OffsetFetchRequestTopics(name=n, partition_indexes=p) for n, p in topics],
+            )
+            for group in groups
+        ]
+        answer = client.ask(offset_fetch, version, OffsetFetchRequest(groups=requests, require_stable=True))
+        assert [(group.group_id, group.error_code) for group in answer.groups] == [(group, 0) for group in groups]
+        answers = answer.groups
+    return [
+        [
+            (
+                topic.name,
+                part.partition_index,
+                part.committed_offset,
+                part.committed_leader_epoch,
+                part.metadata,
+                part.error_code,
+            )
+            for topic in each.topics
+            for part in topic.partitions
+        ]
+        for each in answers
+    ]
+
+
+@pytest.mark.parametrize("version", versions(offset_fetch))
+def test_offset_fetch(client: Client, version: int) -> None:
+    client.commit(6, ("t", 0, 5, "m"), ("t", 1, 6, ""))
+    epoch = 4 if version >= 5 else -1
+    committed = [("t", 0, 5, epoch, "m", 0), ("t", 1, 6, epoch, "", 0)]
+    groups = ["g"] if version < 8 else ["g", "nobody"]
+    named = fetch(client, version, groups, [("t", [1, 0]), ("u", [3])])
+    assert named[0] == [committed[1], committed[0], ("u", 3, -1, -1, "", 0)]
+    assert fetch(client, version, ["nobody"], [("t", [0])]) == [[("t", 0, -1, -1, "", 0)]]
+    if version >= 2:
+        assert sorted(fetch(client, version, groups, None)[0]) == committed
+    if version >= 8:
+        assert named[1] == [("t", 1, -1, -1, "", 0), ("t", 0, -1, -1, "", 0), ("u", 3, -1, -1, "", 0)]
+
+
+@pytest.mark.parametrize("version", versions(offset_fetch))
+def test_offset_fetch_error(client: Client, version: int) -> None:
+    client.groups.stop()
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+    groups = [OffsetFetchRequestGroup(group_id="g", topics=[])] if version >= 8 else []
+    request = OffsetFetchRequest(group_id="g", topics=topics, groups=groups)
+    answer = client.ask(offset_fetch, version, request)
+    if version == 1:
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    elif version < 8:
+        assert answer.error_code == ErrorCode.NOT_COORDINATOR
+    else:
+        assert answer.groups[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("version", versions(describe_groups))
+def test_describe_groups(client: Client, version: int) -> None:
+    member_id = client.member()
+    request = DescribeGroupsRequest(groups=["g", "nobody"], include_authorized_operations=version >= 3)
+    stable, unknown = client.ask(describe_groups, version, request).groups
+    assert (stable.error_code, stable.group_state, stable.protocol_type, stable.protocol_data) == (
+        0,
+        "Stable",
+        "consumer",
+        "range",
+    )
+    assert [(m.member_id, bytes(m.member_metadata), bytes(m.member_assignment)) for m in stable.members] == [
+        (member_id, b"meta", b"mine")
+    ]
+    assert stable.authorized_operations == (328 if version >= 3 else -(2**31))
+    assert (unknown.group_id, unknown.group_state, unknown.members) == ("nobody", "Dead", [])
+    assert unknown.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0)
+
+
+@pytest.mark.parametrize("version", versions(list_groups))
+def test_list_groups(client: Client, version: int) -> None:
+    client.member("g")
+    client.commit(5, ("t", 0, 1, ""), group_id="simple")
+
+    def ask(**filters: list[str]) -> list[str]:
+        answer = client.ask(list_groups, version, ListGroupsRequest(**filters))  # type: ignore[arg-type]
+        assert answer.error_code == 0
+        return sorted(group.group_id for group in answer.groups)
+
+    assert ask() == ["g", "simple"]
+    if version >= 4:
+        assert ask(states_filter=["STABLE"]) == ["g"]
+    if version >= 5:
+        assert ask(types_filter=["Classic"]) == ["g", "simple"]
+        assert ask(types_filter=["share"]) == []
+
+
+@pytest.mark.parametrize("version", versions(delete_groups))
+def test_delete_groups(client: Client, version: int) -> None:
+    client.member("g")
+    client.commit(5, ("t", 0, 1, ""), group_id="simple")
+    answer = client.ask(delete_groups, version, DeleteGroupsRequest(groups_names=["g", "simple", "nobody"]))
+    assert [(result.group_id, result.error_code) for result in answer.results] == [
+        ("g", ErrorCode.NON_EMPTY_GROUP),
+        ("simple", 0),
+        ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
+    ]

@@ -1,0 +1,36 @@
+import pytest
+
+from kbroker.log.leader_epochs import LeaderEpochs
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [(-1, (-1, -1)), (0, (0, 0)), (1, (1, 10)), (2, (1, 10)), (3, (3, 20)), (4, (3, 20)), (5, (5, 33)), (6, (-1, -1))],
+)
+def test_end_offset_for(asked, answer):
+    assert LeaderEpochs([(1, 0), (3, 10), (5, 20)]).end_offset_for(asked, 33) == answer
+
+
+def test_nothing_known():
+    assert LeaderEpochs().end_offset_for(0, 5) == (-1, -1)
+    assert LeaderEpochs().latest == -1
+
+
+def test_an_epoch_without_data_gives_way():
+    epochs = LeaderEpochs([(1, 0), (2, 7)])
+    epochs.assign(3, 7)
+    epochs.assign(4, 7)
+    assert epochs.entries == ((1, 0), (4, 7))
+    epochs.assign(4, 9)
+    assert epochs.entries == ((1, 0), (4, 7))
+
+
+def test_trim_raises_the_first_survivor():
+    epochs = LeaderEpochs([(1, 0), (3, 10), (5, 20)])
+    epochs.trim_start(12)
+    assert epochs.entries == ((3, 12), (5, 20))
+    assert epochs.end_offset_for(1, 30) == (1, 12)
+    epochs.trim_start(20)
+    assert epochs.entries == ((5, 20),)
+    assert epochs.epoch_at(19) == -1
+    assert epochs.epoch_at(20) == 5

@@ -1,0 +1,188 @@
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
+from flush_harness import KEYS, KIB, Storage, batch, topic_id
+
+from kbroker.errors import StartError
+from kbroker.log.recovery import drop_deleted_topics
+from kbroker.log.retention import Retention
+from kbroker.storage.memory_store import MemoryStore
+from kbroker.storage.store_faults import Fault, FaultyStore, When
+from kbroker.storage.upload import FlushStopped
+
+TOPICS = [("t", 3), ("u", 1)]
+PARTITIONS = [("t", 0), ("t", 1), ("t", 2), ("u", 0)]
+
+
+@pytest.fixture
+def start(tmp_path):
+    running = []
+
+    def starter(store, *, directory="wal", **options):
+        (tmp_path / directory).mkdir(exist_ok=True)
+        options.setdefault("topics", TOPICS)
+        storage = Storage(tmp_path / directory, store, waits=lambda seconds: True, **options)
+        running.append(storage)
+        return storage.start()
+
+    yield starter
+    for storage in running:
+        storage.close()
+
+
+def everything(storage, topic, partition):
+    """All batches: from objects up to the flushed end, from the WAL beyond."""
+    hot = storage.table.partition(topic, partition)
+    data = storage.stored(topic, partition)
+    offset = hot.log.flushed_end
+    while offset < hot.next_offset:
+        piece = hot.read_bytes(offset, hot.next_offset, 1)
+        data += piece
+        offset = int.from_bytes(piece[:8], "big") + int.from_bytes(piece[23:27], "big") + 1
+    return data
+
+
+def write(storage, seed, rounds=30, sent=None):
+    rng = random.Random(seed)
+    for _ in range(rounds):
+        topic, partition = rng.choice(PARTITIONS)
+        storage.append(topic, partition, batch([rng.randbytes(rng.choice([5, 400, 60_000]))]))
+    storage.sync()
+
+
+STEPS = [
+    (part, when, skip)
+    for part, skips in (("_packs/", 1), (".obj", 2), ("_manifest/", 1))
+    for when in (When.BEFORE, When.AFTER)
+    for skip in range(skips)
+]
+
+
+@pytest.mark.parametrize(("part", "when", "skip"), STEPS)
+def test_a_crash_at_any_write_of_a_flush_loses_and_repeats_nothing(start, part, when, skip):
+    store = MemoryStore()
+    s = start(FaultyStore(store), pack_below_bytes=128 * KIB)
+    write(s, 1)
+    s.flush()
+    write(s, 2)
+    expected = {where: everything(s, *where) for where in PARTITIONS}
+    s.store.inject(Fault("put", when, key_part=part, skip=skip))
+    s.store.inject(Fault("get", key_part="_manifest/", times=1 << 30))  # the fate of the record stays unknown
+    s.store.inject(Fault("head", times=1 << 30))
+    with pytest.raises(FlushStopped):
+        s.flusher.run_once()
+    s.close()
+    for epoch in (2, 3):
+        again = start(store, epoch=epoch, pack_below_bytes=128 * KIB)
+        assert {where: everything(again, *where) for where in PARTITIONS} == expected
+        for topic, partition in PARTITIONS:
+            hot = again.table.partition(topic, partition)
+            assert hot.append_bytes(batch([b"next"]), 0)[0] == hot.next_offset - 1
+        again.sync()
+        expected = {where: everything(again, *where) for where in PARTITIONS}
+        again.flush()
+        assert {where: again.stored(*where) for where in PARTITIONS} == expected
+        again.close()
+
+
+def test_after_the_disk_is_lost_the_bucket_has_one_moment_and_epochs_go_up(start):
+    store = MemoryStore()
+    s = start(store)
+    write(s, 1)
+    s.append("t", 0, batch([b"p"], producer_id=4, producer_epoch=0, base_sequence=0))
+    s.flush()
+    flushed = {where: s.stored(*where) for where in PARTITIONS}
+    write(s, 2)
+    s.close()
+    again = start(store, directory="other", data_dir_id="dir-2", epoch=2)
+    assert {where: everything(again, *where) for where in PARTITIONS} == flushed
+    hot = again.table.partition("t", 0)
+    assert hot.producer_snapshot()[0][0] == 4
+    end = hot.next_offset
+    assert end == hot.log.flushed_end
+    assert again.append("t", 0, batch([b"after"])) == end
+    assert hot.log.epochs.entries == ((1, 0), (2, end))
+    assert hot.log.end_offset_for(1) == (1, end)
+    again.flush()
+    assert again.manifest.image.partition(topic_id("t"), 0).leader_epochs == ((1, 0), (2, end))
+    assert again.manifest.image.wal_flushed_lsn("dir-1") is not None
+
+
+def test_epochs_of_what_was_replayed(start):
+    store = MemoryStore()
+    s = start(store, epoch=1)
+    s.append("t", 0, batch([b"a"] * 3))
+    s.sync()
+    s.close()
+    s = start(store, epoch=2)
+    s.append("t", 0, batch([b"b"] * 2))
+    s.sync()
+    s.close()
+    s = start(store, epoch=5)
+    assert s.table.partition("t", 0).log.epochs.entries == ((1, 0), (2, 3), (5, 5))
+    assert s.recovered.wal.batches == 2
+
+
+def test_a_wal_that_does_not_follow_on_the_objects_stops_the_start(start):
+    store = MemoryStore()
+    s = start(store)
+    s.append("t", 0, batch([b"a"]))
+    s.sync()
+    empty = {key: store.get(key) for key in [m.key for m in store.list("")]}
+    s.flush()
+    s.append("t", 0, batch([b"b"]))
+    s.sync()
+    s.close()
+    other = MemoryStore()  # a bucket in which the first record was flushed by nobody, but the position was
+    for key, data in empty.items():
+        other.put(key, data)
+    stale = start(other, directory="unused", data_dir_id="dir-1", epoch=3)
+    stale.manifest.commit({"w": ["dir-1", s.flusher.flushed_lsn]})
+    stale.close()
+    with pytest.raises(StartError, match=r"t-0 has base offset 1, expected 0"):
+        start(other, epoch=4)
+
+
+def test_log_start_beyond_what_was_flushed_survives_the_loss_of_the_disk(start):
+    store = MemoryStore()
+    s = start(store)
+    s.append("t", 0, batch([b"a"] * 4))
+    s.flush()
+    s.append("t", 0, batch([b"b"] * 6))
+    s.sync()
+    assert s.table.partition("t", 0).log.delete_records(-1) == 10
+    retention = Retention(s.table, s.manifest, store, s.clock)
+    assert retention.check_once() == 1
+    s.close()
+    kept = start(store, epoch=2)
+    assert kept.table.partition("t", 0).next_offset == 10
+    kept.close()
+    lost = start(store, directory="other", data_dir_id="dir-2", epoch=3)
+    hot = lost.table.partition("t", 0)
+    assert (hot.log_start_offset, hot.next_offset) == (10, 10)
+    assert lost.append("t", 0, batch([b"c"])) == 10
+    lost.flush()
+    assert lost.manifest.image.partition(topic_id("t"), 0).end_offset == 11
+
+
+def test_objects_of_unknown_topics_are_kept_and_those_of_deleted_ones_go(start):
+    store = MemoryStore()
+    s = start(store)
+    write(s, 1)
+    s.flush()
+    s.close()
+    again = start(store, epoch=2, topics=[("t", 3)])
+    assert again.recovered.unknown_topics == [topic_id("u")]
+    retention = Retention(again.table, again.manifest, store, again.clock)
+    retention.check_once()
+    assert topic_id("u") in again.manifest.image.partitions
+    assert drop_deleted_topics(again.table, retention, {topic_id("u"), bytes(16)}, 60_000) == 1
+    retention.check_once()
+    assert topic_id("u") not in again.manifest.image.partitions
+    with pytest.raises(StartError, match="deleted and in use"):
+        drop_deleted_topics(again.table, retention, {topic_id("t")}, 0)
+    assert KEYS.root

@@ -1,0 +1,220 @@
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
+from flush_harness import KEYS, NOW_MS, HeldClaim, Storage, batch, topic_id
+
+from kbroker.log.retention import Retention
+from kbroker.storage.memory_store import MemoryStore
+from kbroker.storage.object_store import StoreUnavailable
+from kbroker.storage.store_faults import Fault, FaultyStore
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def storage(tmp_path):
+    directory = tmp_path / "wal"
+    directory.mkdir()
+    s = Storage(directory, FaultyStore(MemoryStore()), pack_below_bytes=0)
+    s.start()
+    s.retention = Retention(s.table, s.manifest, s.store, s.clock)
+    s.table.on_removed = s.retention.topic_removed
+    yield s
+    s.close()
+
+
+def fill(s, topic, count=4, partition=0, timestamp_step=HOUR):
+    """Objects of one batch of 1000 bytes, an hour between their timestamps, the last one now."""
+    for n in range(count):
+        timestamp = NOW_MS - (count - 1 - n) * timestamp_step
+        s.append(topic, partition, batch([b"v" * 900], timestamp=timestamp))
+        s.flush()
+
+
+def log_start(s, topic, partition=0):
+    state = s.manifest.image.partition(topic_id(topic), partition)
+    assert s.table.partition(topic, partition).log_start_offset == state.log_start_offset
+    return state.log_start_offset
+
+
+def keys(s):
+    return {meta.key for meta in s.store.list(KEYS.root) if KEYS.parse(meta.key)}
+
+
+def test_time_retention_lets_the_oldest_go_until_one_stays(storage):
+    storage.add_topic("t", 1, retention_ms=2 * HOUR)
+    fill(storage, "t", 4)
+    assert storage.retention.check_once() == 1
+    assert log_start(storage, "t") == 1  # 3 hours old; the next is 2 hours old, not older
+    storage.clock.advance(1)
+    storage.retention.check_once()
+    assert log_start(storage, "t") == 2
+    assert storage.retention.check_once() == 0
+
+
+def test_a_young_object_protects_what_is_behind_it(storage):
+    storage.add_topic("t", 1, retention_ms=2 * HOUR)
+    fill(storage, "t", 1)
+    storage.append("t", 0, batch([b"old"], timestamp=NOW_MS - 9 * HOUR))
+    storage.flush()
+    assert storage.retention.check_once() == 0
+
+
+def test_objects_without_timestamps_go_by_their_own_age(storage):
+    storage.add_topic("t", 1, retention_ms=HOUR)
+    storage.append("t", 0, batch([b"v"], timestamp=-1))
+    storage.flush()
+    assert storage.retention.check_once() == 0
+    storage.clock.advance(HOUR / 1000 + 1)
+    assert storage.retention.check_once() == 1
+
+
+@pytest.mark.parametrize(("kept_bytes", "start"), [(10**6, 0), (3500, 0), (3100, 0), (3010, 1), (2100, 1), (0, 4)])
+def test_size_retention_keeps_at_least_the_bytes_asked_for(storage, kept_bytes, start):
+    storage.add_topic("t", 1, retention_bytes=kept_bytes, retention_ms=-1)
+    fill(storage, "t", 4)
+    length = storage.manifest.image.find(topic_id("t"), 0, 0).length
+    assert 1000 < length < 1030
+    storage.retention.check_once()
+    assert log_start(storage, "t") == start
+    total = storage.manifest.image.partition(topic_id("t"), 0).data_bytes
+    assert total >= min(kept_bytes, 4 * length)
+
+
+def test_compact_only_topics_never_lose_data_to_time_or_size(storage):
+    storage.add_topic("c", 1, cleanup_policy="compact", retention_ms=1, retention_bytes=1)
+    storage.append("c", 0, batch([b"v"], timestamp=NOW_MS - 1000 * HOUR))
+    storage.flush()
+    storage.clock.advance(10**6)
+    assert storage.retention.check_once() == 0
+    both = storage.add_topic("cd", 1, cleanup_policy="compact,delete", retention_ms=1)
+    assert both.rules.delete_enabled
+    storage.append("cd", 0, batch([b"v"], timestamp=NOW_MS - 1000 * HOUR))
+    storage.flush()
+    assert storage.retention.check_once() == 1
+
+
+def test_records_that_are_only_in_the_wal_stay(storage):
+    storage.add_topic("t", 1, retention_ms=1)
+    storage.append("t", 0, batch([b"v"], timestamp=NOW_MS - 1000))
+    storage.sync()
+    assert storage.retention.check_once() == 0
+    storage.flush()
+    assert storage.retention.check_once() == 1
+    assert log_start(storage, "t") == 1
+
+
+def test_objects_go_after_the_delay_and_never_before_the_log_start(storage):
+    storage.add_topic("t", 1, retention_ms=HOUR, file_delete_delay_ms=60_000)
+    fill(storage, "t", 4)
+    before = keys(storage)
+    storage.retention.check_once()
+    assert log_start(storage, "t") == 2
+    storage.clock.advance(59.9)
+    assert storage.retention.delete_once() == 0
+    assert keys(storage) == before
+    storage.clock.advance(0.1)
+    assert storage.retention.delete_once() == 2
+    assert len(keys(storage)) == 2
+    assert storage.manifest.image.deletions == {}
+    assert all(ref.key in keys(storage) for ref in storage.manifest.image.objects_from(topic_id("t"), 0))
+
+
+def test_a_pack_goes_only_when_no_image_in_it_is_live(tmp_path):
+    s = Storage(tmp_path, topics=[]).start()
+    retention = Retention(s.table, s.manifest, s.store, s.clock)
+    s.add_topic("short", 1, retention_ms=HOUR, file_delete_delay_ms=0)
+    s.add_topic("long", 1, retention_ms=5 * HOUR, file_delete_delay_ms=0)
+    s.append("short", 0, batch([b"v"]))
+    s.append("long", 0, batch([b"v"]))
+    s.flush()
+    s.clock.advance(2 * 3600)
+    assert retention.check_once() == 1
+    assert retention.delete_once() == 0
+    assert s.stored("long", 0)
+    s.clock.advance(4 * 3600)
+    assert retention.check_once() == 1
+    assert retention.delete_once() == 1
+    assert keys(s) == set()
+    s.close()
+
+
+def test_the_delete_queue_survives_a_restart_and_an_outage(storage, tmp_path):
+    storage.add_topic("t", 1, retention_ms=HOUR)
+    fill(storage, "t", 4)
+    storage.retention.check_once()
+    storage.clock.advance(61)
+    storage.store.outage = True
+    with pytest.raises(StoreUnavailable):
+        storage.retention.delete_once()
+    storage.retention.turn()  # logged, not raised
+    assert "outage" in storage.retention.last_error
+    storage.store.outage = False
+    (tmp_path / "other").mkdir()
+    again = Storage(tmp_path / "other", storage.store, epoch=2, data_dir_id="dir-2").start()
+    again.add_topic("t", 1, retention_ms=HOUR)
+    again.clock.advance(61)
+    assert Retention(again.table, again.manifest, again.store, again.clock).delete_once() == 2
+    again.close()
+
+
+def test_nothing_is_deleted_when_the_claim_is_lost(storage):
+    storage.add_topic("t", 1, retention_ms=HOUR, file_delete_delay_ms=0)
+    fill(storage, "t", 4)
+    storage.retention.check_once()
+    claim = HeldClaim()
+    claim.lost = RuntimeError("superseded")
+    retention = Retention(storage.table, storage.manifest, storage.store, storage.clock, claim=claim)
+    with pytest.raises(RuntimeError, match="superseded"):
+        retention.delete_once()
+    assert len(keys(storage)) == 4
+
+
+def test_a_deleted_topic_leaves_the_bucket_and_its_name_starts_empty(storage):
+    storage.add_topic("t", 2, file_delete_delay_ms=1000)
+    storage.add_topic("kept", 1)
+    fill(storage, "t", 2)
+    fill(storage, "kept", 1)
+    storage.table.remove_topic(topic_id("t"))
+    storage.retention.check_once()
+    assert topic_id("t") not in storage.manifest.image.partitions
+    storage.clock.advance(1)
+    assert storage.retention.delete_once() == 2
+    assert len(keys(storage)) == 1
+    fresh = storage.table.add_topic("t", bytes(range(16)), 1, storage.table.by_name["kept"].config)
+    assert fresh.partitions[0].next_offset == 0
+    assert storage.retention.check_once() == 0
+
+
+def test_delete_records_raises_the_log_start_and_frees_whole_objects(storage):
+    storage.add_topic("t", 1, file_delete_delay_ms=0, retention_ms=-1)
+    asked = threading.Event()
+    storage.table.on_log_start = lambda log: asked.set()
+    fill(storage, "t", 4)
+    log = storage.table.partition("t", 0).log
+    assert log.delete_records(2) == 2
+    assert asked.is_set()
+    assert log.delete_records(1) == 2
+    assert storage.retention.check_once() == 1
+    assert storage.retention.delete_once() == 2
+    storage.store.inject(Fault("put", times=1 << 30))
+    assert log.delete_records(3) == 3  # in effect although the bucket cannot be told yet
+    with pytest.raises(StoreUnavailable):
+        storage.retention.check_once()
+
+
+def test_the_thread_wakes_when_nudged(storage):
+    storage.add_topic("t", 1, retention_ms=HOUR)
+    fill(storage, "t", 4)
+    done = threading.Event()
+    turn = storage.retention.turn
+    storage.retention.turn = lambda: (turn(), done.set())
+    storage.retention.start()
+    storage.retention.nudge()
+    assert done.wait(20)
+    storage.retention.stop()
+    assert log_start(storage, "t") == 2

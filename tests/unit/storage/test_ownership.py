@@ -1,0 +1,239 @@
+"""Claims: who may start on a cluster, and how a superseded broker finds out."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from kbroker.clock import ManualClock
+from kbroker.errors import CorruptionError, StartError
+from kbroker.storage.memory_store import MemoryStore
+from kbroker.storage.object_store import StoreError, StoreUnavailable
+from kbroker.storage.ownership import Claim, Superseded, claim, discover_clusters, newest_claim
+from kbroker.storage.patience import Patience
+from kbroker.storage.store_faults import Fault, FaultyStore, When
+
+ROOT = "kbroker-abc/"
+NOW_MS = 1_763_000_000_000
+
+
+def claimed(store: Any, data_dir_id: str = "dir-1", take_over: bool = False, **options: Any) -> Claim:
+    clock = ManualClock()
+
+    def wait(seconds: float) -> bool:
+        clock.advance(seconds)
+        return False
+
+    quick = Patience(deadline_s=2.0, clock=clock, wait=wait, draw=lambda: 0.5)
+    return claim(store, ROOT, data_dir_id, take_over, NOW_MS, host="box", pid=7, patience=quick, **options)
+
+
+def test_first_claim_of_an_empty_root() -> None:
+    store = MemoryStore()
+    mine = claimed(store)
+    assert (mine.epoch, mine.previous, mine.warning) == (1, None, None)
+    content = json.loads(store.get(ROOT + "_claims/0000000001.json"))
+    assert content["version"] == 1
+    assert (content["data_dir_id"], content["host"], content["pid"]) == ("dir-1", "box", 7)
+    assert (content["started_ms"], content["released"]) == (NOW_MS, False)
+
+
+def test_the_same_data_directory_reclaims_at_once() -> None:
+    store = MemoryStore()
+    first = claimed(store)
+    second = claimed(store)
+    assert second.epoch == 2
+    assert second.previous == first.record
+    with pytest.raises(Superseded, match=r"0000000002\.json exists"):
+        first.check()
+    second.check()
+
+
+def test_another_broker_is_refused_and_told_what_to_do() -> None:
+    store = MemoryStore()
+    claimed(store)
+    with pytest.raises(StartError) as caught:
+        claimed(store, "dir-2")
+    text = str(caught.value)
+    for part in ("epoch 1", "host box", "pid 7", "2025-11-13T02:13:20Z", "--take-over", "dir-1", "not yet flushed"):
+        assert part in text
+    assert "\n" not in text
+    assert [meta.key for meta in store.list("")] == [ROOT + "_claims/0000000001.json"]
+
+
+def test_take_over_claims_and_warns() -> None:
+    store = MemoryStore()
+    old = claimed(store)
+    new = claimed(store, "dir-2", take_over=True)
+    assert new.epoch == 2
+    assert new.record.take_over
+    assert new.warning is not None
+    assert "epoch 1" in new.warning
+    assert "dir-1" in new.warning
+    with pytest.raises(Superseded):
+        old.check()
+
+
+def test_a_released_cluster_is_free_for_any_broker() -> None:
+    store = MemoryStore()
+    first = claimed(store)
+    first.release(NOW_MS + 5)
+    second = claimed(store, "dir-2")
+    assert second.previous is not None
+    assert (second.previous.released, second.previous.released_ms) == (True, NOW_MS + 5)
+    assert not second.record.take_over
+    with pytest.raises(StartError):
+        claimed(store, "dir-3")
+
+
+def test_release_of_a_superseded_claim_changes_nothing() -> None:
+    store = MemoryStore()
+    first = claimed(store)
+    claimed(store, "dir-2", take_over=True)
+    with pytest.raises(Superseded):
+        first.release(NOW_MS)
+    with pytest.raises(StartError):
+        claimed(store, "dir-3")
+
+
+@pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
+def test_lost_answers_to_claim_and_release(when: When) -> None:
+    store = FaultyStore(MemoryStore())
+    store.inject(Fault("put", when))
+    mine = claimed(store)
+    assert mine.epoch == 1
+    store.inject(Fault("put", when))
+    mine.release(NOW_MS)
+    newest = newest_claim(store, ROOT)
+    assert newest is not None
+    assert newest.released
+    assert newest.nonce == mine.record.nonce
+    mine.release(NOW_MS)  # again: no error
+
+
+def test_release_does_not_overwrite_a_stranger() -> None:
+    store = MemoryStore()
+    mine = claimed(store)
+    key = ROOT + "_claims/0000000001.json"
+    store.put(key, store.get(key).replace(b"box", b"fox"))
+    with pytest.raises(Superseded, match="changed by another"):
+        mine.release(NOW_MS)
+    assert b"fox" in store.get(key)
+
+
+def test_an_outage_is_no_answer() -> None:
+    store = FaultyStore(MemoryStore())
+    mine = claimed(store)
+    store.outage = True
+    for call in (mine.check, lambda: mine.release(NOW_MS), lambda: claimed(store)):
+        with pytest.raises(StoreUnavailable):
+            call()
+    store.outage = False
+    mine.check()
+
+
+@pytest.mark.parametrize("same_directory", [False, True])
+def test_racing_brokers(same_directory: bool) -> None:
+    for _ in range(20):
+        store = MemoryStore()
+        barrier = threading.Barrier(4)
+
+        def start(me: int, store: MemoryStore = store, barrier: threading.Barrier = barrier) -> int | None:
+            barrier.wait()
+            try:
+                return claimed(store, "dir" if same_directory else f"dir-{me}").epoch
+            except StartError:
+                return None
+
+        with ThreadPoolExecutor(4) as pool:
+            epochs = sorted(epoch for epoch in pool.map(start, range(4)) if epoch is not None)
+        assert epochs == ([1, 2, 3, 4] if same_directory else [1])
+
+
+def test_a_take_over_that_lost_the_race_does_not_take_over_the_winner() -> None:
+    inner = MemoryStore()
+    claimed(inner)
+    store = FaultyStore(inner)
+    hold = store.inject(Fault("put", When.HOLD, release=threading.Event(), reached=threading.Event()))
+    failures: list[StartError] = []
+
+    def start() -> None:
+        try:
+            claimed(store, "dir-2", take_over=True)
+        except StartError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    assert hold.reached is not None
+    assert hold.release is not None
+    assert hold.reached.wait(10)
+    assert claimed(inner, "dir-3", take_over=True).epoch == 2
+    hold.release.set()
+    thread.join(10)
+    assert len(failures) == 1
+    assert "same moment" in str(failures[0])
+    newest = newest_claim(inner, ROOT)
+    assert newest is not None
+    assert newest.data_dir_id == "dir-3"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"{}", b'{"version": 1}', b'{"version": 2, "epoch": 1}', b"\xff\xfe", b"[" * 100_000,
+        b'{"version":1,"epoch":2,"data_dir_id":"d","host":"h","pid":1,"started_ms":1,"nonce":"n","previous_epoch":0,'
+        b'"take_over":false,"released":true,"released_ms":1}',
+    ],
+)  # fmt: skip
+def test_a_damaged_claim_refuses_the_start_and_is_named(content: bytes) -> None:
+    store = MemoryStore()
+    key = ROOT + "_claims/0000000001.json"
+    store.put(key, content)
+    for take_over in (False, True):
+        with pytest.raises(StartError, match=r"_claims/0000000001\.json"):
+            claimed(store, take_over=take_over)
+    with pytest.raises(CorruptionError):
+        newest_claim(store, ROOT)
+    assert [meta.key for meta in store.list("")] == [key]
+
+
+def test_a_foreign_name_among_the_claims_refuses_the_start() -> None:
+    store = MemoryStore()
+    store.put(ROOT + "_claims/zzz.json", b"{}")
+    with pytest.raises(StartError, match=r"zzz\.json"):
+        claimed(store)
+
+
+def test_a_bucket_that_forgot_epochs_refuses_the_start() -> None:
+    store = MemoryStore()
+    with pytest.raises(StartError, match="already ran as epoch 3"):
+        claimed(store, last_epoch=3)
+    for _ in range(3):
+        claimed(store)
+    assert claimed(store, last_epoch=3).epoch == 4
+
+
+def test_a_vanished_own_claim_is_an_error_not_a_yes() -> None:
+    store = MemoryStore()
+    mine = claimed(store)
+    store.delete([ROOT + "_claims/0000000001.json"])
+    with pytest.raises(StoreError, match="gone"):
+        mine.check()
+
+
+def test_discovery_finds_clusters_with_a_claim() -> None:
+    store = FaultyStore(MemoryStore())
+    for key in (
+        "kbroker-A/_claims/0000000001.json", "kbroker-A/topic/0/1.obj", "kbroker-A-2/_claims/0000000001.json",
+        "kbroker-B/topic/0/1.obj", "kbroker-C/_claims/0000000001.json", "kbroker-file", "other/_claims/x",
+        "p/kbroker-D/_claims/0000000001.json",
+    ):  # fmt: skip
+        store.put(key, b"")
+    assert discover_clusters(store) == ["A-2", "A", "C"]
+    assert discover_clusters(store, "p/") == ["D"]
+    assert discover_clusters(store, "empty/") == []

@@ -1,0 +1,37 @@
+from kbroker.clock import ManualClock
+from kbroker.storage.object_store import BytesBody, read_exactly
+from kbroker.storage.pacing import PacedBody, Pacer
+
+
+def paced(rate):
+    clock = ManualClock()
+    pacer = Pacer(clock.monotonic, clock.advance)
+    pacer.set_rate(rate)
+    return clock, pacer
+
+
+def test_bytes_take_their_time():
+    clock, pacer = paced(1000)
+    start = clock.monotonic()
+    for _ in range(11):
+        pacer.acquire(100)
+    assert 0.99 <= clock.monotonic() - start <= 1.11
+
+
+def test_burst_lets_everything_through():
+    clock, pacer = paced(1)
+    pacer.acquire(1000)
+    pacer.burst()
+    start = clock.monotonic()
+    pacer.acquire(10**9)
+    assert clock.monotonic() == start
+
+
+def test_body_is_unchanged():
+    clock, pacer = paced(1000)
+    body = PacedBody(BytesBody(b"0123456789" * 50), pacer)
+    out = bytearray(500)
+    for position in range(0, 500, 100):
+        read_exactly(body, position, memoryview(out)[position : position + 100])
+    assert bytes(out) == b"0123456789" * 50
+    assert clock.monotonic() >= 1000.39

@@ -1,0 +1,132 @@
+"""Topic configs: Kafka's keys, defaults, ranges and errors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig, parse_topic_config
+
+BAD_VALUES = [
+    ("retention.ms", "-2"),
+    ("retention.ms", "9223372036854775808"),
+    ("retention.ms", "1.5"),
+    ("retention.ms", ""),
+    ("retention.ms", "١"),  # a digit, but not an ASCII one
+    ("retention.bytes", "-2"),
+    ("segment.bytes", "13"),
+    ("segment.bytes", "2147483648"),
+    ("segment.ms", "0"),
+    ("max.message.bytes", "-1"),
+    ("cleanup.policy", "compress"),
+    ("cleanup.policy", "compact,compact"),
+    ("compression.type", "lzo"),
+    ("compression.gzip.level", "0"),
+    ("compression.gzip.level", "10"),
+    ("compression.lz4.level", "18"),
+    ("compression.zstd.level", "23"),
+    ("min.cleanable.dirty.ratio", "1.1"),
+    ("min.cleanable.dirty.ratio", "nan"),
+    ("min.insync.replicas", "0"),
+    ("message.timestamp.type", "createtime"),
+    ("preallocate", "yes"),
+    ("leader.replication.throttled.replicas", "1"),
+    ("kbroker.durability", "object"),
+    ("kbroker.object.format", "kfs"),
+    ("kbroker.object.format", "parquet"),
+    ("no.such.key", "1"),
+]
+
+
+def test_defaults_are_kafkas() -> None:
+    config = parse_topic_config({})
+    assert config.cleanup_policy == ("delete",)
+    assert (config.retention_ms, config.retention_bytes) == (604_800_000, -1)
+    assert (config.max_message_bytes, config.segment_bytes) == (1_048_588, 1 << 30)
+    assert config.message_timestamp_after_max_ms == 2**63 - 1
+    assert config.delete_enabled
+    assert not config.compacted
+    assert not config.log_append_time
+    assert (config.kbroker_durability, config.kbroker_object_format) == ("wal", "klix")
+
+
+def test_every_key_has_a_field_and_every_field_a_key() -> None:
+    fields = {field.name for field in dataclasses.fields(TopicConfig)}
+    assert fields == {name.replace(".", "_") for name in TOPIC_CONFIGS}
+
+
+@pytest.mark.parametrize("name", TOPIC_CONFIGS)
+def test_every_default_passes_its_own_check(name: str) -> None:
+    default = TOPIC_CONFIGS[name].default
+    assert default is not None
+    parse_topic_config({name: default})
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("compact", ("compact",)), (" compact , delete ", ("compact", "delete")), ("", ())],
+)
+def test_cleanup_policy_is_a_list(policy: str, expected: tuple[str, ...]) -> None:
+    config = parse_topic_config({"cleanup.policy": policy})
+    assert config.cleanup_policy == expected
+    assert config.compacted == ("compact" in expected)
+    assert config.delete_enabled == ("delete" in expected)
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_VALUES)
+def test_bad_values_are_invalid_config(name: str, value: str) -> None:
+    with pytest.raises(KafkaError) as raised:
+        parse_topic_config({name: value})
+    assert raised.value.code == ErrorCode.INVALID_CONFIG
+    assert name in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "expected"),
+    [
+        ("retention.ms", " 1000 ", "retention_ms", 1000),
+        ("retention.ms", "-1", "retention_ms", -1),
+        ("preallocate", "TRUE", "preallocate", True),
+        ("compression.gzip.level", "-1", "compression_gzip_level", -1),
+        ("compression.zstd.level", "-131072", "compression_zstd_level", -131072),
+        ("leader.replication.throttled.replicas", "*", "leader_replication_throttled_replicas", ("*",)),
+        (
+            "follower.replication.throttled.replicas",
+            "0:1,1:2",
+            "follower_replication_throttled_replicas",
+            ("0:1", "1:2"),
+        ),
+        ("message.format.version", "2.8", "message_format_version", "2.8"),
+        ("remote.storage.enable", "true", "remote_storage_enable", True),
+    ],
+)
+def test_values_are_typed(name: str, value: str, attribute: str, expected: object) -> None:
+    assert getattr(parse_topic_config({name: value}), attribute) == expected
+
+
+def test_broker_defaults_lie_below_the_topics_own() -> None:
+    defaults = {"retention.ms": "5", "segment.bytes": "100"}
+    config = parse_topic_config({"retention.ms": "7"}, defaults)
+    assert (config.retention_ms, config.segment_bytes) == (7, 100)
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
+        {"remote.storage.enable": "true", "cleanup.policy": "compact"},
+        {"remote.storage.enable": "true", "retention.ms": "10", "local.retention.ms": "11"},
+        {"remote.storage.enable": "true", "retention.bytes": "10", "local.retention.bytes": "-1"},
+    ],
+)
+def test_values_that_clash_are_invalid_config(configs: dict[str, str]) -> None:
+    with pytest.raises(KafkaError) as raised:
+        parse_topic_config(configs)
+    assert raised.value.code == ErrorCode.INVALID_CONFIG
+
+
+def test_what_is_planned_and_not_served_says_so() -> None:
+    with pytest.raises(KafkaError, match="not served by this version"):
+        parse_topic_config({"kbroker.durability": "object"})

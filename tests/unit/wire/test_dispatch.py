@@ -1,0 +1,115 @@
+"""Requests other than Produce and Fetch: handlers, their failures, and versions we do not know."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+from wire_harness import LONG_MS, Client, fetch_request, until, wire_broker
+
+from kbroker.handlers import api_versions
+from kbroker.handlers.base import Handler
+from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
+from kbroker.wire.dispatch import Dispatcher
+
+
+@contextmanager
+def broker_with(tmp_path, handle, inline=False):
+    with ThreadPoolExecutor(4) as workers:
+        handlers = {12: Handler(12, 0, 4, handle, inline), 18: api_versions.HANDLER}
+        with wire_broker(tmp_path, dispatch=Dispatcher(handlers, None, workers)) as broker:
+            yield broker
+
+
+def test_handlers_inline_and_on_workers(tmp_path):
+    for inline in (True, False):
+        seen = []
+
+        def handle(context, info, request, seen=seen):
+            seen.append((info.client_id, info.client_host, info.advertised_host, request.group_id))
+            return HeartbeatResponse(error_code=25)
+
+        folder = tmp_path / str(inline)
+        folder.mkdir()
+        with broker_with(folder, handle, inline) as broker, Client(broker) as client:
+            for version in range(5):
+                assert client.ask(12, version, HeartbeatRequest(group_id="g")).error_code == 25
+        assert seen[0] == ("test", "127.0.0.1", "advertised", "g")
+
+
+def test_later_answers_keep_the_order_of_requests(tmp_path):
+    future: Future = Future()
+    asked = threading.Event()
+
+    def handle(context, info, request):
+        if request.group_id == "later":
+            asked.set()
+            return future
+        return HeartbeatResponse(error_code=2)
+
+    with broker_with(tmp_path, handle) as broker, Client(broker) as client:
+        first = client.send(12, 4, HeartbeatRequest(group_id="later"))
+        second = client.send(12, 4, HeartbeatRequest(group_id="now"))
+        assert asked.wait(10)
+        future.set_result(HeartbeatResponse(error_code=1))
+        assert [client.receive()[0], client.receive()[0]] == [first, second]
+
+
+def test_a_failing_handler_closes_its_connection(tmp_path, caplog):
+    def handle(context, info, request):
+        raise RuntimeError("a fault")
+
+    with broker_with(tmp_path, handle) as broker:
+        with Client(broker) as client:
+            client.send(12, 4, HeartbeatRequest(group_id="g"))
+            assert client.is_closed()
+        assert "a fault" in caplog.text
+        with Client(broker) as client:
+            assert client.ask(18, 3, ApiVersionsRequest(client_software_name="a", client_software_version="1")).api_keys
+
+
+def test_api_versions_above_our_range_are_answered_in_version_0(tmp_path):
+    with broker_with(tmp_path, None) as broker, Client(broker) as client:
+        client.socket.sendall(struct.pack(">ihhih", 12, 18, 99, 7, -1) + b"\0\0")
+        frame = client.receive_frame()
+        correlation, error, count, key, first, last = struct.unpack(">ihihhh", frame)
+        assert (correlation, error, count, key, first) == (7, 35, 1, 18, 0)
+        assert last >= 3
+        assert client.ask(18, 0, ApiVersionsRequest()).error_code == 0
+
+
+def test_unknown_keys_versions_and_bytes_close(tmp_path, caplog):
+    with broker_with(tmp_path, lambda *_: HeartbeatResponse()) as broker:
+        for frame in (
+            struct.pack(">ihhih", 10, 12, 9, 1, -1),
+            struct.pack(">ihhih", 10, 4, 0, 1, -1),
+            struct.pack(">ihhih", 10, -5, 0, 1, -1),
+            struct.pack(">ihhih", 10, 12, 0, 1, 99),
+            struct.pack(">ihhihh", 12, 12, 0, 1, -1, 500),
+        ):
+            with Client(broker) as client:
+                client.socket.sendall(frame)
+                assert client.is_closed()
+    assert len([record for record in caplog.records if "closing connection" in record.message]) == 5
+
+
+def test_a_request_behind_a_parked_fetch_is_served_at_once(tmp_path):
+    with broker_with(tmp_path, lambda *_: HeartbeatResponse(error_code=0)) as broker, Client(broker) as client:
+        client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
+        until(lambda: broker.reactor.parked_count == 1)
+        heartbeat = client.send(12, 4, HeartbeatRequest(group_id="g"))
+        client.receive()
+        assert client.receive()[0] == heartbeat
+
+
+def test_metrics_count_by_api(tmp_path):
+    with broker_with(tmp_path, lambda *_: HeartbeatResponse()) as broker, Client(broker) as client:
+        for _ in range(3):
+            client.ask(12, 4, HeartbeatRequest(group_id="g"))
+        requests, bytes_in, bytes_out, took_us, histogram = broker.server.metrics()[12]
+        assert (requests, sum(histogram)) == (3, 3)
+        assert bytes_in > bytes_out > 0
+        assert took_us > 0

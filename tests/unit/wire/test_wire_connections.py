@@ -1,0 +1,262 @@
+"""Framing, back-pressure, slow readers, malformed input, and the ends of connections."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+
+import pytest
+from wire_harness import (
+    LONG_MS,
+    MIB,
+    Client,
+    batch,
+    fetch_request,
+    fetched,
+    produce_request,
+    produced,
+    until,
+    values,
+    wire_broker,
+)
+
+from kbroker.wire.listener import WireOptions
+
+
+def test_a_frame_split_at_every_byte(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        frame = client.frame(0, 9, produce_request(batch(b"a")))
+        for cut in range(1, len(frame)):
+            sent = (cut - 1) * len(frame) + cut
+            client.socket.sendall(frame[:cut])
+            until(lambda sent=sent: broker.reactor.socket_bytes[0] == sent)
+            client.socket.sendall(frame[cut:])
+            (length,) = struct.unpack(">i", client.read_exactly(4))
+            client.read_exactly(length)
+        assert broker.logs.by_name["t"].partitions[0].next_offset == len(frame) - 1
+
+
+def test_a_stream_cut_anywhere_is_the_same_stream(tmp_path):
+    with wire_broker(tmp_path, {"t": 1}) as broker:
+        for step in (1, 3, 7, 64, 4096):
+            with Client(broker) as client:
+                stream = b"".join(client.frame(0, 9, produce_request(batch(b"x" * n))) for n in (1, 500, 40, 3000))
+                for start in range(0, len(stream), step):
+                    client.socket.sendall(stream[start : start + step])
+                assert [produced(client.receive()[1]).error_code for _ in range(4)] == [0] * 4
+
+
+def test_large_frames(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        broker.logs.by_name["t"].partitions[0].rules.max_message_bytes = 4 * MIB
+        for size in (100_000, 262_144, 1_000_000, 3_000_000, 10):
+            assert produced(client.ask(0, 9, produce_request(batch(b"x" * size)))).error_code == 0
+        assert broker.server.frame_memory_used == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        struct.pack(">i", 0),
+        struct.pack(">i", -1),
+        struct.pack(">i", 200 * MIB),
+        struct.pack(">i", 3) + b"abc",
+        struct.pack(">ihhi", 8, 0, 9, 1),  # Produce without a body
+        struct.pack(">ihhi", 8, 0, 2, 1),
+        struct.pack(">ihhi", 8, 0, 14, 1),
+        struct.pack(">ihhi", 8, 1, 3, 1),
+        struct.pack(">ihhi", 8, 1, 18, 1),
+        struct.pack(">ihhi", 8, 1, 11, 1),
+        struct.pack(">ihhi", 8, 999, 0, 1),
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_malformed_frames_close_only_their_connection(tmp_path, sent):
+    with wire_broker(tmp_path) as broker, Client(broker) as other, Client(broker) as client:
+        client.socket.sendall(sent)
+        assert client.is_closed()
+        assert produced(other.ask(0, 9, produce_request(batch(b"a")))).error_code == 0
+
+
+def test_every_truncation_of_good_frames_closes(tmp_path):
+    with wire_broker(tmp_path) as broker:
+        with Client(broker) as client:
+            frames = [client.frame(0, 9, produce_request(batch(b"a"))), client.frame(1, 12, fetch_request(("t", 0, 0)))]
+        for frame in frames:
+            for size in range(8, len(frame) - 4):
+                with Client(broker) as client:
+                    client.socket.sendall(struct.pack(">i", size) + frame[4 : 4 + size])
+                    assert client.is_closed()
+        assert broker.logs.by_name["t"].partitions[0].next_offset == 0
+
+
+def test_slow_consumer_gets_every_byte_and_no_producer_waits(tmp_path):
+    """The arena wraps many times over while the answer is queued: its rest comes from the WAL's files."""
+    with (
+        wire_broker(tmp_path, arena_bytes=8 * MIB, segment_bytes=4 * MIB, wal_bytes=128 * MIB) as broker,
+        Client(broker) as producer,
+        Client(broker) as consumer,
+    ):
+        sent = [batch(bytes([i]) * 200_000) for i in range(40)]
+        consumer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        for records in sent[:30]:
+            assert produced(producer.ask(0, 9, produce_request(records))).error_code == 0
+        consumer.send(1, 11, fetch_request(("t", 0, 0), partition_max_bytes=50 * MIB))
+        until(lambda: broker.reactor.metrics().get(1, (0,))[0] == 1)
+        for _ in range(8):
+            for records in sent[30:]:
+                assert produced(producer.ask(0, 9, produce_request(records))).error_code == 0
+        got = fetched(consumer.receive()[1])
+        assert values(got.records) == [bytes([i]) * 200_000 for i in range(30)]
+        assert broker.reactor.socket_bytes[2] > 0
+
+
+def test_small_batches_from_files(tmp_path):
+    """Batches below the copy limit, no longer in memory, interleaved with another partition's."""
+    with (
+        wire_broker(tmp_path, {"t": 2}, arena_bytes=4 * MIB, segment_bytes=2 * MIB, wal_bytes=64 * MIB) as broker,
+        Client(broker) as client,
+    ):
+        for i in range(500):
+            client.send(0, 9, produce_request(batch(b"%d" % i), partition=0))
+            client.send(0, 9, produce_request(batch(b"other"), partition=1))
+            client.receive(), client.receive()
+        for _ in range(10):
+            client.ask(0, 9, produce_request(batch(b"x" * 900_000), partition=1))
+        before = broker.reactor.socket_bytes[2]
+        got = values(fetched(client.ask(1, 11, fetch_request(("t", 0, 0)))).records)
+        assert got == [b"%d" % i for i in range(500)]
+        assert broker.reactor.socket_bytes[2] > before
+
+
+def test_a_reader_that_never_reads_is_closed(tmp_path):
+    with wire_broker(tmp_path, options=WireOptions(no_progress_ms=5000)) as broker, Client(broker) as producer:
+        for _ in range(20):
+            producer.ask(0, 9, produce_request(batch(b"x" * 900_000)))
+        with Client(broker) as consumer:
+            consumer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            consumer.send(1, 11, fetch_request(("t", 0, 0), partition_max_bytes=50 * MIB))
+            until(lambda: broker.reactor.metrics().get(1, (0,))[0] == 1)
+            until(lambda: broker.server.connection_count == 2)
+            broker.reactor.clock_offset_ms += 10_000
+            producer.ask(0, 9, produce_request(batch(b"y")))
+            until(lambda: broker.server.connection_count == 1)
+
+
+def test_idle_connections_are_closed_and_busy_ones_are_not(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as idle, Client(broker) as polling:
+        polling.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=2**31 - 1))
+        until(lambda: broker.reactor.parked_count == 1)
+        until(lambda: broker.server.connection_count == 2)
+        broker.reactor.clock_offset_ms += 700_000
+        broker.reactor.submit(lambda: None)
+        assert idle.is_closed()
+        assert broker.server.connection_count == 1
+
+
+def test_full_log_makes_producers_wait_then_answers_not_enough_replicas(tmp_path):
+    with (
+        wire_broker(tmp_path, arena_bytes=4 * MIB, segment_bytes=2 * MIB, wal_bytes=8 * MIB) as broker,
+        Client(broker) as client,
+        Client(broker) as other,
+    ):
+        partition = broker.logs.by_name["t"].partitions[0]
+        accepted = 0
+        while broker.reactor.stalled_count == 0 and accepted < 100:
+            client.send(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=LONG_MS))
+            until(lambda n=accepted: broker.reactor.stalled_count == 1 or partition.next_offset == n + 1)
+            accepted = partition.next_offset
+            if broker.reactor.stalled_count == 0:
+                assert produced(client.receive()[1]).error_code == 0
+        assert broker.reactor.stalled_count == 1
+        # Another connection is still served while the first one waits.
+        assert fetched(other.ask(1, 11, fetch_request(("t", 0, 0)))).error_code == 0
+        broker.reactor.clock_offset_ms += LONG_MS
+        broker.reactor.submit(lambda: None)
+        assert produced(client.receive()[1]).error_code == 19
+        assert partition.next_offset == accepted
+        assert broker.reactor.stalled_count == 0
+        # With space again a waiting producer goes on by itself.
+        client.send(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=600_000))
+        until(lambda: broker.reactor.stalled_count == 1)
+        broker.wal.sync(10)
+        broker.wal.trim(broker.wal.durable_lsn)
+        assert produced(client.receive()[1]).base_offset == accepted
+        assert broker.server.frame_memory_used == 0
+
+
+def test_frames_over_the_memory_budget_wait_their_turn(tmp_path):
+    options = WireOptions(frame_memory_bytes=600_000)
+    with wire_broker(tmp_path, options=options) as broker:
+        clients = [Client(broker) for _ in range(6)]
+        frames = [client.frame(0, 9, produce_request(batch(b"x" * 500_000))) for client in clients]
+        for client, frame in zip(clients, frames, strict=True):
+            client.socket.sendall(frame[:100_000])
+
+        def finish(client: Client, frame: bytes) -> None:
+            client.socket.sendall(frame[100_000:])
+
+        threads = [threading.Thread(target=finish, args=pair) for pair in zip(clients, frames, strict=True)]
+        for thread in threads:
+            thread.start()
+        offsets = sorted(produced(client.receive()[1]).base_offset for client in clients)
+        for thread in threads:
+            thread.join()
+        assert offsets == list(range(6))
+        assert broker.server.frame_memory_used == 0
+        for client in clients:
+            client.socket.close()
+
+
+def test_connection_limit(tmp_path):
+    with wire_broker(tmp_path, options=WireOptions(connections_max=2)) as broker:
+        kept = [Client(broker), Client(broker)]
+        until(lambda: broker.server.connection_count == 2)
+        with Client(broker) as refused:
+            assert refused.is_closed()
+        assert produced(kept[0].ask(0, 9, produce_request(batch(b"a")))).error_code == 0
+        for client in kept:
+            client.socket.close()
+
+
+def test_drain_answers_what_is_in_progress(tmp_path):
+    with wire_broker(tmp_path, options=WireOptions(reactors=2)) as broker:
+        with Client(broker) as polling, Client(broker) as producer, Client(broker) as idle:
+            producer.ask(0, 9, produce_request(batch(b"a")))
+            polling.send(1, 11, fetch_request(("t", 0, 1), max_wait_ms=LONG_MS))
+            until(lambda: sum(r.parked_count for r in broker.server.reactors) == 1)
+            broker.server.stop_accepting()
+            assert broker.server.drain(10)
+            assert fetched(polling.receive()[1]).error_code == 0
+            assert polling.is_closed()
+            assert idle.is_closed()
+        with pytest.raises(ConnectionError):
+            Client(broker)
+
+
+def test_many_reactors_share_connections(tmp_path):
+    with wire_broker(tmp_path, {"t": 4}, options=WireOptions(reactors=3)) as broker:
+        clients = [Client(broker) for _ in range(9)]
+        until(lambda: broker.server.connection_count == 9)
+        assert [r.connection_count for r in broker.server.reactors] == [3, 3, 3]
+        for i, client in enumerate(clients):
+            assert produced(client.ask(0, 9, produce_request(batch(b"a"), partition=i % 4))).error_code == 0
+        for client in clients:
+            client.socket.close()
+
+
+def test_sent_answers_give_their_wal_files_back(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client, Client(broker) as gone:
+        client.ask(0, 9, produce_request(batch(b"x" * 900_000)))
+        plan = broker.logs.by_name["t"].partitions[0].read_plan(0, 1, MIB)
+        segment = plan.references()[0][2]
+        plan.release()
+        gone.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(4):
+            client.ask(1, 11, fetch_request(("t", 0, 0)))
+        gone.send(1, 11, fetch_request(("t", 0, 0)))
+        until(lambda: broker.reactor.metrics()[1][0] == 5)
+        gone.socket.close()
+        until(lambda: segment.borrows == 0)

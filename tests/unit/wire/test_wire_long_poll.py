@@ -1,0 +1,188 @@
+"""Parked fetches: who wakes them, when they give up, and that no wake-up is missed."""
+
+from __future__ import annotations
+
+import threading
+
+from wire_harness import (
+    LONG_MS,
+    Client,
+    batch,
+    fetch_request,
+    fetched,
+    produce_request,
+    produced,
+    until,
+    values,
+    wire_broker,
+)
+
+from kbroker.wire.listener import WireOptions
+
+
+def test_append_wakes_a_parked_fetch(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as consumer, Client(broker) as producer:
+        consumer.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
+        until(lambda: broker.reactor.parked_count == 1)
+        producer.ask(0, 9, produce_request(batch(b"a")))
+        assert values(fetched(consumer.receive()[1]).records) == [b"a"]
+        assert broker.reactor.parked_count == 0
+        assert len(broker.logs.by_name["t"].partitions[0].waiters) == 0
+
+
+def test_min_bytes_holds_back_small_data(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as consumer, Client(broker) as producer:
+        consumer.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS, min_bytes=1000))
+        producer.ask(0, 9, produce_request(batch(b"a")))
+        until(lambda: broker.reactor.parked_count == 1)
+        producer.ask(0, 9, produce_request(batch(b"b" * 1000)))
+        assert len(values(fetched(consumer.receive()[1]).records)) == 2
+
+
+def test_timeout_returns_what_there_is(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        client.ask(0, 9, produce_request(batch(b"a")))
+        client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS, min_bytes=1000))
+        until(lambda: broker.reactor.parked_count == 1)
+        broker.reactor.clock_offset_ms += LONG_MS
+        broker.reactor.submit(lambda: None)
+        assert values(fetched(client.receive()[1]).records) == [b"a"]
+
+
+def test_a_following_request_ends_the_wait(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        fetch_id = client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
+        until(lambda: broker.reactor.parked_count == 1)
+        produce_id = client.send(0, 9, produce_request(batch(b"a")))
+        first, second = client.receive(), client.receive()
+        assert (first[0], second[0]) == (fetch_id, produce_id)
+        assert values(fetched(first[1]).records) == []
+        assert produced(second[1]).base_offset == 0
+
+
+def test_a_fetch_behind_a_fetch_ends_it_too(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        request = fetch_request(("t", 0, 0), max_wait_ms=LONG_MS)
+        client.socket.sendall(b"".join(client.frame(1, 11, request) for _ in range(5)))
+        for _ in range(4):
+            client.receive()
+        until(lambda: broker.reactor.parked_count == 1)
+
+
+def test_closing_a_connection_takes_its_fetch_away(tmp_path):
+    with wire_broker(tmp_path) as broker:
+        with Client(broker) as client:
+            client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
+            until(lambda: broker.reactor.parked_count == 1)
+        until(lambda: broker.reactor.parked_count == 0 and broker.server.connection_count == 0)
+        assert len(broker.logs.by_name["t"].partitions[0].waiters) == 0
+
+
+def test_no_wake_up_is_missed(tmp_path):
+    """Each consumer asks for the next offset with a wait that no test could sit through."""
+    rounds, consumers = 300, 4
+    with wire_broker(tmp_path, options=WireOptions(reactors=2)) as broker:
+        failures: list[BaseException] = []
+
+        def consume() -> None:
+            try:
+                with Client(broker) as client:
+                    offset = 0
+                    while offset < rounds:
+                        answer = fetched(client.ask(1, 11, fetch_request(("t", 0, offset), max_wait_ms=LONG_MS)))
+                        got = values(answer.records)
+                        assert got, "the wait ended without data"
+                        offset += len(got)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=consume) for _ in range(consumers)]
+        for thread in threads:
+            thread.start()
+        with Client(broker) as producer:
+            for i in range(rounds):
+                producer.ask(0, 9, produce_request(batch(b"%d" % i)))
+        for thread in threads:
+            thread.join(LONG_MS / 1000)
+            assert not thread.is_alive()
+        assert not failures
+
+
+def test_a_thousand_parked_polls(tmp_path):
+    with wire_broker(tmp_path) as broker:
+        clients = [Client(broker) for _ in range(1000)]
+        try:
+            for client in clients:
+                client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
+            until(lambda: broker.reactor.parked_count == 1000)
+            with Client(broker) as producer:
+                producer.ask(0, 9, produce_request(batch(b"a")))
+            for client in clients:
+                assert values(fetched(client.receive()[1]).records) == [b"a"]
+        finally:
+            for client in clients:
+                client.socket.close()
+
+
+class ColdReader:
+    """Answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple] = []
+
+    def request(self, log, offset, upper, max_bytes, callback) -> None:
+        self.asked.append((offset, callback))
+
+
+def test_cold_data_is_waited_for_and_hot_data_goes_first(tmp_path):
+    cold = ColdReader()
+    with wire_broker(tmp_path, {"t": 2}, cold_reader=cold) as broker, Client(broker) as client:
+        partition = broker.logs.by_name["t"].partitions[0]
+        partition.set_next_offset(10)  # offsets 0 to 9 are only in objects
+        stored = batch(*(b"%d" % i for i in range(10)))
+        client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
+        until(lambda: cold.asked)
+        cold.asked[0][1]([stored])
+        assert len(values(fetched(client.receive()[1]).records)) == 10
+        client.ask(0, 9, produce_request(batch(b"hot"), partition=1))
+        answer = client.ask(1, 11, fetch_request(("t", 0, 0), ("t", 1, 0), max_wait_ms=LONG_MS))
+        assert [len(values(p.records)) for p in answer.responses[0].partitions] == [0, 1]
+        cold.asked[1][1](56)  # too late for that fetch: nothing happens
+        client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
+        until(lambda: len(cold.asked) == 3)
+        cold.asked[2][1](56)
+        assert fetched(client.receive()[1]).error_code == 56
+
+
+def test_sessions(tmp_path):
+    from kbroker.protocol.apis.k01_fetch import ForgottenTopic
+
+    with wire_broker(tmp_path, {"t": 3}) as broker, Client(broker) as client:
+        parts = [("t", index, 0) for index in range(3)]
+        opened = client.ask(1, 12, fetch_request(*parts, session=(0, 0)))
+        session = opened.session_id
+        assert session > 0
+        assert len(opened.responses[0].partitions) == 3
+        assert client.ask(1, 12, fetch_request(session=(session, 1))).responses == []
+        client.ask(0, 9, produce_request(batch(b"a"), partition=1))
+        changed = client.ask(1, 12, fetch_request(session=(session, 2)))
+        assert [p.partition_index for p in changed.responses[0].partitions] == [1]
+        assert values(fetched(changed).records) == [b"a"]
+        moved = client.ask(1, 12, fetch_request(("t", 1, 1), session=(session, 3)))
+        assert moved.responses == []
+        gone = fetch_request(session=(session, 4), forgotten=[ForgottenTopic(topic="t", partitions=[1])])
+        client.ask(0, 9, produce_request(batch(b"b"), partition=1))
+        assert client.ask(1, 12, gone).responses == []
+        assert client.ask(1, 12, fetch_request(session=(session, 9))).error_code == 71
+        assert client.ask(1, 12, fetch_request(session=(session + 1, 1))).error_code == 70
+        assert client.ask(1, 13, fetch_request(session=(session, 5))).error_code == 106
+        closed = client.ask(1, 12, fetch_request(*parts, session=(session, -1)))
+        assert (closed.session_id, len(closed.responses[0].partitions)) == (0, 3)
+        assert client.ask(1, 12, fetch_request(session=(session, 5))).error_code == 70
+
+
+def test_a_parked_session_fetch_sees_a_topic_that_appears(tmp_path):
+    with wire_broker(tmp_path, {"t": 1}) as broker, Client(broker) as client:
+        assert fetched(client.ask(1, 12, fetch_request(("later", 0, 0), max_wait_ms=LONG_MS))).error_code == 3
+        broker.logs.by_name["later"] = broker.logs.by_name["t"]
+        assert fetched(client.ask(1, 12, fetch_request(("later", 0, 0)))).error_code == 0

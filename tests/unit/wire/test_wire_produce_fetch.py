@@ -1,0 +1,187 @@
+"""Produce and Fetch through real sockets."""
+
+from __future__ import annotations
+
+import pytest
+from wire_harness import (
+    NOW_MS,
+    Client,
+    batch,
+    fetch_request,
+    fetched,
+    produce_many,
+    produce_request,
+    produced,
+    values,
+    wire_broker,
+)
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_produce_then_fetch_by_name(tmp_path, version):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        first = produced(client.ask(0, version, produce_request(batch(b"a", b"b"))))
+        second = produced(client.ask(0, version, produce_request(batch(b"c"))))
+        assert (first.error_code, first.base_offset, second.base_offset) == (0, 0, 2)
+        answer = fetched(client.ask(1, min(version + 1, 12), fetch_request(("t", 0, 1))))
+        assert answer.error_code == 0
+        assert answer.high_watermark == 3
+        assert values(answer.records) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("version", [13, 14, 15, 16, 17])
+def test_produce_and_fetch_by_topic_id(tmp_path, version):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        topic_id = broker.logs.by_name["t"].topic_id
+        answer = client.ask(0, 13, produce_many([(topic_id, [(0, batch(b"x"))])]))
+        assert produced(answer).error_code == 0
+        assert values(fetched(client.ask(1, version, fetch_request((topic_id, 0, 0)))).records) == [b"x"]
+        unknown = client.ask(1, version, fetch_request((b"\x01" * 16, 0, 0)))
+        assert fetched(unknown).error_code == 100
+        unknown = client.ask(0, 13, produce_many([(b"\x01" * 16, [(0, batch(b"x"))])]))
+        assert produced(unknown).error_code == 100
+
+
+def test_pipelined_produces_are_answered_in_order(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        frames = [client.frame(0, 9, produce_request(batch(b"%d" % i))) for i in range(200)]
+        client.socket.sendall(b"".join(frames))
+        answers = [client.receive() for _ in range(200)]
+        assert [correlation for correlation, _ in answers] == list(range(1, 201))
+        assert [produced(answer).base_offset for _, answer in answers] == list(range(200))
+
+
+def test_partitions_succeed_and_fail_on_their_own(tmp_path):
+    good, bad = batch(b"v"), bytearray(batch(b"v"))
+    bad[-1] ^= 1
+    with wire_broker(tmp_path, {"t": 2, "u": 1}) as broker, Client(broker) as client:
+        parts = [(0, good), (1, bytes(bad)), (7, good)]
+        request = produce_many([("t", parts), ("missing", [(0, good)]), ("u", [(0, good)])])
+        answer = client.ask(0, 9, request)
+        errors = {(t.name, p.index): p.error_code for t in answer.responses for p in t.partition_responses}
+        assert errors == {("t", 0): 0, ("t", 1): 2, ("t", 7): 3, ("missing", 0): 3, ("u", 0): 0}
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (None, 87),
+        (b"", 87),
+        (batch(b"a") * 2, 87),
+        (batch(b"a")[:-1], 87),
+        (batch(b"x" * 2_000_000), 10),
+        (b"\0" * 61, 2),
+    ],
+)
+def test_refused_records(tmp_path, records, error):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        assert produced(client.ask(0, 8, produce_request(records))).error_code == error
+        assert broker.logs.by_name["t"].partitions[0].next_offset == 0
+
+
+def test_bad_acks_and_internal_topics(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        assert produced(client.ask(0, 9, produce_request(batch(b"a"), acks=2))).error_code == 21
+        transactional = batch(b"a", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
+        assert produced(client.ask(0, 9, produce_request(transactional))).error_code == 53
+        broker.logs.by_name["t"].partitions[0].rules.internal = True
+        assert produced(client.ask(0, 9, produce_request(batch(b"a")))).error_code == 17
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_are_judged(tmp_path, codec):
+    small = batch(b"s", codec=codec)
+    large = batch(*(b"%d" % i * 50 for i in range(9000)), codec=codec)
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        client.socket.sendall(client.frame(0, 9, produce_request(large)) + client.frame(0, 9, produce_request(small)))
+        assert [produced(client.receive()[1]).base_offset for _ in range(2)] == [0, 9000]
+        if codec == "zstd":
+            assert produced(client.ask(0, 6, produce_request(small))).error_code == 76
+        torn = bytearray(small)
+        torn[-3] ^= 0xFF
+        assert produced(client.ask(0, 9, produce_request(bytes(torn)))).error_code in (2, 87)
+
+
+def test_log_append_time_is_stamped_and_told(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        broker.logs.by_name["t"].partitions[0].rules.log_append_time = True
+        answer = produced(client.ask(0, 9, produce_request(batch(b"a"))))
+        assert answer.log_append_time_ms > NOW_MS
+        records = fetched(client.ask(1, 11, fetch_request(("t", 0, 0)))).records
+        assert int.from_bytes(records[35:43], "big") == answer.log_append_time_ms
+        assert produced(client.ask(0, 9, produce_request(bytes(batch(b"b"))))).error_code == 0
+
+
+def test_null_key_on_a_compacted_topic_names_the_record(tmp_path):
+    from kbroker._fast.records import build_batch
+
+    records = build_batch([(b"k", b"v", NOW_MS, []), (None, b"v", NOW_MS, [])])
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        broker.logs.by_name["t"].partitions[0].rules.compacted = True
+        answer = produced(client.ask(0, 9, produce_request(records)))
+        assert answer.error_code == 87
+        assert [error.batch_index for error in answer.record_errors] == [1]
+        assert answer.error_message
+
+
+def test_duplicate_gets_the_first_offset(tmp_path):
+    once = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        client.socket.sendall(b"".join(client.frame(0, 9, produce_request(once)) for _ in range(3)))
+        answers = [produced(client.receive()[1]) for _ in range(3)]
+        assert [(a.error_code, a.base_offset) for a in answers] == [(0, 0)] * 3
+        assert produced(client.ask(0, 9, produce_request(once))).base_offset == 0
+        gap = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=9)
+        assert produced(client.ask(0, 9, produce_request(gap))).error_code == 45
+        assert broker.logs.by_name["t"].partitions[0].next_offset == 1
+
+
+def test_acks_zero_has_no_answer_and_an_error_closes(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        client.send(0, 9, produce_request(batch(b"a"), acks=0))
+        assert produced(client.ask(0, 9, produce_request(batch(b"b")))).base_offset == 1
+        client.send(0, 9, produce_request(batch(b"a"), topic="missing", acks=0))
+        assert client.is_closed()
+
+
+def test_fetch_errors(tmp_path):
+    with wire_broker(tmp_path, {"t": 1}) as broker, Client(broker) as client:
+        client.ask(0, 9, produce_request(batch(b"a")))
+        broker.logs.by_name["t"].partitions[0].log_start_offset = 1
+        for offset, error in ((0, 1), (2, 1), (1, 0)):
+            answer = fetched(client.ask(1, 11, fetch_request(("t", 0, offset), max_wait_ms=0)))
+            assert (answer.error_code, answer.high_watermark, answer.log_start_offset) == (error, 1, 1)
+        assert fetched(client.ask(1, 11, fetch_request(("t", 5, 0), max_wait_ms=9000))).error_code == 3
+        for epoch, error in ((0, 74), (2, 75), (1, 0)):
+            answer = fetched(client.ask(1, 11, fetch_request(("t", 0, 1), leader_epoch=epoch)))
+            assert answer.error_code == error
+
+
+def test_limits_first_partition_gets_a_batch_and_others_stay_whole(tmp_path):
+    with wire_broker(tmp_path, {"t": 3}) as broker, Client(broker) as client:
+        for index in range(3):
+            for _ in range(2):
+                client.ask(0, 9, produce_request(batch(b"x" * 10_000), partition=index))
+        parts = [("t", index, 0) for index in range(3)]
+        answer = client.ask(1, 11, fetch_request(*parts, max_bytes=100)).responses[0].partitions
+        assert [len(values(p.records)) for p in answer] == [1, 0, 0]
+        answer = client.ask(1, 11, fetch_request(*parts, max_bytes=35_000, partition_max_bytes=15_000))
+        assert [len(values(p.records)) for p in answer.responses[0].partitions] == [1, 1, 1]
+        answer = client.ask(1, 11, fetch_request(*parts, max_bytes=35_000))
+        assert [len(values(p.records)) for p in answer.responses[0].partitions] == [2, 1, 0]
+
+
+def test_read_committed_stops_at_the_last_stable_offset(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        partition = broker.logs.by_name["t"].partitions[0]
+        client.ask(0, 9, produce_request(batch(b"a")))
+        open_batch = batch(b"b", transactional=True, producer_id=5, producer_epoch=0, base_sequence=0)
+        request = produce_request(open_batch)
+        request.transactional_id = "tx"
+        assert produced(client.ask(0, 9, request)).error_code == 0
+        answer = fetched(client.ask(1, 11, fetch_request(("t", 0, 0), isolation_level=1)))
+        assert (answer.last_stable_offset, answer.high_watermark) == (1, 2)
+        assert values(answer.records) == [b"a"]
+        assert answer.aborted_transactions == []
+        assert fetched(client.ask(1, 11, fetch_request(("t", 0, 0)))).aborted_transactions is None
+        assert partition.last_stable_offset() == 1
