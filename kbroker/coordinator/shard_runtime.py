@@ -158,20 +158,24 @@ class ShardRuntime:
     def _run(self, request: Request) -> None:
         try:
             result = request.run(self.shard, request.future)
+            if result is not None:
+                self._execute(result, request)
         except KafkaError as error:
             _refuse(request, error.code)
-            return
         except Exception:
             logger.exception("coordinator operation failed")
             _refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR)
-            return
-        if result is not None:
-            self._execute(result, request)
 
     def _execute(self, result: Result, request: Request | None) -> None:
         if result.records:
-            batches = deque(_batches(result.records, self.now_ms(), self._config.snapshot_batch_bytes))
-            self._write(_Write(result, request, batches))
+            try:
+                batches = deque(_batches(result.records, self.now_ms(), self._config.snapshot_batch_bytes))
+            except ValueError as error:
+                # Flexible requests carry longer strings than the records' layouts can.
+                logger.warning("%s: cannot be stored: %s", self._log, error)
+                self._finish(result, request, ErrorCode.UNKNOWN_SERVER_ERROR)
+            else:
+                self._write(_Write(result, request, batches))
         elif request is not None and request.is_read and self._pending:
             self._pending[-1].reads.append((result, request))
         else:

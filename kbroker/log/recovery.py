@@ -1,7 +1,7 @@
 """Start of the log: partitions as the manifest has them, then what the WAL has beyond.
 
 Order: metadata names the topics (LogTable.add_topic builds each partition from the manifest), the WAL is replayed on
-top, then this broker's leader epoch begins. Nothing is deleted here, and nothing that cannot be read is taken for empty.
+top, then this broker's leader epoch begins. Nothing is deleted here; nothing that cannot be read is taken for empty.
 """
 
 from __future__ import annotations

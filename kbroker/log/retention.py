@@ -126,7 +126,7 @@ class Retention:
         self._drop_topics()
         moved = 0
         expired: list[tuple[Any, Any]] = []
-        for topic_log in self._table.by_id.values():
+        for topic_log in list(self._table.by_id.values()):
             for partition in topic_log.partitions:
                 state = self._manifest.image.partition(partition.topic_id, partition.index)
                 if state is not None and self._target(partition, state, topic_log.config) > state.log_start_offset:

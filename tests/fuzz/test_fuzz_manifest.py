@@ -1,4 +1,4 @@
-"""Manifest records and checkpoints are hostile JSON: refused as CorruptionError, or applied with every invariant kept."""
+"""Manifest records and checkpoints are hostile JSON: refused as CorruptionError, or applied with all invariants."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_records_and_checkpoints():
             image.apply(record, f"record {serial}")
             accepted += 1
         except CorruptionError as error:
-            assert f"record {serial}" in str(error)
+            assert f"record {serial}" in str(error)  # noqa: PT017
             assert write_checkpoint(image) == before
             refused += 1
         check(image)
@@ -127,6 +127,6 @@ def test_records_and_checkpoints():
         try:
             check(read_checkpoint(damage(rng, payload), "root/", "checkpoint 5"))
         except CorruptionError as error:
-            assert "checkpoint 5" in str(error)
+            assert "checkpoint 5" in str(error)  # noqa: PT017
     assert accepted > 20
     assert refused > 20

@@ -133,6 +133,23 @@ class Log:
                     self.wal.trim(self.wal.durable_lsn)
                 self.wait()
 
+    def fill_up(self, data: bytes, files: int, unsealed: int = 1) -> int:
+        """Appends until the budget of ``files`` segments is used up; returns how many were let in."""
+        count = 0
+        while True:
+            segments = self.wal.segments
+            settled = len(segments) == files and all(s.sealed for s in segments[: files - unsealed])
+            try:
+                self.partition().append_bytes(data, 0)
+                count += 1
+            except FastAppendWait:
+                if settled:
+                    return count
+                self.sync()
+                segments = self.wal.segments
+                if not (len(segments) == files and all(s.sealed for s in segments[: files - unsealed])):
+                    self.wait()
+
     def sync(self) -> int:
         """Everything durable, commits drained; the durable position."""
         assert self.wal.sync(10)

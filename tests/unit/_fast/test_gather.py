@@ -37,7 +37,7 @@ def some_batches(seed=1):
                 timestamp_ms=9,
                 base_offset=offset,
                 leader_epoch=3,
-            )  # fmt: skip
+            )
         )
         offset += 1
     return b"".join(parts)

@@ -79,17 +79,7 @@ def test_a_sealed_segment_has_the_twins_index(tmp_path: Path) -> None:
 def test_appends_wait_at_the_budget_and_go_on_after_a_trim(tmp_path: Path) -> None:
     with Log(tmp_path, wal_segments=4).start() as log:
         partition = log.partition()
-        appended = 0
-        while True:
-            try:
-                partition.append_bytes(batch(8000), 0)
-                appended += 1
-            except FastAppendWait:
-                log.sync()
-                if len(log.wal.segments) == 4 and all(s.sealed for s in log.wal.segments[:3]):
-                    break
-                log.wait()
-        assert appended > 3 * SEGMENT // 8200
+        assert log.fill_up(batch(8000), 4) > 3 * SEGMENT // 8200
         before = partition.next_offset
         with pytest.raises(FastAppendWait):
             partition.append_bytes(batch(8000), 0)
@@ -103,14 +93,7 @@ def test_the_last_reserve_is_for_internal_appends(tmp_path: Path) -> None:
     with Log(tmp_path, wal_segments=40).start() as log:
         plain, internal = log.partition(index=0), log.partition(index=1)
         internal.rules.internal = True
-        while True:
-            try:
-                plain.append_bytes(batch(1000), 0)
-            except FastAppendWait:
-                log.sync()
-                if len(log.wal.segments) == 40 and all(s.sealed for s in log.wal.segments[:38]):
-                    break
-                log.wait()
+        log.fill_up(batch(1000), 40, unsealed=2)
         with pytest.raises(FastAppendWait):
             plain.append_bytes(batch(1000), 0)
         for _ in range(30):

@@ -436,3 +436,15 @@ def test_on_its_own_threads() -> None:
     assert committed.offset == 7
     coordinator.stop()
     assert coordinator.commit_offsets(commits[0]).result(0) == ErrorCode.NOT_COORDINATOR
+
+
+def test_what_the_record_layout_cannot_hold_is_refused() -> None:
+    bench = Bench().start()
+    long = "g" * 40_000
+    assert bench.commit(group=long).result(0) == ErrorCode.UNKNOWN_SERVER_ERROR
+    joined = bench.join(group=long)
+    bench.advance(3.1)
+    member = joined.result(0).member_id
+    assert bench.sync(member, 1, {member: b"x"}, group=long).result(0).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert bench.log.next_offset == 0
+    assert bench.commit(3).result(0) == 0

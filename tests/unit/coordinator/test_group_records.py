@@ -20,9 +20,9 @@ from kbroker.coordinator.group_state import (
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 stamps = st.integers(0, 2**60)
-offsets = st.builds(OffsetAndMetadata, st.integers(0, 2**62), st.integers(-1, 9), text, stamps, st.just(-1)) | st.builds(
-    OffsetAndMetadata, st.integers(0, 2**62), st.just(-1), text, stamps, stamps
-)
+places = st.integers(0, 2**62)
+offsets = st.builds(OffsetAndMetadata, places, st.integers(-1, 9), text, stamps, st.just(-1))
+expiring = st.builds(OffsetAndMetadata, places, st.just(-1), text, stamps, stamps)
 members = st.builds(
     StoredMember,
     text,
@@ -43,7 +43,7 @@ groups = st.builds(
     st.integers(-1, 2**60),
     st.lists(members, max_size=4).map(tuple),
 )
-records = st.builds(OffsetRecord, text, text, st.integers(0, 2**31 - 1), st.none() | offsets) | st.builds(
+records = st.builds(OffsetRecord, text, text, st.integers(0, 2**31 - 1), st.none() | offsets | expiring) | st.builds(
     GroupRecord, text, st.none() | groups
 )
 

@@ -30,13 +30,15 @@ def test_look_ups(storage):
         storage.table.add_topic("t", bytes(16), 1, topic.config)
 
 
-def test_readers_keep_the_table_they_hold(storage):
+def test_the_dictionaries_stay_the_same_objects_and_partition_lists_are_replaced(storage):
+    # The I/O threads hold the dictionaries; a reader of a topic's partitions keeps the list that it holds.
     storage.add_topic("t", 1)
     table, partitions = storage.table.by_name, storage.table.by_name["t"].partitions
     storage.add_topic("u", 1)
     storage.table.add_partitions(topic_id("t"), 4)
     storage.table.add_partitions(topic_id("t"), 2)
-    assert set(table) == {"t"}
+    assert table is storage.table.by_name
+    assert set(table) == {"t", "u"}
     assert len(partitions) == 1
     assert len(storage.table.by_name["t"].partitions) == 4
 
