@@ -163,6 +163,7 @@ class Broker:
             cluster.manifest,
             self.store.retrying,
             self.clock,
+            claim=cluster.claim,
             check_interval_ms=config.kafka["log.retention.check.interval.ms"],
         )
         drop_deleted_topics(
@@ -190,6 +191,7 @@ class Broker:
             topic_exists=lambda topic, index: self.logs.partition(topic, index) is not None,
         )
         self.logs.on_removed = self._topic_removed
+        self.logs.on_log_start = lambda _: self.retention.nudge()
         self.groups.start()
 
     def _offsets_logs(self) -> list[InternalLog] | None:

@@ -1,19 +1,13 @@
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t
 
-from kbroker._fast.channel cimport Channel, Frame, FrameBudget, Scratch
+from kbroker._fast.channel cimport Channel, Frame
 from kbroker._fast.fetch_codec cimport FetchFrame
-from kbroker._fast.request cimport DeadlineHeap, Request, RequestSink
+from kbroker._fast.poller cimport Poller
+from kbroker._fast.request cimport DeadlineHeap, Request
 
 cdef enum:
     API_KEYS = 96
     LATENCY_BUCKETS = 26    # bucket i counts answers that took less than 2^i microseconds; the last one all others
-    LISTENERS_MAX = 16
-    ACCEPTS_PER_TURN = 256
-
-
-cdef class FrameMemory:
-    """The budget of request frames in memory, shared by all reactors."""
-    cdef FrameBudget budget
 
 
 cdef class Connection:
@@ -28,55 +22,34 @@ cdef class Connection:
     cdef bint touched
 
 
-cdef class Reactor(RequestSink):
+cdef class Reactor(Poller):
     """One thread that owns sockets: see kbroker._fast.reactor for its loop.
 
     Everything here belongs to that thread, but for the inbox lists, which any thread appends to while it holds the GIL.
     """
     cdef object dispatch                # dispatch(request) for all but Produce and Fetch
     cdef object logger
-    cdef FrameMemory memory
     cdef readonly list peers            # all reactors, this one included
     cdef readonly int32_t number        # the first one (0) drains the WAL's commits
     cdef public int64_t idle_ms         # close a connection without requests for so long
     cdef public int64_t no_progress_ms  # close one that neither takes its answer nor ends its frame
     cdef public int32_t connections_max # of all reactors together
     cdef public int32_t in_flight_max   # Produce requests of one connection
-    cdef public int64_t clock_offset_ms # added to the monotonic clock; for tests
-    cdef public int64_t wall_offset_ms
     cdef readonly int32_t connection_count
     cdef readonly int64_t connections_opened
     cdef readonly int64_t connections_closed
 
-    cdef int epoll_fd
-    cdef int event_fd
-    cdef int wal_fd
     cdef unsigned long thread_id
     cdef bint stopped
     cdef bint draining
     cdef object drained                 # threading.Event
     cdef list listeners
-    cdef int listener_fds[LISTENERS_MAX]
-    cdef int accepted_fds[ACCEPTS_PER_TURN]
-    cdef int32_t accepted_listeners[ACCEPTS_PER_TURN]
-    cdef int32_t accepted
-    cdef Scratch scratch
     cdef FetchFrame fetch_frame
     cdef Channel* channels              # all of them, linked
-    cdef Channel** ready                # with frames to start, or to be closed
-    cdef int32_t ready_count
-    cdef int32_t ready_capacity
-    cdef Channel** dirty                # to send, or to watch otherwise
-    cdef int32_t dirty_count
-    cdef int32_t dirty_capacity
     cdef Channel** dead                 # to be freed at the end of the turn
     cdef int32_t dead_count
     cdef int32_t dead_capacity
-    cdef bint any_starved
-    cdef bint wal_moved
     cdef bint signalled
-    cdef int64_t sweep_ms               # when the next sweep is due
-    cdef int64_t release_ms             # when sent answers must be released
     cdef DeadlineHeap deadlines
     cdef list stalled
     cdef list touched
@@ -90,19 +63,6 @@ cdef class Reactor(RequestSink):
     cdef int64_t bytes_out[API_KEYS]
     cdef int64_t latency_us[API_KEYS]
     cdef int64_t latencies[API_KEYS][LATENCY_BUCKETS]
-
-    cdef bint poll(self) noexcept nogil
-    cdef void serve(self, Channel* ch, uint32_t events) noexcept nogil
-    cdef void send(self, Channel* ch) noexcept nogil
-    cdef int timeout(self) noexcept nogil
-    cdef void accept_all(self, int32_t listener) noexcept nogil
-    cdef void watch(self, Channel* ch, bint writable) noexcept nogil
-    cdef void send_dirty(self) noexcept nogil
-    cdef void mark_ready(self, Channel* ch) noexcept nogil
-    cdef void mark_dirty(self, Channel* ch) noexcept nogil
-    cdef void read_clock(self) noexcept nogil
-    cdef int64_t next_deadline_ms       # of the heap's first request, copied for use without the GIL
-    cdef bint has_stalled
 
     cdef int turn(self) except -1
     cdef int adopt_accepted(self) except -1

@@ -4,13 +4,8 @@ from logging import Logger
 from typing import Any
 
 from kbroker._fast.fetch_session import FetchSessions
-from kbroker._fast.request import RequestSink
+from kbroker._fast.poller import FrameMemory, Poller
 from kbroker._fast.wal import Wal
-
-class FrameMemory:
-    def __init__(self, limit: int, frame_bytes_max: int) -> None: ...
-    @property
-    def used(self) -> int: ...
 
 class Connection:
     reactor: Reactor
@@ -20,13 +15,11 @@ class Connection:
     @property
     def closed(self) -> bool: ...
 
-class Reactor(RequestSink):
+class Reactor(Poller):
     idle_ms: int
     no_progress_ms: int
     connections_max: int
     in_flight_max: int
-    clock_offset_ms: int
-    wall_offset_ms: int
     peers: list[Reactor]
     number: int
     connection_count: int

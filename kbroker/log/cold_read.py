@@ -1,12 +1,13 @@
 """Reads below what the WAL holds: a small pool of threads in front of the object reader.
 
-A reader that needs the object store never delays one that reads the tail: nothing here runs on an I/O thread. A read
-that takes longer than the fetch that asked for it goes on; its bytes are cached and serve the next fetch.
+A reader that needs the object store never delays one that reads the tail: on an I/O thread only memory is looked at.
+A read that takes longer than the fetch that asked for it goes on; its bytes are cached and serve the next fetch.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -21,41 +22,132 @@ logger = logging.getLogger(__name__)
 Callback = Callable[[list[memoryview] | ErrorCode], None]
 OffsetAndTimestamp = tuple[int, int]
 
+READ_AHEAD_THREADS = 2
+WAITING_MAX = 10_000  # fetches that wait for a read; more are told that there is nothing yet, and ask again
+TRIM_RACES_MAX = 8  # what a look-up saw in the WAL may be in objects when it is read: then look again
+
+
+class _Read:
+    """One place that is being read, and who else wants it."""
+
+    __slots__ = ("joined", "log", "offset")
+
+    def __init__(self, log: PartitionLog, offset: int) -> None:
+        self.log = log
+        self.offset = offset
+        self.joined: list[tuple[int, int, Callback]] = []  # upper, max bytes, callback
+
 
 class ColdReader:
-    """The cold side of fetches and offset look-ups. `requests` and `failures` count reads."""
+    """The cold side of fetches and offset look-ups.
+
+    `requests` counts reads, `deferred` those that were put off because answers that nobody takes hold too much memory
+    or too many reads wait, `failures` those that ended in an error. One lock protects the table of running reads.
+    """
 
     def __init__(self, reader: ObjectReader, threads: int = 4) -> None:
         self._reader = reader
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="kbroker-cold-read")
+        self._ahead = ThreadPoolExecutor(READ_AHEAD_THREADS, thread_name_prefix="kbroker-read-ahead")
+        self._lock = threading.Lock()
+        self._running: dict[tuple[bytes, int, int], _Read] = {}
+        self._waiting = 0
         self.requests = 0
+        self.deferred = 0
         self.failures = 0
+        reader.start_read_ahead(self._ahead.submit)
 
-    def request(
-        self, log: PartitionLog, offset: int, upper: int, max_bytes: int, callback: Callback
-    ) -> None:
-        """Reads whole batches from `offset`; calls `callback` with buffers, or a Kafka error code, on a pool thread."""
+    # -- fetches -----------------------------------------------------------------------------------------------
+
+    def request(self, log: PartitionLog, offset: int, upper: int, max_bytes: int, callback: Callback) -> None:
+        """Reads whole batches from `offset`; calls `callback` once, with buffers or a Kafka error code.
+
+        At once and on this thread when memory holds them, else on a pool thread. No buffers: there is nothing to read
+        below `upper`, or not now; the fetch waits its time and asks again.
+        """
         self.requests += 1
-        self._pool.submit(self._request, log, offset, upper, max_bytes, callback)
+        if self._reader.crowded:
+            self.deferred += 1
+            callback([])
+            return
+        found = self._reader.cached(log.partition.topic_id, log.partition.index, offset, upper, max_bytes)
+        if found is not None:
+            callback(found.parts)
+            return
+        if not self._enqueue(log, offset, upper, max_bytes, callback):
+            self.deferred += 1
+            callback([])
 
-    def _request(
-        self, log: PartitionLog, offset: int, upper: int, max_bytes: int, callback: Callback
-    ) -> None:
+    def _enqueue(self, log: PartitionLog, offset: int, upper: int, max_bytes: int, callback: Callback) -> bool:
+        place = (log.partition.topic_id, log.partition.index, offset)
+        with self._lock:
+            if self._waiting >= WAITING_MAX:
+                return False
+            read = self._running.get(place)
+            if read is None:
+                read = _Read(log, offset)
+                try:
+                    self._pool.submit(self._run, place, read)
+                except RuntimeError:  # the broker is stopping
+                    return False
+                self._running[place] = read
+            read.joined.append((upper, max_bytes, callback))
+            self._waiting += 1
+        return True
+
+    def _run(self, place: tuple[bytes, int, int], read: _Read) -> None:
+        while True:
+            with self._lock:
+                if not read.joined:
+                    del self._running[place]
+                    return
+                upper, max_bytes, callback = read.joined.pop(0)
+                self._waiting -= 1
+            self._answer(read, upper, max_bytes, callback)
+
+    def _answer(self, read: _Read, upper: int, max_bytes: int, callback: Callback) -> None:
+        partition = read.log.partition
+        result: list[memoryview] | ErrorCode
         try:
-            callback(self.read(log, offset, upper, max_bytes))
-        except (StoreError, CorruptionError) as error:
+            result = self.read(read.log, read.offset, upper, max_bytes)
+        except (StoreError, CorruptionError, OSError) as error:
             self.failures += 1
-            logger.warning("cold read of %s-%d at %d: %s", log.partition.topic, log.partition.index, offset, error)
-            callback(ErrorCode.KAFKA_STORAGE_ERROR)
+            logger.warning("cold read of %s-%d at %d: %s", partition.topic, partition.index, read.offset, error)
+            result = ErrorCode.KAFKA_STORAGE_ERROR
         except Exception:
             self.failures += 1
-            logger.exception("cold read of %s-%d at %d", log.partition.topic, log.partition.index, offset)
-            callback(ErrorCode.UNKNOWN_SERVER_ERROR)
+            logger.exception("cold read of %s-%d at %d", partition.topic, partition.index, read.offset)
+            result = ErrorCode.UNKNOWN_SERVER_ERROR
+        try:
+            callback(result)
+        except Exception:
+            logger.exception("answer of a cold read of %s-%d at %d", partition.topic, partition.index, read.offset)
 
     def read(self, log: PartitionLog, offset: int, upper: int, max_bytes: int) -> list[memoryview]:
-        """As `request`, blocking. Raises StoreError, CorruptionError."""
-        found = self._reader.read(log.partition.topic_id, log.partition.index, offset, upper, max_bytes)
-        return [found.data] if found else []
+        """As `request`, blocking. Raises StoreError, CorruptionError.
+
+        Nothing in objects from `offset` on (compaction left a gap up to where they end) means that the WAL has what
+        follows: an empty answer would hold the reader there for ever.
+        """
+        partition = log.partition
+        for _ in range(TRIM_RACES_MAX):
+            if offset < partition.log_start_offset:
+                return []  # retention was faster: the fetch sees it when it looks at the partition again
+            found = self._reader.read(partition.topic_id, partition.index, offset, upper, max_bytes)
+            if found is not None:
+                return found.parts
+            start = partition.wal_start_offset()
+            flushed = max(self._reader.end_offset(partition.topic_id, partition.index), partition.log_start_offset)
+            if start > flushed:
+                raise CorruptionError(f"offsets {flushed} to {start} are neither in objects nor in the log")
+            if max(start, offset) >= upper:
+                return []
+            hot = partition.read_bytes(max(start, offset), upper, max_bytes)
+            if hot is not None:
+                return [memoryview(hot)] if hot else []
+        raise CorruptionError(f"no data at offset {offset}, below {upper}, neither in objects nor in the log")
+
+    # -- offsets by timestamp ----------------------------------------------------------------------------------
 
     def offset_for_timestamp(self, log: PartitionLog, timestamp: int) -> Future[OffsetAndTimestamp | None]:
         """The first record in objects at or above the log start with a timestamp >= `timestamp`."""
@@ -63,13 +155,13 @@ class ColdReader:
 
     def _offset_for_timestamp(self, log: PartitionLog, timestamp: int) -> OffsetAndTimestamp | None:
         partition = log.partition
-        start = partition.log_start_offset
-        while batch := self._reader.batch_for_timestamp(partition.topic_id, partition.index, timestamp, start):
+        start = position = partition.log_start_offset
+        while batch := self._reader.batch_for_timestamp(partition.topic_id, partition.index, timestamp, position):
             data, next_offset = batch
-            found = first_record_at_or_after(data, timestamp, start)
+            found = _records(first_record_at_or_after, data, timestamp, start)
             if found is not None:
                 return found
-            start = next_offset  # the header promised more than the records hold (they were compacted away)
+            position = next_offset  # the header promised more than the records hold (they were compacted away)
         return None
 
     def max_timestamp(self, log: PartitionLog) -> Future[OffsetAndTimestamp | None]:
@@ -79,8 +171,16 @@ class ColdReader:
     def _max_timestamp(self, log: PartitionLog) -> OffsetAndTimestamp | None:
         partition = log.partition
         batch = self._reader.batch_of_max_timestamp(partition.topic_id, partition.index, partition.log_start_offset)
-        return max_timestamp_record(batch[0]) if batch else None
+        return _records(max_timestamp_record, batch[0]) if batch else None
 
     def close(self) -> None:
         """Lets running reads end and drops the waiting ones."""
+        self._ahead.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _records(function: Callable[..., OffsetAndTimestamp | None], data: memoryview, *arguments: int):
+    try:
+        return function(data, *arguments)
+    except ValueError as error:
+        raise CorruptionError(f"a batch in an object does not parse: {error}") from error

@@ -108,6 +108,8 @@ class LogTable:
             topic_log = self.by_id.get(topic_id)
             if topic_log is None:
                 return None
+            for partition in topic_log.partitions:
+                partition.deleted = True  # before the table forgets them: a request may be holding one
             del self.by_name[topic_log.name]
             del self.by_id[topic_id]
             for partition in topic_log.partitions:

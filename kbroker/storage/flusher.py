@@ -83,7 +83,7 @@ class FlushMetrics:
 class Flusher:
     """One thread that flushes, and a few that upload.
 
-    `on_stopped` is called once, on the flusher's thread (so it must not call `stop`), when the flusher ends for a reason
+    `on_stopped` is called once, on the flusher's thread (so it must not call `stop`), when it ends for a reason
     that the broker must act on: ClaimLost or Fenced (another broker has taken over: stop, keep the WAL) or
     CorruptionError (the WAL holds damaged bytes: they are not uploaded, and nothing behind them is either).
     Locks: `_condition` protects requests and states, and is never held during work. `run_once` is one flush, for the

@@ -1,72 +1,89 @@
-"""Reads batches back from objects: footer, ranged GET with read-ahead, CRC of every batch.
+"""Reads batches back from objects: footer, ranged GET with read-ahead, every batch checked once when it arrives.
 
-Every range begins and ends at a batch boundary (the footer's index says where), so what is cached is always whole
-batches, and each batch's CRC is checked once, when its range arrives.
+Every range begins and ends at a batch boundary (the footer's index says where, and the batches must agree), so what
+is cached is always whole batches.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from kbroker._fast.records import iter_batches
+from kbroker._fast.batch_check import check_batches
 from kbroker.errors import CorruptionError
 from kbroker.limits import KIB, MIB
+from kbroker.storage.footer_cache import FooterCache
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed
+from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed, StoreError
 from kbroker.storage.partition_state import ObjectRef
-from kbroker.storage.range_cache import RangeCache
+from kbroker.storage.range_cache import ObjectId, Piece, RangeCache
+from kbroker.storage.read_ahead import WINDOW_BYTES_MIN, ReadAhead, Stream
 
-READ_AHEAD_BYTES_MIN = 512 * KIB
-READ_AHEAD_BYTES_MAX = 32 * MIB
-STREAMS_MAX = 10_000
+logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+PIECE_BYTES = 1 * MIB  # of the cache, unless a single batch is larger
+WHOLE_IMAGE_BYTES = 128 * KIB  # a smaller image comes whole with its footer
+FOOTER_BYTES_MAX = 256 * MIB
+
+Background = Callable[[Callable[[], None]], object]
 
 
 class ObjectBatches(NamedTuple):
-    """Whole batches of one partition as they lie in an object; `data` borrows the cache's memory."""
+    """Whole batches of one partition, in offset order; `parts` borrow the cache's memory and keep it alive."""
 
-    data: memoryview
+    parts: list[memoryview]
     base_offset: int
-    next_offset: int  # where the next read continues
+    next_offset: int  # where the next read goes on
 
 
-class FooterCache:
-    """Parsed footers, bounded by bytes, least recently used out first. Thread-safe."""
+class _Span:
+    """Batches [first, stop) of an image: what a read may answer with."""
 
-    def __init__(self, capacity_bytes: int) -> None:
-        self._capacity_bytes = capacity_bytes
-        self.used_bytes = 0
-        self._lock = threading.Lock()
-        self._footers: OrderedDict[tuple[str, str, int], KlixFooter] = OrderedDict()
+    __slots__ = ("_positions", "first", "footer", "ref", "stop")
 
-    def get(self, slot: tuple[str, str, int]) -> KlixFooter | None:
-        """The footer of the image at (key, ETag, start), if it is still here."""
-        with self._lock:
-            footer = self._footers.get(slot)
-            if footer is not None:
-                self._footers.move_to_end(slot)
-            return footer
+    def __init__(self, ref: ObjectRef, footer: KlixFooter, first: int, stop: int) -> None:
+        self.ref = ref
+        self.footer = footer
+        self.first = first
+        self.stop = stop
+        self._positions = footer.entries["position"]
 
-    def put(self, slot: tuple[str, str, int], footer: KlixFooter) -> None:
-        """Keeps a footer; others go when the bound is passed."""
-        with self._lock:
-            if slot in self._footers:
-                return
-            self._footers[slot] = footer
-            self.used_bytes += footer.nbytes
-            while self.used_bytes > self._capacity_bytes and len(self._footers) > 1:
-                self.used_bytes -= self._footers.popitem(last=False)[1].nbytes
+    @property
+    def image(self) -> ObjectId:
+        return image_id(self.ref)
+
+    def position(self, index: int) -> int:
+        """First byte of a batch, in the object; of the index, for the one after the last."""
+        positions = self._positions
+        return self.ref.start + (int(positions[index]) if index < len(positions) else self.footer.data_length)
+
+    def within(self, first: int, stop: int, max_bytes: int) -> int:
+        """Where whole batches from `first` on end that take at most `max_bytes`, below `stop` but at least one."""
+        limit = self.position(first) + max_bytes
+        return first + 1 + bisect_right(range(first + 2, stop + 1), limit, key=self.position)
+
+    def at(self, position: int) -> int:
+        """The batch that begins at a byte of the object."""
+        return bisect_left(range(len(self.footer) + 1), position, key=self.position)
+
+    def end_offset(self, index: int) -> int:
+        """The offset after the batch before `index`."""
+        last = self.footer.entries[index - 1]
+        return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+
+
+def image_id(ref: ObjectRef) -> ObjectId:
+    """What tells an image from all others, in every version of its object."""
+    return ref.key, ref.etag, ref.start
 
 
 class ObjectReader:
-    """Reads of one cluster's objects through one cache. Blocking; called from the cold-read pool.
+    """Reads of one cluster's objects through one cache. `read` and the look-ups block: for the cold-read pool.
 
     Args:
         store: where the objects are; its wrappers retry.
@@ -79,149 +96,238 @@ class ObjectReader:
         self._image = image
         self.footers = FooterCache(max(1 * MIB, cache_bytes // 8))
         self.ranges = RangeCache(max(2 * MIB, cache_bytes * 7 // 8))
-        self._window_max = max(READ_AHEAD_BYTES_MIN, min(READ_AHEAD_BYTES_MAX, cache_bytes // 8))
-        self._windows: OrderedDict[tuple[bytes, int, int], int] = OrderedDict()  # next offset of a stream -> window
-        self._windows_lock = threading.Lock()
+        self.read_ahead = ReadAhead(cache_bytes // 8)
+        self._background: Background | None = None
+
+    def start_read_ahead(self, background: Background) -> None:
+        """Gives it something that runs a blocking call elsewhere; before, nothing is read ahead of a reader."""
+        self._background = background
+
+    @property
+    def crowded(self) -> bool:
+        """True while answers that nobody takes hold so much memory that no more should be read for clients."""
+        return self.ranges.crowded
+
+    def end_offset(self, topic_id: bytes, partition: int) -> int:
+        """Where the objects of a partition end; 0 when it has none."""
+        state = self._image.partition(topic_id, partition)
+        return state.end_offset if state is not None else 0
 
     # -- batches -----------------------------------------------------------------------------------------------
 
     def read(self, topic_id: bytes, partition: int, offset: int, upper: int, max_bytes: int) -> ObjectBatches | None:
-        """Whole batches from the one that holds `offset`, below `upper`, at most `max_bytes` but at least one.
+        """Whole batches from the one that holds `offset` (or the next one), at most `max_bytes` but at least one.
 
-        None when no object holds data at or above `offset`. Raises StoreError, CorruptionError.
+        Only batches that end at or below `upper`. None when no object holds such a batch. Raises StoreError,
+        CorruptionError.
         """
-
-        def attempt(ref: ObjectRef) -> ObjectBatches | None:
-            if ref.base_offset >= upper:
-                return None
-            return self._read_from(ref, topic_id, partition, offset, upper, max_bytes)
-
-        return self._with_current(topic_id, partition, offset, attempt)
-
-    def _with_current(
-        self, topic_id: bytes, partition: int, offset: int, attempt: Callable[[ObjectRef], T]
-    ) -> T | None:
-        """Runs `attempt` on the object of `offset`; once more when it was replaced meanwhile."""
-        ref = self._image.find(topic_id, partition, offset)
-        for _ in range(3):
-            if ref is None:
-                return None
+        wanted = offset
+        while (ref := self._image.find(topic_id, partition, offset)) is not None and ref.base_offset < upper:
             try:
-                return attempt(ref)
+                span = _span(ref, self.footer(ref), offset, upper)
+                if span is not None:
+                    return self._read_span(span, (topic_id, partition, wanted), max_bytes)
             except (NotFound, PreconditionFailed):
-                fresh = self._image.find(topic_id, partition, offset)
-                if fresh == ref:
+                if self._image.find(topic_id, partition, offset) == ref:
                     raise
-                ref = fresh
+                continue  # it was replaced meanwhile: the manifest names another one now
+            if ref.end_offset >= upper:
+                return None
+            offset = ref.end_offset  # it lies in a gap at the object's end
         return None
 
-    def _read_from(
-        self, ref: ObjectRef, topic_id: bytes, partition: int, offset: int, upper: int, max_bytes: int
-    ) -> ObjectBatches | None:
-        footer = self.footer(ref)
-        first = footer.find_offset(offset)
-        if first is None:  # the offset lies in a gap at the object's end
-            return self.read(topic_id, partition, ref.end_offset, upper, max_bytes)
-        window = self._window((topic_id, partition, offset), max_bytes)
-        start, length = footer.read_range(first, window)
-        start += ref.start
-        found = self.ranges.load(
-            (ref.key, ref.etag),
-            start,
-            start + length,
-            lambda begin, end: self._load(ref, begin, end, int(footer.entries["base_offset"][first])),
-        )
-        _, used = footer.read_range(first, min(max_bytes, found.end - start))
-        stop = footer.find_offset(upper)
-        if stop is not None:
-            used = min(used, max(footer.batch_range(first)[1], ref.start + footer.batch_range(stop)[0] - start))
-        begin = start - found.start
-        if begin + used > len(found.data):
-            raise CorruptionError(f"{ref.key}: the index does not match the bytes at {start}")
-        after = int(np.searchsorted(footer.entries["position"], start - ref.start + used))
-        last = footer.entries[after - 1]
-        next_offset = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
-        self._remember((topic_id, partition, next_offset), window)
-        data = memoryview(found.data)[begin : begin + used]
-        return ObjectBatches(data, int(footer.entries["base_offset"][first]), next_offset)
+    def cached(self, topic_id: bytes, partition: int, offset: int, upper: int, max_bytes: int) -> ObjectBatches | None:
+        """As `read`, from memory only: never blocks. None also when it would have to."""
+        ref = self._image.find(topic_id, partition, offset)
+        footer = self.footers.get(image_id(ref)) if ref is not None else None
+        if ref is None or footer is None:
+            return None
+        span = _span(ref, footer, offset, upper)
+        if span is None:
+            return None
+        end = span.position(span.within(span.first, span.stop, max_bytes))
+        pieces = self.ranges.get(span.image, span.position(span.first), end)
+        if not pieces:
+            return None
+        place = (topic_id, partition, offset)
+        return self._answer(span, pieces, end, place, self.read_ahead.find(place))
 
-    def _load(self, ref: ObjectRef, start: int, end: int, base_offset: int) -> bytes:
-        data = self._store.get(ref.key, start, end - start, if_match=ref.etag)
-        if len(data) != end - start:
-            raise CorruptionError(f"{ref.key}: {len(data)} bytes at {start}, {end - start} expected")
-        try:
-            expected = base_offset
-            for header, _ in iter_batches(data, check_crc=True):
-                if header.base_offset < expected:
-                    raise ValueError(f"offset {header.base_offset} follows {expected}")
-                expected = header.next_offset
-        except ValueError as error:
-            raise CorruptionError(f"{ref.key}: batches at {start}: {error}") from None
-        return data
+    def _read_span(self, span: _Span, place: tuple[bytes, int, int], max_bytes: int) -> ObjectBatches:
+        begin = span.position(span.first)
+        end = span.position(span.within(span.first, span.stop, max_bytes))
+        pieces = self.ranges.get(span.image, begin, end)
+        stream = self.read_ahead.find(place)
+        if not pieces:
+            window = self.read_ahead.window(stream, max_bytes)
+            stream = stream or Stream(window)
+            pieces, loaded_end = self._load(span, span.first, window)
+            stream.window_bytes = window
+            stream.ahead_offset = span.end_offset(span.at(loaded_end))
+        return self._answer(span, pieces, end, place, stream)
+
+    def _answer(
+        self, span: _Span, pieces: list[Piece], end: int, place: tuple[bytes, int, int], stream: Stream | None
+    ) -> ObjectBatches:
+        """The batches that the pieces hold, up to byte `end`; and a look at what the stream will want next."""
+        position = span.position(span.first)
+        parts = []
+        for piece in pieces:
+            if position < end:
+                parts.append(piece.view(position, end))
+                position += len(parts[-1])
+        stop = span.at(position)
+        next_offset = span.end_offset(stop)
+        going_on = stream is not None
+        stream = stream or Stream(WINDOW_BYTES_MIN)
+        self.read_ahead.goes_on((place[0], place[1], next_offset), stream)
+        if going_on and self._background is not None:
+            self._maybe_read_ahead(span, stop, place, stream)
+        return ObjectBatches(parts, int(span.footer.entries["base_offset"][span.first]), next_offset)
+
+    def _load(self, span: _Span, first: int, window: int, *, ahead: bool = False) -> tuple[list[Piece], int]:
+        """Pieces from batch `first` on, and the byte where what was loaded ends."""
+
+        def load(begin: int, end: int) -> tuple[bytes, list[int]]:
+            ref = span.ref
+            data = self._store.get(ref.key, begin, end - begin, if_match=ref.etag)
+            if len(data) != end - begin:
+                raise CorruptionError(f"{ref.key}: {len(data)} bytes at {begin}, {end - begin} expected")
+            return data, _check_and_cut(span, begin, data)
+
+        stop = span.within(first, len(span.footer), window)
+        loaded = self.ranges.load(span.image, span.position(first), span.position(stop), load, ahead=ahead)
+        self.read_ahead.loaded(self.ranges.wasted_bytes)
+        return loaded
 
     # -- read-ahead --------------------------------------------------------------------------------------------
 
-    def _window(self, stream: tuple[bytes, int, int], max_bytes: int) -> int:
-        """Bytes to get at once: doubles while a reader goes on where its last read ended."""
-        with self._windows_lock:
-            window = self._windows.pop(stream, 0)
-        return min(self._window_max, max(READ_AHEAD_BYTES_MIN, window * 2, min(max_bytes, 4 * MIB)))
+    def _maybe_read_ahead(self, span: _Span, next_index: int, place: tuple[bytes, int, int], stream: Stream) -> None:
+        """Reads the next window in the background when less than half of the last one is left."""
+        footer = span.footer
+        if stream.loading or stream.ahead_offset < 0 or stream.ahead_offset > footer.end_offset or self.crowded:
+            return  # on its way, nothing was loaded yet, or it is beyond this object already
+        found = footer.find_offset(stream.ahead_offset)
+        left = span.position(len(footer) if found is None else found) - span.position(next_index)
+        if left * 2 > stream.window_bytes:
+            return
+        stream.loading = True
+        ahead = max(stream.ahead_offset, span.end_offset(next_index))
+        assert self._background is not None
+        try:
+            self._background(lambda: self._read_ahead(place[0], place[1], ahead, stream))
+        except RuntimeError:  # the pool is closed
+            stream.loading = False
 
-    def _remember(self, stream: tuple[bytes, int, int], window: int) -> None:
-        with self._windows_lock:
-            self._windows[stream] = window
-            while len(self._windows) > STREAMS_MAX:
-                self._windows.popitem(last=False)
+    def _read_ahead(self, topic_id: bytes, partition: int, offset: int, stream: Stream) -> None:
+        try:
+            ref = self._image.find(topic_id, partition, offset)
+            span = _span(ref, self.footer(ref), offset, None) if ref is not None else None
+            if span is not None:
+                window = self.read_ahead.window(stream, 0)
+                _, end = self._load(span, span.first, window, ahead=True)
+                stream.window_bytes = window
+                stream.ahead_offset = span.end_offset(span.at(end))
+        except (StoreError, CorruptionError) as error:
+            logger.debug("reading ahead: %s", error)  # whoever needs these bytes will get the error
+        finally:
+            stream.loading = False
 
     # -- footers -----------------------------------------------------------------------------------------------
 
     def footer(self, ref: ObjectRef) -> KlixFooter:
         """The index of one KLIX image. Raises StoreError, CorruptionError."""
-        slot = (ref.key, ref.etag, ref.start)
-        footer = self.footers.get(slot)
-        if footer is not None:
-            return footer
-        tail_bytes = min(TAIL_BYTES, ref.length)
+        return self.footers.load(image_id(ref), lambda: self._load_footer(ref))
+
+    def _load_footer(self, ref: ObjectRef) -> KlixFooter:
+        tail_bytes = ref.length if ref.length <= WHOLE_IMAGE_BYTES else TAIL_BYTES
         while True:
-            tail = self._store.get(ref.key, ref.start + ref.length - tail_bytes, tail_bytes, if_match=ref.etag)
-            parsed = KlixFooter.parse(tail, ref.length, ref.key)
-            if isinstance(parsed, KlixFooter):
+            start = ref.start + ref.length - tail_bytes
+            tail = self._store.get(ref.key, start, tail_bytes, if_match=ref.etag)
+            if len(tail) != tail_bytes:
+                raise CorruptionError(f"{ref.key}: {len(tail)} bytes at {start}, {tail_bytes} expected")
+            footer = KlixFooter.parse(tail, ref.length, ref.key)
+            if isinstance(footer, KlixFooter):
                 break
-            tail_bytes = parsed.tail_bytes
-        self.footers.put(slot, parsed)
-        return parsed
+            tail_bytes = footer.tail_bytes
+            if tail_bytes > FOOTER_BYTES_MAX:
+                raise CorruptionError(f"{ref.key}: an index of {tail_bytes} bytes, more than any writer makes")
+        if footer.base_offset < ref.base_offset or footer.end_offset > ref.end_offset:
+            raise CorruptionError(
+                f"{ref.key}: offsets {footer.base_offset} to {footer.end_offset} at byte {ref.start}, "
+                f"the manifest says {ref.base_offset} to {ref.end_offset}"
+            )
+        if tail_bytes == ref.length:
+            data = tail[: footer.data_length]
+            cuts = _check_and_cut(_Span(ref, footer, 0, len(footer)), ref.start, data)
+            self.ranges.put(image_id(ref), ref.start, data, cuts)
+        return footer
 
     # -- timestamps --------------------------------------------------------------------------------------------
 
     def batch_for_timestamp(
         self, topic_id: bytes, partition: int, timestamp: int, min_offset: int
     ) -> tuple[memoryview, int] | None:
-        """The first batch at or above `min_offset` whose largest timestamp is >= `timestamp`, and its next offset."""
+        """The first batch that reaches `min_offset` with a max timestamp >= `timestamp`, and its next offset."""
         for ref in self._image.objects_from(topic_id, partition, min_offset):
             if ref.max_timestamp < timestamp:
                 continue
             footer = self.footer(ref)
-            index = footer.find_timestamp(timestamp)
-            while index is not None:
-                entry = footer.entries[index]
-                if int(entry["base_offset"]) + int(entry["last_offset_delta"]) >= min_offset:
-                    return self._one_batch(topic_id, partition, int(entry["base_offset"]))
-                index = footer.find_timestamp(timestamp, index + 1)
+            first = footer.find_offset(min_offset)
+            index = footer.find_timestamp(timestamp, first) if first is not None else None
+            if index is not None:
+                return self._one_batch(topic_id, partition, footer, index)
         return None
 
     def batch_of_max_timestamp(
         self, topic_id: bytes, partition: int, min_offset: int
     ) -> tuple[memoryview, int] | None:
-        """The earliest batch that holds the highest timestamp of all objects, and its next offset."""
-        best: ObjectRef | None = None
+        """The earliest batch at or above `min_offset` with the highest timestamp of all, and its next offset."""
+        best: tuple[int, ObjectRef] | None = None
         for ref in self._image.objects_from(topic_id, partition, min_offset):
-            if best is None or ref.max_timestamp > best.max_timestamp:
-                best = ref
+            highest = ref.max_timestamp
+            if ref.base_offset < min_offset:  # what lies below does not count
+                first = self.footer(ref).find_offset(min_offset)
+                if first is None:
+                    continue
+                highest = int(self.footer(ref).entries["max_timestamp"][first:].max())
+            if best is None or highest > best[0]:
+                best = (highest, ref)
         if best is None:
             return None
-        footer = self.footer(best)
-        return self._one_batch(topic_id, partition, int(footer.entries["base_offset"][footer.find_max_timestamp()]))
+        footer = self.footer(best[1])
+        index = footer.find_timestamp(best[0], footer.find_offset(min_offset) or 0)
+        if index is None:
+            raise CorruptionError(f"{best[1].key}: no batch has the timestamp {best[0]} that the manifest says")
+        return self._one_batch(topic_id, partition, footer, index)
 
-    def _one_batch(self, topic_id: bytes, partition: int, base_offset: int) -> tuple[memoryview, int] | None:
-        found = self.read(topic_id, partition, base_offset, base_offset + 1, 1)
-        return (found.data, found.next_offset) if found else None
+    def _one_batch(
+        self, topic_id: bytes, partition: int, footer: KlixFooter, index: int
+    ) -> tuple[memoryview, int] | None:
+        entry = footer.entries[index]
+        base_offset = int(entry["base_offset"])
+        found = self.read(topic_id, partition, base_offset, base_offset + int(entry["last_offset_delta"]) + 1, 1)
+        return (found.parts[0], found.next_offset) if found else None
+
+
+def _span(ref: ObjectRef, footer: KlixFooter, offset: int, upper: int | None) -> _Span | None:
+    """The batches of an image from `offset` on that end at or below `upper`; None if there are none."""
+    first = footer.find_offset(offset)
+    stop = footer.find_offset(upper) if upper is not None else None
+    if stop is None:
+        stop = len(footer)
+    return _Span(ref, footer, first, stop) if first is not None and first < stop else None
+
+
+def _check_and_cut(span: _Span, begin: int, data: bytes) -> list[int]:
+    """Holds every batch in `data`, which begins at byte `begin`, against its CRC and the index; where to cut it."""
+    first, stop = span.at(begin), span.at(begin + len(data))
+    entries = span.footer.entries[first:stop]
+    try:
+        check_batches(data, int(entries["base_offset"][0]), np.ascontiguousarray(entries).view(np.uint8))
+    except ValueError as error:
+        raise CorruptionError(f"{span.ref.key}: from byte {begin} on: {error}") from None
+    cuts = []
+    while first < stop:
+        first = span.within(first, stop, PIECE_BYTES)
+        cuts.append(span.position(first) - begin)
+    return cuts

@@ -128,11 +128,9 @@ class RangeCache:
 
     def put(self, object_id: ObjectId, start: int, data: bytes, cuts: Sequence[int]) -> None:
         """Keeps bytes that came along with something else."""
+        pieces = self._cut(start, data, cuts)
         with self._lock:
-            self._make_room_locked(len(data))
-            for piece in self._pieces_locked(start, data, cuts):
-                if not self._find_locked(object_id, piece.start, piece.end):
-                    self._insert_locked(object_id, piece)
+            self._take_in_locked(object_id, pieces)
 
     def _load(self, object_id: ObjectId, load: _Load, loader: Loader) -> list[Piece]:
         try:
@@ -142,11 +140,10 @@ class RangeCache:
                 self._end_load_locked(object_id, load)
             load.future.set_exception(error)
             raise
+        pieces = self._cut(load.start, data, cuts)
         with self._lock:
-            pieces = self._pieces_locked(load.start, data, cuts)
             self._end_load_locked(object_id, load)
-            for piece in pieces:
-                self._insert_locked(object_id, piece)
+            self._take_in_locked(object_id, pieces)
         load.future.set_result(pieces)
         return pieces
 
@@ -181,7 +178,7 @@ class RangeCache:
         ends += [load.start for load in self._loading.get(object_id, []) if load.start > start]
         return min(ends)
 
-    def _pieces_locked(self, start: int, data: bytes, cuts: Sequence[int]) -> list[Piece]:
+    def _cut(self, start: int, data: bytes, cuts: Sequence[int]) -> list[Piece]:
         whole = np.frombuffer(data, dtype=np.uint8)
         pieces = []
         begin = 0
@@ -189,18 +186,20 @@ class RangeCache:
             # One piece is the bytes themselves; several are copies, so that each can be freed alone.
             part = whole if len(cuts) == 1 else whole[begin:end].copy()
             weakref.finalize(part, self._freed.append, len(part)).atexit = False
-            self._alive_bytes += len(part)
             pieces.append(Piece(start + begin, part))
             begin = end
         return pieces
 
-    def _insert_locked(self, object_id: ObjectId, piece: Piece) -> None:
-        if not len(piece) or len(piece) > self.capacity_bytes // 2:
-            return  # served once, not kept: it would push out everything else
-        self._make_room_locked(len(piece))
-        self._lru[object_id, piece.start] = piece
-        insort(self._starts.setdefault(object_id, []), piece.start)
-        self.used_bytes += len(piece)
+    def _take_in_locked(self, object_id: ObjectId, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            self._alive_bytes += len(piece)
+            slot = (object_id, piece.start)
+            # What would push out everything else is served once and not kept.
+            if 0 < len(piece) <= self.capacity_bytes // 2 and slot not in self._lru:
+                self._lru[slot] = piece
+                insort(self._starts.setdefault(object_id, []), piece.start)
+                self.used_bytes += len(piece)
+        self._make_room_locked(0)
 
     def _make_room_locked(self, size: int) -> None:
         """Evicts until `size` more bytes fit. Lent bytes count, but leave the cache half of its capacity."""

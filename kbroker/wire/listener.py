@@ -12,7 +12,8 @@ from typing import Any
 
 from kbroker import limits
 from kbroker._fast.fetch_session import FetchSessions
-from kbroker._fast.reactor import FrameMemory, Reactor
+from kbroker._fast.poller import FrameMemory
+from kbroker._fast.reactor import Reactor
 from kbroker._fast.wal import Wal
 from kbroker.wire.dispatch import AdvertisedListener, WireRequest
 

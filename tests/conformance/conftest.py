@@ -11,11 +11,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 
-from s3_server import S3Server, find_server, s3_server  # noqa: E402
+from s3_server import S3Server, find_server, s3_server
 
-from kbroker.storage.object_store import ObjectStore  # noqa: E402
-from kbroker.storage.store_url import open_store  # noqa: E402
-from kbroker.storage.store_wrappers import PrefixStore  # noqa: E402
+from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.store_url import open_store
+from kbroker.storage.store_wrappers import PrefixStore
 
 _prefixes = itertools.count()
 

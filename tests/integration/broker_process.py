@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-READY = re.compile(rb"kbroker ready .*?listening on (\S+):(\d+)")
+READY = re.compile(rb"kbroker ready: .*?listening on (\S+):(\d+)")
 
 
 class BrokerProcess:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "wire"))
 from wire_harness import Client, batch, produce_request, produced, until, wire_broker
 
 from kbroker._fast.fetch_session import FetchSessions
-from kbroker._fast.reactor import FrameMemory
+from kbroker._fast.poller import FrameMemory
 from kbroker.wire.listener import WireOptions
 
 

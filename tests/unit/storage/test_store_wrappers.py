@@ -122,9 +122,7 @@ def test_a_completed_upload_whose_answer_was_lost_is_found() -> None:
     store = FaultyStore(MemoryStore())
     retrying = RetryingStore(store, Waits().patience(60.0))
     upload = retrying.create_multipart("m")
-    parts = [
-        retrying.upload_part("m", upload, number, bytes(size)) for number, size in ((1, PART_BYTES_MIN), (2, 7))
-    ]
+    parts = [retrying.upload_part("m", upload, number, bytes(size)) for number, size in ((1, PART_BYTES_MIN), (2, 7))]
     store.inject(Fault("complete_multipart", When.AFTER))
     assert retrying.complete_multipart("m", upload, parts).size == PART_BYTES_MIN + 7
     with pytest.raises(NotFound):

@@ -178,7 +178,9 @@ def test_data_and_names_are_synced_before_a_put_returns(store: LocalStore, monke
 
 def test_dirty_pages_are_pushed_out_while_writing(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[tuple[int, int]] = []
-    monkeypatch.setattr(local_files, "_sync_file_range", lambda fd, start, length, flags: pushed.append((start, length)))
+    monkeypatch.setattr(
+        local_files, "_sync_file_range", lambda fd, start, length, flags: pushed.append((start, length))
+    )
     store.put("big", bytes(17 * MIB))
     window = local_files.DIRTY_WINDOW_BYTES
     starts = [start for start, _ in pushed]

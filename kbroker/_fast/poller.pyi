@@ -1,0 +1,10 @@
+from kbroker._fast.request import RequestSink
+
+class FrameMemory:
+    def __init__(self, limit: int, frame_bytes_max: int) -> None: ...
+    @property
+    def used(self) -> int: ...
+
+class Poller(RequestSink):
+    clock_offset_ms: int
+    wall_offset_ms: int

@@ -1,0 +1,276 @@
+"""The part of a reactor that runs without the GIL: wait, accept, receive, cut frames, send."""
+
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc, realloc
+from posix.unistd cimport close, read
+
+from kbroker._fast.channel cimport (
+    SEND_AGAIN,
+    SEND_FAILED,
+    Channel,
+    channel_receive,
+    channel_send,
+    monotonic_us,
+    wall_clock_ms,
+)
+from kbroker._fast.request cimport RequestSink
+
+cdef extern from "sys/epoll.h" nogil:
+    ctypedef union epoll_data_t:
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
+    int epoll_wait(int epfd, epoll_event* events, int maxevents, int timeout)
+    enum:
+        EPOLL_CTL_ADD
+        EPOLL_CTL_MOD
+        EPOLL_CTL_DEL
+        EPOLLIN
+        EPOLLOUT
+        EPOLLERR
+        EPOLLHUP
+        EPOLL_CLOEXEC
+
+cdef extern from "sys/eventfd.h" nogil:
+    int eventfd(unsigned int value, int flags)
+    enum:
+        EFD_NONBLOCK
+        EFD_CLOEXEC
+
+cdef extern from * nogil:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <sys/socket.h>
+    #include <netinet/in.h>
+    #include <netinet/tcp.h>
+    #include <arpa/inet.h>
+    #include <stdio.h>
+    #include <unistd.h>
+    #include <fcntl.h>
+    static int kb_accept(int fd) {
+        int one = 1, s = accept(fd, NULL, NULL);
+        if (s < 0) return -1;
+        fcntl(s, F_SETFL, fcntl(s, F_GETFL) | O_NONBLOCK);
+        fcntl(s, F_SETFD, FD_CLOEXEC);
+        setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        setsockopt(s, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+        return s;
+    }
+    """
+    int accept_socket "kb_accept"(int fd)
+
+cdef enum:
+    EVENTS_PER_POLL = 256
+    SCRATCH_BYTES = 1048576
+    WINDOW_BYTES = 262144
+    RELEASE_DELAY_MS = 50       # sent answers keep WAL files for no longer than this
+    RETRY_DELAY_MS = 100        # stalled requests are retried at least so often
+
+
+cdef class FrameMemory:
+    def __init__(self, limit: int, frame_bytes_max: int) -> None:
+        self.budget.limit = limit
+        self.budget.frame_bytes_max = frame_bytes_max
+
+    @property
+    def used(self) -> int:
+        """Bytes of request frames in memory."""
+        return self.budget.used
+
+
+cdef int append_channel(Channel*** array, int32_t* count, int32_t* capacity, Channel* ch) noexcept nogil:
+    cdef int32_t more
+    cdef void* grown
+    if count[0] == capacity[0]:
+        more = capacity[0] * 2 if capacity[0] else 64
+        grown = realloc(array[0], more * sizeof(Channel*))
+        if grown == NULL:
+            return -1
+        array[0] = <Channel**>grown
+        capacity[0] = more
+    array[0][count[0]] = ch
+    count[0] += 1
+    return 0
+
+
+cdef class Poller(RequestSink):
+    def __cinit__(self):
+        self.epoll_fd = -1
+        self.event_fd = -1
+        self.wal_fd = -1
+        self.next_deadline_ms = INT64_MAX
+        self.release_ms = INT64_MAX
+
+    def __dealloc__(self):
+        if self.epoll_fd >= 0:
+            close(self.epoll_fd)
+        if self.event_fd >= 0:
+            close(self.event_fd)
+        if self.wal_fd >= 0:
+            close(self.wal_fd)
+        free(self.scratch.data)
+        free(self.scratch.window)
+        free(self.scratch.released)
+        free(self.ready)
+        free(self.dirty)
+
+    cdef int open(self, bint with_wal) except -1:
+        """Takes file descriptors and buffers."""
+        self.scratch.size = SCRATCH_BYTES
+        self.scratch.window_size = WINDOW_BYTES
+        self.scratch.data = <uint8_t*>malloc(SCRATCH_BYTES)
+        self.scratch.window = <uint8_t*>malloc(WINDOW_BYTES)
+        self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+        self.event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if self.scratch.data == NULL or self.scratch.window == NULL or self.epoll_fd < 0 or self.event_fd < 0:
+            raise MemoryError("no memory or no file descriptors for a reactor")
+        self.add_fd(self.event_fd, TAG_EVENT)
+        if with_wal:
+            self.wal_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+            self.add_fd(self.wal_fd, TAG_WAL)
+        self.read_clock()
+        return 0
+
+    cdef int add_fd(self, int fd, uint64_t tag) noexcept nogil:
+        cdef epoll_event event
+        event.events = EPOLLIN
+        event.data.u64 = tag
+        return epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, fd, &event)
+
+    cdef int add_channel(self, Channel* ch) noexcept nogil:
+        ch.events = EPOLLIN
+        return self.add_fd(ch.fd, <uint64_t><uintptr_t>ch)
+
+    cdef void remove_fd(self, int fd) noexcept nogil:
+        epoll_ctl(self.epoll_fd, EPOLL_CTL_DEL, fd, NULL)
+
+    cdef void read_clock(self) noexcept nogil:
+        self.scratch.now_us = monotonic_us() + self.clock_offset_ms * 1000
+        self.scratch.now_ms = self.scratch.now_us // 1000
+        self.scratch.wall_ms = wall_clock_ms() + self.wall_offset_ms
+        self.loop_ms = self.scratch.now_ms
+        self.wall_ms = self.scratch.wall_ms
+
+    cdef void mark_ready(self, Channel* ch) noexcept nogil:
+        if not ch.ready and append_channel(&self.ready, &self.ready_count, &self.ready_capacity, ch) == 0:
+            ch.ready = True
+
+    cdef void mark_dirty(self, Channel* ch) noexcept nogil:
+        if not ch.dirty and append_channel(&self.dirty, &self.dirty_count, &self.dirty_capacity, ch) == 0:
+            ch.dirty = True
+
+    cdef void watch(self, Channel* ch, bint writable) noexcept nogil:
+        """Tells epoll what the channel can go on with."""
+        cdef epoll_event event
+        cdef uint32_t wanted = EPOLLOUT if writable else 0
+        if (
+            ch.frame_count == 0
+            and not ch.starved
+            and not ch.closing
+            and not ch.close_when_sent
+            and ch.output_bytes < OUTPUT_PAUSE_BYTES
+        ):
+            wanted |= EPOLLIN
+        if wanted != ch.events:
+            ch.events = wanted
+            event.events = wanted
+            event.data.u64 = <uint64_t><uintptr_t>ch
+            epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, ch.fd, &event)
+
+    cdef void send_dirty(self) noexcept nogil:
+        cdef int32_t i
+        for i in range(self.dirty_count):
+            self.dirty[i].dirty = False
+            self.send(self.dirty[i])
+        self.dirty_count = 0
+
+    cdef void send(self, Channel* ch) noexcept nogil:
+        """Sends what the socket takes, then watches for what comes next."""
+        cdef int state
+        if ch.closing:
+            return
+        state = channel_send(ch, self.wal, &self.scratch) if ch.output_count > 0 else 0
+        if self.scratch.released_count > 0 and self.release_ms == INT64_MAX:
+            self.release_ms = self.scratch.now_ms + RELEASE_DELAY_MS
+        if state == SEND_FAILED or (ch.close_when_sent and ch.output_count == 0):
+            ch.closing = True
+            self.mark_ready(ch)
+        elif ch.frame_count > 0 and ch.output_bytes < OUTPUT_PAUSE_BYTES and ch.in_flight == 0:
+            self.mark_ready(ch)
+        self.watch(ch, state == SEND_AGAIN)
+
+    cdef int timeout(self) noexcept nogil:
+        cdef int64_t until = self.sweep_ms
+        if self.ready_count > 0:
+            return 0
+        if self.next_deadline_ms < until:
+            until = self.next_deadline_ms
+        if self.release_ms < until:
+            until = self.release_ms
+        if (self.has_stalled or self.any_starved) and self.loop_ms + RETRY_DELAY_MS < until:
+            until = self.loop_ms + RETRY_DELAY_MS
+        return <int>(until - self.loop_ms) if until > self.loop_ms else 0
+
+    cdef void accept_all(self, int32_t listener) noexcept nogil:
+        cdef int fd
+        while self.accepted < ACCEPTS_PER_TURN:
+            fd = accept_socket(self.listener_fds[listener])
+            if fd < 0:
+                return
+            self.accepted_fds[self.accepted] = fd
+            self.accepted_listeners[self.accepted] = listener
+            self.accepted += 1
+
+    cdef bint poll(self) noexcept nogil:
+        """One round of waiting, sending and receiving. True when there is work that needs the GIL."""
+        cdef epoll_event events[EVENTS_PER_POLL]
+        cdef int i, n
+        cdef uint64_t tag, count
+        cdef bint called = False
+        self.send_dirty()
+        self.read_clock()
+        n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, self.timeout())
+        self.read_clock()
+        self.scratch.used = 0
+        for i in range(n):
+            tag = events[i].data.u64
+            if tag == TAG_EVENT:
+                read(self.event_fd, &count, 8)
+                called = True
+            elif tag == TAG_WAL:
+                read(self.wal_fd, &count, 8)
+                self.wal_moved = True
+            elif tag < TAGS:
+                self.accept_all(<int32_t>(tag - TAG_LISTENER))
+            else:
+                self.serve(<Channel*><uintptr_t>tag, events[i].events)
+        return (
+            called
+            or self.wal_moved
+            or self.ready_count > 0
+            or self.accepted > 0
+            or self.loop_ms >= self.sweep_ms
+            or self.loop_ms >= self.next_deadline_ms
+            or self.loop_ms >= self.release_ms
+            or self.has_stalled
+            or self.any_starved
+        )
+
+    cdef void serve(self, Channel* ch, uint32_t events) noexcept nogil:
+        """Does what a socket is ready for."""
+        if events & EPOLLOUT:
+            self.send(ch)
+        if events & EPOLLIN:
+            channel_receive(ch, &self.scratch, &self.memory.budget)
+            if ch.starved:
+                self.any_starved = True
+                self.mark_dirty(ch)
+        elif events & (EPOLLERR | EPOLLHUP):
+            ch.closing = True
+        if ch.closing or (ch.frame_count > 0 and events & EPOLLIN):
+            self.mark_ready(ch)
