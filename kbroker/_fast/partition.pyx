@@ -161,13 +161,14 @@ cdef class Partition:
         return f"Partition({self.topic}-{self.index}, next_offset={self.next_offset})"
 
     def release(self):
-        """The topic is gone: the WAL forgets the partition and every append and read fails from now on."""
+        """The topic is gone: the WAL forgets the partition, every append and read fails, waiting fetches wake up."""
         self.deleted = True
         self.wal.partitions.pop((self.topic_id, self.index), None)
         self.slice_count = 0
         self.dense_first += self.dense_count
         self.dense_count = 0
         self.durable_dense = self.dense_first
+        self.waiters.wake()
 
     # -- append ------------------------------------------------------------------------------------------------
 

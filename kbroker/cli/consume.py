@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
-from typing import Any
 
 import click
 
 from kbroker._fast.records import Record, iter_batches, iter_records
 from kbroker.cli.client import Client, bootstrap_option, check, connected
 from kbroker.cli.group import LATEST, end_offset
+from kbroker.cli.record_json import record_json
 from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 
 EARLIEST = -2
@@ -62,28 +60,3 @@ def _fetch(client: Client, topic: str, offsets: dict[int, int]) -> list[tuple[in
                 records += [(index, record) for record in iter_records(batch) if record.offset >= offsets[index]]
             offsets[index] = header.next_offset
     return records
-
-
-def record_json(topic: str, partition: int, record: Record) -> str:
-    """One record as a JSON line; bytes that are not UTF-8 become {"base64": ...}."""
-    return json.dumps(
-        {
-            "topic": topic,
-            "partition": partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "key": _text(record.key),
-            "value": _text(record.value),
-            "headers": [[name, _text(value)] for name, value in record.headers],
-        },
-        ensure_ascii=False,
-    )
-
-
-def _text(data: bytes | None) -> Any:
-    if data is None:
-        return None
-    try:
-        return bytes(data).decode("utf-8")
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

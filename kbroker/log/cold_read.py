@@ -179,7 +179,9 @@ class ColdReader:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _records(function: Callable[..., OffsetAndTimestamp | None], data: memoryview, *arguments: int):
+def _records(
+    function: Callable[..., OffsetAndTimestamp | None], data: memoryview, *arguments: int
+) -> OffsetAndTimestamp | None:
     try:
         return function(data, *arguments)
     except ValueError as error:

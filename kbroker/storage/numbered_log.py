@@ -7,7 +7,8 @@ is read back, and only what is there decides.
 Who may append is part of the log. It begins with a seal under epoch 0; a seal at number n under epoch E, by epoch S,
 means: E's last record is n - 1, and S appends from n + 1. A successor creates the seal under the very key that the
 old owner's next record would need, so of the two exactly one succeeds, however late a request arrives. For that, seals
-are never deleted: a paused owner that wakes up after a year still finds its next key taken.
+are never deleted: a paused owner that wakes up after a year still finds its next key taken. Other records are, once
+checkpoints cover them; what a sleeper then creates under such a key is recognised by those checkpoints, and void.
 """
 
 from __future__ import annotations
@@ -230,8 +231,17 @@ class NumberedLog:
                 continue
             if epoch >= self._authority:
                 missing = self._record_key(self._last + 1, self._authority)
+                self._check_still_missing(missing)
                 raise CorruptionError(f"{missing}: record is missing, but {key} exists")
             report.ignored.append(f"{key}: written by epoch {epoch} after it was superseded")
+
+    def _check_still_missing(self, key: str) -> None:
+        """A listing of several pages is not of one moment: a record may come while it is read."""
+        try:
+            self._store.head(key)
+        except NotFound:
+            return
+        raise StoreUnavailable(f"{key}: appeared while the log was being listed; read it again")
 
     def _read(self, key: str) -> bytes:
         try:
@@ -262,6 +272,8 @@ class NumberedLog:
             present = create_once(self._store, key, data, self._patience, NUMBERED_LOG_OBJECT_BYTES_MAX)
             if present is not None and not accept_more:
                 self._fail_locked(Fenced(f"{key}: appeared after the log was loaded; start again"))
+            if present is None:
+                self._check_not_freed_locked(number)
             self._advance_locked(data if present is None else present)
         if self._owned_from is None:
             self._owned_from = self._last
@@ -269,9 +281,9 @@ class NumberedLog:
     def append(self, kind: str, payload: Any) -> int:
         """Makes (kind, payload) the next record and returns its number: it is durable and everyone will read it.
 
-        Raises Fenced (it is not in the log); EarlierAppendFound (it is not); OutcomeUnknown, a StoreUnavailable: it
-        may be. Then append the very same again: if it is there that returns its number and adds nothing. Any other
-        StoreError or a ValueError: as after OutcomeUnknown if an attempt before was unknown, else not in the log.
+        Raises Fenced or EarlierAppendFound (it is not in the log), or OutcomeUnknown, a StoreUnavailable: it may be.
+        Then append the very same again: if it is there that returns its number and adds nothing. Fenced, any other
+        StoreError or a ValueError say nothing about an attempt before that was unknown.
         """
         with self._lock:
             self._check_usable_locked()
@@ -303,6 +315,17 @@ class NumberedLog:
             self._accept_found_locked()
             return found
 
+    def _check_not_freed_locked(self, number: int) -> None:
+        """Fails if the key of ``number`` could be created only because a checkpoint had let the old record go.
+
+        A record goes when two checkpoints cover it, and the newest two always exist. If the object just created is
+        really the next one, nobody can have written a checkpoint that covers it.
+        """
+        for _ in self._store.list(f"{self._directory}checkpoint-", self._directory + checkpoint_name(number - 1)):
+            self._fail_locked(
+                Fenced(f"{self._directory}: the log went beyond {number} after it was loaded; start again")
+            )
+
     def _settle_doubt_locked(self) -> None:
         """Finds out whether one of the doubted appends is there; StoreUnavailable if that cannot be read."""
         failure: StoreUnavailable | None = None
@@ -321,6 +344,9 @@ class NumberedLog:
 
     def _judge_present_locked(self, present: bytes) -> None:
         if present in self._doubted:
+            if len(self._doubted) > 1:
+                # An other of them may have been the record, and gone since.
+                self._check_not_freed_locked(self._last + 1)
             self._found = present
             return
         key = self._record_key(self._last + 1, self._epoch)

@@ -1,44 +1,51 @@
 """Checks of what lies in the bucket against the manifest: every CRC, index entry, offset and key.
 
-Blocking and read-only; used by ``kbroker object verify``. Reads one image at a time.
+Blocking and read-only; used by ``kbroker object verify``. An object is read once, in order, whatever it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import iter_batches
+from kbroker._fast.records import BatchHeader, iter_batches
 from kbroker.errors import CorruptionError
+from kbroker.limits import MIB
+from kbroker.storage.claim_format import decode_claim
 from kbroker.storage.klix import KlixFooter, NeedMore
 from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_keys import KlixKey, ObjectKeys, PackKey
-from kbroker.storage.object_store import ObjectMeta, ObjectStore
+from kbroker.storage.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
+from kbroker.storage.object_keys import CLAIMS_DIR, MANIFEST_DIR, METADATA_DIR, KlixKey, ObjectKeys, PackKey
+from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed
 from kbroker.storage.pack import PackDirectory, PackImage
 from kbroker.storage.partition_state import ObjectRef, PartitionState
 
+READ_BYTES = 32 * MIB  # neighbouring images of a pack are read together up to this
 
-def audit_image(data: bytes, name: str, base_offset: int | None = None, end_offset: int | None = None) -> list[str]:
-    """Faults of one KLIX image: index against batches, CRC of each batch, continuity of offsets."""
-    faults: list[str] = []
+
+class _Named(NamedTuple):
+    """An image that the manifest names."""
+
+    state: PartitionState
+    ref: ObjectRef
+
+
+def audit_image(data: bytes | memoryview, name: str, ref: ObjectRef | None = None) -> list[str]:
+    """Faults of one KLIX image: index against batches, CRC of each batch, continuity of offsets; and against `ref`."""
     try:
-        footer = KlixFooter.parse(data, len(data), name)
+        footer = KlixFooter.parse(bytes(data[-_footer_bytes(data) :]), len(data), name)
     except CorruptionError as error:
         return [str(error)]
-    assert not isinstance(footer, NeedMore), "the whole image was given"
+    assert not isinstance(footer, NeedMore), "the whole index was given"
+    faults: list[str] = []
     position = index = 0
     expected: int | None = None
     try:
         for header, batch in iter_batches(memoryview(data)[: footer.data_length], check_crc=True):
-            entry = footer.entries[index] if index < len(footer) else None
-            found = (header.base_offset, position, len(batch), header.last_offset_delta, header.record_count)
-            if entry is None:
-                faults.append(f"{name}: batch {index} at byte {position} is not in the index")
-            elif found != tuple(
-                int(entry[field])
-                for field in ("base_offset", "position", "length", "last_offset_delta", "record_count")
-            ) or (header.record_count and int(entry["max_timestamp"]) != header.max_timestamp):
-                faults.append(f"{name}: index entry {index} does not match the batch at byte {position}")
+            fault = _entry_fault(footer, index, position, len(batch), header)
+            if fault:
+                faults.append(f"{name}: {fault}")
             if expected is not None and header.base_offset != expected:
                 faults.append(f"{name}: offset {header.base_offset} at byte {position}, {expected} expected")
             expected = header.next_offset
@@ -48,11 +55,38 @@ def audit_image(data: bytes, name: str, base_offset: int | None = None, end_offs
         faults.append(f"{name}: batch {index} at byte {position}: {error}")
     if not faults and index != len(footer):
         faults.append(f"{name}: the index has {len(footer)} entries for {index} batches")
-    if base_offset is not None and not faults and footer.base_offset != base_offset:
-        faults.append(f"{name}: begins at offset {footer.base_offset}, the manifest says {base_offset}")
-    if end_offset is not None and not faults and footer.end_offset != end_offset:
-        faults.append(f"{name}: ends at offset {footer.end_offset}, the manifest says {end_offset}")
+    if not faults and ref is not None:
+        faults += [f"{name}: {fault}" for fault in _ref_faults(footer, ref)]
     return faults
+
+
+def _footer_bytes(data: bytes | memoryview) -> int:
+    """Bytes of the index and its trailer, as the trailer says; all of them when that cannot be."""
+    count = int.from_bytes(data[-8:-4], "big")
+    return min(len(data), count * 32 + 8)
+
+
+def _entry_fault(footer: KlixFooter, index: int, position: int, length: int, header: BatchHeader) -> str | None:
+    if index >= len(footer):
+        return f"batch {index} at byte {position} is not in the index"
+    entry = footer.entries[index]
+    names = ("base_offset", "position", "length", "last_offset_delta", "record_count")
+    found = (header.base_offset, position, length, header.last_offset_delta, header.record_count)
+    same = found == tuple(int(entry[name]) for name in names)
+    if same and header.record_count:
+        same = int(entry["max_timestamp"]) == header.max_timestamp
+    return None if same else f"index entry {index} does not match the batch at byte {position}"
+
+
+def _ref_faults(footer: KlixFooter, ref: ObjectRef) -> Iterator[str]:
+    for what, found, named in (
+        ("begins at offset", footer.base_offset, ref.base_offset),
+        ("ends at offset", footer.end_offset, ref.end_offset),
+        ("has max timestamp", footer.max_timestamp, ref.max_timestamp),
+        ("holds records:", footer.record_count, ref.record_count),
+    ):
+        if found != named:
+            yield f"{what} {found}, the manifest says {named}"
 
 
 def read_pack_directory(store: ObjectStore, meta: ObjectMeta) -> PackDirectory:
@@ -67,87 +101,129 @@ def read_pack_directory(store: ObjectStore, meta: ObjectMeta) -> PackDirectory:
 
 
 class BucketAudit:
-    """One pass over a cluster's objects. `objects`, `batches_bytes` and `orphans` are filled while `faults` runs."""
+    """One pass over a cluster's objects. `objects`, `bytes` and `orphans` are filled while `faults` runs.
 
-    def __init__(self, store: ObjectStore, keys: ObjectKeys, image: ManifestImage) -> None:
+    Args:
+        still_named: asked about an image whose object has gone: a running broker may have replaced it since the
+            manifest was read. Without it every missing object is a fault.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        keys: ObjectKeys,
+        image: ManifestImage,
+        still_named: Callable[[PartitionState, ObjectRef], bool] | None = None,
+    ) -> None:
         self._store = store
         self._keys = keys
         self._image = image
-        self.objects = 0
+        self._still_named = still_named or (lambda state, ref: True)
+        self.objects = 0  # images: KLIX objects, and each image of a pack
         self.bytes = 0
-        self.orphans: list[str] = []
+        self.orphans: list[str] = []  # store keys of data objects that the manifest does not name
 
     def faults(self) -> Iterator[str]:
         """Every fault, one line each. Raises StoreError when the bucket cannot be read."""
-        listed = {
-            meta.key: meta
-            for meta in self._store.list(self._keys.root)
-            if isinstance(self._keys.parse(meta.key), (KlixKey, PackKey))
-        }
-        named: set[str] = set()
-        directories: dict[str, dict[tuple[bytes, int, int], PackImage]] = {}
+        listed: dict[str, ObjectMeta] = {}
+        for meta in self._store.list(self._keys.root):
+            if isinstance(self._keys.parse(meta.key), KlixKey | PackKey):
+                listed[meta.key] = meta
+            else:
+                yield from self._log_faults(meta)
+        named: dict[str, list[_Named]] = {}
         for state in self._image.states():
-            yield from self._partition_faults(state, listed, named, directories)
+            yield from self._continuity_faults(state, named)
         due = {self._keys.full(key) for key in self._image.deletions}
-        self.orphans = sorted(set(listed) - named - due)
+        self.orphans = sorted(set(listed) - set(named) - due)
+        for key in sorted(named):
+            yield from self._object_faults(listed.get(key), key, sorted(named[key], key=lambda item: item.ref.start))
 
-    def _partition_faults(
-        self,
-        state: PartitionState,
-        listed: dict[str, ObjectMeta],
-        named: set[str],
-        directories: dict[str, dict[tuple[bytes, int, int], PackImage]],
-    ) -> Iterator[str]:
+    def _log_faults(self, meta: ObjectMeta) -> Iterator[str]:
+        """Records, checkpoints and claims: each must decode; what they say together was judged when it was loaded."""
+        folder, _, name = self._keys.relative(meta.key).partition("/")
+        if folder not in (MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR):
+            return
+        try:
+            data = self._store.get(meta.key)
+            if folder == CLAIMS_DIR:
+                number = name.removesuffix(".json")
+                if number.isascii() and number.isdigit():
+                    decode_claim(data, meta.key, int(number))
+            elif parse_record_name(name) is not None or parse_checkpoint_name(name) is not None:
+                decode_frame(data, meta.key)
+        except CorruptionError as error:
+            yield str(error)
+        except NotFound:
+            return  # a checkpoint has made it superfluous since it was listed
+
+    def _continuity_faults(self, state: PartitionState, named: dict[str, list[_Named]]) -> Iterator[str]:
         expected: int | None = None
+        where = f"partition {state.topic_id.hex()}/{state.partition}"
         for ref in self._image.objects_from(state.topic_id, state.partition):
-            where = f"{ref.key} (partition {state.topic_id.hex()}/{state.partition})"
             if expected is not None and ref.base_offset != expected:
-                yield f"{where}: begins at offset {ref.base_offset}, the object before it ends at {expected}"
+                yield f"{ref.key} ({where}): begins at offset {ref.base_offset}, the object before ends at {expected}"
             expected = ref.end_offset
-            named.add(ref.key)
-            meta = listed.get(ref.key)
-            if meta is None:
-                yield f"{where}: the manifest names it, the bucket does not have it"
-                continue
-            if meta.size != ref.size or meta.etag != ref.etag:
-                yield f"{where}: {meta.size} bytes, ETag {meta.etag}; the manifest says {ref.size}, {ref.etag}"
-                continue
-            yield from self._ref_faults(state, ref, meta, directories)
+            named.setdefault(ref.key, []).append(_Named(state, ref))
         if expected is not None and expected != state.end_offset:
-            yield (
-                f"partition {state.topic_id.hex()}/{state.partition}: objects end at offset {expected}, "
-                f"the manifest says {state.end_offset}"
-            )
+            yield f"{where}: objects end at offset {expected}, the manifest says {state.end_offset}"
 
-    def _ref_faults(
-        self,
-        state: PartitionState,
-        ref: ObjectRef,
-        meta: ObjectMeta,
-        directories: dict[str, dict[tuple[bytes, int, int], PackImage]],
-    ) -> Iterator[str]:
-        if isinstance(self._keys.parse(ref.key), PackKey):
-            if ref.key not in directories:
-                try:
-                    directory = read_pack_directory(self._store, meta)
-                except CorruptionError as error:
-                    directories[ref.key] = {}
-                    yield str(error)
-                else:
-                    directories[ref.key] = {
-                        (image.topic_id, image.partition, image.base_offset): image for image in directory
-                    }
-            image = directories[ref.key].get((state.topic_id, state.partition, ref.base_offset))
-            if image is None or (image.position, image.length, image.end_offset) != (
-                ref.start,
-                ref.length,
-                ref.end_offset,
-            ):
-                yield f"{ref.key}: the directory does not have offset {ref.base_offset} as the manifest says"
-        data = self._store.get(ref.key, ref.start, ref.length, if_match=ref.etag)
+    def _object_faults(self, meta: ObjectMeta | None, key: str, images: list[_Named]) -> Iterator[str]:
+        state, ref = images[0]
+        if meta is None:
+            if self._still_named(state, ref):
+                yield f"{key}: the manifest names it, the bucket does not have it"
+            return
+        if meta.size != ref.size or meta.etag != ref.etag:
+            yield f"{key}: {meta.size} bytes, ETag {meta.etag}; the manifest says {ref.size}, {ref.etag}"
+            return
+        try:
+            if isinstance(self._keys.parse(key), PackKey):
+                yield from self._directory_faults(meta, images)
+            for start, data, part in self._runs(images):
+                for _, ref in part:
+                    yield from self._image_faults(memoryview(data)[ref.start - start :][: ref.length], ref)
+        except (NotFound, PreconditionFailed) as error:
+            if self._still_named(state, ref):
+                yield f"{key}: {error}"
+
+    def _directory_faults(self, meta: ObjectMeta, images: list[_Named]) -> Iterator[str]:
+        try:
+            directory = {(i.topic_id, i.partition, i.base_offset): i for i in read_pack_directory(self._store, meta)}
+        except CorruptionError as error:
+            yield str(error)
+            return
+        for state, ref in images:
+            found: PackImage | None = directory.get((state.topic_id, state.partition, ref.base_offset))
+            where = f"{ref.key}: partition {state.topic_id.hex()}/{state.partition} at offset {ref.base_offset}"
+            named = (ref.start, ref.length, ref.end_offset, ref.crc32c, ref.max_timestamp)
+            if found is None:
+                yield f"{where}: not in the pack's directory"
+                continue
+            listed = (found.position, found.length, found.end_offset, found.crc32c, found.max_timestamp)
+            if listed != named:
+                yield f"{where}: the pack's directory says {listed}, the manifest {named}"
+
+    def _runs(self, images: list[_Named]) -> Iterator[tuple[int, bytes, list[_Named]]]:
+        """The images in groups that one GET brings: position of the bytes, bytes, images in them."""
+        group: list[_Named] = []
+        for item in images:
+            start = group[0].ref.start if group else 0
+            if group and item.ref.start + item.ref.length - start > READ_BYTES:
+                yield self._read_run(group)
+                group = []
+            group.append(item)
+        yield self._read_run(group)
+
+    def _read_run(self, group: list[_Named]) -> tuple[int, bytes, list[_Named]]:
+        start = group[0].ref.start
+        end = max(ref.start + ref.length for _, ref in group)
+        return start, self._store.get(group[0].ref.key, start, end - start, if_match=group[0].ref.etag), group
+
+    def _image_faults(self, data: memoryview, ref: ObjectRef) -> Iterator[str]:
         self.objects += 1
         self.bytes += len(data)
         name = f"{ref.key} at byte {ref.start}" if ref.start else ref.key
         if crc32c(data) != ref.crc32c:
-            yield f"{name}: CRC {crc32c(data):08x}, the manifest says {ref.crc32c:08x}"
-        yield from audit_image(data, name, ref.base_offset, ref.end_offset)
+            yield f"{name}: CRC-32C {crc32c(data):08x}, the manifest says {ref.crc32c:08x}"
+        yield from audit_image(data, name, ref)

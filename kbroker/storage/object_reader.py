@@ -278,9 +278,7 @@ class ObjectReader:
                 return self._one_batch(topic_id, partition, footer, index)
         return None
 
-    def batch_of_max_timestamp(
-        self, topic_id: bytes, partition: int, min_offset: int
-    ) -> tuple[memoryview, int] | None:
+    def batch_of_max_timestamp(self, topic_id: bytes, partition: int, min_offset: int) -> tuple[memoryview, int] | None:
         """The earliest batch at or above `min_offset` with the highest timestamp of all, and its next offset."""
         best: tuple[int, ObjectRef] | None = None
         for ref in self._image.objects_from(topic_id, partition, min_offset):
@@ -322,8 +320,9 @@ def _check_and_cut(span: _Span, begin: int, data: bytes) -> list[int]:
     """Holds every batch in `data`, which begins at byte `begin`, against its CRC and the index; where to cut it."""
     first, stop = span.at(begin), span.at(begin + len(data))
     entries = span.footer.entries[first:stop]
+    index = memoryview(entries.view(np.uint8))  # type: ignore[arg-type]
     try:
-        check_batches(data, int(entries["base_offset"][0]), np.ascontiguousarray(entries).view(np.uint8))
+        check_batches(data, int(entries["base_offset"][0]), index)
     except ValueError as error:
         raise CorruptionError(f"{span.ref.key}: from byte {begin} on: {error}") from None
     cuts = []

@@ -38,7 +38,8 @@ class Piece:
     def view(self, start: int, end: int) -> memoryview:
         """The part of the piece in [start, end); keeps the piece's memory alive."""
         first = max(start, self.start) - self.start
-        return memoryview(self._data[first : max(first, min(end, self.end) - self.start)])
+        part = self._data[first : max(first, min(end, self.end) - self.start)]
+        return memoryview(part)  # type: ignore[arg-type]
 
 
 class _Load:

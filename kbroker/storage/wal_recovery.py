@@ -171,10 +171,12 @@ class _Recovery:
         scan = self._scan(file, file.first_lsn)
         if scan.stop_lsn < file.limit_lsn:
             self._judge_stop(i, file, scan)
-        self.position = file.end_lsn = max(scan.stop_lsn, file.first_lsn)
+        file.end_lsn = max(scan.stop_lsn, file.first_lsn)
         if file.end_lsn == file.first_lsn:
+            # Nothing was written here, so the log still ends where it did: the space skipped at a start is no log.
             self.dead_files.append(file.path)
             return
+        self.position = file.end_lsn
         os.fdatasync(file.fd)  # what is taken for durable from now on must be
         self._take(file, scan)
 

@@ -505,14 +505,14 @@ def test_two_checkpoints_are_kept_with_the_records_behind_the_older() -> None:
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_older() -> None:
-    store, log = with_checkpoints()
+    store, _ = with_checkpoints()
     damage(store, DIRECTORY + "/checkpoint-00000000000000000010.ckp")
     reader, report = load(store)
     assert reader.checkpoint == (7, list(range(6)))
     assert reader.payloads == [6, 7, 8, 9]
     assert "checkpoint-00000000000000000010" in report.ignored[0]
     damage(store, DIRECTORY + "/checkpoint-00000000000000000007.ckp")
-    with pytest.raises(CorruptionError, match="missing|does not match"):
+    with pytest.raises(CorruptionError, match=r"missing|does not match"):
         load(store)
 
 
@@ -605,3 +605,72 @@ def test_a_failed_checkpoint_leaves_the_log_whole() -> None:
     assert log.append("a", 2) == 3
     reader, _ = load(store)
     assert (reader.checkpoint, reader.payloads) == ((2, [1]), [2])
+
+
+# -- keys that were freed by a checkpoint ----------------------------------------------------------------------------
+
+
+def advance_with_checkpoints(log: NumberedLog, first: int) -> None:
+    for n in range(first, first + 4):
+        log.append("a", n)
+        log.checkpoint(list(range(n + 1)))
+
+
+def test_a_seal_at_a_key_that_a_checkpoint_has_freed_gives_no_ownership() -> None:
+    """The successor slept between load and seal, while the owner went on and deleted what lies there."""
+    store = MemoryStore()
+    owner = opened(store, 1)
+    owner.append("a", 0)
+    sleeper = new_log(store, 2)
+    Reader().load(sleeper)
+    advance_with_checkpoints(owner, 1)
+    with pytest.raises(Fenced, match="start again"):
+        sleeper.seal_previous()
+    with pytest.raises(Fenced):
+        sleeper.append("a", "lost")
+    assert owner.append("a", 5) == 7
+    reader, report = load(store)
+    assert reader.checkpoint is not None
+    assert reader.checkpoint[1] + reader.payloads == [0, 1, 2, 3, 4, 5]
+    assert report.ignored == []
+    successor = opened(store, 3)
+    successor.append("a", 6)
+    with pytest.raises(Fenced):
+        owner.append("a", "lost")
+
+
+def test_an_append_at_a_key_that_a_checkpoint_has_freed_is_no_success() -> None:
+    """The owner's unknown append had arrived; a successor read it, and deleted it under a checkpoint."""
+    store = MemoryStore()
+    faulty = FaultyStore(store)
+    owner = opened(faulty, 1)
+    faulty.inject(Fault("put", When.AFTER))
+    faulty.inject(Fault(times=1000))
+    with pytest.raises(OutcomeUnknown):
+        owner.append("a", 0)
+    faulty._faults.clear()
+    advance_with_checkpoints(opened(store, 2), 1)
+    with pytest.raises(Fenced):
+        owner.append("b", "another")
+
+
+def test_a_log_that_grows_while_it_is_listed_has_no_gap() -> None:
+    store = filled()
+    hidden = store.get(key(1, 4))
+    store.delete([key(1, 4)])
+
+    class Growing(MemoryStore):
+        def list(self, prefix: str, start_after: str | None = None) -> Any:
+            metas = list(store.list(prefix, start_after))
+            store.put(key(1, 4), hidden)
+            return iter(metas)
+
+        def get(self, *arguments: Any, **options: Any) -> bytes:
+            return store.get(*arguments, **options)
+
+        def head(self, name: str) -> Any:
+            return store.head(name)
+
+    with pytest.raises(StoreUnavailable, match="read it again"):
+        read_all(Growing())
+    assert read_all(store) == [0, 1, 2, 3, 4]

@@ -1,0 +1,198 @@
+"""``kbroker object``: what lies in the bucket, without a broker and without changing anything.
+
+Exit codes: 0 done (``verify``: clean), 1 failed (``verify``: faults, each named on a line), 2 usage (``verify``: or
+the bucket could not be read).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from kbroker._fast.records import iter_records
+from kbroker.cli.bucket import Bucket, Place
+from kbroker.cli.object_show import image_lines, log_object_json, pack_lines
+from kbroker.cli.record_json import record_json
+from kbroker.errors import CorruptionError
+from kbroker.storage.object_audit import BucketAudit, read_pack_directory
+from kbroker.storage.object_keys import KlixKey, PackKey
+from kbroker.storage.object_store import ObjectMeta, StoreError
+from kbroker.storage.pack import PackDirectory, PackImage
+from kbroker.storage.partition_state import ObjectRef, PartitionState
+
+STORE_UNREADABLE = 2  # exit code of verify
+
+
+def _place_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that say where the objects are; the command gets a Place."""
+
+    @click.option("--object-store", "url", default="file:./kbroker-data/objects", metavar="URL", show_default=True,
+                  help="file:PATH or s3://bucket[/prefix]")  # fmt: skip
+    @click.option("--s3-endpoint", "endpoint", metavar="URL", help="endpoint of an S3-compatible store")
+    @click.option("--s3-region", "region", metavar="NAME", help="region of the bucket")
+    @click.option("--cluster-id", metavar="ID", help="cluster to read (default: the only one in the store)")
+    @functools.wraps(function)
+    def with_place(url: str, endpoint: str | None, region: str | None, cluster_id: str | None, **rest: Any) -> None:
+        function(place=Place(url, endpoint, region, cluster_id), **rest)
+
+    return with_place
+
+
+@contextlib.contextmanager
+def _failing_with(exit_code: int) -> Iterator[None]:
+    """One line and an exit code for what keeps a command from its work."""
+    try:
+        yield
+    except (StoreError, CorruptionError) as error:
+        click.echo(f"kbroker: {error}", err=True)
+        sys.exit(exit_code)
+
+
+@click.group()
+def command() -> None:
+    """Objects of a cluster in its bucket or folder. Reads only."""
+
+
+@command.command("ls")
+@click.option("--topic", metavar="NAME", help="only objects that hold data of this topic")
+@_place_options
+def list_objects(place: Place, topic: str | None) -> None:
+    """Keys, sizes and what they hold, a line each."""
+    with _failing_with(1):
+        bucket = Bucket(place)
+        image = bucket.load_manifest()
+        held: dict[str, list[tuple[PartitionState, ObjectRef]]] = {}
+        wanted = {id for id, name in bucket.topic_names().items() if name == topic} if topic is not None else set()
+        for state in image.states():
+            for ref in image.objects_from(state.topic_id, state.partition):
+                held.setdefault(ref.key, []).append((state, ref))
+        for meta in bucket.store.list(bucket.keys.root):
+            parsed = bucket.keys.parse(meta.key)
+            images = held.get(meta.key, [])
+            if topic is not None:
+                named = isinstance(parsed, KlixKey) and parsed.topic == topic
+                if not named and not any(state.topic_id in wanted for state, _ in images):
+                    continue
+            note = _note(images) if parsed is not None else ""
+            if parsed is not None and not images:
+                note = "to be deleted" if bucket.keys.relative(meta.key) in image.deletions else "not in the manifest"
+            click.echo(f"{bucket.keys.relative(meta.key)}\t{meta.size}\t{note}".rstrip())
+
+
+def _note(images: list[tuple[PartitionState, ObjectRef]]) -> str:
+    records = sum(ref.record_count for _, ref in images)
+    if len(images) == 1:
+        ref = images[0][1]
+        return f"offsets {ref.base_offset} to {ref.end_offset - 1}, {records} records"
+    return f"{len(images)} partitions, {records} records" if images else ""
+
+
+@command.command()
+@click.argument("key")
+@click.option("--partition", type=click.IntRange(0), help="of a pack: show the batches of these images")
+@_place_options
+def show(place: Place, key: str, partition: int | None) -> None:
+    """What is inside the object KEY: batches, a pack's directory, or the JSON of a log record or checkpoint."""
+    with _failing_with(1):
+        bucket = Bucket(place)
+        meta = bucket.head(key)
+        parsed = bucket.keys.parse(meta.key)
+        if isinstance(parsed, KlixKey):
+            _echo_all(image_lines(bucket, meta, 0, meta.size))
+        elif isinstance(parsed, PackKey):
+            names = bucket.topic_names()
+            directory = read_pack_directory(bucket.store, meta)
+            if partition is None:
+                _echo_all(pack_lines(directory, names))
+            else:
+                for image in _images(directory, names, None, partition):
+                    click.echo(f"{_topic_name(names, image.topic_id)}-{image.partition} at byte {image.position}:")
+                    _echo_all(image_lines(bucket, meta, image.position, image.length))
+        else:
+            click.echo(log_object_json(bucket, meta))
+
+
+@command.command()
+@_place_options
+def verify(place: Place) -> None:
+    """Checks everything in the bucket: CRCs, indexes, offsets, manifest. Faults are named, a line each."""
+    faults = 0
+    with _failing_with(STORE_UNREADABLE):
+        bucket = Bucket(place)
+
+        def still_named(state: PartitionState, ref: ObjectRef) -> bool:
+            return bucket.load_manifest().find(state.topic_id, state.partition, ref.base_offset) == ref
+
+        try:
+            image = bucket.load_manifest()
+            bucket.load_topics()
+        except CorruptionError as error:
+            click.echo(str(error))
+            sys.exit(1)
+        audit = BucketAudit(bucket.store, bucket.keys, image, still_named)
+        for fault in audit.faults():
+            faults += 1
+            click.echo(fault)
+        for key in audit.orphans:
+            click.echo(f"note: {key} is not in the manifest: a leftover of a flush that did not finish")
+    click.echo(f"{audit.objects} objects and images, {audit.bytes} bytes: {faults or 'no'} faults")
+    sys.exit(1 if faults else 0)
+
+
+@command.command()
+@click.argument("key")
+@click.option("--topic", metavar="NAME", help="of a pack: only this topic")
+@click.option("--partition", type=click.IntRange(0), help="of a pack: only this partition number")
+@_place_options
+def cat(place: Place, key: str, topic: str | None, partition: int | None) -> None:
+    """The records in the object KEY as JSON lines."""
+    with _failing_with(1):
+        bucket = Bucket(place)
+        meta = bucket.head(key)
+        parsed = bucket.keys.parse(meta.key)
+        if isinstance(parsed, KlixKey):
+            if topic in (None, parsed.topic) and partition in (None, parsed.partition):
+                _cat(bucket, meta, 0, meta.size, parsed.topic, parsed.partition)
+        elif isinstance(parsed, PackKey):
+            names = bucket.topic_names()
+            for image in _images(read_pack_directory(bucket.store, meta), names, topic, partition):
+                name = _topic_name(names, image.topic_id)
+                _cat(bucket, meta, image.position, image.length, name, image.partition)
+        else:
+            raise click.UsageError(f"{key} holds no records; try kbroker object show")
+
+
+def _cat(bucket: Bucket, meta: ObjectMeta, start: int, length: int, topic: str, partition: int) -> None:
+    footer = bucket.footer(meta, start, length)
+    for position, header, batch in bucket.batches(meta, footer, start):
+        if header.is_control:
+            continue
+        try:
+            lines = [record_json(topic, partition, record) for record in iter_records(batch)]
+        except ValueError as error:
+            raise CorruptionError(f"{meta.key}: batch at byte {start + position}: {error}") from None
+        if lines:
+            click.echo("\n".join(lines))
+
+
+def _images(
+    directory: PackDirectory, names: dict[bytes, str], topic: str | None, partition: int | None
+) -> Iterator[PackImage]:
+    for image in directory:
+        if partition in (None, image.partition) and topic in (None, _topic_name(names, image.topic_id)):
+            yield image
+
+
+def _topic_name(names: dict[bytes, str], topic_id: bytes) -> str:
+    """The name, or the id in hex of a topic that has been deleted."""
+    return names.get(topic_id, topic_id.hex())
+
+
+def _echo_all(lines: Iterator[str]) -> None:
+    for line in lines:
+        click.echo(line)

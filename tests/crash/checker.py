@@ -1,0 +1,110 @@
+"""Kills a broker again and again under a load that knows what it was told, and then holds the broker to it."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+from tests.crash.ledger import Ledger, verify, verify_commits
+from tests.crash.load import COMMIT_RETRIABLE, GROUP, Load
+from tests.crash.raw_client import RawClient
+from tests.crash.small_broker import Place, connect, small_broker, until
+from tests.integration.broker_process import BrokerProcess
+
+TOPIC = "ledger"
+PARTITIONS = 6
+LOAD_SECONDS = (0.3, 2.5)  # of load between two deaths
+START_SECONDS = (0.0, 1.2)  # of a start that is killed as well
+START_KILL_SHARE = 0.3
+
+
+def pause(seconds: float) -> None:
+    """Lets the load run."""
+    threading.Event().wait(seconds)
+
+
+def committed_offsets(client: RawClient, partitions: int) -> dict[int, tuple[int, str]]:
+    """The group's offsets, once the coordinator has loaded them."""
+    found: list[dict[int, tuple[int, str]]] = []
+
+    def loaded() -> bool:
+        answer = client.committed(GROUP, TOPIC, range(partitions))
+        if isinstance(answer, dict):
+            found.append(answer)
+            return True
+        assert answer in COMMIT_RETRIABLE, f"OffsetFetch: error {answer}"
+        return False
+
+    until(loaded, what="loading the group")
+    return found[0]
+
+
+def check_all(broker: BrokerProcess, ledger: Ledger, *, finished: bool, partitions: list[int] | None = None) -> int:
+    """Reads partitions and commits back from a running broker and judges them."""
+    with connect(broker) as client:
+        records = verify(ledger, client, TOPIC, finished=finished, partitions=partitions)
+        if finished:
+            verify_commits(ledger, committed_offsets(client, ledger.partitions))
+    return records
+
+
+def kill_during_start(broker: BrokerProcess, seconds: float) -> None:
+    """Starts the broker and kills it after a while, ready or not."""
+    process = subprocess.Popen(
+        broker.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=broker_environ(broker)
+    )
+    try:
+        code = process.wait(seconds)
+        raise AssertionError(f"the broker ended by itself with {code}")
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def broker_environ(broker: BrokerProcess) -> dict[str, str]:
+    """The environment that BrokerProcess gives to a broker."""
+    import os
+
+    return {**os.environ, **broker.environ}
+
+
+def run_kills(folder: Path, place: Place, rounds: int, seed: int) -> dict[str, int]:
+    """Kills a broker `rounds` times at random points. Returns what was counted; AssertionError names what is wrong."""
+    draw = random.Random(seed)
+    broker = small_broker(folder / "data", place)
+    ledger = Ledger(PARTITIONS)
+    counted = {"kills": 0, "start_kills": 0}
+    broker.start()
+    try:
+        with connect(broker) as client:
+            client.create_topic(TOPIC, PARTITIONS)
+        load = Load((broker.host, broker.port), TOPIC, ledger, seed)
+        with load.running():
+            for _ in range(rounds):
+                pause(draw.uniform(*LOAD_SECONDS))
+                broker.kill()
+                counted["kills"] += 1
+                if draw.random() < START_KILL_SHARE:
+                    kill_during_start(broker, draw.uniform(*START_SECONDS))
+                    counted["start_kills"] += 1
+                # One partition at once, while the load goes on; all of them at the end.
+                broker.start()
+                check_all(broker, ledger, finished=False, partitions=[draw.randrange(PARTITIONS)])
+            pause(LOAD_SECONDS[0])
+        counted["records"] = check_all(broker, ledger, finished=True)
+        counted["acknowledged"], counted["observed"], counted["commits"] = ledger.counts()
+        assert broker.stop() == 0, broker.log()[-4000:]
+        # After a clean stop the bucket alone holds all of it.
+        successor = small_broker(folder / "data-after", place).start()
+        try:
+            assert check_all(successor, ledger, finished=True) == counted["records"]
+        finally:
+            successor.kill()
+    finally:
+        broker.kill()
+    return counted

@@ -1,0 +1,41 @@
+"""The S3 server that the crash tests share; each test uses a prefix of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.small_broker import Place, in_folder, in_s3
+from tests.integration.s3_server import S3Server, find_server, s3_server
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A running S3 server with one bucket."""
+    if find_server() is None:
+        pytest.skip("no S3 server")
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A prefix that no other test uses."""
+    return f"test-{next(_numbers)}"
+
+
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.s3)])
+def place(request: pytest.FixtureRequest, tmp_path: Path, prefix: str) -> Place:
+    """A store for one cluster: a folder, then S3."""
+    if request.param == "folder":
+        return in_folder(tmp_path / "objects")
+    return in_s3(request.getfixturevalue("s3"), prefix)
+
+
+MakePlace = Callable[[str], Place]

@@ -1,0 +1,84 @@
+"""Fixtures of the integration tests: an object store (a folder or a real S3 server) and a broker process on it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from broker_process import BrokerProcess
+from s3_server import BUCKET, S3Server, find_server, s3_server
+
+SMALL = ("--memory-bytes", "192MiB", "--wal-bytes", "512MiB")
+_serial = itertools.count()
+
+
+def require(found: object, reason: str) -> None:
+    """Skips the test when something is missing on this machine; fails instead where CI is set."""
+    if found:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where a broker keeps its objects."""
+
+    kind: str
+    options: tuple[str, ...]
+    environ: dict[str, str] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One S3 server with one bucket for the whole run."""
+    require(find_server(), "no S3 server: run scripts/fetch_tools.sh, or set KBROKER_TEST_S3_SERVER")
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+def folder_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """An empty folder outside any data directory."""
+    return Store("folder", ("--object-store", f"file:{tmp_path_factory.mktemp('objects')}"))
+
+
+def bucket_store(server: S3Server) -> Store:
+    """A prefix of its own in the bucket."""
+    url = f"s3://{BUCKET}/store-{next(_serial)}"
+    return Store("s3", ("--object-store", url, "--s3-endpoint", server.endpoint), server.environment())
+
+
+@pytest.fixture(scope="module", params=["folder", pytest.param("s3", marks=pytest.mark.s3)])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """An empty object store: a folder, then a bucket."""
+    if request.param == "folder":
+        return folder_store(tmp_path_factory)
+    return bucket_store(request.getfixturevalue("s3"))
+
+
+@pytest.fixture(scope="module")
+def broker_process(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker for the tests of a module; tests use topics of their own. Use `broker`."""
+    data_dir: Path = tmp_path_factory.mktemp(store.kind) / "data"
+    process = BrokerProcess(data_dir, *store.options, *SMALL, environ=store.environ)
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def broker(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
+    """The module's broker, running; the test fails if it ends, or logs an error or a traceback."""
+    process = broker_process
+    if process.process is None or process.process.poll() is not None:
+        process.start()
+    logged = len(process.log())
+    yield process
+    log = process.log()[logged:]
+    assert " ERROR " not in log, log
+    assert "Traceback" not in log, log
+    assert process.process.poll() is None, f"the broker ended\n{log}"

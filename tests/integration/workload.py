@@ -1,0 +1,150 @@
+"""What the client tests send: generated messages with every odd shape, and real text, keyed."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+LICENSES = Path("/usr/share/common-licenses")  # on Debian; one more source of text where it is there
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record as a client is asked to send it; `timestamp_ms` None lets the client choose."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """One record as a client got it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_ms: int = -1
+
+
+# Messages by partition, in the order sent or read.
+Sent = dict[int, list[Message]]
+Read = dict[int, list[Delivered]]
+
+
+def generated(count: int, seed: int, *, binary: bool = True, headers: bool = True) -> list[Message]:
+    """Messages of all shapes: null, empty, short and long keys and values, with and without headers.
+
+    `binary` false keeps to printable text without nulls in keys, for tools that read lines.
+    """
+    chosen = random.Random(seed)
+    return [_message(chosen, seed, number, binary, headers) for number in range(count)]
+
+
+def _message(chosen: random.Random, seed: int, number: int, binary: bool, headers: bool) -> Message:
+    name = f"{seed}-{number}".encode()
+    key: bytes | None = b"key-%d" % chosen.randrange(20)
+    value: bytes | None = name + b" " + b"compressible " * chosen.randrange(1, 80)
+    if binary:
+        key = chosen.choice((key, None, b"", bytes(range(256))))
+        value = chosen.choice((value, value, None, b"", name + chosen.randbytes(chosen.randrange(2000))))
+    return Message(
+        key,
+        value,
+        _headers(chosen, name) if headers else (),
+        FIRST_TIMESTAMP_MS + number * 1000 + chosen.randrange(1000),
+    )
+
+
+def _headers(chosen: random.Random, name: bytes) -> Headers:
+    repeated: Headers = (("trace", name), ("trace", b"twice"), ("empty", b""), ("null", None), ("ключ", b"\x00\xff"))
+    return repeated[: chosen.randrange(len(repeated) + 1)]
+
+
+def sized(sizes: Sequence[int], seed: int) -> list[Message]:
+    """One message per size (bytes of the value), incompressible."""
+    chosen = random.Random(seed)
+    return [Message(b"size-%d" % size, chosen.randbytes(size)) for size in sizes]
+
+
+def spread(messages: Sequence[Message], partitions: int) -> Sent:
+    """The messages dealt over the partitions in turn."""
+    return {index: list(messages[index::partitions]) for index in range(partitions)}
+
+
+def in_turn(sent: Mapping[int, Sequence[Message]]) -> Iterator[tuple[int, Message]]:
+    """(partition, message) as a client is to send them: round and round over the partitions."""
+    for row in range(max(map(len, sent.values()), default=0)):
+        for partition, messages in sent.items():
+            if row < len(messages):
+                yield partition, messages[row]
+
+
+@lru_cache(maxsize=1)
+def text() -> tuple[Message, ...]:
+    """Public texts by line, the text's title as key: the Python language reference, and licenses where there are."""
+    from pydoc_data.topics import topics
+
+    texts = dict(topics)
+    if LICENSES.is_dir():
+        for path in sorted(LICENSES.iterdir()):
+            texts.setdefault(path.name, path.read_text(errors="replace"))
+    texts["inspect"] = inspect.getsource(inspect)
+    lines = [Message(title.encode(), line.encode()) for title, text in texts.items() for line in _lines(text)]
+    random.Random(17).shuffle(lines)
+    return tuple(lines)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with something in them: the tools that read lines skip empty ones."""
+    return [line for line in (line.strip() for line in text.splitlines()) if line]
+
+
+def by_key(messages: Sequence[Message]) -> dict[bytes | None, list[bytes | None]]:
+    """Values by key in order."""
+    values: dict[bytes | None, list[bytes | None]] = {}
+    for message in messages:
+        values.setdefault(message.key, []).append(message.value)
+    return values
+
+
+def assert_delivered(sent: Mapping[int, Sequence[Message]], read: Read) -> None:
+    """Everything sent was read, in order, nothing else, with offsets from 0 on without gaps."""
+    for partition in sorted(set(sent) | set(read)):
+        expected, got = sent.get(partition, []), read.get(partition, [])
+        offsets = [message.offset for message in got]
+        assert offsets == list(range(len(expected))), f"offsets of partition {partition}"
+        for message, delivered in zip(expected, got, strict=True):
+            _assert_same(partition, message, delivered)
+
+
+def _assert_same(partition: int, message: Message, delivered: Delivered) -> None:
+    where = f"partition {partition} offset {delivered.offset}"
+    assert delivered.key == message.key, where
+    if delivered.value != message.value:
+        lengths = (len(delivered.value or b""), len(message.value or b""))
+        raise AssertionError(f"{where}: value differs (lengths {lengths[0]} and {lengths[1]})")
+    assert delivered.headers == message.headers, where
+    assert message.timestamp_ms in (None, delivered.timestamp_ms), where
+
+
+def assert_text_delivered(sent: Sequence[Message], read: Read) -> None:
+    """Keyed messages sent with the client's own partitioner: each key in one partition, its values in order."""
+    homes: dict[bytes | None, int] = {}
+    values: dict[bytes | None, list[bytes | None]] = {}
+    for partition, messages in read.items():
+        assert [message.offset for message in messages] == list(range(len(messages)))
+        for message in messages:
+            assert homes.setdefault(message.key, partition) == partition, f"key {message.key!r} in two partitions"
+            values.setdefault(message.key, []).append(message.value)
+    assert values == by_key(sent)
