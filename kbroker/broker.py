@@ -133,8 +133,7 @@ class Broker:
             wal.segments, wal.batches, wal.end_lsn, report.flushed_lsn,
             "" if wal.torn_at_lsn is None else f", an unacknowledged tail cut off at {wal.torn_at_lsn}",
         )  # fmt: skip
-        if not self.wal.start():
-            raise StartError(f"no room for a first log segment in {self.data_dir.wal}")
+        self.wal.start(wait_seconds=0)  # appends wait until the first segment is ready; clients are served meanwhile
 
     def _build_storage(self) -> None:
         config, cluster = self.config, self.cluster

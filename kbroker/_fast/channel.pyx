@@ -8,6 +8,7 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
 from kbroker._fast.endian cimport load_i16, load_i32
+from kbroker._fast.invariant cimport invariant
 from kbroker._fast.produce_codec cimport free_produce, parse_produce, prevalidate
 from kbroker._fast.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
 from kbroker._fast.wal cimport Wal
@@ -116,10 +117,12 @@ cdef void _release(Scratch* scratch, Output* output) noexcept nogil:
 
 
 cdef void frame_free(Frame* frame, FrameBudget* budget) noexcept nogil:
+    cdef int64_t used
     if frame == NULL:
         return
     if frame.owned:
-        atomic_add(&budget.used, -<int64_t>frame.size)
+        used = atomic_add(&budget.used, -<int64_t>frame.size)
+        invariant(used >= 0)
         block_free(frame.data, frame.size)
     free_produce(frame.produce)
     free(frame)
@@ -285,6 +288,7 @@ cdef void channel_receive(Channel* ch, Scratch* scratch, FrameBudget* budget) no
         channel_receive(ch, scratch, budget)
         return
     ch.partial_filled += <int32_t>n
+    invariant(ch.partial_filled <= ch.partial_size)
     if ch.partial_filled == ch.partial_size:
         p = ch.partial
         ch.partial = NULL
@@ -419,6 +423,7 @@ cdef void _advance(Channel* ch, int64_t n, Scratch* scratch) noexcept nogil:
     cdef Output* output
     cdef int64_t rest
     ch.output_bytes -= n
+    invariant(ch.output_bytes >= 0)
     while ch.output_count > 0:
         output = ch.outputs[ch.output_head]
         while output.part < output.count:
@@ -434,6 +439,7 @@ cdef void _advance(Channel* ch, int64_t n, Scratch* scratch) noexcept nogil:
         ch.output_count -= 1
         if n == 0:
             return
+    invariant(n == 0)
 
 
 cdef int channel_send(Channel* ch, Wal wal, Scratch* scratch) noexcept nogil:

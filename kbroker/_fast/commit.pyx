@@ -5,6 +5,8 @@ from libc.stdint cimport int16_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from posix.unistd cimport write
 
+from kbroker._fast.invariant cimport invariant
+
 
 class FastKafkaError(Exception):
     """An append was refused. ``code`` is the Kafka error code."""
@@ -169,6 +171,7 @@ cdef class CommitQueue:
         cdef CommitItem item = self.items[self.first]
         cdef WaitList waiters = <WaitList>item.waiters
         cdef Completion completion = <Completion>item.completion
+        invariant(self.count > 0 and self.count <= self.capacity)
         Py_DECREF(<object>item.waiters)
         Py_DECREF(<object>item.completion)
         self.first = (self.first + 1) & (self.capacity - 1)

@@ -20,6 +20,7 @@ from posix.unistd cimport pread
 from kbroker._fast.commit cimport CallbackCompletion, WaitList
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.endian cimport load_i16, load_i32, load_i64, load_u32
+from kbroker._fast.invariant cimport invariant
 from kbroker._fast.producer_state cimport ProducerStates, Verdict
 from kbroker._fast.record_batch cimport BatchInfo
 from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT, EntryKey, Wal, WalSegment
@@ -79,6 +80,7 @@ cdef class ReadPlan:
         cdef WalSegment segment
         for segment in self.segments:
             segment.borrows -= 1
+            invariant(segment.borrows >= 0)
         self.segments = []
         self.count = 0
         self.total_bytes = 0
@@ -88,6 +90,7 @@ cdef class ReadPlan:
         cdef int32_t capacity
         cdef void* grown
         cdef Py_ssize_t n = len(self.segments)
+        invariant(length > 0 and lsn >= segment.first_lsn and lsn + length <= segment.end_lsn)
         if self.count == self.capacity:
             capacity = 64 if self.capacity == 0 else 2 * self.capacity
             grown = realloc(self.refs, capacity * sizeof(BatchRef))
@@ -202,6 +205,9 @@ cdef class Partition:
             return RECORD_LIST_TOO_LARGE if lsn == APPEND_TOO_LARGE else KAFKA_STORAGE_ERROR
         result.base_offset = self.next_offset
         result.end_lsn = end_lsn
+        if self.dense_count:
+            entry = self.dense_at(self.dense_first + self.dense_count - 1)
+            invariant(entry.lsn < lsn and entry.base_offset + entry.last_offset_delta + 1 == self.next_offset)
         entry = self.dense_at(self.dense_first + self.dense_count)
         entry.base_offset = self.next_offset
         entry.lsn = lsn + 72
@@ -232,7 +238,7 @@ cdef class Partition:
         read_header(&view[0], &info)
         if info.size != view.shape[0] or crc32c_c(0, &view[21], view.shape[0] - 21) != info.crc:
             raise FastKafkaError(CORRUPT_MESSAGE, "the batch's length or CRC does not match")
-        if info.magic != 2 or info.last_offset_delta < 0 or info.record_count != info.last_offset_delta + 1:
+        if info.magic != 2 or info.last_offset_delta < 0 or info.record_count != <int64_t>info.last_offset_delta + 1:
             raise FastKafkaError(INVALID_RECORD, "the batch's magic or record count is wrong")
         code = self.append(&view[0], &info, now_ms, &result)
         if code == APPEND_WAIT:
@@ -338,10 +344,14 @@ cdef class Partition:
         s.size_bytes = group.size_bytes
         s.count = group.count
         self.drop_stale_slices()
+        if self.slice_count:
+            invariant(self.slices[self.slice_first + self.slice_count - 1].last_offset < s.first_offset)
         self.add_slice(&s)
         while self.dense_count and self.dense_at(self.dense_first).lsn < segment.end_lsn:
             self.dense_first += 1
             self.dense_count -= 1
+        if self.dense_count:
+            invariant(self.dense_at(self.dense_first).base_offset == s.last_offset + 1)
         if self.durable_dense < self.dense_first:
             self.durable_dense = self.dense_first
         if self.dense_count == 0 and self.dense_capacity > 1024:

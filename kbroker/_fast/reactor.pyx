@@ -33,6 +33,7 @@ from kbroker._fast.channel cimport (
 from kbroker._fast.endian cimport load_i16, load_i32
 from kbroker._fast.fetch_codec cimport FETCH_VERSION_MAX, FETCH_VERSION_MIN, parse_fetch
 from kbroker._fast.fetch_path cimport FetchRequest
+from kbroker._fast.invariant cimport invariant
 from kbroker._fast.poller cimport LISTENERS_MAX, OUTPUT_PAUSE_BYTES, TAG_LISTENER, Poller, append_channel
 from kbroker._fast.produce_path cimport ProduceRequest
 from kbroker._fast.request cimport DeadlineHeap, Request, Response
@@ -550,6 +551,7 @@ cdef class Reactor(Poller):
             if connection.head is None:
                 connection.tail = None
             ch.in_flight -= 1
+            invariant(ch.in_flight >= 0)
             if request.response is not None:
                 if ch.output_count == 0:
                     ch.write_ms = self.loop_ms
@@ -617,6 +619,7 @@ cdef class Reactor(Poller):
         if append_channel(&self.dead, &self.dead_count, &self.dead_capacity, ch) < 0:
             raise MemoryError
         self.connection_count -= 1
+        invariant(self.connection_count >= 0)
         self.connections_closed += 1
         return 0
 

@@ -7,6 +7,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
 from kbroker._fast.endian cimport load_i16, store_i32
+from kbroker._fast.invariant cimport invariant
 from kbroker._fast.partition cimport BatchRef, ReadPlan
 from kbroker._fast.wal cimport Wal, WalSegment
 
@@ -49,6 +50,7 @@ cdef class Response:
         cdef OutputPart* part
         cdef int32_t capacity
         cdef void* parts
+        invariant(length > 0)
         if self.out.count == self.out.part_capacity:
             capacity = self.out.part_capacity * 2 if self.out.part_capacity else 4
             parts = PyMem_Realloc(self.out.parts, capacity * sizeof(OutputPart))
@@ -254,6 +256,7 @@ cdef class DeadlineHeap:
         cdef Request last
         if i < 0:
             return 0
+        invariant(i < len(self.items) and self.items[i] is request)
         last = <Request>self.items.pop()
         request.heap_index = -1
         if last is not request:

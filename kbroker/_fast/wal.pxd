@@ -28,6 +28,7 @@ cdef struct EntryKey:
 
 cdef struct SegmentSlot:  # what the nogil side knows of a segment; one per cell of the lsn grid, reused round and round
     int fd
+    int direct_fd         # the same file with O_DIRECT, -1 where the file system has none
     bint ready
     int64_t first_lsn
     int64_t end_lsn
@@ -48,6 +49,7 @@ cdef class WalSegment:
     cdef readonly int64_t end_lsn        # first position after it (capacity end; where the data ends once recovered)
     cdef readonly str path
     cdef public int32_t borrows
+    cdef int direct_fd                   # the same file with O_DIRECT while it is written to, else -1
     cdef public int index_fd             # its index file once sealed, else -1
     cdef public bint sealed              # indexed on disk, its partitions hold slices
 
@@ -130,4 +132,4 @@ cdef class Wal:
     cdef void wake(self) noexcept nogil
     cdef void signal(self, int fd) noexcept nogil
     cdef int commit_loop(self) noexcept nogil
-    cdef int write_range(self, int fd, int64_t position, const uint8_t* p, int64_t n) noexcept nogil
+    cdef int write_range(self, int fd, int direct_fd, int64_t position, const uint8_t* p, int64_t n) noexcept nogil

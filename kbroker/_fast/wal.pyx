@@ -10,7 +10,7 @@ import os
 import threading
 from pathlib import Path
 
-from libc.errno cimport EINTR, EIO, errno
+from libc.errno cimport EINTR, EINVAL, EIO, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -19,6 +19,7 @@ from posix.unistd cimport close, pread, write
 
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.endian cimport store_i32, store_i64
+from kbroker._fast.invariant cimport invariant
 from kbroker._fast.wal_format cimport (
     ENTRY_CRC_START,
     ENTRY_HEADER_BYTES,
@@ -64,6 +65,7 @@ cdef extern from * nogil:
     int32_t swap32 "kbw_swap32"(int32_t* p, int32_t v)
 
 cdef enum:
+    DIRECT_BYTES_MIN = 65536   # smaller commits are quicker through the page cache
     PINNED = -10          # a reader still holds the place; the lock is released and the append tries again
     PIN_TRIES = 200
     STOPPED = 0
@@ -79,8 +81,23 @@ cdef class WalSegment:
         self.path = path
         self.index_fd = index_fd
         self.sealed = sealed
+        self.direct_fd = -1
+
+    def open_direct(self):
+        """Opens the file for writes that bypass the page cache, where the file system has that."""
+        try:
+            self.direct_fd = os.open(self.path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError:
+            self.direct_fd = -1
+
+    def close_direct(self):
+        """Nothing is written to this segment any more."""
+        if self.direct_fd >= 0:
+            close(self.direct_fd)
+            self.direct_fd = -1
 
     def __dealloc__(self):
+        self.close_direct()
         if self.fd >= 0:
             close(self.fd)
         if self.index_fd >= 0:
@@ -167,6 +184,7 @@ cdef class Wal:
             pthread_mutex_unlock(&self.lock)
             return lsn
         end = entry_end(lsn, size)
+        invariant(lsn == self.head and end <= self.current_end and end <= self.evicted + self.arena.arena_bytes)
         p = self.arena.base + lsn % self.arena.arena_bytes
         memcpy(p + ENTRY_HEADER_BYTES, batch, size)
         store_i64(p + ENTRY_HEADER_BYTES, base_offset)
@@ -249,6 +267,7 @@ cdef class Wal:
         cdef EntryHeader h
         cdef uint8_t* p = self.arena.base + self.head % self.arena.arena_bytes
         cdef int64_t written_end = page_up(self.head + ENTRY_HEADER_BYTES)
+        invariant(end - self.head >= ENTRY_HEADER_BYTES and end <= self.current_end)
         memset(&h, 0, sizeof(EntryHeader))
         h.length = <uint32_t>(end - self.head - ENTRY_HEADER_BYTES)
         h.lsn = self.head
@@ -269,7 +288,7 @@ cdef class Wal:
         cdef int64_t start, end, written_end, first_lsn
         cdef SegmentSlot* slot
         cdef timespec before, after
-        cdef int error, fd
+        cdef int error, fd, direct_fd
         pthread_mutex_lock(&self.lock)
         while True:
             while self.head == self.durable_end and not self.stopping:
@@ -285,11 +304,14 @@ cdef class Wal:
             written_end = end
             if end == slot.end_lsn and slot.data_end < end:
                 written_end = max(slot.data_end, start)
+            invariant(slot.ready and slot.first_lsn <= start and start <= written_end and written_end <= end)
+            invariant(end <= self.head and self.head - start <= self.arena.arena_bytes)
             fd = slot.fd
+            direct_fd = slot.direct_fd
             first_lsn = slot.first_lsn
             pthread_mutex_unlock(&self.lock)
             clock_gettime(CLOCK_MONOTONIC, &before)
-            error = self.write_range(fd, SEGMENT_HEADER_BYTES + start - first_lsn,
+            error = self.write_range(fd, direct_fd, SEGMENT_HEADER_BYTES + start - first_lsn,
                                      self.arena.base + start % self.arena.arena_bytes, written_end - start)
             if error == 0 and written_end > start:
                 error = self.faults.sync(fd)
@@ -310,12 +332,20 @@ cdef class Wal:
                 self.signal(self.seal_fd)
             self.wake()
 
-    cdef int write_range(self, int fd, int64_t position, const uint8_t* p, int64_t n) noexcept nogil:
-        # 0 or an errno; goes on after a short write.
+    cdef int write_range(self, int fd, int direct_fd, int64_t position, const uint8_t* p, int64_t n) noexcept nogil:
+        # 0 or an errno; goes on after a short write. Bulk goes straight from the arena to the disk: it would only fill
+        # the page cache with what the arena holds already. Whole pages then: what follows the data is filler.
         cdef Py_ssize_t got
+        if direct_fd >= 0 and n >= DIRECT_BYTES_MIN:
+            n = page_up(n)
+        else:
+            direct_fd = -1
         while n > 0:
-            got = self.faults.write(fd, p, n, position)
+            got = self.faults.write(fd if direct_fd < 0 else direct_fd, p, n, position)
             if got == -EINTR:
+                continue
+            if got == -EINVAL and direct_fd >= 0:
+                direct_fd = -1  # not on this device, or the rest of a short write
                 continue
             if got <= 0:
                 return EIO if got == 0 else <int>-got
@@ -382,14 +412,18 @@ cdef class Wal:
         if load64(&self.resident) > lsn:
             self.unpin(lsn, length)
             return NULL
+        invariant(lsn + length <= load64(&self.head))
+        invariant(lsn // self.segment_bytes == (lsn + length - 1) // self.segment_bytes)
         return self.arena.base + lsn % self.arena.arena_bytes
 
     cdef void unpin(self, int64_t lsn, int64_t length) noexcept nogil:
         cdef int64_t chunk_bytes = self.arena.chunk_bytes
         cdef int64_t chunks = self.arena.arena_bytes // chunk_bytes
         cdef int64_t chunk
+        cdef int32_t pins
         for chunk in range(lsn // chunk_bytes, (lsn + length - 1) // chunk_bytes + 1):
-            add32(&self.arena.pins[chunk % chunks], -1)
+            pins = add32(&self.arena.pins[chunk % chunks], -1)
+            invariant(pins >= 0)
         if load32(&self.pin_wanted) and swap32(&self.pin_wanted, 0):
             pthread_mutex_lock(&self.lock)
             self.wake()
@@ -424,19 +458,19 @@ cdef class Wal:
 
     def read(self, int64_t lsn, int64_t n):
         """Bytes of WAL space from memory or file. ValueError when the WAL does not hold them (any more)."""
-        cdef WalSegment segment
-        cdef const uint8_t* p = self.pin(lsn, n)
+        cdef WalSegment segment = self.segment_at(lsn)
+        cdef const uint8_t* p
         cdef bytearray out
         cdef uint8_t* target
         cdef Py_ssize_t got
+        if segment is None or n < 0 or n > segment.end_lsn - lsn or lsn + n > load64(&self.head):
+            raise ValueError(f"the WAL does not hold {n} bytes at {lsn}")
+        p = self.pin(lsn, n)
         if p != NULL:
             try:
                 return p[:n]
             finally:
                 self.unpin(lsn, n)
-        segment = self.segment_at(lsn)
-        if segment is None or n < 0 or lsn + n > segment.end_lsn:
-            raise ValueError(f"the WAL does not hold {n} bytes at {lsn}")
         out = bytearray(n)
         target = out
         segment.borrows += 1
@@ -623,9 +657,11 @@ cdef class Wal:
         """Adds a prepared segment: appends may go on into it."""
         cdef SegmentSlot* slot = &self.slots[(segment.first_lsn // self.segment_bytes) % self.slot_count]
         self.segments.append(segment)
+        segment.open_direct()
         with nogil:
             pthread_mutex_lock(&self.lock)
             slot.fd = segment.fd
+            slot.direct_fd = segment.direct_fd
             slot.first_lsn = segment.first_lsn
             slot.end_lsn = segment.end_lsn
             slot.data_end = segment.end_lsn
@@ -646,6 +682,7 @@ cdef class Wal:
             pthread_mutex_lock(&self.lock)
             self.replacing = True
             slot.fd = segment.fd
+            slot.direct_fd = -1
             slot.first_lsn = segment.first_lsn
             pthread_mutex_unlock(&self.lock)
 
@@ -688,8 +725,10 @@ cdef class Wal:
     def mark_sealed(self, WalSegment segment not None):
         """The segment's index is on disk and attached: the ring may reuse its place."""
         segment.sealed = True
+        segment.close_direct()
         with nogil:
             pthread_mutex_lock(&self.lock)
+            invariant(self.sealed_end < segment.end_lsn and segment.end_lsn <= self.durable_end)
             self.sealed_end = segment.end_lsn
             self.wake()
             pthread_mutex_unlock(&self.lock)

@@ -119,10 +119,14 @@ def write_fully(fd: int, data: bytes | memoryview, position: int) -> None:
         position += written
 
 
-def create_segment(directory: Path, header: SegmentHeader, spare: Path | None) -> tuple[int, Path]:
+def create_segment(
+    directory: Path, header: SegmentHeader, spare: Path | None, *, hurry: bool = False
+) -> tuple[int, Path]:
     """A segment file ready for use: zero-filled or recycled, synced, named, and its name synced.
 
-    Writing the zeros makes the blocks real, so that a later sync carries no metadata. Returns (descriptor, path).
+    Writing the zeros makes the blocks real, so that a later sync carries no metadata. In a `hurry` a new file's blocks
+    are only reserved: its first syncs carry metadata, but bulk data is written once instead of twice. Returns
+    (descriptor, path).
     On an error the half-made file stays behind as a temporary file, or the spare as it was.
     """
     path = segment_path(directory, header.first_lsn)
@@ -131,7 +135,9 @@ def create_segment(directory: Path, header: SegmentHeader, spare: Path | None) -
     fd = os.open(building, flags, 0o640)
     try:
         size = HEADER_BYTES + header.segment_bytes
-        if spare is None:
+        if spare is None and hurry:
+            os.posix_fallocate(fd, 0, size)
+        elif spare is None:
             position = 0
             while position < size:
                 piece = min(len(_ZERO_PIECE), size - position)

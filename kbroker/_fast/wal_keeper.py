@@ -119,8 +119,9 @@ class SegmentKeeper:
                 return False
             spare = self.spares.pop() if self.spares else None
             previous = self.previous_end_lsn
+            hurry = self.ready.is_set() and first_lsn - self.wal.head_lsn < self.wal.segment_bytes
         try:
-            segment = self._create(first_lsn, first_lsn + self.wal.segment_bytes, previous, spare)
+            segment = self._create(first_lsn, first_lsn + self.wal.segment_bytes, previous, spare, hurry)
         except BaseException:
             if spare is not None:
                 with self.lock:
@@ -142,7 +143,9 @@ class SegmentKeeper:
         size = self.wal.segment_bytes
         return -(-(self.wal.head_lsn + 1) // size) * size + self.prepared_ahead * size
 
-    def _create(self, first_lsn: int, end_lsn: int, previous: int | None, spare: Path | None) -> WalSegment:
+    def _create(
+        self, first_lsn: int, end_lsn: int, previous: int | None, spare: Path | None, hurry: bool
+    ) -> WalSegment:
         self.wal.faults.prepare()
         header = wal_files.SegmentHeader(
             cluster_id=self.wal.cluster_id,
@@ -152,7 +155,7 @@ class SegmentKeeper:
             previous_end_lsn=-1 if previous is None else previous,
             segment_bytes=self.wal.segment_bytes,
         )
-        fd, path = wal_files.create_segment(self.directory, header, spare)
+        fd, path = wal_files.create_segment(self.directory, header, spare, hurry=hurry)
         return WalSegment(fd, first_lsn, end_lsn, str(path))
 
     def _make_room(self) -> bool:
@@ -174,7 +177,7 @@ class SegmentKeeper:
             if len(self.wal.segments) + len(self.spares) >= self.files_max:
                 self._drop_oldest()  # the budget may be passed by one file rather than fail
             spare = self.spares.pop() if self.spares else None
-            self.wal.install_replacement(self._create(durable_lsn, end_lsn, durable_lsn, spare))
+            self.wal.install_replacement(self._create(durable_lsn, end_lsn, durable_lsn, spare, True))
             self.update_limit()
 
     # -- sealing ---------------------------------------------------------------------------------------------------

@@ -140,7 +140,8 @@ class Bucket:
                     position += len(batch)
                     index += 1
             except ValueError as error:
-                raise CorruptionError(f"{meta.key}: batch {index} at byte {start + position}: {error}") from None
+                reason = str(error).partition(" (at byte")[0]  # that byte counts from where the read began
+                raise CorruptionError(f"{meta.key}: batch {index} at byte {start + position}: {reason}") from None
             if position != before + length:
                 raise CorruptionError(f"{meta.key}: the index does not match the batches at byte {start + before}")
 

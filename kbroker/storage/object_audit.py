@@ -52,7 +52,7 @@ def audit_image(data: bytes | memoryview, name: str, ref: ObjectRef | None = Non
             position += len(batch)
             index += 1
     except ValueError as error:
-        faults.append(f"{name}: batch {index} at byte {position}: {error}")
+        faults.append(f"{name}: batch {index}: {error}")
     if not faults and index != len(footer):
         faults.append(f"{name}: the index has {len(footer)} entries for {index} batches")
     if not faults and ref is not None:

@@ -22,7 +22,7 @@ from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed, StoreError
 from kbroker.storage.partition_state import ObjectRef
 from kbroker.storage.range_cache import ObjectId, Piece, RangeCache
-from kbroker.storage.read_ahead import WINDOW_BYTES_MIN, ReadAhead, Stream
+from kbroker.storage.read_ahead import WINDOW_BYTES_MIN, Place, ReadAhead, Stream
 
 logger = logging.getLogger(__name__)
 
@@ -150,23 +150,24 @@ class ObjectReader:
         if not pieces:
             return None
         place = (topic_id, partition, offset)
-        return self._answer(span, pieces, end, place, self.read_ahead.find(place))
+        stream = self.read_ahead.find(place)
+        return self._answer(span, pieces, end, place, stream or Stream(WINDOW_BYTES_MIN), stream is not None)
 
-    def _read_span(self, span: _Span, place: tuple[bytes, int, int], max_bytes: int) -> ObjectBatches:
+    def _read_span(self, span: _Span, place: Place, max_bytes: int) -> ObjectBatches:
         begin = span.position(span.first)
         end = span.position(span.within(span.first, span.stop, max_bytes))
         pieces = self.ranges.get(span.image, begin, end)
-        stream = self.read_ahead.find(place)
+        known = self.read_ahead.find(place)
+        stream = known or Stream(WINDOW_BYTES_MIN)
         if not pieces:
-            window = self.read_ahead.window(stream, max_bytes)
-            stream = stream or Stream(window)
+            window = self.read_ahead.window(known, max_bytes)
             pieces, loaded_end = self._load(span, span.first, window)
             stream.window_bytes = window
             stream.ahead_offset = span.end_offset(span.at(loaded_end))
-        return self._answer(span, pieces, end, place, stream)
+        return self._answer(span, pieces, end, place, stream, known is not None)
 
     def _answer(
-        self, span: _Span, pieces: list[Piece], end: int, place: tuple[bytes, int, int], stream: Stream | None
+        self, span: _Span, pieces: list[Piece], end: int, place: Place, stream: Stream, goes_on: bool
     ) -> ObjectBatches:
         """The batches that the pieces hold, up to byte `end`; and a look at what the stream will want next."""
         position = span.position(span.first)
@@ -177,10 +178,8 @@ class ObjectReader:
                 position += len(parts[-1])
         stop = span.at(position)
         next_offset = span.end_offset(stop)
-        going_on = stream is not None
-        stream = stream or Stream(WINDOW_BYTES_MIN)
         self.read_ahead.goes_on((place[0], place[1], next_offset), stream)
-        if going_on and self._background is not None:
+        if goes_on and self._background is not None:
             self._maybe_read_ahead(span, stop, place, stream)
         return ObjectBatches(parts, int(span.footer.entries["base_offset"][span.first]), next_offset)
 
@@ -201,7 +200,7 @@ class ObjectReader:
 
     # -- read-ahead --------------------------------------------------------------------------------------------
 
-    def _maybe_read_ahead(self, span: _Span, next_index: int, place: tuple[bytes, int, int], stream: Stream) -> None:
+    def _maybe_read_ahead(self, span: _Span, next_index: int, place: Place, stream: Stream) -> None:
         """Reads the next window in the background when less than half of the last one is left."""
         footer = span.footer
         if stream.loading or stream.ahead_offset < 0 or stream.ahead_offset > footer.end_offset or self.crowded:

@@ -19,8 +19,8 @@ from tests.crash.ledger import Ledger, origin_of, value_of
 from tests.crash.raw_client import RawClient, batches_of, produce_request
 
 WINDOW = 5  # requests in flight of one producer
-RECORDS_MAX = 25
-PACE_SECONDS = 0.02
+RECORDS_MAX = 8
+PACE_SECONDS = 0.03
 GROUP = "checker"
 RETRIABLE = {
     ErrorCode.NOT_ENOUGH_REPLICAS,

@@ -18,6 +18,7 @@ from workload import (
     Message,
     Read,
     Sent,
+    Shape,
     assert_delivered,
     assert_text_delivered,
     generated,
@@ -28,7 +29,7 @@ from workload import (
 )
 
 MIB = 1 << 20
-PARTITIONS = 3
+TEXT_PARTITIONS = 3
 MESSAGES = 90  # per codec and mode
 LARGE_SIZES = (1, 1_000, 60_000, 200_000, 1_000_000)
 LARGEST = 5 * MIB
@@ -54,7 +55,8 @@ class Driver(Protocol):
     """One client library or tool."""
 
     name: str
-    binary: bool  # takes any bytes, null keys and per-message headers
+    shape: Shape
+    partitions: int  # 1 for tools that cannot be told a partition
 
     def send(
         self, bootstrap: str, topic: str, messages: Sequence[tuple[int | None, Message]], *, codec: str, mode: Mode
@@ -71,19 +73,19 @@ class Driver(Protocol):
         """Reads that many messages as a group of one with subscribe(), and leaves with the offsets committed."""
 
 
-def new_topic(broker: BrokerProcess, driver: Driver, what: str, partitions: int = PARTITIONS, **configs: str) -> str:
+def new_topic(broker: BrokerProcess, driver: Driver, what: str, partitions: int | None = None, **configs: str) -> str:
     """Creates a topic of its own and returns its name."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic = f"{driver.name}-{what}-{next(_serial)}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     named = {name.replace("_", "."): value for name, value in configs.items()}
-    created = admin.create_topics([NewTopic(topic, partitions, 1, config=named)], operation_timeout=20)
+    created = admin.create_topics([NewTopic(topic, partitions or driver.partitions, 1, config=named)], operation_timeout=20)
     created[topic].result(30)
     return topic
 
 
-def end_offsets(broker: BrokerProcess, topic: str, partitions: int = PARTITIONS) -> list[int]:
+def end_offsets(broker: BrokerProcess, topic: str, partitions: int) -> list[int]:
     """The high watermarks as the broker tells them."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -119,8 +121,8 @@ def every_mode(broker: BrokerProcess, driver: Driver, codec: str, modes: Sequenc
     topic = new_topic(broker, driver, codec)
     total: Sent = {}
     for number, mode in enumerate(modes):
-        messages = generated(MESSAGES, seed=number * 10 + CODECS.index(codec), binary=driver.binary)
-        sent = spread(messages, PARTITIONS)
+        messages = generated(MESSAGES, number * 10 + CODECS.index(codec), driver.shape)
+        sent = spread(messages, driver.partitions)
         send(broker, driver, topic, sent, codec, mode)
         add(total, sent)
         if number == len(modes) // 2 - 1:
@@ -131,7 +133,7 @@ def every_mode(broker: BrokerProcess, driver: Driver, codec: str, modes: Sequenc
 def large_messages(broker: BrokerProcess, driver: Driver, codec: str) -> None:
     """Messages up to the default limit, and 5 MiB where the topic allows it; read from memory and after a kill -9."""
     topic = new_topic(broker, driver, "large", 1, max_message_bytes=str(LARGEST + MIB))
-    sent = spread(sized((*LARGE_SIZES, LARGEST, *reversed(LARGE_SIZES)), seed=5), 1)
+    sent = spread(sized((*LARGE_SIZES, LARGEST, *reversed(LARGE_SIZES)), 5, driver.shape), 1)
     send(broker, driver, topic, sent, codec, IDEMPOTENT)
     assert_all_read(broker, driver, topic, sent, subscribe=False)
     broker.kill()
@@ -145,7 +147,7 @@ def restarts(broker: BrokerProcess, driver: Driver, codecs: Sequence[str] = CODE
     total: Sent = {}
 
     def more(seed: int) -> None:
-        sent = spread(generated(MESSAGES, seed, binary=driver.binary), PARTITIONS)
+        sent = spread(generated(MESSAGES, seed, driver.shape), driver.partitions)
         send(broker, driver, topic, sent, codecs[seed % len(codecs)], IDEMPOTENT)
         add(total, sent)
 
@@ -179,7 +181,7 @@ def lose_disk(broker: BrokerProcess) -> None:
 
 def real_text(broker: BrokerProcess, driver: Driver, codec: str, count: int) -> None:
     """Text lines, keyed, partitioned by the client; a part is flushed; read by a group."""
-    topic = new_topic(broker, driver, "text")
+    topic = new_topic(broker, driver, "text", TEXT_PARTITIONS)
     lines = text()[:count]
     half = len(lines) // 2
     for part in (lines[:half], lines[half:]):

@@ -10,8 +10,8 @@ import pytest
 import scenarios
 from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from scenarios import IDEMPOTENT, PARTITIONS, Mode, assert_all_read, new_topic
-from workload import CODECS, Delivered, Message, Read, Sent, generated, sized, spread
+from scenarios import IDEMPOTENT, Mode, assert_all_read, new_topic
+from workload import CODECS, Delivered, Message, Read, Sent, Shape, generated, sized, spread
 
 DEADLINE_SECONDS = 60.0
 QUIET = {"log_level": 0}
@@ -21,7 +21,8 @@ class Confluent:
     """librdkafka by way of confluent-kafka."""
 
     name = "confluent"
-    binary = True
+    shape = Shape.ANY
+    partitions = 3
 
     def send(
         self, bootstrap: str, topic: str, messages: Sequence[tuple[int | None, Message]], *, codec: str, mode: Mode
@@ -139,6 +140,20 @@ def test_restarts_keep_everything(broker: BrokerProcess) -> None:
     scenarios.restarts(broker, CLIENT)
 
 
+def test_restarts_without_a_write(broker: BrokerProcess) -> None:
+    """Starts that write nothing leave nothing behind that a later start takes for damage."""
+    topic = new_topic(broker, CLIENT, "idle", 1)
+    total: Sent = {}
+    for turn in range(2):
+        sent = spread(generated(10, seed=turn), 1)
+        scenarios.send(broker, CLIENT, topic, sent, "none", IDEMPOTENT)
+        scenarios.add(total, sent)
+        for _ in range(3):
+            broker.kill()
+            broker.start()
+    assert_all_read(broker, CLIENT, topic, total)
+
+
 def test_real_text(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "lz4", 12_000)
 
@@ -156,7 +171,7 @@ def test_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None
 def test_idempotent_producer_lives_through_kill_9(broker: BrokerProcess) -> None:
     """One producer, in the middle of sending when the broker is killed: nothing lost, doubled or out of order."""
     topic = new_topic(broker, CLIENT, "through-kill")
-    sent: Sent = spread(generated(3000, seed=9), PARTITIONS)
+    sent: Sent = spread(generated(3000, seed=9), CLIENT.partitions)
     producer = Producer(
         {
             **QUIET,

@@ -6,6 +6,7 @@ import inspect
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ LICENSES = Path("/usr/share/common-licenses")  # on Debian; one more source of t
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 
 Headers = tuple[tuple[str, bytes | None], ...]
+ODD_HEADERS: Headers = (("trace", b"1"), ("trace", b"twice"), ("empty", b""), ("null", None), ("ключ", b"\x00\xff"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +44,49 @@ Sent = dict[int, list[Message]]
 Read = dict[int, list[Delivered]]
 
 
-def generated(count: int, seed: int, *, binary: bool = True, headers: bool = True) -> list[Message]:
-    """Messages of all shapes: null, empty, short and long keys and values, with and without headers.
+class Shape(Enum):
+    """What a client can be asked to send."""
 
-    `binary` false keeps to printable text without nulls in keys, for tools that read lines.
-    """
+    ANY = "any"  # any bytes and headers, with timestamps
+    TEXT = "text"  # lines with keys and headers, null marked
+    PLAIN = "plain"  # lines with keys
+
+
+def generated(count: int, seed: int, shape: Shape = Shape.ANY) -> list[Message]:
+    """Messages with null, empty, short and long keys and values, with and without headers, as far as `shape` goes."""
     chosen = random.Random(seed)
-    return [_message(chosen, seed, number, binary, headers) for number in range(count)]
+    make = _any_message if shape is Shape.ANY else _text_message
+    return [make(chosen, number, f"{seed}-{number}".encode(), shape) for number in range(count)]
 
 
-def _message(chosen: random.Random, seed: int, number: int, binary: bool, headers: bool) -> Message:
-    name = f"{seed}-{number}".encode()
-    key: bytes | None = b"key-%d" % chosen.randrange(20)
-    value: bytes | None = name + b" " + b"compressible " * chosen.randrange(1, 80)
-    if binary:
-        key = chosen.choice((key, None, b"", bytes(range(256))))
-        value = chosen.choice((value, value, None, b"", name + chosen.randbytes(chosen.randrange(2000))))
+def _any_message(chosen: random.Random, number: int, name: bytes, shape: Shape) -> Message:
     return Message(
-        key,
-        value,
-        _headers(chosen, name) if headers else (),
+        chosen.choice((b"key-%d" % chosen.randrange(20), None, b"", bytes(range(256)))),
+        chosen.choice((_line(chosen, name), _line(chosen, name), None, b"", name + chosen.randbytes(1500))),
+        ODD_HEADERS[: chosen.randrange(len(ODD_HEADERS) + 1)],
         FIRST_TIMESTAMP_MS + number * 1000 + chosen.randrange(1000),
     )
 
 
-def _headers(chosen: random.Random, name: bytes) -> Headers:
-    repeated: Headers = (("trace", name), ("trace", b"twice"), ("empty", b""), ("null", None), ("ключ", b"\x00\xff"))
-    return repeated[: chosen.randrange(len(repeated) + 1)]
+def _text_message(chosen: random.Random, number: int, name: bytes, shape: Shape) -> Message:
+    headers: Headers = (("name", name), ("kind", b"odd"))
+    return Message(
+        chosen.choice((b"key-%d" % chosen.randrange(20), None)),
+        chosen.choice((_line(chosen, name), _line(chosen, name), None)),
+        headers[: chosen.randrange(3)] if shape is Shape.TEXT else (),
+    )
 
 
-def sized(sizes: Sequence[int], seed: int) -> list[Message]:
-    """One message per size (bytes of the value), incompressible."""
+def _line(chosen: random.Random, name: bytes) -> bytes:
+    return name + b" compressible" * chosen.randrange(80)
+
+
+def sized(sizes: Sequence[int], seed: int, shape: Shape = Shape.ANY) -> list[Message]:
+    """One message per size (bytes of the value), hard to compress."""
     chosen = random.Random(seed)
-    return [Message(b"size-%d" % size, chosen.randbytes(size)) for size in sizes]
+    if shape is Shape.ANY:
+        return [Message(b"size-%d" % size, chosen.randbytes(size)) for size in sizes]
+    return [Message(b"size-%d" % size, chosen.randbytes((size + 1) // 2).hex()[:size].encode()) for size in sizes]
 
 
 def spread(messages: Sequence[Message], partitions: int) -> Sent:

@@ -25,7 +25,7 @@ def topic_id(name: str) -> bytes:
 def batch(base: int, records: int = 3, size: int = 20, **options) -> bytes:
     """`records` records of `size` bytes whose content and timestamps tell their offsets."""
     made = [
-        (str(base + i).encode(), str(base + i).encode().ljust(size, b"."), NOW + base + i, []) for i in range(records)
+        (b"%06d" % (base + i), str(base + i).encode().ljust(size, b"."), NOW + base + i, []) for i in range(records)
     ]
     return build_batch(made, base_offset=base, **options)
 

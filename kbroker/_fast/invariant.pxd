@@ -1,0 +1,6 @@
+# Internal invariants of the C structures: checked in a debug build, gone in any other.
+
+cdef extern from "invariant.h" nogil:
+    const bint KB_DEBUG_BUILD
+    # Aborts the process when `holds` is false, in a debug build. The condition must have no side effect.
+    void invariant "KB_INVARIANT"(bint holds) noexcept
