@@ -16,6 +16,7 @@ $(VENV)/.installed: pyproject.toml setup.py | $(BIN)/python
 # Builds the extensions in place; quick when nothing changed.
 build: $(VENV)/.installed
 	$(BIN)/python setup.py -q build_ext --inplace
+	$(BIN)/python -m compileall -q kbroker
 
 run: build
 	$(BIN)/kbroker serve $(ARGS)

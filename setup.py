@@ -1,7 +1,8 @@
 """Builds the extension modules of kbroker._fast.
 
 Environment:
-    KBROKER_DEBUG=1        bounds checks, integer overflow checks and internal invariants on, no optimisation
+    KBROKER_DEBUG=1        bounds checks and internal invariants (invariant.h) on, little optimisation
+    KBROKER_SANITIZE=a,b   the compiler's sanitizers, as address,undefined; with KBROKER_DEBUG=1
     KBROKER_ANNOTATE=1     write Cython's annotated HTML beside each source
     KBROKER_EXTENSIONS=a,b build only these modules of kbroker/_fast
 """
@@ -14,6 +15,7 @@ from setuptools import Extension, setup
 
 DEBUG = os.environ.get("KBROKER_DEBUG") == "1"
 ANNOTATE = os.environ.get("KBROKER_ANNOTATE") == "1"
+SANITIZE = os.environ.get("KBROKER_SANITIZE", "")
 ONLY = {name for name in os.environ.get("KBROKER_EXTENSIONS", "").split(",") if name}
 
 DIRECTIVES = {
@@ -29,6 +31,11 @@ DIRECTIVES = {
 COMPILE_ARGS = ["-O1", "-g", "-UNDEBUG", "-DKBROKER_DEBUG=1"] if DEBUG else ["-O3", "-g1", "-DNDEBUG"]
 # No -march=native: a wheel must run on any x86-64 or arm64 machine; crc32c picks its instructions at run time.
 COMPILE_ARGS += ["-fno-strict-aliasing", "-Wno-unused-function", "-Wno-unreachable-code"]
+LINK_ARGS = ["-pthread"]
+if SANITIZE:
+    # Python is built with -fwrapv, which hides signed overflow from the sanitizer.
+    COMPILE_ARGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-wrapv"]
+    LINK_ARGS += [f"-fsanitize={SANITIZE}"]
 
 
 def extensions() -> list[Extension]:
@@ -39,7 +46,7 @@ def extensions() -> list[Extension]:
             [str(source)],
             include_dirs=["kbroker/_fast"],
             extra_compile_args=COMPILE_ARGS,
-            extra_link_args=["-pthread"],
+            extra_link_args=LINK_ARGS,
         )
         for source in sources
         if not ONLY or source.stem in ONLY
@@ -53,6 +60,7 @@ setup(
         annotate=ANNOTATE,
         nthreads=0,
         force=DEBUG,
+        emit_linenums=DEBUG,
         build_dir="build/cython-debug" if DEBUG else "build/cython",
     )
 )

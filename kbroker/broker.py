@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker._fast.arena import Arena
 from kbroker._fast.wal import Wal
@@ -23,7 +23,7 @@ from kbroker.config import BrokerConfig
 from kbroker.control import ControlServer
 from kbroker.coordinator.group_config import GroupConfig
 from kbroker.coordinator.groups import GroupCoordinator
-from kbroker.data_dir import DataDir, check_usable
+from kbroker.data_dir import DataDir, Identity, check_usable, is_used
 from kbroker.errors import CorruptionError, StartError
 from kbroker.handlers.base import Context
 from kbroker.handlers.registry import load_handlers
@@ -31,23 +31,28 @@ from kbroker.limits import GROUP_SIZE_MAX, MIB
 from kbroker.log.cold_read import ColdReader
 from kbroker.log.internal_log import InternalLog
 from kbroker.log.log_table import LogTable, TopicLog
-from kbroker.log.recovery import drop_deleted_topics, recover_log
+from kbroker.log.recovery import LogRecoveryReport, drop_deleted_topics, recover_log
 from kbroker.log.retention import Retention
 from kbroker.metadata.image import CONSUMER_OFFSETS
 from kbroker.metadata.producer_ids import ProducerIds
-from kbroker.opening import Cluster, OpenedStore, open_cluster, open_object_store, probe_store
+from kbroker.opening import Cluster, OpenedStore, give_back, open_cluster, open_object_store, probe_store
 from kbroker.storage.flush_plan import PlanLimits
 from kbroker.storage.flusher import Flusher, FlushSettings
 from kbroker.storage.object_reader import ObjectReader
 from kbroker.storage.object_store import StoreError
 from kbroker.storage.ownership import Superseded
+from kbroker.storage.patience import Patience
 from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
 from kbroker.wire.listener import WireOptions, WireServer, bind
+
+if TYPE_CHECKING:
+    from kbroker.http_endpoint import HttpEndpoint
 
 logger = logging.getLogger("kbroker")
 
 DRAIN_SECONDS = 10.0
 FINAL_FLUSH_SECONDS = 600.0
+RELEASE_SECONDS = 30.0
 SWITCH_INTERVAL_SECONDS = 0.0005  # a thread that holds the GIL is asked for it this often: bounds an I/O thread's wait
 WORKERS = 8
 
@@ -61,6 +66,7 @@ class Broker:
         self.stopping = threading.Event()
         self.fatal: str | None = None  # why the process must end with an error
         self.ready = False
+        self.http: HttpEndpoint | None = None  # bound early, served when ready
         self.data_dir: DataDir
         self.store: OpenedStore
         self.cluster: Cluster
@@ -79,18 +85,27 @@ class Broker:
 
     def start(self) -> None:
         """Builds and starts everything. Raises StartError; what was opened until then is closed by process end."""
+        # What can be refused is refused before anything is made; a broker that runs here is named first.
         check_usable(self.config.data_dir)
-        if self.config.store_in_data_dir:
+        locked = is_used(self.config.data_dir)
+        if locked:
+            self.data_dir = DataDir(self.config.data_dir)
+        listening = self._bind()
+        self._bind_status()
+        if not locked and self.config.store_in_data_dir:
             self.data_dir = DataDir(self.config.data_dir)
         self.store = open_object_store(self.config, self.clock, self.stopping)
         probe_store(self.config, self.store)
-        if not self.config.store_in_data_dir:
+        if not locked and not self.config.store_in_data_dir:
             self.data_dir = DataDir(self.config.data_dir)
-        listening = self._bind()
         self.cluster = open_cluster(
             self.config, self.data_dir, self.store, self.clock, self.stopping, self.address, self._superseded
         )
-        self._open_log()
+        try:
+            self._open_log()
+        except StartError:
+            give_back(self.cluster.claim, self.clock)
+            raise
         self._build_storage()
         self._build_coordinator()
         self._build_wire(listening)
@@ -104,6 +119,20 @@ class Broker:
             raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from None
         self.address = (host, listening.getsockname()[1])
         return listening
+
+    def _bind_status(self) -> None:
+        if self.config.http_listen is None:
+            return
+        from kbroker.http_endpoint import HttpEndpoint
+        from kbroker.metrics import Metrics
+
+        host, port = self.config.http_listen
+        try:
+            self.http = HttpEndpoint(
+                (host, port), lambda: self.fatal is None, lambda: self.ready, Metrics(self).render
+            )
+        except OSError as error:
+            raise StartError(f"cannot serve status on {host}:{port}: {error.strerror}") from None
 
     def _open_log(self) -> None:
         config = self.config
@@ -121,7 +150,7 @@ class Broker:
             )
             self.logs = LogTable(self.wal, self.cluster.manifest.image, epoch)
             self.cluster.topics.add_listener(self.logs)
-            report = recover_log(self.logs, self.wal, self.data_dir.identity.data_dir_id)
+            report = self._recover_log()
         except (CorruptionError, OSError) as error:
             raise StartError(f"the write-ahead log cannot be used: {error}") from None
         # A topic's creation is in the metadata log before its first byte is stored: one that the manifest knows and
@@ -134,6 +163,24 @@ class Broker:
             "" if wal.torn_at_lsn is None else f", an unacknowledged tail cut off at {wal.torn_at_lsn}",
         )  # fmt: skip
         self.wal.start(wait_seconds=0)  # appends wait until the first segment is ready; clients are served meanwhile
+
+    def _recover_log(self) -> LogRecoveryReport:
+        """Replays the log, unless another broker has written to the cluster since: then what it holds has no place."""
+        identity, intruder = self.data_dir.identity, self.cluster.intruder
+        stale: StartError | None = None
+        if intruder is not None:
+            stale = StartError(
+                f"{self.data_dir.wal} holds data that was not flushed when another broker took over (epoch "
+                f"{intruder.epoch}, host {intruder.host}): it is not in the cluster; move it away to start without it"
+            )
+        try:
+            report = recover_log(self.logs, self.wal, identity.data_dir_id)
+        except StartError as error:
+            raise stale or error from error
+        if stale is not None and report.wal.batches:
+            raise stale
+        self.data_dir.save(Identity(identity.data_dir_id, identity.cluster_id, self.cluster.claim.epoch))
+        return report
 
     def _build_storage(self) -> None:
         config, cluster = self.config, self.cluster
@@ -286,7 +333,8 @@ class Broker:
 
     def _release(self) -> bool:
         try:
-            self.cluster.claim.release(self.clock.now_ms())
+            # Not the patience of the start: that ends when the stop begins.
+            self.cluster.claim.release(self.clock.now_ms(), Patience(RELEASE_SECONDS, clock=self.clock))
         except (StoreError, Superseded) as error:
             logger.error("the cluster could not be released: %s", error)
             return False
@@ -318,17 +366,10 @@ def run(config: BrokerConfig) -> int:
     broker.start()
     signal.signal(signal.SIGUSR1, lambda *_: broker.flusher.flush(wait=False))
     control = ControlServer(config.data_dir, {"flush": broker.flush})
-    http = None
-    if config.http_listen:
-        from kbroker.http_endpoint import HttpEndpoint
-        from kbroker.metrics import Metrics
-
-        http = HttpEndpoint(
-            config.http_listen, lambda: broker.fatal is None, lambda: broker.ready, Metrics(broker).render
-        )
-        http.start()
-    gc.collect()
-    gc.freeze()
+    if broker.http is not None:
+        broker.http.start()
+    gc.freeze()  # what is loaded now lives as long as the process
+    gc.enable()
     host, port = broker.address
     print(
         f"kbroker ready: cluster {broker.cluster.keys.cluster_id}, epoch {broker.cluster.claim.epoch}, "
@@ -338,6 +379,6 @@ def run(config: BrokerConfig) -> int:
     broker.wait()
     control.close()
     code = broker.stop()
-    if http:
-        http.stop()
+    if broker.http is not None:
+        broker.http.stop()
     return code

@@ -27,7 +27,7 @@ class ConfigError(ValueError):
 
 def parse_size(text: str | int) -> int:
     """Bytes from ``1048576``, ``512MiB``, ``4GiB``. Raises ConfigError."""
-    if isinstance(text, int) and not isinstance(text, bool):
+    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
     match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(text))
     if not match or match[2].lower() not in SIZE_UNITS:
@@ -38,7 +38,7 @@ def parse_size(text: str | int) -> int:
 def parse_seconds(text: str | float) -> float:
     """Seconds, decimals allowed. Raises ConfigError."""
     try:
-        seconds = float(text)
+        seconds = float("" if isinstance(text, bool) else text)
     except (TypeError, ValueError):
         raise ConfigError(f"{text!r} is not a number of seconds") from None
     if not 0 < seconds < 1e9:
@@ -48,10 +48,13 @@ def parse_seconds(text: str | float) -> float:
 
 def parse_int(text: str | int) -> int:
     """A whole number. Raises ConfigError."""
-    try:
-        return int(text)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{text!r} is not a whole number") from None
+    if not isinstance(text, int) or isinstance(text, bool):
+        if not re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", str(text), re.ASCII):
+            raise ConfigError(f"{text!r} is not a whole number")
+        text = int(text)
+    if not -(2**63) <= text < 2**63:
+        raise ConfigError(f"{text!r} is not a usable number")
+    return text
 
 
 def parse_bool(text: str | bool) -> bool:
@@ -160,6 +163,28 @@ KAFKA_DEFAULTS: dict[str, Any] = {
 }
 
 
+# The least value of those that are not simply >= 0, and what the others may be.
+KAFKA_MINIMA: dict[str, int] = {
+    "num.partitions": 1,
+    "default.replication.factor": -1,
+    "fetch.max.bytes": 1024,
+    "log.retention.ms": -1,
+    "log.retention.bytes": -1,
+    "log.retention.check.interval.ms": 1,
+    "offsets.topic.num.partitions": 1,
+    "offsets.retention.minutes": 1,
+    "offsets.retention.check.interval.ms": 1,
+    "group.max.size": 1,
+    "producer.id.expiration.ms": 1,
+    "max.connections": 1,
+    "socket.request.max.bytes": 1024,
+}
+KAFKA_CHOICES: dict[str, tuple[str, ...]] = {
+    "log.cleanup.policy": ("delete", "compact", "compact,delete", "delete,compact"),
+    "log.message.timestamp.type": ("CreateTime", "LogAppendTime"),
+}
+
+
 @dataclass(frozen=True)
 class BrokerConfig:
     """All settings of one broker, checked against each other."""
@@ -221,9 +246,23 @@ def parse_kafka_setting(name: str, value: Any) -> Any:
     try:
         if isinstance(default, bool):
             return parse_bool(value)
-        return parse_int(value) if isinstance(default, int) else str(value)
+        if isinstance(default, int):
+            return _at_least(KAFKA_MINIMA.get(name, 0), parse_int(value))
+        return _one_of(KAFKA_CHOICES[name], str(value).replace(" ", ""))
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None
+
+
+def _at_least(minimum: int, value: int) -> int:
+    if value < minimum:
+        raise ConfigError(f"{value} is less than {minimum}")
+    return value
+
+
+def _one_of(choices: tuple[str, ...], value: str) -> str:
+    if value not in choices:
+        raise ConfigError(f"{value!r} is none of {', '.join(choices)}")
+    return value
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, str]:
@@ -245,8 +284,21 @@ def _read_file(path: str | None) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or bytes that are not UTF-8
         raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+def _flat(table: Any, where: str) -> dict[str, Any]:
+    """A TOML table by dotted names: ``log.retention.ms = 1`` and ``"log.retention.ms" = 1`` mean the same."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: expected a table of settings")
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{rest}": inner for rest, inner in _flat(value, where).items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def load_config(
@@ -257,15 +309,17 @@ def load_config(
     """Builds the settings from command-line arguments (None: not given), environment and file. Raises ConfigError."""
     arguments = arguments or {}
     environ = os.environ if environ is None else environ
-    from_file = _read_file(arguments.get("config") or environ.get("KBROKER_CONFIG"))
-    kafka_table = from_file.pop("kafka", {})
+    from_file = _read_file(arguments.get("config") or environ.get("KBROKER_CONFIG") or None)
+    kafka_table = _flat(from_file.pop("kafka", {}), "kafka")
     file_values = {name.replace("-", "_"): value for name, value in from_file.items()}
     unknown = set(file_values) - {option.name for option in OPTIONS}
     if unknown:
         raise ConfigError(f"unknown setting in the file: {', '.join(sorted(unknown))}")
     values: dict[str, Any] = {}
     for option in OPTIONS:
-        for source in (arguments.get(option.name), environ.get(option.variable), file_values.get(option.name)):
+        # An empty variable is one that is not set: templates of containers leave such behind.
+        from_environment = environ.get(option.variable) or None
+        for source in (arguments.get(option.name), from_environment, file_values.get(option.name)):
             if source is not None:
                 try:
                     values[option.name] = option.parse(source)
@@ -274,8 +328,9 @@ def load_config(
                 break
         else:
             values[option.name] = option.default
-    from_environment = [item for item in environ.get("KBROKER_SET", "").split(",") if item]
-    given = {**kafka_table, **parse_assignments(from_environment), **parse_assignments(kafka_arguments or [])}
+    # A comma separates settings only where another NAME= follows: cleanup policies have one too.
+    assigned = [item for item in re.split(r",(?=[^,=]*=)", environ.get("KBROKER_SET", "")) if item]
+    given = {**kafka_table, **parse_assignments(assigned), **parse_assignments(kafka_arguments or [])}
     kafka = KAFKA_DEFAULTS | {name: parse_kafka_setting(name, value) for name, value in given.items()}
     return _check(values, kafka)
 
@@ -305,6 +360,6 @@ def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
         raise ConfigError("--io-threads: 1 to 64")
     if not 0 <= values["node_id"] < 2**31:
         raise ConfigError("--node-id: a number from 0")
-    if values["cluster_id"] is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", values["cluster_id"]):
-        raise ConfigError("--cluster-id: letters, digits, - and _ only, at most 64")
+    if values["cluster_id"] is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", values["cluster_id"]):
+        raise ConfigError("--cluster-id: 1 to 32 letters, digits, - and _")
     return BrokerConfig(**values, kafka=kafka)

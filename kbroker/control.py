@@ -5,6 +5,7 @@ Only who may enter the data directory may use it. Commands: ``flush`` (answers w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -59,7 +60,10 @@ class ControlServer:
             try:
                 connection.settimeout(10)
                 request = json.loads(_read_line(connection))
-                answer = self._commands[request["command"]](request)
+                command = self._commands.get(request["command"])
+                if command is None:
+                    raise ValueError(f"unknown command {request['command']!r}")
+                answer = command(request)
             except Exception as error:
                 answer = {"error": str(error) or type(error).__name__}
             try:
@@ -68,7 +72,9 @@ class ControlServer:
                 logger.debug("control client went away")
 
     def close(self) -> None:
-        """Stops accepting and removes the socket."""
+        """Stops accepting and removes the socket; commands that run go on."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # close alone would leave the thread in accept for ever
         self._socket.close()
         self._path.unlink(missing_ok=True)
 
@@ -78,7 +84,7 @@ def _read_line(connection: socket.socket) -> bytes:
     while not data.endswith(b"\n"):
         piece = connection.recv(4096)
         if not piece or len(data) > LINE_BYTES_MAX:
-            raise ValueError("no complete request line")
+            raise ValueError("no complete line")
         data += piece
     return data
 
@@ -89,7 +95,10 @@ def send_command(data_dir: Path, command: str, timeout: float, **arguments: Any)
         connection.settimeout(timeout)
         connection.connect(address)
         connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
-        answer = json.loads(_read_line(connection))
+        try:
+            answer = json.loads(_read_line(connection))
+        except ValueError:
+            raise RuntimeError("the broker went away before it answered") from None
     if "error" in answer:
         raise RuntimeError(answer["error"])
     return answer

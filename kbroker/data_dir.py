@@ -19,6 +19,7 @@ from pathlib import Path
 from kbroker.errors import StartError
 
 VERSION = 1
+LOCK_NAME = "kbroker.lock"
 
 
 @dataclass(slots=True)
@@ -38,18 +39,27 @@ class DataDir:
         self._lock_fd = -1
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = os.open(path / "kbroker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StartError(f"cannot use the data directory {path}: {error.strerror}") from None
         try:
+            self._lock()
+            self.identity = self._read_identity()
+        except BaseException:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+            raise
+
+    def _lock(self) -> None:
+        try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._lock_fd, 0)
+            os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
             holder = os.pread(self._lock_fd, 32, 0).decode(errors="replace").strip()
-            os.close(self._lock_fd)
-            raise StartError(f"a broker (pid {holder or 'unknown'}) already runs on {path}") from None
-        os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
-        self.identity = self._read_identity()
+            raise StartError(f"a broker (pid {holder or 'unknown'}) already runs on {self.path}") from None
+        except OSError as error:
+            raise StartError(f"cannot lock the data directory {self.path}: {error.strerror}") from None
 
     @property
     def wal(self) -> Path:
@@ -66,7 +76,14 @@ class DataDir:
             version = content["version"]
             if version != VERSION:
                 raise StartError(f"{path} has version {version}; this kbroker understands version {VERSION}")
-            return Identity(str(content["data_dir_id"]), content["cluster_id"], int(content["epoch"]))
+            identity = Identity(content["data_dir_id"], content["cluster_id"], content["epoch"])
+            if not (
+                isinstance(identity.data_dir_id, str)
+                and isinstance(identity.cluster_id, str | None)
+                and isinstance(identity.epoch, int)
+            ):
+                raise ValueError("not the types that are written")
+            return identity
         except FileNotFoundError:
             if self.wal.is_dir() and any(self.wal.iterdir()):
                 raise StartError(
@@ -108,6 +125,11 @@ class DataDir:
                 os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+
+def is_used(path: Path) -> bool:
+    """True if a broker has ever run on this directory."""
+    return (path / LOCK_NAME).exists()
 
 
 def check_usable(path: Path) -> None:

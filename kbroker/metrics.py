@@ -96,6 +96,7 @@ class Metrics:
         pools = GaugeMetricFamily("kbroker_memory_bytes", "Memory in use by pool", labels=["pool"])
         pools.add_metric(["arena"], self._broker.wal.arena.arena_bytes)
         pools.add_metric(["object_ranges"], reader.ranges.used_bytes)
+        pools.add_metric(["object_ranges_lent"], reader.ranges.lent_bytes)
         pools.add_metric(["object_footers"], reader.footers.used_bytes)
         pools.add_metric(["request_frames"], self._broker.wire.frame_memory_used)
         yield pools
@@ -103,7 +104,12 @@ class Metrics:
         for result in ("hits", "misses", "joined"):
             cache.add_metric([result], getattr(reader.ranges, result))
         yield cache
-        yield CounterMetricFamily("kbroker_cold_reads", "Reads below the log", value=self._broker.cold_reader.requests)
+        wasted = reader.ranges.wasted_bytes
+        yield CounterMetricFamily("kbroker_read_ahead_wasted_bytes", "Read ahead and never used", value=wasted)
+        cold = CounterMetricFamily("kbroker_cold_reads", "Reads below the log", labels=["result"])
+        for result in ("requests", "deferred", "failures"):
+            cold.add_metric([result], getattr(self._broker.cold_reader, result))
+        yield cold
 
     def _groups(self) -> Iterable[Metric]:
         counts = self._broker.groups.counts

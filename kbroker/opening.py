@@ -24,7 +24,7 @@ from kbroker.storage.numbered_log import NumberedLog
 from kbroker.storage.numbered_log_format import NONCE_BYTES
 from kbroker.storage.object_keys import ObjectKeys
 from kbroker.storage.object_store import ObjectStore, StoreDenied, StoreError
-from kbroker.storage.ownership import Claim, claim, discover_clusters
+from kbroker.storage.ownership import Claim, ClaimRecord, Superseded, claim, discover_clusters
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_probe import probe
 from kbroker.storage.store_url import open_store
@@ -54,6 +54,7 @@ class Cluster:
     manifest: Manifest
     topics: Topics
     metadata_store: SqliteStore
+    intruder: ClaimRecord | None  # of another data directory, since this one last ran
 
 
 def open_object_store(config: BrokerConfig, clock: Clock, stopping: threading.Event) -> OpenedStore:
@@ -113,6 +114,8 @@ def open_cluster(
     try:
         keys = ObjectKeys(choose_cluster(config, identity.cluster_id, store.retrying))
         patience = Patience(START_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
+        # First: a start that is killed behind its claim must know it for its own.
+        data_dir.save(identity)
         owned = claim(
             store.plain,
             keys.root,
@@ -122,9 +125,13 @@ def open_cluster(
             last_epoch=identity.epoch,
             patience=patience,
         )
-        if owned.warning:
-            logger.warning("%s", owned.warning)
-        data_dir.save(Identity(identity.data_dir_id, keys.cluster_id, owned.epoch))
+    except StoreError as error:
+        raise _store_failure(config, error) from None
+    if owned.warning:
+        logger.warning("%s", owned.warning)
+    try:
+        data_dir.save(Identity(identity.data_dir_id, keys.cluster_id, identity.epoch))
+        intruder = owned.intruder(identity.epoch)
         nonce = secrets.token_bytes(NONCE_BYTES)
         manifest_log = NumberedLog(store.plain, keys.manifest_dir, owned.epoch, nonce, patience=patience)
         manifest = Manifest(
@@ -147,13 +154,29 @@ def open_cluster(
         )
         topics = Topics(metadata_log, keys.cluster_id, broker_configs(config, address))
         topics.load()
-    except StoreDenied as error:
-        raise StartError(f"object store refuses access: {error}; check credentials and permissions") from None
-    except StoreError as error:
-        raise StartError(f"object store {config.object_store}: {error}") from None
-    except CorruptionError as error:
-        raise StartError(f"the bucket is damaged: {error}") from None
-    return Cluster(keys, owned, manifest, topics, metadata_store)
+    except (StartError, StoreError, CorruptionError) as error:
+        give_back(owned, clock)
+        if isinstance(error, StoreError):
+            raise _store_failure(config, error) from None
+        if isinstance(error, CorruptionError):
+            raise StartError(f"the bucket is damaged: {error}") from None
+        raise
+    return Cluster(keys, owned, manifest, topics, metadata_store, intruder)
+
+
+def give_back(owned: Claim, clock: Clock) -> None:
+    """After a start that failed: if the cluster was free before, so it is again, and any broker may start on it."""
+    if owned.previous is None or owned.previous.released:
+        try:
+            owned.release(clock.now_ms())
+        except (StoreError, Superseded) as error:
+            logger.warning("the claim of this failed start stays in the bucket: %s", error)
+
+
+def _store_failure(config: BrokerConfig, error: StoreError) -> StartError:
+    if isinstance(error, StoreDenied):
+        return StartError(f"object store refuses access: {error}; check credentials and permissions")
+    return StartError(f"object store {config.object_store}: {error}")
 
 
 def probe_store(config: BrokerConfig, store: OpenedStore) -> None:

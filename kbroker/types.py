@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import NamedTuple
 
 
@@ -14,10 +13,3 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
-
-
-class TopicIdPartition(NamedTuple):
-    """A partition as the log and the objects name it: the topic id is never reused (KIP-516)."""
-
-    topic_id: uuid.UUID
-    partition: int

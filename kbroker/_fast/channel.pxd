@@ -9,7 +9,13 @@ from kbroker._fast.wal cimport Wal
 cdef enum:
     SEND_DONE = 0       # all output is out
     SEND_AGAIN = 1      # the socket is full, or this turn's share is used up: go on when it is writable
+    SEND_DISK = 2       # what comes next is in a WAL file and not in memory: see disk_state
     SEND_FAILED = -1
+    AHEAD_BYTES = 16777216   # of a WAL file are asked for before a reader that is behind comes to them
+    DISK_IDLE = 0
+    DISK_WANTED = 1     # bytes from disk_position on must be read before the send can go on
+    DISK_READING = 2    # another thread brings them into the page cache
+    DISK_READ = 3       # they have arrived: the next read may block, should they be gone again
 
 cdef struct Frame:
     # One complete request. `data` lies in the reactor's scratch buffer (until the end of the wake-up) or, when owned,
@@ -46,6 +52,9 @@ cdef struct Channel:
     int32_t output_count
     int32_t output_capacity
     int64_t output_bytes
+    int disk_state
+    int disk_fd
+    int64_t disk_position
     int64_t read_ms         # last progress in each direction
     int64_t write_ms
     void* connection        # the Connection; NULL until the reactor has made one
@@ -69,6 +78,10 @@ cdef struct Scratch:
     int64_t bytes_in
     int64_t bytes_out
     int64_t file_bytes      # sent from WAL files rather than memory
+    int ahead_fd            # the WAL file being read behind the arena, and how far the disk was asked for it
+    int64_t ahead_from      # what to ask for next, when ahead_wanted
+    int64_t ahead_end
+    bint ahead_wanted
     Output** released       # sent answers whose reference is dropped at the next turn with the GIL
     int32_t released_count
     int32_t released_capacity

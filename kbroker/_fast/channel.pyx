@@ -1,6 +1,6 @@
 """Receiving frames and sending answers on non-blocking sockets, without the GIL."""
 
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, EOPNOTSUPP, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -12,6 +12,12 @@ from kbroker._fast.invariant cimport invariant
 from kbroker._fast.produce_codec cimport free_produce, parse_produce, prevalidate
 from kbroker._fast.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
 from kbroker._fast.wal cimport Wal
+from kbroker._fast.wal_format cimport SEGMENT_HEADER_BYTES
+
+cdef extern from "sys/uio.h" nogil:
+    ssize_t preadv2(int fd, const iovec* pieces, int count, int64_t position, int flags)
+    enum:
+        RWF_NOWAIT
 
 cdef extern from "sys/socket.h" nogil:
     struct iovec:
@@ -354,12 +360,38 @@ cdef int64_t _window_bytes(Output* output, int32_t part, int64_t lsn, int64_t le
     return end - lsn if end - lsn < limit else limit
 
 
-cdef int _add_wal(Gather* g, Output* output, int32_t part, int64_t lsn, int64_t n, Wal wal,
+cdef Py_ssize_t _read_cached(int fd, int64_t position, uint8_t* out, int64_t length) noexcept nogil:
+    """Reads what the page cache has, without waiting for the disk; -EAGAIN: nothing; else bytes or -errno."""
+    cdef iovec piece
+    cdef Py_ssize_t got
+    piece.iov_base = out
+    piece.iov_len = length
+    while True:
+        got = preadv2(fd, &piece, 1, position, RWF_NOWAIT)
+        if got >= 0 or errno != EINTR:
+            return got if got >= 0 else -errno
+
+
+cdef void _read_ahead(Scratch* scratch, int fd, int64_t position) noexcept nogil:
+    """Has the disk asked for what comes after position, once for each half of AHEAD_BYTES that readers go through."""
+    if fd != scratch.ahead_fd or position > scratch.ahead_end or position < scratch.ahead_end - 2 * AHEAD_BYTES:
+        scratch.ahead_from = position
+    elif position > scratch.ahead_end - AHEAD_BYTES / 2:
+        scratch.ahead_from = scratch.ahead_end
+    else:
+        return
+    scratch.ahead_fd = fd
+    scratch.ahead_end = scratch.ahead_from + AHEAD_BYTES
+    scratch.ahead_wanted = True
+
+
+cdef int _add_wal(Channel* ch, Gather* g, Output* output, int32_t part, int64_t lsn, int64_t n, Wal wal,
                   Scratch* scratch) noexcept nogil:
-    """1: added; 0: ends this call's pieces, send them first; -1: unreadable."""
+    """1: added; 0: ends this call's pieces, send them first; -1: unreadable; -2: not in memory."""
     cdef OutputPart* p = &output.parts[part]
     cdef const uint8_t* memory = wal.pin(lsn, n)
     cdef Py_ssize_t got
+    cdef int64_t length
     if memory != NULL:
         g.pinned_lsn[g.pinned] = lsn
         g.pinned_length[g.pinned] = n
@@ -370,8 +402,19 @@ cdef int _add_wal(Gather* g, Output* output, int32_t part, int64_t lsn, int64_t 
         if g.window_used:
             return 0
         g.window_length = 0
-        got = wal.read_file(p.fd, p.first_lsn, lsn, scratch.window,
-                            _window_bytes(output, part, lsn, n, scratch.window_size))
+        length = _window_bytes(output, part, lsn, n, scratch.window_size)
+        got = -EOPNOTSUPP
+        ch.disk_position = SEGMENT_HEADER_BYTES + lsn - p.first_lsn
+        _read_ahead(scratch, p.fd, ch.disk_position)
+        if ch.disk_state != DISK_READ:
+            got = _read_cached(p.fd, ch.disk_position, scratch.window, length)
+            if got == -EAGAIN:
+                ch.disk_state = DISK_WANTED
+                ch.disk_fd = p.fd
+                return -2
+        if got == -EOPNOTSUPP:
+            got = wal.read_file(p.fd, p.first_lsn, lsn, scratch.window, length)
+        ch.disk_state = DISK_IDLE
         if got <= 0:
             return -1
         g.window_fd = p.fd
@@ -410,7 +453,7 @@ cdef int _gather(Channel* ch, Gather* g, Wal wal, Scratch* scratch) noexcept nog
             elif p.kind == PART_OBJECT:
                 _add_piece(g, <const uint8_t*><uintptr_t>(p.start + offset), n)
             else:
-                added = _add_wal(g, output, part, p.start + offset, n, wal, scratch)
+                added = _add_wal(ch, g, output, part, p.start + offset, n, wal, scratch)
                 if added <= 0:
                     return added
             if n < p.length - offset:
@@ -454,6 +497,8 @@ cdef int channel_send(Channel* ch, Wal wal, Scratch* scratch) noexcept nogil:
     message.msg_iov = g.iov
     while ch.output_count > 0:
         failed = _gather(ch, &g, wal, scratch)
+        if failed == -2 and g.count == 0:
+            return SEND_DISK
         if failed < 0 and g.count == 0:
             ch.reason = b"cannot read the write-ahead log for a send"
             return SEND_FAILED

@@ -218,7 +218,6 @@ cdef class Partition:
         self.next_offset += <int64_t>info.last_offset_delta + 1
         self.last_end_lsn = end_lsn
         self.appended_bytes += info.size
-        self.wal.mark_time(lsn, now_ms)
         if info.producer_id >= 0:
             self.producers.update(info, &verdict, result.base_offset, end_lsn)
         return 0

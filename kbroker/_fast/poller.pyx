@@ -5,7 +5,10 @@ from libc.stdlib cimport free, malloc, realloc
 from posix.unistd cimport close, read
 
 from kbroker._fast.channel cimport (
+    DISK_READING,
+    DISK_WANTED,
     SEND_AGAIN,
+    SEND_DISK,
     SEND_FAILED,
     Channel,
     channel_receive,
@@ -123,6 +126,7 @@ cdef class Poller(RequestSink):
         """Takes file descriptors and buffers."""
         self.scratch.size = SCRATCH_BYTES
         self.scratch.window_size = WINDOW_BYTES
+        self.scratch.ahead_fd = -1
         self.scratch.data = <uint8_t*>malloc(SCRATCH_BYTES)
         self.scratch.window = <uint8_t*>malloc(WINDOW_BYTES)
         self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
@@ -194,11 +198,16 @@ cdef class Poller(RequestSink):
         cdef int state
         if ch.closing:
             return
-        state = channel_send(ch, self.wal, &self.scratch) if ch.output_count > 0 else 0
+        if ch.disk_state == DISK_WANTED or ch.disk_state == DISK_READING:
+            state = SEND_DISK
+        else:
+            state = channel_send(ch, self.wal, &self.scratch) if ch.output_count > 0 else 0
         if self.scratch.released_count > 0 and self.release_ms == INT64_MAX:
             self.release_ms = self.scratch.now_ms + RELEASE_DELAY_MS
         if state == SEND_FAILED or (ch.close_when_sent and ch.output_count == 0):
             ch.closing = True
+            self.mark_ready(ch)
+        elif ch.disk_state == DISK_WANTED:
             self.mark_ready(ch)
         elif ch.frame_count > 0 and ch.output_bytes < OUTPUT_PAUSE_BYTES and ch.in_flight == 0:
             self.mark_ready(ch)
@@ -252,6 +261,7 @@ cdef class Poller(RequestSink):
         return (
             called
             or self.wal_moved
+            or self.scratch.ahead_wanted
             or self.ready_count > 0
             or self.accepted > 0
             or self.loop_ms >= self.sweep_ms

@@ -71,6 +71,8 @@ cdef class Reactor(Poller):
     cdef int take_wal(self) except -1
     cdef int expire_deadlines(self) except -1
     cdef int process(self, Channel* ch) except -1
+    cdef int read_ahead(self) except -1
+    cdef int read_from_disk(self, Connection connection) except -1
     cdef int run_woken(self) except -1
     cdef int start_frames(self, Connection connection) except -1
     cdef bint may_start(self, Connection connection) except -1

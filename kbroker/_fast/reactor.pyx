@@ -9,6 +9,8 @@ Back-pressure: a connection is not read while one of its frames cannot start, wh
 answers are unsent, or while the frame it is sending does not fit the memory budget.
 """
 
+import functools
+import os
 import threading
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -19,6 +21,10 @@ from libc.stdlib cimport free
 from posix.unistd cimport close, write
 
 from kbroker._fast.channel cimport (
+    AHEAD_BYTES,
+    DISK_READ,
+    DISK_READING,
+    DISK_WANTED,
     Channel,
     Frame,
     channel_free,
@@ -66,7 +72,15 @@ cdef extern from * nogil:
 
 cdef enum:
     SWEEP_INTERVAL_MS = 1000
+    DISK_READ_BYTES = 1048576   # of a WAL file, for the next send of a reader that is behind
     STALLED_FAILURES = 8        # a retry round ends after so many that still have to wait
+
+
+def _ask_disk(int fd, int64_t position):
+    try:
+        os.posix_fadvise(fd, position, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+    finally:
+        os.close(fd)
 
 
 cdef class Connection:
@@ -242,6 +256,7 @@ cdef class Reactor(Poller):
         self.adopt_accepted()
         self.take_wal()
         self.take_inbox()
+        self.read_ahead()
         self.expire_deadlines()
         i = 0
         while i < self.ready_count:     # grows while it is worked on
@@ -407,8 +422,47 @@ cdef class Reactor(Poller):
             return self.drop(ch)
         if channel_keep(ch, &self.memory.budget) < 0:
             return self.fail(connection, "no memory for a frame")
+        if ch.disk_state == DISK_WANTED:
+            return self.read_from_disk(connection)
         self.mark_dirty(ch)
         return 0
+
+    cdef int read_from_disk(self, Connection connection) except -1:
+        """Has a worker bring the WAL bytes of a send into the page cache: this thread never waits for the disk."""
+        cdef Channel* ch = connection.channel
+        if self.executor is None:
+            ch.disk_state = DISK_READ
+            self.mark_dirty(ch)
+            return 0
+        ch.disk_state = DISK_READING
+        # A descriptor of its own: the connection may end, and its segment with it, before the worker comes to it.
+        self.executor.submit(self._read_from_disk, connection, os.dup(ch.disk_fd), ch.disk_position)
+        return 0
+
+    def _read_from_disk(self, Connection connection, int fd, int64_t position):
+        try:
+            os.pread(fd, DISK_READ_BYTES, position)
+        except OSError:
+            pass  # the send itself meets the error, and says so
+        finally:
+            os.close(fd)
+        self.call_later(functools.partial(self._disk_read, connection))
+
+    cdef int read_ahead(self) except -1:
+        """Has a worker ask the disk for what readers of a WAL file come to next."""
+        if self.scratch.ahead_wanted:
+            self.scratch.ahead_wanted = False
+            if self.executor is not None:
+                try:
+                    self.executor.submit(_ask_disk, os.dup(self.scratch.ahead_fd), self.scratch.ahead_from)
+                except OSError:
+                    self.scratch.ahead_fd = -1  # the file's last reader has gone
+        return 0
+
+    def _disk_read(self, Connection connection):
+        if connection.channel != NULL:
+            connection.channel.disk_state = DISK_READ
+            self.mark_dirty(connection.channel)
 
     cdef int run_woken(self) except -1:
         """Resumes requests and moves connections on until nothing is left to do."""

@@ -190,12 +190,6 @@ cdef class Request:
         self.done = True
         self.sink.finish(self)
 
-    def complete_without_answer(self) -> None:
-        """Ends a request that has no answer by protocol. Any thread."""
-        if not self.done:
-            self.done = True
-            self.sink.finish(self)
-
     def close_connection(self, reason: str = "") -> None:
         """Closes the connection once the answers before this request are out; `reason` is logged. Any thread."""
         if not self.done:

@@ -3,13 +3,8 @@ from posix.types cimport off_t
 
 from kbroker._fast.arena cimport Arena
 from kbroker._fast.commit cimport CommitQueue
+from kbroker._fast.pthread cimport pthread_cond_t, pthread_mutex_t
 from kbroker._fast.wal_faults cimport Faults
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    ctypedef struct pthread_cond_t:
-        pass
 
 # Results of an append other than a WAL position.
 cdef enum:
@@ -19,7 +14,6 @@ cdef enum:
 
 cdef enum:
     WAKEUP_FDS_MAX = 64
-    TIME_MARKS_MAX = 1024
 
 cdef struct EntryKey:
     uint8_t topic_id[16]
@@ -33,10 +27,6 @@ cdef struct SegmentSlot:  # what the nogil side knows of a segment; one per cell
     int64_t first_lsn
     int64_t end_lsn
     int64_t data_end      # the rest up to end_lsn is filler that need not be written
-
-cdef struct TimeMark:
-    int64_t lsn
-    int64_t now_ms
 
 
 cdef class WalSegment:
@@ -97,9 +87,6 @@ cdef class Wal:
     cdef int seal_fd                     # eventfd: the sealer should look
     cdef int wakeup_fds[WAKEUP_FDS_MAX]
     cdef int wakeup_count
-    cdef TimeMark marks[TIME_MARKS_MAX]  # ring: when the log was at which position, at most one per second
-    cdef int32_t mark_first
-    cdef int32_t mark_count
     cdef readonly int last_errno
     cdef readonly int64_t syncs
     cdef readonly int64_t bytes_written
@@ -120,9 +107,6 @@ cdef class Wal:
     cdef Py_ssize_t read_file(self, int fd, int64_t first_lsn, int64_t lsn, uint8_t* out, Py_ssize_t length) noexcept nogil
     # The kept segment that holds `lsn`, or None. The caller borrows it before it releases the GIL.
     cdef WalSegment segment_at(self, int64_t lsn)
-    # Notes when the log was at `lsn`; cheap, coarse to a second. GIL held.
-    cdef TimeMark* mark_at(self, int32_t i) noexcept
-    cdef void mark_time(self, int64_t lsn, int64_t now_ms) noexcept
     # Completes what is durable on `commits`, or fails everything once the WAL has failed. The draining thread only.
     cpdef int drain_commits(self) except -1
 

@@ -17,9 +17,22 @@ from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close, pread, write
 
+from kbroker._fast.atomic cimport add32, load32, load64, store64, swap32
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.endian cimport store_i32, store_i64
 from kbroker._fast.invariant cimport invariant
+from kbroker._fast.pthread cimport (
+    pthread_cond_broadcast,
+    pthread_cond_destroy,
+    pthread_cond_init,
+    pthread_cond_signal,
+    pthread_cond_timedwait,
+    pthread_cond_wait,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
 from kbroker._fast.wal_format cimport (
     ENTRY_CRC_START,
     ENTRY_HEADER_BYTES,
@@ -34,35 +47,8 @@ from kbroker._fast.wal_format cimport (
 from kbroker._fast.wal_faults cimport Faults
 from kbroker._fast.wal_scan cimport SegmentScan, scan_memory
 
-cdef extern from "<pthread.h>" nogil:
-    int pthread_mutex_init(pthread_mutex_t*, void*)
-    int pthread_mutex_lock(pthread_mutex_t*)
-    int pthread_mutex_unlock(pthread_mutex_t*)
-    int pthread_mutex_destroy(pthread_mutex_t*)
-    int pthread_cond_init(pthread_cond_t*, void*)
-    int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
-    int pthread_cond_timedwait(pthread_cond_t*, pthread_mutex_t*, timespec*)
-    int pthread_cond_signal(pthread_cond_t*)
-    int pthread_cond_broadcast(pthread_cond_t*)
-    int pthread_cond_destroy(pthread_cond_t*)
-
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
-
-cdef extern from * nogil:
-    """
-    #include <stdint.h>
-    static inline int64_t kbw_load64(int64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
-    static inline void kbw_store64(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
-    static inline int32_t kbw_load32(int32_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
-    static inline int32_t kbw_add32(int32_t *p, int32_t v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); }
-    static inline int32_t kbw_swap32(int32_t *p, int32_t v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
-    """
-    int64_t load64 "kbw_load64"(int64_t* p)
-    void store64 "kbw_store64"(int64_t* p, int64_t v)
-    int32_t load32 "kbw_load32"(int32_t* p)
-    int32_t add32 "kbw_add32"(int32_t* p, int32_t v)
-    int32_t swap32 "kbw_swap32"(int32_t* p, int32_t v)
 
 cdef enum:
     DIRECT_BYTES_MIN = 65536   # smaller commits are quicker through the page cache
@@ -70,7 +56,6 @@ cdef enum:
     PIN_TRIES = 200
     STOPPED = 0
     FILE_FAILED = 1
-    MARK_INTERVAL_MS = 1000
 
 
 cdef class WalSegment:
@@ -548,9 +533,6 @@ cdef class Wal:
             raise ValueError(f"trim to {lsn} beyond the durable position {self.durable()}")
         if lsn > self.flushed:
             self.flushed = lsn
-            while self.mark_count > 1 and self.mark_at(1).lsn <= lsn:
-                self.mark_first = (self.mark_first + 1) % TIME_MARKS_MAX
-                self.mark_count -= 1
             self.keeper.flushed()
 
     def add_wakeup_fd(self, int fd):
@@ -611,34 +593,6 @@ cdef class Wal:
     def drop_pin(self, int64_t lsn, int64_t length):
         """Ends a ``try_pin``."""
         self.unpin(lsn, length)
-
-    # -- time marks --------------------------------------------------------------------------------------------
-
-    cdef void mark_time(self, int64_t lsn, int64_t now_ms) noexcept:
-        cdef TimeMark* last
-        if self.mark_count:
-            last = &self.marks[(self.mark_first + self.mark_count - 1) % TIME_MARKS_MAX]
-            if last.lsn >= self.flushed and now_ms - last.now_ms < MARK_INTERVAL_MS:
-                return
-            if self.mark_count == TIME_MARKS_MAX:
-                return  # the oldest data has been waiting for long: its own mark is what counts
-        last = &self.marks[(self.mark_first + self.mark_count) % TIME_MARKS_MAX]
-        last.lsn = lsn
-        last.now_ms = now_ms
-        self.mark_count += 1
-
-    @property
-    def oldest_unflushed_ms(self):
-        """About when (wall clock, to a second) the oldest unflushed append arrived; None when all is flushed."""
-        cdef TimeMark* mark = NULL
-        cdef int32_t i
-        if self.data_end <= self.flushed or self.mark_count == 0:
-            return None
-        for i in range(self.mark_count):
-            mark = self.mark_at(i)
-            if mark.lsn >= self.flushed:
-                break
-        return mark.now_ms
 
     # -- for the keeper and recovery (GIL and files lock held) ---------------------------------------------------
 
@@ -746,9 +700,6 @@ cdef class Wal:
         del self.segments[0]
         return segment
 
-    cdef TimeMark* mark_at(self, int32_t i) noexcept:
-        return &self.marks[(self.mark_first + i) % TIME_MARKS_MAX]
-
     # -- state -------------------------------------------------------------------------------------------------
 
     @property
@@ -785,11 +736,6 @@ cdef class Wal:
     def sealed_lsn(self):
         """Everything below is indexed on disk."""
         return self.sealed_end
-
-    @property
-    def retained_lsn(self):
-        """Lowest position of the segments that the WAL still keeps."""
-        return self.retained
 
     @property
     def unflushed_bytes(self):

@@ -18,6 +18,10 @@ def command(data_dir: str, timeout: float) -> None:
     try:
         send_command(Path(data_dir), "flush", timeout)
     except (OSError, RuntimeError) as error:
-        reason = error if isinstance(error, RuntimeError) else f"no broker runs in {data_dir}"
+        reason: object = f"no broker runs in {data_dir}"
+        if isinstance(error, TimeoutError):
+            reason = f"not done within {timeout:g} seconds; it goes on"
+        elif isinstance(error, RuntimeError):
+            reason = error
         click.echo(f"kbroker flush: {reason}", err=True)
         sys.exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kbroker.cli.client import Client, bootstrap_option, check, connected
+from kbroker.cli.client import Client, CommandFailed, bootstrap_option, check, connected
 from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.apis.k09_offset_fetch import OffsetFetchRequest
 from kbroker.protocol.apis.k15_describe_groups import DescribeGroupsRequest
@@ -38,7 +38,9 @@ def describe(group_id: str, bootstrap: str) -> None:
     with connected(bootstrap) as client:
         group = client.call(DescribeGroupsRequest(groups=[group_id])).groups[0]
         check(group.error_code, group_id)
-        click.echo(f"{group_id} {group.group_state or 'Dead'} protocol {group.protocol_data or '-'}")
+        if group.group_state == "Dead":
+            raise CommandFailed(f"{group_id}: there is no such group")
+        click.echo(f"{group_id} {group.group_state} protocol {group.protocol_data or '-'}")
         for member in group.members:
             click.echo(f"member {member.member_id} client {member.client_id} host {member.client_host}")
         committed = client.call(OffsetFetchRequest(group_id=group_id, topics=None))

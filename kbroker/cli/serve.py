@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections.abc import Callable
@@ -39,6 +40,7 @@ def command(kafka_settings: tuple[str, ...], **arguments: Any) -> None:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    gc.disable()  # while a few hundred modules load; broker.run turns it on
     try:
         from kbroker.broker import run  # the extensions load here: a missing one is a start-up error
 

@@ -7,6 +7,8 @@ Behaviour:
 - While the object store is away: NOT_CONTROLLER (41), which admin clients retry.
 
 Versions: v2 flexible; v3 may answer THROTTLING_QUOTA_EXCEEDED (never here).
+
+Gaps: no quotas.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ Behaviour:
 - Any replication factor from 1 up, or -1, is accepted and reported as 1: data is in the object store, and Connect,
   Streams and Schema Registry ask for 3. Manual assignments are checked for shape only.
 - Partitions -1: the broker's num.partitions. A name twice: INVALID_REQUEST (42). An internal topic: INVALID_TOPIC (17).
-- While the object store is away: NOT_CONTROLLER (41), which admin clients retry. The time-out is not looked at.
+- While the object store is away: NOT_CONTROLLER (41), which admin clients retry.
 
 Versions:
 - v5 flexible; the reply has partition count, replication factor and configs, never null and with a source from 1
   up (a null or a -1 there kills Java tools). v7 topic id.
+
+Gaps: the time-out; no quotas.
 """
 
 from __future__ import annotations

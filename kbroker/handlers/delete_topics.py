@@ -8,6 +8,8 @@ Behaviour:
 - While the object store is away: NOT_CONTROLLER (41), which admin clients retry.
 
 Versions: v4 flexible. v5 error message. v6 topics by name or id, not both.
+
+Gaps: the time-out; no quotas.
 """
 
 from __future__ import annotations

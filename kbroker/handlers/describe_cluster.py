@@ -7,6 +7,8 @@ Versions:
 - v1 endpoint type: 1 brokers; 2 (controllers) is MISMATCHED_ENDPOINT_TYPE (114), any other one
   UNSUPPORTED_ENDPOINT_TYPE (115).
 - v2 fenced brokers may be asked for: there are none.
+
+Gaps: none.
 """
 
 from __future__ import annotations

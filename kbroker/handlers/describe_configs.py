@@ -8,6 +8,8 @@ Behaviour:
 - Client metrics and groups have no configs: an empty list. Broker loggers and unknown types: INVALID_REQUEST (42).
 
 Versions: v1 synonyms and sources. v3 config type and documentation. v4 flexible.
+
+Gaps: configs of groups and of client metrics.
 """
 
 from __future__ import annotations

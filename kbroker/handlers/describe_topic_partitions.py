@@ -6,6 +6,8 @@ Behaviour:
 - Unknown topic: UNKNOWN_TOPIC_OR_PARTITION (3); an illegal name: INVALID_TOPIC (17). Nothing is created.
 - Eligible leader replicas and last known ones are empty lists, not null: null crashes Java's admin client.
 - A cursor with a negative partition means the first one (the response has no place for an error).
+
+Gaps: none.
 """
 
 from __future__ import annotations

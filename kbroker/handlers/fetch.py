@@ -15,9 +15,3 @@ epoch. v13 topic ids. v16 current leader with FENCED_LEADER_EPOCH.
 
 Gaps: one broker has no preferred read replica and no node endpoints; replica fields are read and ignored.
 """
-
-from __future__ import annotations
-
-API_KEY = 1
-MIN_VERSION = 4
-MAX_VERSION = 17

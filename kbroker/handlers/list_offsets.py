@@ -16,6 +16,8 @@ Errors: unknown partition 3, offline 6, client's leader epoch older 74 or newer 
 sentinel above the request's version 35, data that cannot be read 56.
 
 Versions: v2 isolation level. v4 leader epochs. v6 flexible. v10 time-out (a look-up has its own).
+
+Gaps: none.
 """
 
 from __future__ import annotations

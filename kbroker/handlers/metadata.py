@@ -15,6 +15,8 @@ Versions:
 - v7 leader epoch. v8-10 authorized operations of the cluster; v8+ of topics. v9 flexible.
 - v10 topic ids in the answer. v12 asks by topic id; an unknown one is UNKNOWN_TOPIC_ID (100) with a null name. Ids, or
   null names, in v10-11 requests: INVALID_REQUEST (42) for each topic. v13 top-level error code.
+
+Gaps: none.
 """
 
 from __future__ import annotations

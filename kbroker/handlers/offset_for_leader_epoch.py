@@ -7,6 +7,8 @@ Behaviour:
 - Unknown partition UNKNOWN_TOPIC_OR_PARTITION (3); offline NOT_LEADER_OR_FOLLOWER (6).
 
 Versions: v3 replica id (not looked at: there are no followers). v4 flexible.
+
+Gaps: none.
 """
 
 from __future__ import annotations

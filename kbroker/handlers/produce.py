@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 3-13: the compiled path serves it (kbroker._fast.produce_path), not a Python handler.
+"""Produce (key 0), versions 3-11: the compiled path serves it (kbroker._fast.produce_path), not a Python handler.
 
 Behaviour:
 - One record batch (magic 2) per partition; the CRC is always checked; compressed batches are decompressed to be judged,
@@ -9,16 +9,10 @@ Behaviour:
 - Requests of one connection overlap (pipelining); their answers keep the order.
 - Internal topics refuse clients (17), but for Kafka's admin client id.
 
-Versions: v7 zstd. v8 record errors and error message. v9 flexible. v10 current leader with NOT_LEADER_OR_FOLLOWER. v13
-topic ids instead of names. Versions 0-2 are listed in ApiVersions for librdkafka's sake and refused by closing the
-connection, as Kafka does (KAFKA-18659).
+Versions: v7 zstd. v8 record errors and error message. v9 flexible. v10 current leader with NOT_LEADER_OR_FOLLOWER.
+Versions 0-2 are listed in ApiVersions for librdkafka's sake and refused by closing the connection, as Kafka does
+(KAFKA-18659).
 
-Gaps: node endpoints (v10+) are left out. Re-compression to a topic's own compression.type is not done.
+Gaps: v12 (transactions V2) and v13 (topic ids) are not advertised, though the codec reads them. Node endpoints (v10+)
+are left out. Re-compression to a topic's own compression.type is not done.
 """
-
-from __future__ import annotations
-
-API_KEY = 0
-MIN_VERSION = 3
-MAX_VERSION = 13
-LISTED_MIN_VERSION = 0

@@ -109,7 +109,11 @@ class ColdReader:
         partition = read.log.partition
         result: list[memoryview] | ErrorCode
         try:
-            result = self.read(read.log, read.offset, upper, max_bytes)
+            if self._reader.crowded:  # it was not yet when this read was asked for
+                self.deferred += 1
+                result = []
+            else:
+                result = self.read(read.log, read.offset, upper, max_bytes)
         except (StoreError, CorruptionError, OSError) as error:
             self.failures += 1
             logger.warning("cold read of %s-%d at %d: %s", partition.topic, partition.index, read.offset, error)

@@ -17,6 +17,7 @@ import os
 import secrets
 import shutil
 import stat
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -69,11 +70,14 @@ class LocalStore:
             if create:
                 os.makedirs(self._root, exist_ok=True)
             try:
-                status = os.stat(self._root)
+                held = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
                 raise StoreError(f"object store folder {self._root} does not exist") from None
-            if not os.path.isdir(self._root):
-                raise StoreError(f"object store {self._root} is not a folder")
+            except NotADirectoryError:
+                raise StoreError(f"object store {self._root} is not a folder") from None
+            # Held open, so that no folder that takes its place can get its inode number.
+            self._release = weakref.finalize(self, os.close, held)
+            status = os.fstat(held)
             self._identity = (status.st_dev, status.st_ino)
             self._temporary = os.path.join(self._root, TEMPORARY_FOLDER)
             self._uploads = os.path.join(self._root, UPLOADS_FOLDER)
@@ -290,7 +294,8 @@ class LocalStore:
         return folder
 
     def close(self) -> None:
-        """Nothing to release: files are open only while an operation runs."""
+        """Lets the folder go; other files are open only while an operation runs."""
+        self._release()
 
     # -- folders, locks, errors --------------------------------------------------------------------------------
 

@@ -21,14 +21,14 @@ METADATA_DIR = "_metadata"
 CLAIMS_DIR = "_claims"
 PACKS_DIR = "_packs"
 
-_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _KLIX = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<id>[0-9a-f]{32})/(?P<partition>0|[1-9][0-9]{0,9})"
     r"/(?P<base>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9}))?\.obj"
 )
 _PACK = re.compile(r"_packs/(?P<epoch>[0-9]{10})-(?P<number>[0-9]{20})\.pack")
-_ROOT = re.compile(r"(?:(?P<prefix>.*)/)?kbroker-(?P<id>[A-Za-z0-9_-]{22})/(?P<rest>.*)", re.DOTALL)
+_ROOT = re.compile(r"(?:(?P<prefix>.*)/)?kbroker-(?P<id>[A-Za-z0-9_-]{1,32})/(?P<rest>.*)", re.DOTALL)
 
 
 class KlixKey(NamedTuple):
@@ -91,7 +91,7 @@ class ObjectKeys:
 
     def __init__(self, cluster_id: str, prefix: str = "") -> None:
         if not _CLUSTER_ID.fullmatch(cluster_id):
-            raise ValueError(f"not a cluster id (22 characters of URL-safe base64): {cluster_id!r}")
+            raise ValueError(f"not a cluster id (1 to 32 letters, digits, - and _): {cluster_id!r}")
         self.cluster_id = cluster_id
         self.prefix = prefix.strip("/")
         self.root = f"{self.prefix}/kbroker-{cluster_id}/" if self.prefix else f"kbroker-{cluster_id}/"

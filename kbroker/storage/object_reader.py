@@ -138,7 +138,13 @@ class ObjectReader:
 
     def cached(self, topic_id: bytes, partition: int, offset: int, upper: int, max_bytes: int) -> ObjectBatches | None:
         """As `read`, from memory only: never blocks. None also when it would have to."""
-        ref = self._image.find(topic_id, partition, offset)
+        # A record about ten thousand partitions is applied under this lock: an I/O thread must not wait for that.
+        if not self._image.lock.acquire(blocking=False):
+            return None
+        try:
+            ref = self._image.find(topic_id, partition, offset)
+        finally:
+            self._image.lock.release()
         footer = self.footers.get(image_id(ref)) if ref is not None else None
         if ref is None or footer is None:
             return None

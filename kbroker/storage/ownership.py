@@ -49,8 +49,11 @@ def discover_clusters(store: ObjectStore, prefix: str = "") -> list[str]:
 def newest_claim(store: ObjectStore, root: str) -> ClaimRecord | None:
     """The claim that owns the cluster now; None if there is none. CorruptionError names a damaged one."""
     epoch = _highest_epoch(store, root)
-    if not epoch:
-        return None
+    return claim_at(store, root, epoch) if epoch else None
+
+
+def claim_at(store: ObjectStore, root: str, epoch: int) -> ClaimRecord:
+    """The claim of an epoch that is known to exist. CorruptionError names a damaged or missing one."""
     key = _claim_key(root, epoch)
     data = read_back(store, key, CLAIM_BYTES_MAX)
     if data is None:
@@ -130,6 +133,16 @@ class Claim:
             return None
         return f"took over from {_describe(self.previous)}: {_loss(self.previous)}"
 
+    def intruder(self, since_epoch: int) -> ClaimRecord | None:
+        """The newest claim of another data directory between ``since_epoch`` and ours; one request per claim."""
+        record = self.previous
+        while record is not None and record.epoch > since_epoch:
+            if record.data_dir_id != self.record.data_dir_id:
+                return record
+            previous = record.previous_epoch
+            record = claim_at(self.store, self.root, previous) if previous > since_epoch else None
+        return None
+
     def check(self) -> None:
         """Raises Superseded if a higher claim exists. One request; StoreError if that cannot be known."""
         own = _claim_key(self.root, self.epoch)
@@ -139,18 +152,19 @@ class Claim:
         if found[-1] != own:
             raise Superseded(f"epoch {self.epoch} of {self.root} was superseded: {found[-1]} exists")
 
-    def release(self, now_ms: int) -> None:
+    def release(self, now_ms: int, patience: Patience | None = None) -> None:
         """Tells that this broker stopped cleanly, with everything in the bucket. Superseded if that is too late.
 
         Raises StoreError if it cannot be done; then the next broker needs the same data directory or a take-over.
+        ``patience``: another than the claim's own, which a stop may have cancelled.
         """
-        self.check()
         key = _claim_key(self.root, self.epoch)
         released = replace(self.record, released=True, released_ms=now_ms)
         data = encode_claim(released)
         failure: StoreError | None = None
-        for _ in self.patience.attempts():
+        for _ in (patience or self.patience).attempts():
             try:
+                self.check()
                 etag = self.store.head(key).etag
                 present = read_back(self.store, key, CLAIM_BYTES_MAX)
                 if present != data:

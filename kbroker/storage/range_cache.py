@@ -192,19 +192,22 @@ class RangeCache:
         return pieces
 
     def _take_in_locked(self, object_id: ObjectId, pieces: list[Piece]) -> None:
-        for piece in pieces:
+        # Backwards: what a reader needs first is evicted last.
+        for piece in reversed(pieces):
             self._alive_bytes += len(piece)
             slot = (object_id, piece.start)
-            # What would push out everything else is served once and not kept.
-            if 0 < len(piece) <= self.capacity_bytes // 2 and slot not in self._lru:
+            if len(piece) and slot not in self._lru:
                 self._lru[slot] = piece
                 insort(self._starts.setdefault(object_id, []), piece.start)
                 self.used_bytes += len(piece)
         self._make_room_locked(0)
 
     def _make_room_locked(self, size: int) -> None:
-        """Evicts until `size` more bytes fit. Lent bytes count, but leave the cache half of its capacity."""
-        while self._lru:
+        """Evicts until `size` more bytes fit. Lent bytes count, but leave the cache half of its capacity.
+
+        The newest piece stays, however large: a fetch that was answered without it asks again, and must find it.
+        """
+        while len(self._lru) > 1:
             room = self.capacity_bytes - min(self._lent_locked(), self.capacity_bytes // 2)
             if self.used_bytes + self._loading_bytes + size <= room:
                 return

@@ -51,6 +51,7 @@ _DENIED_CODES = {
     "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
     "TokenRefreshRequired",
+    "XAdminUserNotFound",  # versitygw: no such access key
 }
 _CHECKSUM_CODES = {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch"}
 _BUSY_CODES = {
@@ -343,7 +344,8 @@ def _error_class(code: str, status: int, *, conditional: bool) -> type[StoreErro
         return StoreDenied
     if status == 416:
         return InvalidRange
-    if status == 404 or code in _MISSING_CODES:
+    # Some servers say 404 of an unknown access key or tenant: only these codes say it of the object.
+    if code in _MISSING_CODES:
         return NotFound
     if (status >= 500 and status != 501) or status in (408, 429) or code in _BUSY_CODES:
         return StoreUnavailable

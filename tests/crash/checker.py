@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.crash.ledger import Ledger, verify, verify_commits
 from tests.crash.load import COMMIT_RETRIABLE, GROUP, Load
 from tests.crash.raw_client import RawClient
-from tests.crash.small_broker import Place, connect, small_broker, until
+from tests.crash.small_broker import Place, connect, small_broker, spawn, until
 from tests.integration.broker_process import BrokerProcess
 
 TOPIC = "ledger"
@@ -42,7 +42,9 @@ def committed_offsets(client: RawClient, partitions: int) -> dict[int, tuple[int
     return found[0]
 
 
-def check_all(broker: BrokerProcess, ledger: Ledger, *, finished: bool, partitions: list[int] | None = None) -> int:
+def check_all(
+    broker: BrokerProcess, ledger: Ledger, *, finished: bool, partitions: list[int] | None = None
+) -> int:
     """Reads partitions and commits back from a running broker and judges them."""
     with connect(broker) as client:
         records = verify(ledger, client, TOPIC, finished=finished, partitions=partitions)
@@ -53,9 +55,7 @@ def check_all(broker: BrokerProcess, ledger: Ledger, *, finished: bool, partitio
 
 def kill_during_start(broker: BrokerProcess, seconds: float) -> None:
     """Starts the broker and kills it after a while, ready or not."""
-    process = subprocess.Popen(
-        broker.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=broker_environ(broker)
-    )
+    process = spawn(broker)
     try:
         code = process.wait(seconds)
         raise AssertionError(f"the broker ended by itself with {code}")
@@ -64,13 +64,6 @@ def kill_during_start(broker: BrokerProcess, seconds: float) -> None:
     finally:
         process.kill()
         process.wait()
-
-
-def broker_environ(broker: BrokerProcess) -> dict[str, str]:
-    """The environment that BrokerProcess gives to a broker."""
-    import os
-
-    return {**os.environ, **broker.environ}
 
 
 def run_kills(folder: Path, place: Place, rounds: int, seed: int) -> dict[str, int]:

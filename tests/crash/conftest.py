@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.crash.fault_proxy import FaultProxy
 from tests.crash.small_broker import Place, in_folder, in_s3
-from tests.integration.s3_server import S3Server, find_server, s3_server
+from tests.integration.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, find_server, s3_server
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,14 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         pytest.skip("no S3 server")
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[FaultProxy]:
+    """A proxy in front of the S3 server, without faults so far."""
+    proxy = FaultProxy(s3.endpoint, (ACCESS_KEY, SECRET_KEY))
+    yield proxy
+    proxy.close()
 
 
 _numbers = itertools.count()
@@ -36,6 +45,3 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, prefix: str) -> Place:
     if request.param == "folder":
         return in_folder(tmp_path / "objects")
     return in_s3(request.getfixturevalue("s3"), prefix)
-
-
-MakePlace = Callable[[str], Place]

@@ -60,10 +60,11 @@ class Seen:
 class FaultProxy:
     """Listens on 127.0.0.1 from construction to `close`. Thread-safe."""
 
-    def __init__(self, target: str, credentials: tuple[str, str] = ("", ""), region: str = "us-east-1") -> None:
+    def __init__(
+        self, target: str, credentials: tuple[str, str] = ("", ""), region: str = "us-east-1"
+    ) -> None:
         parts = urlsplit(target)
-        assert parts.hostname and parts.port
-        self.target = parts.hostname, parts.port
+        self.target = parts.hostname or "", parts.port or 0
         self.credentials = credentials
         self.region = region
         self.seen: list[Seen] = []
@@ -114,7 +115,11 @@ class FaultProxy:
     def _take(self, method: str, path: str, conditional: bool) -> tuple[Fault | None, threading.Event]:
         with self._changed:
             for fault in self._faults:
-                if fault.times <= 0 or fault.path_part not in path or (fault.conditional_only and not conditional):
+                if (
+                    fault.times <= 0
+                    or fault.path_part not in path
+                    or (fault.conditional_only and not conditional)
+                ):
                     continue
                 if fault.methods and method not in fault.methods.split():
                     continue
@@ -191,7 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _ask_store(self, body: bytes, unconditional: bool) -> tuple[http.client.HTTPResponse, bytes]:
         headers = [(name, value) for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP]
         if unconditional:
-            headers = self._signed_again([(name, value) for name, value in headers if name.lower() not in CONDITIONS])
+            headers = self._signed_again(
+                [(name, value) for name, value in headers if name.lower() not in CONDITIONS]
+            )
         self.store.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:
             self.store.putheader(name, value)
@@ -205,8 +212,14 @@ class _Handler(BaseHTTPRequestHandler):
         from botocore.credentials import Credentials
 
         proxy = self.server.proxy
-        kept = {name: value for name, value in headers if name.lower() not in ("authorization", "x-amz-date", "host")}
-        request = AWSRequest(self.command, f"http://{self.headers['Host']}{self.path}", headers=kept, data=b"")
+        kept = {
+            name: value
+            for name, value in headers
+            if name.lower() not in ("authorization", "x-amz-date", "host")
+        }
+        request = AWSRequest(
+            self.command, f"http://{self.headers['Host']}{self.path}", headers=kept, data=b""
+        )
         request.context["client_config"] = None
         signer = S3SigV4Auth(Credentials(*proxy.credentials), "s3", proxy.region)
         signer.payload = lambda _: kept.get("X-Amz-Content-SHA256", "UNSIGNED-PAYLOAD")  # type: ignore[method-assign]
@@ -216,7 +229,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_back(self, answer: http.client.HTTPResponse, data: bytes) -> None:
         self.send_response_only(answer.status, answer.reason)
         for name, value in answer.getheaders():
-            if name.lower() not in HOP_BY_HOP and not (name.lower() == "content-length" and self.command != "HEAD"):
+            if name.lower() not in HOP_BY_HOP and not (
+                name.lower() == "content-length" and self.command != "HEAD"
+            ):
                 self.send_header(name, value)
         if self.command != "HEAD":
             self.send_header("Content-Length", str(len(data)))

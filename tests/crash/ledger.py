@@ -92,7 +92,9 @@ class Ledger:
         with self._lock:
             earlier = self.observed.setdefault((partition, offset), origin)
             if earlier != origin:
-                self.violations.append(f"offset {offset} of partition {partition} returned {earlier}, now {origin}")
+                self.violations.append(
+                    f"offset {offset} of partition {partition} returned {earlier}, now {origin}"
+                )
 
     def commit_tried(self, partition: int, offset: int) -> None:
         """A commit of this offset is about to be sent."""
@@ -131,15 +133,24 @@ def read_partition(client: RawClient, topic: str, partition: int) -> list[Origin
             for record in iter_records(batch):
                 if record.offset < offset:
                     continue  # the head of the batch that holds the offset asked for
-                assert record.offset == len(origins), f"{topic}-{partition}: {record.offset} follows {len(origins) - 1}"
+                assert record.offset == len(origins), (
+                    f"{topic}-{partition}: {record.offset} follows {len(origins) - 1}"
+                )
                 origins.append(origin_of(partition, record))
         # A read below the log may take longer than the fetch waits: then the next fetch has it.
-        assert len(origins) > offset or data.high_watermark >= end, f"{topic}-{partition}: the end moved back to {offset}"
+        assert len(origins) > offset or data.high_watermark >= end, (
+            f"{topic}-{partition}: the end moved back to {offset}"
+        )
     return origins
 
 
 def judge_partition(
-    ledger: Ledger, partition: int, told: list[tuple[int, Origin, str]], origins: list[Origin], *, finished: bool
+    ledger: Ledger,
+    partition: int,
+    told: list[tuple[int, Origin, str]],
+    origins: list[Origin],
+    *,
+    finished: bool,
 ) -> list[str]:
     """Holds a whole partition against what was told before it was read.
 
@@ -154,23 +165,29 @@ def judge_partition(
     seen: dict[str, int] = defaultdict(int)
     for offset, (producer, number) in enumerate(origins):
         if number <= last.get(producer, -1):
-            faults.append(f"partition {partition} offset {offset}: {producer}/{number} after {last[producer]}")
+            faults.append(
+                f"partition {partition} offset {offset}: {producer}/{number} after {last[producer]}"
+            )
         if number >= ledger.sent[partition, producer]:
             faults.append(f"partition {partition} offset {offset}: {producer}/{number} was never sent")
         if (partition, producer, number) in ledger.refused:
-            faults.append(f"partition {partition} offset {offset}: {producer}/{number} was refused, and appended")
+            faults.append(
+                f"partition {partition} offset {offset}: {producer}/{number} was refused, and appended"
+            )
         last[producer] = number
         seen[producer] += 1
     if finished:
-        for producer in sorted(ledger.complete):
-            if seen[producer] != ledger.sent[partition, producer]:
-                faults.append(
-                    f"partition {partition}: {seen[producer]} of {ledger.sent[partition, producer]} of {producer}"
-                )
+        faults += [
+            f"partition {partition}: {seen[producer]} of {ledger.sent[partition, producer]} of {producer}"
+            for producer in sorted(ledger.complete)
+            if seen[producer] != ledger.sent[partition, producer]
+        ]
     return faults
 
 
-def verify(ledger: Ledger, client: RawClient, topic: str, *, finished: bool, partitions: list[int] | None = None) -> int:
+def verify(
+    ledger: Ledger, client: RawClient, topic: str, *, finished: bool, partitions: list[int] | None = None
+) -> int:
     """Reads partitions (default: all) back and judges them; returns the number of records. AssertionError."""
     ledger.check()
     total = 0
@@ -191,5 +208,9 @@ def verify_commits(ledger: Ledger, committed: dict[int, tuple[int, str]]) -> Non
     """No committed offset is behind an acknowledged commit, or was never committed. AssertionError."""
     for partition, (offset, metadata) in committed.items():
         done, tried = ledger.commits_done.get(partition, -1), ledger.commits_tried.get(partition, -1)
-        assert done <= offset <= tried, f"partition {partition}: committed {offset}; acknowledged {done}, tried {tried}"
-        assert offset < 0 or metadata == f"at {offset}", f"partition {partition}: metadata {metadata!r} at {offset}"
+        assert done <= offset <= tried, (
+            f"partition {partition}: committed {offset}; acknowledged {done}, tried {tried}"
+        )
+        assert offset < 0 or metadata == f"at {offset}", (
+            f"partition {partition}: metadata {metadata!r} at {offset}"
+        )

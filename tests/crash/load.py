@@ -81,7 +81,10 @@ class Worker:
     def _run(self) -> None:
         try:
             while not self.done():
-                with contextlib.suppress(OSError), RawClient(self.load.address, self.load.timeout_seconds) as client:
+                with (
+                    contextlib.suppress(OSError),
+                    RawClient(self.load.address, self.load.timeout_seconds) as client,
+                ):
                     self.session(client)
                     continue
                 self.lost()
@@ -136,10 +139,15 @@ class Producer(Worker):
         for sent in flight:
             client.send(
                 produce_request(
-                    self.load.topic, [(sent.partition, sent.batch)], self.kind.acks, self.load.produce_timeout_ms
+                    self.load.topic,
+                    [(sent.partition, sent.batch)],
+                    self.kind.acks,
+                    self.load.produce_timeout_ms,
                 )
             )
-        failed: set[int] = set()  # partitions with a batch that was not taken: those behind it cannot be either
+        failed: set[int] = (
+            set()
+        )  # partitions with a batch that was not taken: those behind it cannot be either
         for sent in flight:
             answer = client.receive().responses[0].partition_responses[0]
             if answer.error_code == 0:
@@ -151,7 +159,9 @@ class Producer(Worker):
             if answer.error_code in RETRIABLE:
                 if not self.kind.idempotent and answer.error_code in REFUSALS:
                     self.ledger.refuse(sent.partition, self.name, sent.first, sent.count)
-            elif not (answer.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and sent.partition in failed):
+            elif not (
+                answer.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and sent.partition in failed
+            ):
                 self.ledger.violation(
                     f"{self.name}: batch {sent.first} of partition {sent.partition}: error {answer.error_code} "
                     f"{answer.error_message}"
@@ -178,7 +188,11 @@ class Producer(Worker):
             self.sequences[partition] = sequence + count
         producer_id, epoch = self.producer_id
         batch = build_batch(
-            records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, codec=self.kind.codec
+            records,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            codec=self.kind.codec,
         )
         return Sent(partition, first, count, batch)
 
@@ -207,7 +221,9 @@ class Consumer(Worker):
                 if record.offset < position:
                     continue
                 if record.offset != position:
-                    self.ledger.violation(f"consumer: offset {record.offset} of partition {partition} at {position}")
+                    self.ledger.violation(
+                        f"consumer: offset {record.offset} of partition {partition} at {position}"
+                    )
                 self.ledger.observe(partition, record.offset, origin_of(partition, record))
                 position = record.offset + 1
         self.positions[partition] = position

@@ -1,4 +1,4 @@
-"""A blocking client of one connection that says exactly what was answered; nothing is retried behind the test's back."""
+"""A blocking client of one connection that says exactly what was answered; it retries nothing."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from kbroker.protocol.apis.k08_offset_commit import (
 from kbroker.protocol.apis.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
+from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from kbroker.protocol.fields import Message
 
-VERSIONS = {0: 9, 1: 12, 2: 7, 3: 9, 8: 8, 9: 7, 19: 5, 22: 4}
+VERSIONS = {0: 9, 1: 12, 2: 7, 3: 9, 8: 8, 9: 7, 19: 5, 22: 4, 32: 4}
 EARLIEST, LATEST = -2, -1
 
 
@@ -39,7 +40,9 @@ class RawClient:
 
     def __init__(self, address: tuple[str, int], timeout_seconds: float = 30.0) -> None:
         self._numbers = itertools.count()
-        self._pending: deque[tuple[int, int]] = deque()  # (correlation id, API key) not answered yet, in order
+        self._pending: deque[tuple[int, int]] = (
+            deque()
+        )  # (correlation id, API key) not answered yet, in order
         self.socket = socket.create_connection(address, timeout_seconds)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -58,6 +61,12 @@ class RawClient:
         answered, response = decode_response_frame(key, VERSIONS[key], self._read(length))
         assert answered == number, f"answer to request {answered}, {number} expected"
         return response
+
+    def skip(self) -> None:
+        """Takes the answer to the oldest request and does not look at it."""
+        (length,) = struct.unpack(">i", self._read(4))
+        self._pending.popleft()
+        self._read(length)
 
     def call(self, request: Message) -> Any:
         """Sends a request and returns its answer."""
@@ -99,6 +108,13 @@ class RawClient:
         found: MetadataResponseTopic = self.call(request).topics[0]
         return found
 
+    def configs(self, name: str) -> dict[str, str | None]:
+        """The configs of a topic."""
+        resource = DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=None)
+        result = self.call(DescribeConfigsRequest(resources=[resource])).results[0]
+        assert result.error_code == 0, f"{name}: error {result.error_code} {result.error_message}"
+        return {config.name: config.value for config in result.configs}
+
     def init_producer_id(self) -> tuple[int, int]:
         """A new (producer id, producer epoch); ConnectionError while the broker cannot give one."""
         response = self.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000))
@@ -110,16 +126,20 @@ class RawClient:
         self, topic: str, partition: int, batch: bytes, *, acks: int = -1, timeout_ms: int = 20_000
     ) -> PartitionProduceResponse:
         """Produces one batch and returns its partition's answer."""
-        answer: PartitionProduceResponse = self.call(
-            produce_request(topic, [(partition, batch)], acks, timeout_ms)
-        ).responses[0].partition_responses[0]
+        answer: PartitionProduceResponse = (
+            self.call(produce_request(topic, [(partition, batch)], acks, timeout_ms))
+            .responses[0]
+            .partition_responses[0]
+        )
         return answer
 
     def fetch(
         self, topic: str, partition: int, offset: int, *, max_wait_ms: int = 0, max_bytes: int = 4 << 20
     ) -> PartitionData:
         """Fetches from one partition."""
-        response = self.call(fetch_request(topic, partition, offset, max_wait_ms=max_wait_ms, max_bytes=max_bytes))
+        response = self.call(
+            fetch_request(topic, partition, offset, max_wait_ms=max_wait_ms, max_bytes=max_bytes)
+        )
         assert response.error_code == 0, f"fetch: error {response.error_code}"
         data: PartitionData = response.responses[0].partitions[0]
         return data
@@ -137,7 +157,9 @@ class RawClient:
     def commit(self, group: str, topic: str, offsets: dict[int, tuple[int, str]]) -> dict[int, int]:
         """Commits partition -> (offset, metadata) outside any generation; returns partition -> error code."""
         partitions = [
-            OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata=metadata)
+            OffsetCommitRequestPartition(
+                partition_index=index, committed_offset=offset, committed_metadata=metadata
+            )
             for index, (offset, metadata) in offsets.items()
         ]
         response = self.call(
@@ -147,7 +169,9 @@ class RawClient:
         )
         return {answer.partition_index: answer.error_code for answer in response.topics[0].partitions}
 
-    def committed(self, group: str, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, str]] | int:
+    def committed(
+        self, group: str, topic: str, partitions: Iterable[int]
+    ) -> dict[int, tuple[int, str]] | int:
         """Partition -> (offset, metadata), or the error code of the whole answer."""
         request = OffsetFetchRequest(
             group_id=group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=list(partitions))]

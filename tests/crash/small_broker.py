@@ -43,7 +43,9 @@ def in_s3(server: S3Server, prefix: str, *, endpoint: str | None = None, bucket:
     return Place(options, server.environment())
 
 
-def small_broker(data_dir: Path, place: Place, *options: str, small: tuple[str, ...] = SMALL) -> BrokerProcess:
+def small_broker(
+    data_dir: Path, place: Place, *options: str, small: tuple[str, ...] = SMALL
+) -> BrokerProcess:
     """A broker that is not started yet."""
     return BrokerProcess(data_dir, *small, *place.options, *options, environ=place.environ)
 
@@ -87,6 +89,16 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \S+: ")
+
+
+def spawn(broker: BrokerProcess, *extra: str) -> subprocess.Popen[bytes]:
+    """Starts a broker and waits for nothing; what it says is dropped."""
+    return subprocess.Popen(
+        broker.command(*extra),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **broker.environ},
+    )
 
 
 @dataclass(frozen=True)

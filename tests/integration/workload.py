@@ -48,6 +48,7 @@ class Shape(Enum):
     """What a client can be asked to send."""
 
     ANY = "any"  # any bytes and headers, with timestamps
+    BYTES = "bytes"  # the same, but no null headers, and not key and value null together
     TEXT = "text"  # lines with keys and headers, null marked
     PLAIN = "plain"  # lines with keys
 
@@ -55,17 +56,18 @@ class Shape(Enum):
 def generated(count: int, seed: int, shape: Shape = Shape.ANY) -> list[Message]:
     """Messages with null, empty, short and long keys and values, with and without headers, as far as `shape` goes."""
     chosen = random.Random(seed)
-    make = _any_message if shape is Shape.ANY else _text_message
+    make = _any_message if shape in (Shape.ANY, Shape.BYTES) else _text_message
     return [make(chosen, number, f"{seed}-{number}".encode(), shape) for number in range(count)]
 
 
 def _any_message(chosen: random.Random, number: int, name: bytes, shape: Shape) -> Message:
-    return Message(
-        chosen.choice((b"key-%d" % chosen.randrange(20), None, b"", bytes(range(256)))),
-        chosen.choice((_line(chosen, name), _line(chosen, name), None, b"", name + chosen.randbytes(1500))),
-        ODD_HEADERS[: chosen.randrange(len(ODD_HEADERS) + 1)],
-        FIRST_TIMESTAMP_MS + number * 1000 + chosen.randrange(1000),
-    )
+    key = chosen.choice((b"key-%d" % chosen.randrange(20), None, b"", bytes(range(256))))
+    value = chosen.choice((_line(chosen, name), _line(chosen, name), None, b"", name + chosen.randbytes(1500)))
+    headers = ODD_HEADERS[: chosen.randrange(len(ODD_HEADERS) + 1)]
+    if shape is Shape.BYTES:
+        headers = tuple(header for header in headers if header[1] is not None)
+        value = b"" if key is None and value is None else value
+    return Message(key, value, headers, FIRST_TIMESTAMP_MS + number * 1000 + chosen.randrange(1000))
 
 
 def _text_message(chosen: random.Random, number: int, name: bytes, shape: Shape) -> Message:
@@ -84,7 +86,7 @@ def _line(chosen: random.Random, name: bytes) -> bytes:
 def sized(sizes: Sequence[int], seed: int, shape: Shape = Shape.ANY) -> list[Message]:
     """One message per size (bytes of the value), hard to compress."""
     chosen = random.Random(seed)
-    if shape is Shape.ANY:
+    if shape in (Shape.ANY, Shape.BYTES):
         return [Message(b"size-%d" % size, chosen.randbytes(size)) for size in sizes]
     return [Message(b"size-%d" % size, chosen.randbytes((size + 1) // 2).hex()[:size].encode()) for size in sizes]
 

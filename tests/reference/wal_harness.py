@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import shutil
@@ -20,6 +21,7 @@ from kbroker._fast.wal_faults import Faults
 from kbroker.storage.wal_recovery import RecoveryReport, recover
 
 SEGMENT = 64 * 1024
+DESCRIPTORS_MAX = 200
 CLUSTER = b"AAAAAAAAAAAAAAAAAAAAAA"
 TOPIC = bytes(range(16))
 
@@ -88,6 +90,8 @@ class Log:
         self.wal.close()
         self.wal.remove_wakeup_fd(self.wakeup)
         os.close(self.wakeup)
+        if self.wakeup > DESCRIPTORS_MAX:
+            gc.collect()  # closed logs before this one hold descriptors until their reference cycles go
 
     def partition(self, topic_id: bytes = TOPIC, index: int = 0) -> Partition:
         """The partition, made on first use."""

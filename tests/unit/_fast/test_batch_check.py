@@ -47,7 +47,7 @@ def test_offsets_must_grow() -> None:
 
 def test_a_cut_batch_is_found() -> None:
     data = batches(10, 13)
-    with pytest.raises(BatchError, match="batch 1 .* no complete record batch"):
+    with pytest.raises(BatchError, match=r"batch 1 .* no complete record batch"):
         check_batches(data[:-1], 10)
 
 
@@ -62,7 +62,7 @@ def test_index_must_agree() -> None:
     for field in (0, 12, 16, 20, 28):  # base offset, length, last offset delta, max timestamp, record count
         wrong = bytearray(index)
         wrong[32 + field] ^= 1
-        with pytest.raises(BatchError, match="batch 1 .* index entry does not match"):
+        with pytest.raises(BatchError, match=r"batch 1 .* index entry does not match"):
             check_batches(data, 10, wrong)
 
 

@@ -74,7 +74,7 @@ class Setup:
         return answer
 
 
-@pytest.fixture()
+@pytest.fixture
 def setup():
     made = Setup()
     yield made
@@ -226,14 +226,39 @@ def test_too_many_waiting_reads_are_put_off(setup, monkeypatch) -> None:
 
 def test_memory_held_by_clients_that_do_not_read_puts_reads_off(setup) -> None:
     setup.bucket.klix("t", 0, batches(0, 4))
-    setup.partition.wal_start = 12
+    setup.bucket.klix("t", 0, batches(12, 4))
+    setup.partition.wal_start = 24
     setup.reader.ranges.capacity_bytes = 0
     held = setup.ask(0).get()
     assert held
+    assert setup.ask(12).get()  # pushes the first one out of the cache; it stays in memory for its holder
     assert setup.ask(0).get() == []
     assert setup.cold.deferred == 1
     setup.reader.ranges.capacity_bytes = 64 * MIB
     assert base_offsets(setup.ask(0).get()) == [0, 3, 6, 9]
+
+
+def test_a_read_that_waited_until_memory_was_held_is_put_off_too(monkeypatch) -> None:
+    setup = Setup(threads=1)
+    setup.bucket.klix("t", 0, batches(0, 4))
+    setup.bucket.klix("t", 0, batches(12, 4))
+    setup.partition.wal_start = 24
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(key, start):
+        entered.set()
+        assert go_on.wait(20)
+
+    setup.bucket.store.before_get = slow
+    first = setup.ask(0)
+    assert entered.wait(20)
+    second = setup.ask(12)
+    monkeypatch.setattr(ObjectReader, "crowded", property(lambda self: True))
+    go_on.set()
+    assert base_offsets(first.get()) == [0, 3, 6, 9]
+    assert second.get() == []
+    assert setup.cold.deferred == 1
+    setup.cold.close()
 
 
 def test_a_callback_that_fails_ends_nobody_elses_read(setup, caplog) -> None:

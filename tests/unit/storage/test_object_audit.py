@@ -18,7 +18,7 @@ from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, batch, bat
 T = topic_id("t")
 
 
-@pytest.fixture()
+@pytest.fixture
 def bucket() -> ObjectBucket:
     made = ObjectBucket()
     made.klix("t", 0, batches(0, 10))
@@ -51,7 +51,9 @@ def test_clean(bucket) -> None:
     made, found = audit(bucket)
     assert found == []
     assert (made.objects, made.orphans) == (5, [])
-    assert made.bytes == sum(r.length for s in bucket.image.states() for r in bucket.image.objects_from(s.topic_id, s.partition))
+    assert made.bytes == sum(
+        r.length for s in bucket.image.states() for r in bucket.image.objects_from(s.topic_id, s.partition)
+    )
 
 
 def test_neighbouring_images_come_with_one_read(bucket) -> None:

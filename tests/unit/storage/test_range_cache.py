@@ -121,7 +121,8 @@ def test_the_least_recently_used_goes_first() -> None:
     cache.load(OTHER, 0, 40, loader)
     assert cache.used_bytes <= 100
     assert cache.get(ONE, 0, 20)
-    assert not cache.get(ONE, 20, 40)
+    assert cache.get(ONE, 20, 40)
+    assert not cache.get(ONE, 60, 80)
     assert cache.get(OTHER, 0, 40)
 
 
@@ -164,13 +165,21 @@ def test_lent_bytes_are_those_that_readers_still_hold() -> None:
     assert not cache.crowded
 
 
-def test_what_is_larger_than_half_the_cache_is_served_and_not_kept() -> None:
-    cache, loader = RangeCache(100), Loader(80)
-    pieces, _ = cache.load(ONE, 0, 80, loader)
-    assert joined(pieces, 0, 80) == bytes(range(80))
-    del pieces
-    gc.collect()
-    assert (cache.used_bytes, cache.lent_bytes) == (0, 0)
+def test_what_is_larger_than_the_cache_stays_until_something_else_comes() -> None:
+    cache, loader = RangeCache(100), Loader(180)
+    cache.load(OTHER, 0, 60, loader)
+    cache.load(ONE, 0, 180, loader)
+    assert cache.used_bytes == 180
+    assert joined(cache.get(ONE, 0, 180), 0, 180) == bytes(range(180))
+    cache.load(OTHER, 0, 10, loader)
+    assert cache.used_bytes == 10
+
+
+def test_what_a_reader_needs_first_goes_last() -> None:
+    cache, loader = RangeCache(200), Loader(40)
+    cache.load(ONE, 0, 120, loader)
+    cache.load(OTHER, 0, 120, loader)
+    assert [piece.start for piece in cache.get(ONE, 0, 120)] == [0, 40]
 
 
 def test_put_keeps_what_came_along() -> None:

@@ -1,8 +1,7 @@
-"""Retries, measurement, faults, pacing and the start probe."""
+"""Retries, measurement, faults and the start probe."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from kbroker.clock import ManualClock
 from kbroker.errors import StartError
-from kbroker.limits import KIB, MIB
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.object_store import (
     PART_BYTES_MIN,
@@ -23,7 +21,6 @@ from kbroker.storage.object_store import (
 )
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_faults import Fault, FaultyStore, When
-from kbroker.storage.store_pacing import PacedBody, PacedStore, UploadPacer
 from kbroker.storage.store_probe import probe
 from kbroker.storage.store_wrappers import MeteredStore, RetryingStore, StoreCounters
 
@@ -177,77 +174,6 @@ def test_faults_strike_where_and_as_often_as_scripted() -> None:
     store.put("b4", b"1234")
     assert [meta.key for meta in inner.list("")] == ["a", "b1", "b2", "b3", "b4"]
     assert (store.get("a"), store.get("a")) == (b"12", b"1234")
-
-
-# -- pacing ----------------------------------------------------------------------------------------------------------
-
-
-class PacedTime:
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.on_wait: Callable[[], None] = lambda: None
-
-    def wait(self, condition: threading.Condition, seconds: float) -> None:
-        self.clock.advance(seconds)
-        self.on_wait()
-
-    def pacer(self, rate: float | None) -> UploadPacer:
-        return UploadPacer(rate, clock=self.clock, wait=self.wait)
-
-    def seconds_of(self, call: Callable[[], object]) -> float:
-        before = self.clock.monotonic()
-        call()
-        return self.clock.monotonic() - before
-
-
-def test_an_upload_takes_its_time() -> None:
-    time = PacedTime()
-    store = PacedStore(MemoryStore(), time.pacer(1.0 * MIB))
-    data = bytes(range(256)) * 16 * KIB
-    assert time.seconds_of(lambda: store.put("k", data)) == pytest.approx(4.0, abs=0.2)
-    assert store.get("k") == data
-    upload = store.create_multipart("m")
-    assert time.seconds_of(lambda: store.upload_part("m", upload, 1, BytesBody(data))) == pytest.approx(4, abs=0.2)
-
-
-def test_small_bodies_and_bursts_do_not_wait() -> None:
-    time = PacedTime()
-    pacer = time.pacer(1.0)
-    store = PacedStore(MemoryStore(), pacer)
-    assert time.seconds_of(lambda: store.put("k", bytes(1000))) == 0
-    pacer.set_rate(None)
-    assert time.seconds_of(lambda: store.put("k", bytes(MIB))) == 0
-    with pytest.raises(ValueError, match="rate"):
-        pacer.set_rate(0)
-
-
-def test_the_rate_changes_while_an_upload_waits() -> None:
-    time = PacedTime()
-    pacer = time.pacer(1.0 * MIB)
-    waited: list[float] = []
-
-    def burst_after_a_second() -> None:
-        waited.append(time.clock.monotonic())
-        if len(waited) == 8:
-            pacer.set_rate(None)
-
-    time.on_wait = burst_after_a_second
-    store = PacedStore(MemoryStore(), pacer)
-    assert time.seconds_of(lambda: store.put("k", bytes(100 * MIB))) == pytest.approx(1.0, abs=0.2)
-
-
-def test_two_uploads_share_the_rate() -> None:
-    time = PacedTime()
-    pacer = time.pacer(1.0 * MIB)
-    bodies = [PacedBody(BytesBody(bytes(MIB)), pacer) for _ in range(2)]
-    out = memoryview(bytearray(MIB))
-
-    def interleaved() -> None:
-        for position in range(0, MIB, 128 * KIB):
-            for body in bodies:
-                assert body.read_into(position, out) == 128 * KIB
-
-    assert time.seconds_of(interleaved) == pytest.approx(2.0, abs=0.2)
 
 
 # -- the probe -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,83 @@
+"""A thousand consumers that ask and never read, beside a producer: it keeps its rate, and memory stays bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from kbroker._fast.records import build_batch
+from kbroker.limits import MIB
+from kbroker.protocol.codec import encode_request_frame
+from tests.crash.raw_client import LATEST, VERSIONS, RawClient, fetch_request, produce_request
+from tests.crash.small_broker import connect, in_folder, peak_rss_bytes, small_broker
+from tests.integration.broker_process import BrokerProcess
+
+CONSUMERS = 1_000
+MEMORY_BYTES = 128 * MIB
+RSS_ABOVE_MEMORY_BYTES = 150 * MIB
+MEASURE_SECONDS = 1.5
+ROUNDS = 3
+PARTITIONS = 4
+WINDOW = 5
+OPTIONS = (
+    "--memory-bytes", str(MEMORY_BYTES), "--arena-bytes", "64MiB", "--wal-bytes", "1GiB", "--flush-seconds", "3600",
+)  # fmt: skip
+
+
+def produce_for(client: RawClient, seconds: float) -> float:
+    """Produces as fast as it goes with a few requests in flight; returns requests per second."""
+    batches = [
+        build_batch([(b"%d" % i, bytes(range(256)) * 4, 0, None) for i in range(100)])
+        for _ in range(PARTITIONS)
+    ]
+    requests = [produce_request("t", [(index, batch)]) for index, batch in enumerate(batches)]
+    started = time.perf_counter()
+    sent = answered = 0
+    while time.perf_counter() - started < seconds or answered < sent:
+        while sent - answered < WINDOW and time.perf_counter() - started < seconds:
+            client.send(requests[sent % PARTITIONS])
+            sent += 1
+        assert client.receive().responses[0].partition_responses[0].error_code == 0
+        answered += 1
+    return answered / (time.perf_counter() - started)
+
+
+def ask_and_never_read(broker: BrokerProcess, offset: int) -> socket.socket:
+    """A connection with a fetch of much data under way."""
+    connection = socket.create_connection((broker.host, broker.port), 10)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    request = fetch_request("t", offset % PARTITIONS, offset, max_wait_ms=500, max_bytes=50 * MIB)
+    connection.sendall(encode_request_frame(1, VERSIONS[1], 1, "never", request))
+    return connection
+
+
+@pytest.mark.timeout(120)
+def test_a_producer_beside_a_thousand_consumers_that_do_not_read(tmp_path: Path) -> None:
+    broker = small_broker(tmp_path / "data", in_folder(tmp_path / "objects"), small=OPTIONS).start()
+    try:
+        with connect(broker) as client, contextlib.ExitStack() as connections:
+            client.create_topic("t", PARTITIONS)
+            produce_for(client, 0.5)
+            alone = statistics.median(produce_for(client, MEASURE_SECONDS) for _ in range(ROUNDS))
+            ends = [client.list_offset("t", index, LATEST) for index in range(PARTITIONS)]
+            for i in range(CONSUMERS):
+                # Old data, new data, and data that is yet to come.
+                where = (0, ends[i % PARTITIONS] // 2, ends[i % PARTITIONS])[i % 3]
+                connections.enter_context(ask_and_never_read(broker, where))
+            beside = statistics.median(produce_for(client, MEASURE_SECONDS) for _ in range(ROUNDS))
+            print(
+                f"requests/s alone {alone:.0f}, beside {CONSUMERS} {beside:.0f}; RSS {peak_rss_bytes(broker.pid)}"
+            )
+            assert beside >= 0.5 * alone
+            assert peak_rss_bytes(broker.pid) <= MEMORY_BYTES + RSS_ABOVE_MEMORY_BYTES
+            # One that reads is served as well.
+            with connect(broker) as reader:
+                assert reader.fetch("t", 0, 0).records
+        assert broker.stop() == 0
+    finally:
+        broker.kill()

@@ -1,0 +1,133 @@
+"""Spark's own Kafka source and sink: batch write and read of small topics, every record counted."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scenarios
+from broker_process import BrokerProcess
+from conftest import require
+from scenarios import IDEMPOTENT, new_topic
+from test_client_confluent import CLIENT as CONFLUENT
+from workload import CODECS, Delivered, Message, Read, Sent, assert_delivered, generated, spread, text
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+JARS = Path(__file__).parents[2] / ".tools" / "spark"
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One session for the module: its start takes most of the time."""
+    require(shutil.which("java"), "no java on PATH")
+    require(importlib.util.find_spec("pyspark"), "no pyspark: pip install '.[spark]'")
+    jars = sorted(JARS.glob("*.jar"))
+    require(len(jars) >= 4, "no Spark Kafka jars in .tools/spark: run scripts/fetch_spark_jars.sh")
+    from pyspark.sql import SparkSession
+
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYSPARK_PYTHON", sys.executable)
+    patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("kbroker-test")
+        .config("spark.jars", ",".join(map(str, jars)))
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+    patch.undo()
+
+
+def source(spark: Any, broker: BrokerProcess, topic: str, **options: str) -> Any:
+    """The topic as a batch table. Losing an offset is an error; the waits are short, as each one adds up."""
+    return (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", broker.bootstrap)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "true")
+        .option("kafka.fetch.max.wait.ms", "10")
+        .options(**options)
+        .load()
+    )
+
+
+def read_all(spark: Any, broker: BrokerProcess, topic: str, **options: str) -> Read:
+    """Everything in the topic by Spark."""
+    columns = ("partition", "offset", "key", "value", "headers", "cast(timestamp as double) * 1000 as stamp")
+    read: Read = {}
+    for row in sorted(source(spark, broker, topic, **options).selectExpr(*columns).collect()):
+        headers = tuple((header.key, _bytes(header.value)) for header in row.headers or ())
+        delivered = Delivered(row.offset, _bytes(row.key), _bytes(row.value), headers, round(row.stamp))
+        read.setdefault(row.partition, []).append(delivered)
+    return read
+
+
+def _bytes(data: bytearray | None) -> bytes | None:
+    return None if data is None else bytes(data)
+
+
+def test_batch_read(broker: BrokerProcess, spark: Any) -> None:
+    """Data of every codec in objects, log files and memory, read once in full, and split finer than partitions."""
+    topic = new_topic(broker, CONFLUENT, "spark-read")
+    total: Sent = {}
+    for number, codec in enumerate(CODECS):
+        sent = spread(generated(200, seed=number), CONFLUENT.partitions)
+        scenarios.send(broker, CONFLUENT, topic, sent, codec, IDEMPOTENT)
+        scenarios.add(total, sent)
+        if number == 1:
+            assert broker.stop() == 0
+            scenarios.lose_disk(broker)
+            broker.start()
+        elif number == 3:
+            broker.kill()
+            broker.start()
+    assert_delivered(total, read_all(spark, broker, topic))
+    assert_delivered(total, read_all(spark, broker, topic, minPartitions="8"))
+
+
+def test_batch_write(broker: BrokerProcess, spark: Any) -> None:
+    """Spark's sink writes text with headers; another client reads exactly that."""
+    topic = new_topic(broker, CONFLUENT, "spark-write")
+    lines = text()[:2000]
+    rows = [(number % 3, line.key, line.value) for number, line in enumerate(lines)]
+    frame = spark.createDataFrame(rows, "partition int, key binary, value binary").coalesce(1)
+    headers = "array(named_struct('key', 'by', 'value', cast('spark' as binary))) as headers"
+    (
+        frame.selectExpr("partition", "key", "value", headers)
+        .write.format("kafka")
+        .option("kafka.bootstrap.servers", broker.bootstrap)
+        .option("topic", topic)
+        .option("includeHeaders", "true")
+        .option("kafka.compression.type", "zstd")
+        .save()
+    )
+    sent = spread([Message(line.key, line.value, (("by", b"spark"),)) for line in lines], 3)
+    assert_delivered(sent, CONFLUENT.read_assigned(broker.bootstrap, topic, {i: len(sent[i]) for i in range(3)}))
+    assert_delivered(sent, read_all(spark, broker, topic))
+
+
+def test_read_from_a_time(broker: BrokerProcess, spark: Any) -> None:
+    """startingOffsetsByTimestamp finds records in objects and in memory."""
+    topic = new_topic(broker, CONFLUENT, "spark-time", 1)
+    messages = [Message(None, b"v%d" % i, (), 1_700_000_000_000 + i * 1000) for i in range(100)]
+    scenarios.send(broker, CONFLUENT, topic, {0: messages[:50]}, "none", IDEMPOTENT)
+    broker.flush()
+    scenarios.send(broker, CONFLUENT, topic, {0: messages[50:]}, "none", IDEMPOTENT)
+    for first in (20, 80):
+        start = f'{{"{topic}": {{"0": {messages[first].timestamp_ms}}}}}'
+        read = source(spark, broker, topic, startingOffsetsByTimestamp=start).select("offset").collect()
+        assert sorted(row.offset for row in read) == list(range(first, 100))

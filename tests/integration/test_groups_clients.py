@@ -1,0 +1,237 @@
+"""Consumer groups with real clients: two members, rebalances, commits, and a broker that restarts under them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import scenarios
+from broker_process import BrokerProcess
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer
+from scenarios import IDEMPOTENT, new_topic
+from test_client_confluent import CLIENT, QUIET, open_consumer, poll_messages
+from workload import Message, Sent, spread
+
+PARTITIONS = 4
+DEADLINE_SECONDS = 40.0
+Place = tuple[int, int]  # partition, offset
+
+
+class Member:
+    """A group member on a thread of its own: polls, notes what it reads and every assignment."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, assignor: str, **options: object) -> None:
+        settings = {
+            "partition.assignment.strategy": assignor,
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 500,
+            "reconnect.backoff.max.ms": 500,
+            **options,
+        }
+        self._consumer = open_consumer(bootstrap, group, **settings)
+        self._changed = threading.Condition()
+        self._ending = False
+        self.owned: set[int] = set()
+        self.rebalances = 0  # assignments and revocations told by the broker
+        self.read: list[Place] = []
+        self.errors: list[KafkaError] = []
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+        self._thread = threading.Thread(target=self._run, name="group-member")
+        self._thread.start()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        with self._changed:
+            self.rebalances += 1
+            self.owned |= {entry.partition for entry in partitions}
+            self._changed.notify_all()
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        with self._changed:
+            self.rebalances += 1
+            self.owned -= {entry.partition for entry in partitions}
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while not self._ending:
+            message = self._consumer.poll(0.1)
+            if message is None:
+                continue
+            with self._changed:
+                if message.error():
+                    self.errors.append(message.error())
+                else:
+                    self.read.append((message.partition(), message.offset()))
+                self._changed.notify_all()
+
+    def wait(self, done: Callable[[Member], bool], what: str) -> None:
+        """Waits until `done(self)`, looked at after each change."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: done(self), DEADLINE_SECONDS), (
+                f"not {what}: owns {self.owned}, read {len(self.read)}, errors {self.errors}"
+            )
+
+    def commit(self) -> None:
+        """Commits what it has read, from the caller's thread."""
+        self._consumer.commit(asynchronous=False)
+
+    def close(self) -> None:
+        """Leaves the group."""
+        self._ending = True
+        self._thread.join(DEADLINE_SECONDS)
+        self._consumer.close()
+
+
+@pytest.fixture
+def members() -> Iterator[list[Member]]:
+    """Members to be closed at the end."""
+    started: list[Member] = []
+    yield started
+    for member in started:
+        member.close()
+
+
+def numbered(first: int, count: int) -> Sent:
+    """Messages for each partition, in turn."""
+    return spread([Message(None, b"%d" % number) for number in range(first, first + count)], PARTITIONS)
+
+
+def group_topic(broker: BrokerProcess, what: str) -> tuple[str, str]:
+    """A topic and a group of its own."""
+    topic = new_topic(broker, CLIENT, what, PARTITIONS)
+    return topic, f"group-of-{topic}"
+
+
+def state_of(broker: BrokerProcess, group: str) -> tuple[str, int]:
+    """State and number of members of a group, as Admin sees it."""
+    admin = AdminClient({**QUIET, "bootstrap.servers": broker.bootstrap})
+    described = admin.describe_consumer_groups([group])[group].result(20)
+    return described.state.name, len(described.members)
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
+def test_two_members_share_and_take_over(broker: BrokerProcess, members: list[Member], assignor: str) -> None:
+    """A second member gets half; when it leaves, the first has all again and goes on at the commits."""
+    topic, group = group_topic(broker, assignor)
+    scenarios.send(broker, CLIENT, topic, numbered(0, 100), "none", IDEMPOTENT)
+    first = Member(broker.bootstrap, topic, group, assignor)
+    members.append(first)
+    first.wait(lambda member: len(member.read) == 100, "all read")
+    assert first.owned == set(range(PARTITIONS))
+    first.commit()
+    second = Member(broker.bootstrap, topic, group, assignor)
+    members.append(second)
+    second.wait(lambda member: len(member.owned) == 2, "half assigned")
+    first.wait(lambda member: len(member.owned) == 2, "half given up")
+    assert first.owned | second.owned == set(range(PARTITIONS))
+    assert state_of(broker, group) == ("STABLE", 2)
+    scenarios.send(broker, CLIENT, topic, numbered(100, 100), "none", IDEMPOTENT)
+    second.wait(lambda member: len(member.read) == 50, "its half read")
+    first.wait(lambda member: len(member.read) == 150, "its half read")
+    second.commit()
+    members.remove(second)
+    second.close()
+    first.wait(lambda member: len(member.owned) == PARTITIONS, "all taken over")
+    scenarios.send(broker, CLIENT, topic, numbered(200, 100), "none", IDEMPOTENT)
+    first.wait(lambda member: len(member.read) >= 250, "the rest read")
+    expected = {(partition, offset) for partition in range(PARTITIONS) for offset in range(75)}
+    assert set(first.read) | set(second.read) == expected
+    assert len(first.read) + len(second.read) == len(expected), "something was read twice"
+
+
+def test_commit_and_resume(broker: BrokerProcess) -> None:
+    """A group goes on where it committed: by the same client library and by another one, also after restarts."""
+    topic, group = group_topic(broker, "resume")
+    scenarios.send(broker, CLIENT, topic, numbered(0, 40), "none", IDEMPOTENT)
+    CLIENT.read_subscribed(broker.bootstrap, topic, group, 40)
+    scenarios.send(broker, CLIENT, topic, numbered(40, 40), "none", IDEMPOTENT)
+    broker.kill()
+    broker.start()
+    consumer = open_consumer(broker.bootstrap, group)
+    consumer.subscribe([topic])
+    read = poll_messages(consumer, 40)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    assert {partition: messages[0].offset for partition, messages in read.items()} == dict.fromkeys(range(4), 10)
+    scenarios.send(broker, CLIENT, topic, numbered(80, 40), "none", IDEMPOTENT)
+    assert broker.stop() == 0
+    scenarios.lose_disk(broker)
+    broker.start()
+    other = KafkaConsumer(
+        topic, bootstrap_servers=broker.bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    places: list[Place] = []
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while len(places) < 40:
+        assert time.monotonic() < deadline, f"{len(places)} of 40 came"
+        for partition, records in other.poll(timeout_ms=1000).items():
+            places += [(partition.partition, record.offset) for record in records]
+    other.close()
+    assert sorted(places) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(20, 30)]
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["kill", "stop"])
+def test_restart_keeps_members_and_assignment(broker: BrokerProcess, members: list[Member], clean: bool) -> None:
+    """Members find their group again after a restart of the broker: no rebalance, nothing lost, nothing twice."""
+    topic, group = group_topic(broker, f"restart-{clean}")
+    both = [Member(broker.bootstrap, topic, group, "range") for _ in range(2)]
+    members += both
+    for member in both:
+        member.wait(lambda member: len(member.owned) == 2, "half assigned")
+    scenarios.send(broker, CLIENT, topic, numbered(0, 40), "none", IDEMPOTENT)
+    for member in both:
+        member.wait(lambda member: len(member.read) == 20, "its half read")
+        member.commit()
+    owned, rebalances = [set(member.owned) for member in both], [member.rebalances for member in both]
+    if clean:
+        assert broker.stop() == 0
+    else:
+        broker.kill()
+    broker.start()
+    scenarios.send(broker, CLIENT, topic, numbered(40, 40), "none", IDEMPOTENT)
+    for member in both:
+        member.wait(lambda member: len(member.read) == 40, "its half read again")
+        member.commit()  # answered by the same generation
+    assert [set(member.owned) for member in both] == owned
+    assert [member.rebalances for member in both] == rebalances
+    assert state_of(broker, group) == ("STABLE", 2)
+    assert sorted(both[0].read + both[1].read) == [(p, o) for p in range(PARTITIONS) for o in range(20)]
+
+
+def test_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, members: list[Member]) -> None:
+    """group.instance.id: a member that goes and comes again gets the same partitions; the other sees nothing."""
+    topic, group = group_topic(broker, "static")
+    one = Member(broker.bootstrap, topic, group, "range", **{"group.instance.id": "one"})
+    members.append(one)
+    two = Member(broker.bootstrap, topic, group, "range", **{"group.instance.id": "two"})
+    members.append(two)
+    for member in (one, two):
+        member.wait(lambda member: len(member.owned) == 2, "half assigned")
+    owned, rebalances = set(two.owned), one.rebalances
+    members.remove(two)
+    two.close()
+    again = Member(broker.bootstrap, topic, group, "range", **{"group.instance.id": "two"})
+    members.append(again)
+    again.wait(lambda member: member.owned == owned, "its old partitions assigned")
+    assert one.rebalances == rebalances
+
+
+def test_member_that_dies_is_replaced(broker: BrokerProcess, members: list[Member]) -> None:
+    """A member that stops its heartbeats loses its partitions after the session time-out."""
+    topic, group = group_topic(broker, "dead")
+    silent = KafkaConsumer(
+        topic, bootstrap_servers=broker.bootstrap, group_id=group, session_timeout_ms=6000, heartbeat_interval_ms=500,
+        max_poll_interval_ms=7000, enable_auto_commit=False,
+    )  # fmt: skip
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while len(silent.assignment()) < PARTITIONS:
+        assert time.monotonic() < deadline
+        silent.poll(timeout_ms=100)
+    # From here on it never polls: at max.poll.interval it stops its heartbeats or leaves.
+    live = Member(broker.bootstrap, topic, group, "range,roundrobin")
+    members.append(live)
+    live.wait(lambda member: len(member.owned) == PARTITIONS, "everything taken over")
+    silent.close(autocommit=False, timeout_ms=1000)

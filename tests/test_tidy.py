@@ -1,0 +1,225 @@
+"""The repository's shape, checked: what import-linter, ruff and mypy do not see."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from kbroker.handlers.registry import MODULES
+from kbroker.protocol.api_keys import SERVED, ApiKey
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "kbroker"
+FAST = PACKAGE / "_fast"
+
+FILE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 70
+LONG_FILES: dict[str, str] = {}  # path: why it is longer; for a split that is under way
+
+BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "misc", "base_utils"}
+CLOCK_FUNCTIONS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"}
+# Beside clock.py: commands that run outside the broker and have nobody to inject a clock.
+READS_THE_TIME = {"kbroker/clock.py", "kbroker/cli/consume.py", "kbroker/cli/produce.py"}
+# Compiled code that reads the clock itself: how long a commit took; when bytes arrived.
+READS_THE_TIME_FAST = {"kbroker/_fast/wal.pyx", "kbroker/_fast/channel.pyx"}
+PRINTS = {"kbroker/broker.py": 1}  # the line that says it is ready
+POLLS = {"tests/unit/wire/wire_harness.py"}  # for what the I/O thread is about to do on its own
+# C structures and code below Python; nothing in them is called from Python.
+NO_PYTHON_API = {"channel"}
+FORMATS = {
+    "kbroker/storage/object_keys.py": "keys",
+    "kbroker/storage/klix.py": "klix",
+    "kbroker/storage/pack.py": "pack",
+    "kbroker/storage/numbered_log_format.py": "numbered-log",
+    "kbroker/storage/manifest_record.py": "manifest",
+    "kbroker/storage/claim_format.py": "claims",
+    "kbroker/metadata/records.py": "metadata",
+    "kbroker/_fast/wal_format.pxd": "wal",
+    "kbroker/_fast/record_batch.pxd": "record-batch",
+}
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    """The repository's files: what git has or would add, generated files not among them."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=False
+    )
+    if listing.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in listing.stdout.decode().split("\0") if name.endswith(suffixes or ("",))]
+    return sorted(path for path in paths if path.is_file())
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def library(*suffixes: str) -> Iterator[tuple[str, str]]:
+    """(path from the root, text) of the package's files."""
+    for path in sorted(PACKAGE.rglob("*")):
+        if path.suffix in suffixes:
+            yield name_of(path), path.read_text()
+
+
+def calls(text: str) -> Iterator[tuple[str, int]]:
+    """(dotted name, line) of everything a Python file calls or names with a dot."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}", node.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id, node.lineno
+
+
+def test_files_are_not_long() -> None:
+    lengths = {name_of(p): p.read_text().count("\n") for p in tracked(".py", ".pyx", ".pxd", ".h", ".c")}
+    assert {name: lines for name, lines in lengths.items() if lines > FILE_LINES_MAX and name not in LONG_FILES} == {}
+    assert [name for name in LONG_FILES if lengths.get(name, 0) <= FILE_LINES_MAX] == []
+
+
+def test_functions_fit_a_screen() -> None:
+    long = []
+    for path in tracked(".py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    long.append(f"{name_of(path)}: {node.name}: {lines} lines")
+    assert long == []
+
+
+def test_no_file_is_named_for_nothing() -> None:
+    assert [name_of(path) for path in tracked() if path.stem in BANNED_NAMES] == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    names = [path.name for path in tracked(".py") if path.name.startswith("test_") and "tests" in path.parts]
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []
+
+
+def test_time_comes_from_the_clock() -> None:
+    found = []
+    for name, text in library(".py"):
+        if name in READS_THE_TIME:
+            continue
+        if any(isinstance(node, ast.ImportFrom) and node.module == "time" for node in ast.walk(ast.parse(text))):
+            found.append(f"{name}: from time import")
+        for call, line in calls(text):
+            module, _, function = call.partition(".")
+            if (module == "time" and function in CLOCK_FUNCTIONS) or call in ("datetime.now", "datetime.utcnow"):
+                found.append(f"{name}:{line}: {call}")
+    for name, text in library(".pyx", ".pxd"):
+        if "clock_gettime" in text and name not in READS_THE_TIME_FAST:
+            found.append(f"{name}: clock_gettime")
+        if re.search(r"^\s*(import time|from time import)\b", text, re.MULTILINE):
+            found.append(f"{name}: time")
+    assert found == []
+
+
+def test_tests_do_not_sleep() -> None:
+    found = []
+    for path in tracked(".py"):
+        if path.is_relative_to(ROOT / "tests") and name_of(path) not in POLLS:
+            found += [f"{name_of(path)}:{line}" for call, line in calls(path.read_text()) if call == "time.sleep"]
+    assert found == []
+
+
+def test_the_library_logs_and_does_not_print() -> None:
+    printing = {}
+    for name, text in library(".py"):
+        if not name.startswith("kbroker/cli/") and (lines := [n for call, n in calls(text) if call == "print"]):
+            printing[name] = len(lines)
+    assert printing == PRINTS
+    assert [name for name, text in library(".pyx") if re.search(r"^\s*print\(", text, re.MULTILINE)] == []
+
+
+def test_compiled_modules_have_stubs_and_stubs_their_modules() -> None:
+    modules = {path.stem for path in FAST.glob("*.pyx")}
+    stubs = {path.stem for path in FAST.glob("*.pyi")}
+    assert modules - stubs == NO_PYTHON_API
+    assert stubs - modules == set()
+
+
+@pytest.mark.parametrize("stub", sorted(path.stem for path in FAST.glob("*.pyi")))
+def test_stubs_name_what_there_is(stub: str) -> None:
+    module = import_module(f"kbroker._fast.{stub}")
+    missing = []
+    for node in ast.parse((FAST / f"{stub}.pyi").read_text()).body:
+        if isinstance(node, ast.FunctionDef) and not hasattr(module, node.name):
+            missing.append(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found = getattr(module, node.name, None)
+            if found is None:
+                missing.append(node.name)
+                continue
+            missing += [
+                f"{node.name}.{member.name}"
+                for member in node.body
+                if isinstance(member, ast.FunctionDef) and not hasattr(found, member.name)
+            ]
+    assert missing == []
+
+
+def test_compiled_code_stands_on_itself() -> None:
+    cimport = re.compile(r"^\s*(?:from\s+([\w.]+)\s+cimport|cimport\s+([\w.]+))", re.MULTILINE)
+    imported = re.compile(r"^\s*(?:from\s+(kbroker[\w.]*)\s+import(?:\s+(\w+))?|import\s+(kbroker[\w.]*))", re.M)
+    below = ("kbroker._fast", "kbroker.types", "kbroker.errors", "kbroker.limits", "kbroker.clock")
+    found = []
+    for name, text in library(".pyx", ".pxd"):
+        for match in cimport.finditer(text):
+            module = match[1] or match[2]
+            if not module.startswith(("kbroker._fast.", "libc.", "cpython.", "posix.")) and module != "cpython":
+                found.append(f"{name}: cimport of {module}")
+        for match in imported.finditer(text):
+            module = match[3] or (f"kbroker.{match[2]}" if match[1] == "kbroker" else match[1])
+            if not module.startswith(below):
+                found.append(f"{name}: import of {module}")
+    assert found == []
+
+
+def served_versions(docstring: str) -> tuple[str, int, int, int] | None:
+    """(name, key, lowest, highest version) as a handler's first line says them."""
+    match = re.match(r"(\w+) \(key (\d+)\), versions? (\d+)(?:-(\d+))?[.:,]", docstring)
+    return (match[1], int(match[2]), int(match[3]), int(match[4] or match[3])) if match else None
+
+
+def test_handlers_say_which_versions_they_serve() -> None:
+    for name in MODULES:
+        module = import_module(f"kbroker.handlers.{name}")
+        handler = module.HANDLER
+        expected = (ApiKey(handler.api_key).title, handler.api_key, handler.min_version, handler.max_version)
+        assert served_versions(module.__doc__ or "") == expected, name
+        assert "gaps:" in (module.__doc__ or "").lower(), name
+
+
+@pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.FETCH])
+def test_the_hot_paths_say_which_versions_they_serve(key: ApiKey) -> None:
+    module = import_module(f"kbroker.handlers.{key.name.lower()}")
+    assert served_versions(module.__doc__ or "") == (key.title, int(key), *SERVED[key])
+
+
+def test_every_format_has_its_page() -> None:
+    pages = {path.stem for path in (ROOT / "docs/formats").glob("*.md")}
+    assert pages == set(FORMATS.values())
+    for path, page in FORMATS.items():
+        assert (ROOT / path).is_file(), path
+        assert f"formats/{page}.md" in (ROOT / "docs/formats.md").read_text(), page
+        assert f"{page}.md" in (ROOT / path).read_text(), f"{path} does not point to docs/formats/{page}.md"
+
+
+def test_nothing_of_a_machine_is_in_the_repository() -> None:
+    # Spelled so that this file does not match itself.
+    machine = re.compile(r"(?<![\w.])/(?:wor[k]|roo[t]|hom[e]|Users)/\w|artifactor[y]|index-ur[l]|devp[i]")
+    found = []
+    for path in tracked():
+        if path.suffix in (".so", ".png", ".jar", ".whl"):
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").split("\n"), 1):
+            if machine.search(line):
+                found.append(f"{name_of(path)}:{number}: {line.strip()[:100]}")
+    assert found == []

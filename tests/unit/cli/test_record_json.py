@@ -1,0 +1,56 @@
+"""Records as JSON lines: text as text, other bytes as base64, nothing lost."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from kbroker._fast.records import Record, build_batch, iter_records
+from kbroker.cli.record_json import record_json
+
+
+def shown(key, value, headers=()) -> dict:
+    (record,) = iter_records(build_batch([(key, value, 1_700_000_000_123, list(headers))], base_offset=42))
+    line = record_json("tópico", 3, record)
+    assert "\n" not in line
+    return json.loads(line)
+
+
+def test_all_fields_in_order() -> None:
+    found = shown(b"k", "wert €".encode(), [("h", b"1"), ("h", None), ("", b"")])
+    assert list(found) == ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
+    assert found == {
+        "topic": "tópico",
+        "partition": 3,
+        "offset": 42,
+        "timestamp": 1_700_000_000_123,
+        "key": "k",
+        "value": "wert €",
+        "headers": [["h", "1"], ["h", None], ["", ""]],
+    }
+
+
+def test_null_and_empty_differ() -> None:
+    assert shown(None, b"")["key"] is None
+    assert shown(None, b"")["value"] == ""
+    assert shown(b"", None)["value"] is None
+
+
+def test_bytes_that_are_no_text() -> None:
+    for data in (b"\xff", b"\x80abc", b"\xed\xa0\x80", bytes(range(256))):
+        found = shown(data, data, [("h", data)])
+        for place in (found["key"], found["value"], found["headers"][0][1]):
+            assert base64.b64decode(place["base64"], validate=True) == data
+
+
+def test_text_that_json_must_escape() -> None:
+    text = 'a\nb\t"\\\x00\u2028\U0001f600'
+    assert shown(None, text.encode())["value"] == text
+
+
+def test_a_text_that_looks_like_our_base64_is_a_string() -> None:
+    assert shown(None, b'{"base64": "eA=="}')["value"] == '{"base64": "eA=="}'
+
+
+def test_records_of_other_kinds() -> None:
+    assert json.loads(record_json("t", 0, Record(1, -1, 1, None, None, [])))["timestamp"] == -1

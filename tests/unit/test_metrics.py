@@ -1,0 +1,98 @@
+"""Metrics of a broker without one: every family renders, and counts what the parts say."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from kbroker.clock import ManualClock
+from kbroker.metrics import Metrics
+from kbroker.storage.flusher import FlushMetrics
+from kbroker.storage.store_wrappers import StoreCounters
+
+
+def fake_broker():
+    counters = StoreCounters()
+    counters.observe("get", 0.25, 0, 1000, None)
+    counters.observe("put", 0.5, 2000, 0, "StoreUnavailable")
+    histogram = [0, 0, 3, 1]  # answers that took up to 1, 2, 4, 8 microseconds
+    return SimpleNamespace(
+        clock=ManualClock(),
+        wire=SimpleNamespace(
+            metrics=lambda: {0: (4, 400, 40, 20, histogram), 999: (1, 1, 1, 1, [1])},
+            connection_count=7,
+            frame_memory_used=123,
+        ),
+        wal=SimpleNamespace(
+            syncs=1, bytes_written=2, entries=3, append_waits=4, disk_bytes=5, unflushed_bytes=6,
+            arena=SimpleNamespace(arena_bytes=8),
+        ),
+        flusher=SimpleNamespace(metrics=FlushMetrics(flushes=9, objects=10, bytes=11, seconds=1.5, failures=2)),
+        store=SimpleNamespace(counters=counters),
+        object_reader=SimpleNamespace(
+            ranges=SimpleNamespace(used_bytes=20, lent_bytes=21, hits=1, misses=2, joined=3, wasted_bytes=22),
+            footers=SimpleNamespace(used_bytes=23),
+        ),
+        cold_reader=SimpleNamespace(requests=30, deferred=31, failures=32),
+        groups=SimpleNamespace(counts=SimpleNamespace(groups=40, members=41, offsets=42)),
+    )  # fmt: skip
+
+
+def samples(broker) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Values by name and labels; labels in the order of their names, backwards."""
+    text = Metrics(broker).render().decode()
+    return {
+        (sample.name, tuple(sample.labels[name] for name in sorted(sample.labels, reverse=True))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_what_the_parts_say_is_what_is_scraped() -> None:
+    found = samples(fake_broker())
+    for name, labels, value in (
+        ("kbroker_requests_total", ("Produce",), 4),
+        ("kbroker_requests_total", ("999",), 1),
+        ("kbroker_request_bytes_total", ("Produce",), 400),
+        ("kbroker_response_bytes_total", ("Produce",), 40),
+        ("kbroker_connections", (), 7),
+        ("kbroker_wal_syncs_total", (), 1),
+        ("kbroker_wal_written_bytes_total", (), 2),
+        ("kbroker_wal_waits_total", (), 4),
+        ("kbroker_wal_disk_bytes", (), 5),
+        ("kbroker_wal_unflushed_bytes", (), 6),
+        ("kbroker_flushes_total", (), 9),
+        ("kbroker_flush_failures_total", (), 2),
+        ("kbroker_flush_bytes_total", (), 11),
+        ("kbroker_store_requests_total", ("get",), 1),
+        ("kbroker_store_received_bytes_total", ("get",), 1000),
+        ("kbroker_store_seconds_total", ("put",), 0.5),
+        ("kbroker_store_errors_total", ("put", "StoreUnavailable"), 1),
+        ("kbroker_memory_bytes", ("arena",), 8),
+        ("kbroker_memory_bytes", ("object_ranges_lent",), 21),
+        ("kbroker_memory_bytes", ("request_frames",), 123),
+        ("kbroker_cache_lookups_total", ("joined",), 3),
+        ("kbroker_read_ahead_wasted_bytes_total", (), 22),
+        ("kbroker_cold_reads_total", ("deferred",), 31),
+        ("kbroker_groups", (), 40),
+        ("kbroker_group_offsets", (), 42),
+    ):
+        assert found[name, labels] == value, name
+
+
+def test_latencies_are_a_cumulative_histogram_in_seconds() -> None:
+    found = samples(fake_broker())
+    buckets = {labels[0]: value for (name, labels), value in found.items()
+               if name == "kbroker_request_seconds_bucket" and labels[1] == "Produce"}  # fmt: skip
+    assert buckets == {"1e-06": 0, "2e-06": 0, "4e-06": 3, "8e-06": 4, "+Inf": 4}
+    assert found["kbroker_request_seconds_sum", ("Produce",)] == 20e-6
+    assert found["kbroker_request_seconds_count", ("Produce",)] == 4
+
+
+def test_numbers_are_those_of_the_moment() -> None:
+    broker = fake_broker()
+    metrics = Metrics(broker)
+    assert b"kbroker_flushes_total 9.0" in metrics.render()
+    broker.flusher.metrics.flushes = 12
+    assert b"kbroker_flushes_total 12.0" in metrics.render()
