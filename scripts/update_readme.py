@@ -15,8 +15,8 @@ def current() -> str:
     """README.md with every generated block as its script prints it now."""
 
     def fill(match: re.Match[str]) -> str:
-        table = subprocess.run([sys.executable, str(ROOT / match[2])], check=True, capture_output=True, text=True).stdout
-        return f"{match[1]}\n{table.strip()}\n\n{match[4]}"
+        script = subprocess.run([sys.executable, str(ROOT / match[2])], check=True, capture_output=True, text=True)
+        return f"{match[1]}\n{script.stdout.strip()}\n\n{match[4]}"
 
     return BLOCK.sub(fill, (ROOT / "README.md").read_text())
 
@@ -25,7 +25,9 @@ def main() -> None:
     text = current()
     path = ROOT / "README.md"
     if "--check" in sys.argv:
-        sys.exit(0 if path.read_text() == text else "README.md: generated tables are not current; run scripts/update_readme.py")
+        if path.read_text() != text:
+            sys.exit("README.md: generated tables are not current; run scripts/update_readme.py")
+        return
     path.write_text(text)
 
 

@@ -29,7 +29,7 @@ cdef class BatchScan:
     cdef readonly object producer_ids
     cdef readonly object producer_epochs
     cdef readonly object base_sequences
-    cdef readonly object marker_types           # -1: no marker; else 0 abort, 1 commit, others as found
+    cdef readonly object marker_types           # -1: no transaction marker; else 0 abort, 1 commit
     cdef readonly object coordinator_epochs
     cdef const ScanEntry* entry
     cdef Py_ssize_t count

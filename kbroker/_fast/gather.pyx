@@ -5,12 +5,10 @@ from libc.string cimport memcpy
 import numpy as np
 
 from kbroker._fast.crc32c cimport crc32c_c
+from kbroker._fast.cursor cimport Cursor, cursor_of
 from kbroker._fast.endian cimport load_i16, load_i32, load_i64, load_u32
-
-cdef enum:
-    HEADER_BYTES = 61
-    CRC_START = 21              # the batch's own CRC covers everything from here on
-    CONTROL_BIT = 1 << 5
+from kbroker._fast.marker cimport MARKER_NONE, take_marker
+from kbroker._fast.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL
 
 cdef enum:
     PROBLEM_NONE
@@ -58,7 +56,7 @@ cdef class BatchScan:
         self.count = len(entries)
         self.feed_bytes_max = feed_bytes_max
         # A feed ends at most one batch that began earlier, and batches are at least a header long.
-        columns = min(feed_bytes_max // HEADER_BYTES + 2, self.count)
+        columns = min(feed_bytes_max // BATCH_HEADER_BYTES + 2, self.count)
         self.record_counts = np.zeros(self.count, np.int32)
         self.leader_epochs = np.zeros(columns, np.int32)
         self.attributes = np.zeros(columns, np.int16)
@@ -103,14 +101,14 @@ cdef class BatchScan:
                 problem[0] = PROBLEM_SURPLUS
                 return ended
             size = self.entry[self.done].size
-            if size < HEADER_BYTES:
+            if size < BATCH_HEADER_BYTES:
                 problem[0] = PROBLEM_ENTRY_SIZE
                 return ended
             take = min(<int64_t>n, size - self.into_batch)
             room = SCAN_CAPTURE_BYTES - self.into_batch
             if room > 0:
                 memcpy(self.capture + self.into_batch, p, min(take, room))
-            skip = max(<int64_t>0, CRC_START - self.into_batch)
+            skip = max(<int64_t>0, AT_ATTRIBUTES - self.into_batch)
             if take > skip:
                 self.batch_crc = crc32c_c(self.batch_crc, p + skip, take - skip)
             self.into_batch += take
@@ -130,8 +128,8 @@ cdef class BatchScan:
         """Judges the batch in `capture`; fills its columns."""
         cdef const uint8_t* p = self.capture
         cdef const ScanEntry* entry = self.entry + self.done
-        cdef int16_t marker_type = -1
-        cdef int32_t coordinator_epoch = -1
+        cdef int32_t marker_type = MARKER_NONE, coordinator_epoch = -1
+        cdef Cursor record
         if load_i64(p) != entry.base_offset:
             return PROBLEM_BASE_OFFSET
         if <int64_t>load_i32(p + 8) + 12 != entry.size:
@@ -150,49 +148,10 @@ cdef class BatchScan:
         self.producer_id[column] = load_i64(p + 43)
         self.producer_epoch[column] = load_i16(p + 51)
         self.base_sequence[column] = load_i32(p + 53)
-        if load_i16(p + 21) & CONTROL_BIT and load_i32(p + 57) > 0:
-            if read_marker(p + HEADER_BYTES, p + min(<int64_t>entry.size, SCAN_CAPTURE_BYTES),
-                           &marker_type, &coordinator_epoch) < 0:
+        if load_i16(p + 21) & CONTROL and load_i32(p + 57) > 0:
+            record = cursor_of(p + BATCH_HEADER_BYTES, min(<int64_t>entry.size, SCAN_CAPTURE_BYTES) - BATCH_HEADER_BYTES)
+            if take_marker(&record, &marker_type, &coordinator_epoch) < 0:
                 return PROBLEM_MARKER
-        self.marker_type[column] = marker_type
+        self.marker_type[column] = <int16_t>marker_type
         self.coordinator_epoch[column] = coordinator_epoch
         return PROBLEM_NONE
-
-
-cdef int read_marker(const uint8_t* p, const uint8_t* end, int16_t* marker_type,
-                     int32_t* coordinator_epoch) noexcept nogil:
-    """The type and coordinator epoch of a batch's first control record; -1 when it does not parse."""
-    cdef int64_t length = 0
-    if read_varint(&p, end, &length) < 0 or p >= end:      # length of the record
-        return -1
-    p += 1                                                 # attributes
-    if read_varint(&p, end, &length) < 0 or read_varint(&p, end, &length) < 0:   # timestamp and offset delta
-        return -1
-    if read_varint(&p, end, &length) < 0 or length < 4 or length > end - p:
-        return -1
-    marker_type[0] = load_i16(p + 2)
-    p += length
-    if marker_type[0] != 0 and marker_type[0] != 1:
-        return 0                                           # not a transaction marker: nothing more is read of it
-    if read_varint(&p, end, &length) < 0 or length < 6 or length > end - p:
-        return -1
-    coordinator_epoch[0] = load_i32(p + 2)
-    return 0
-
-
-cdef int read_varint(const uint8_t** cursor, const uint8_t* end, int64_t* out) noexcept nogil:
-    """A zig-zag varint of at most 10 bytes, each checked against `end`."""
-    cdef const uint8_t* p = cursor[0]
-    cdef unsigned long long raw = 0
-    cdef int shift = 0
-    while True:
-        if p >= end or shift > 63:
-            return -1
-        raw |= (<unsigned long long>(p[0] & 0x7F)) << shift
-        if p[0] < 0x80:
-            break
-        p += 1
-        shift += 7
-    cursor[0] = p + 1
-    out[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
-    return 0

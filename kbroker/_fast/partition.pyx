@@ -20,9 +20,9 @@ from posix.unistd cimport pread
 from kbroker._fast.commit cimport CallbackCompletion, WaitList
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.endian cimport load_i16, load_i32, load_i64, load_u32
-from kbroker._fast.invariant cimport invariant
+from kbroker._fast.invariant cimport KB_DEBUG_BUILD, invariant
 from kbroker._fast.producer_state cimport ProducerStates, Verdict
-from kbroker._fast.record_batch cimport BatchInfo
+from kbroker._fast.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL, BatchInfo, read_header
 from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT, EntryKey, Wal, WalSegment
 from kbroker._fast.wal_format cimport INDEX_HEADER_BYTES, GroupRecord, IndexRecord
 from kbroker._fast.wal_scan cimport SegmentScan
@@ -38,30 +38,12 @@ INDEX_DTYPE = numpy.dtype(
 )
 
 cdef enum:
-    HEADER_BYTES = 61
-    ATTRIBUTE_CONTROL = 0x20
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER_OR_FOLLOWER = 6
     RECORD_LIST_TOO_LARGE = 18
     KAFKA_STORAGE_ERROR = 56
     INVALID_RECORD = 87
-
-
-cdef void read_header(const uint8_t* p, BatchInfo* info) noexcept nogil:
-    info.base_offset = load_i64(p)
-    info.size = <uint32_t>load_i32(p + 8) + 12
-    info.leader_epoch = load_i32(p + 12)
-    info.magic = <signed char>p[16]
-    info.crc = load_u32(p + 17)
-    info.attributes = load_i16(p + 21)
-    info.last_offset_delta = load_i32(p + 23)
-    info.base_timestamp = load_i64(p + 27)
-    info.max_timestamp = load_i64(p + 35)
-    info.producer_id = load_i64(p + 43)
-    info.producer_epoch = load_i16(p + 51)
-    info.base_sequence = load_i32(p + 53)
-    info.record_count = load_i32(p + 57)
 
 
 cdef class ReadPlan:
@@ -198,14 +180,14 @@ cdef class Partition:
         if info.producer_id >= 0:
             self.producers.prepare()
         lsn = self.wal.append(&self.key, self.next_offset, self.leader_epoch, batch, info.size,
-                              self.rules.internal or (info.attributes & ATTRIBUTE_CONTROL) != 0, &end_lsn)
+                              self.rules.internal or (info.attributes & CONTROL) != 0, &end_lsn)
         if lsn < 0:
             if lsn == APPEND_WAIT:
                 return APPEND_WAIT
             return RECORD_LIST_TOO_LARGE if lsn == APPEND_TOO_LARGE else KAFKA_STORAGE_ERROR
         result.base_offset = self.next_offset
         result.end_lsn = end_lsn
-        if self.dense_count:
+        if KB_DEBUG_BUILD and self.dense_count:
             entry = self.dense_at(self.dense_first + self.dense_count - 1)
             invariant(entry.lsn < lsn and entry.base_offset + entry.last_offset_delta + 1 == self.next_offset)
         entry = self.dense_at(self.dense_first + self.dense_count)
@@ -232,10 +214,10 @@ cdef class Partition:
         cdef BatchInfo info
         cdef AppendResult result
         cdef int code
-        if view.shape[0] < HEADER_BYTES:
+        if view.shape[0] < BATCH_HEADER_BYTES:
             raise FastKafkaError(CORRUPT_MESSAGE, f"a batch of {view.shape[0]} bytes")
-        read_header(&view[0], &info)
-        if info.size != view.shape[0] or crc32c_c(0, &view[21], view.shape[0] - 21) != info.crc:
+        read_header(&view[0], view.shape[0], &info)
+        if info.size != view.shape[0] or crc32c_c(0, &view[AT_ATTRIBUTES], view.shape[0] - AT_ATTRIBUTES) != info.crc:
             raise FastKafkaError(CORRUPT_MESSAGE, "the batch's length or CRC does not match")
         if info.magic != 2 or info.last_offset_delta < 0 or info.record_count != <int64_t>info.last_offset_delta + 1:
             raise FastKafkaError(INVALID_RECORD, "the batch's magic or record count is wrong")
@@ -391,7 +373,7 @@ cdef class Partition:
         if got != n * <Py_ssize_t>sizeof(IndexEntry):
             raise OSError(errno if got < 0 else EIO, f"{segment.path}: its index file cannot be read at {position}")
         for i in range(n):
-            if (out[i].lsn < s.first_lsn or out[i].lsn + out[i].size > s.end_lsn or out[i].size < HEADER_BYTES
+            if (out[i].lsn < s.first_lsn or out[i].lsn + out[i].size > s.end_lsn or out[i].size < BATCH_HEADER_BYTES
                     or out[i].base_offset < s.first_offset or out[i].base_offset > s.last_offset):
                 raise CorruptionError(f"{segment.path}: its index file is damaged at {position + i * 32}")
         return n
@@ -689,7 +671,7 @@ cdef class Partition:
                     f"{self.topic}-{self.index} has base offset {record.base_offset}, expected {self.next_offset}"
                 )
             batch = scan.data + (record.lsn - scan.first_lsn)
-            read_header(batch, &info)
+            read_header(batch, record.size, &info)
             if not self.replayed_epochs or self.replayed_epochs[len(self.replayed_epochs) - 1][0] != info.leader_epoch:
                 self.replayed_epochs.append((info.leader_epoch, record.base_offset))
             if info.producer_id >= 0:

@@ -4,9 +4,6 @@ from kbroker._fast.record_batch cimport BatchInfo
 
 cdef enum:
     CACHED_BATCHES = 5        # newest batches per producer that are known as duplicates
-    MARKER_NONE = -1
-    MARKER_ABORT = 0
-    MARKER_COMMIT = 1
 
 cdef struct CachedBatch:
     int32_t last_sequence
@@ -24,7 +21,7 @@ cdef struct Verdict:
     bint duplicate
     int64_t base_offset       # of the first append, for a duplicate
     int64_t end_lsn
-    int32_t marker            # MARKER_
+    int32_t marker            # MARKER_ of marker.pxd
     int32_t coordinator_epoch
 
 

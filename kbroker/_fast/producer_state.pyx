@@ -6,7 +6,9 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
-from kbroker._fast.endian cimport load_i16, load_i32
+from kbroker._fast.cursor cimport Cursor, cursor_of
+from kbroker._fast.marker cimport MARKER_ABORT, MARKER_COMMIT, MARKER_NONE, take_marker
+from kbroker._fast.record_batch cimport BATCH_HEADER_BYTES
 
 cdef enum:
     INVALID_PRODUCER_EPOCH = 47
@@ -19,47 +21,6 @@ cdef enum:
     ATTRIBUTE_TRANSACTIONAL = 0x10
     ATTRIBUTE_CONTROL = 0x20
     SEQUENCE_MAX = 0x7FFFFFFF
-    BATCH_HEADER_BYTES = 61
-
-
-cdef int64_t read_varint(const uint8_t** p, const uint8_t* end) noexcept nogil:
-    # Zig-zag varint of at most ten bytes; moves *p beyond `end` when it does not fit.
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    while p[0] < end and shift < 70:
-        value |= <uint64_t>(p[0][0] & 0x7F) << (shift if shift < 64 else 63)
-        p[0] += 1
-        if not (p[0] - 1)[0] & 0x80:
-            return <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
-        shift += 7
-    p[0] = end + 1
-    return 0
-
-
-cdef int parse_marker(const uint8_t* batch, uint32_t size, int32_t* kind, int32_t* coordinator_epoch) noexcept nogil:
-    # Reads the only record of a control batch. 0, or INVALID_RECORD; kind is MARKER_NONE for other control records.
-    cdef const uint8_t* p = batch + BATCH_HEADER_BYTES
-    cdef const uint8_t* end = batch + size
-    cdef int64_t key_length, value_length
-    kind[0] = MARKER_NONE
-    coordinator_epoch[0] = -1
-    read_varint(&p, end)      # record length
-    p += 1                    # attributes
-    read_varint(&p, end)      # timestamp delta
-    read_varint(&p, end)      # offset delta
-    key_length = read_varint(&p, end)
-    if p > end or key_length < 4 or key_length > end - p or load_i16(p) < 0:
-        return INVALID_RECORD
-    kind[0] = load_i16(p + 2)
-    p += key_length
-    if kind[0] != MARKER_ABORT and kind[0] != MARKER_COMMIT:
-        kind[0] = MARKER_NONE
-        return 0
-    value_length = read_varint(&p, end)
-    if p > end or value_length < 6 or value_length > end - p or load_i16(p) < 0:
-        return INVALID_RECORD
-    coordinator_epoch[0] = load_i32(p + 2)
-    return 0
 
 
 cdef int32_t first_sequence(const CachedBatch* batch) noexcept nogil:
@@ -107,7 +68,9 @@ cdef class ProducerStates:
         if info.attributes & ATTRIBUTE_CONTROL:
             if info.attributes & ATTRIBUTE_CODEC:
                 return INVALID_RECORD
-            code = parse_marker(batch, info.size, &verdict.marker, &verdict.coordinator_epoch)
+            record = cursor_of(batch + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES)
+            if take_marker(&record, &verdict.marker, &verdict.coordinator_epoch) < 0:
+                code = INVALID_RECORD
             if code != 0 or verdict.marker == MARKER_NONE or entry is None:
                 return code
             if info.producer_epoch < entry.epoch:

@@ -38,6 +38,7 @@ cdef class Reactor(Poller):
     cdef readonly int32_t connection_count
     cdef readonly int64_t connections_opened
     cdef readonly int64_t connections_closed
+    cdef readonly int64_t disk_reads    # sends that had to wait for the disk
 
     cdef unsigned long thread_id
     cdef bint stopped

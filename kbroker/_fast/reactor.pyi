@@ -25,6 +25,7 @@ class Reactor(Poller):
     connection_count: int
     connections_opened: int
     connections_closed: int
+    disk_reads: int
     def __init__(
         self,
         wal: Wal,

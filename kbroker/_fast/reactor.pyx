@@ -435,6 +435,7 @@ cdef class Reactor(Poller):
             self.mark_dirty(ch)
             return 0
         ch.disk_state = DISK_READING
+        self.disk_reads += 1
         # A descriptor of its own: the connection may end, and its segment with it, before the worker comes to it.
         self.executor.submit(self._read_from_disk, connection, os.dup(ch.disk_fd), ch.disk_position)
         return 0

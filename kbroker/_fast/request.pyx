@@ -7,7 +7,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
 from kbroker._fast.endian cimport load_i16, store_i32
-from kbroker._fast.invariant cimport invariant
+from kbroker._fast.invariant cimport KB_DEBUG_BUILD, invariant
 from kbroker._fast.partition cimport BatchRef, ReadPlan
 from kbroker._fast.wal cimport Wal, WalSegment
 
@@ -250,7 +250,8 @@ cdef class DeadlineHeap:
         cdef Request last
         if i < 0:
             return 0
-        invariant(i < len(self.items) and self.items[i] is request)
+        if KB_DEBUG_BUILD:
+            invariant(i < len(self.items) and self.items[i] is request)
         last = <Request>self.items.pop()
         request.heap_index = -1
         if last is not request:

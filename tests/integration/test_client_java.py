@@ -60,9 +60,7 @@ class Java:
     def read_assigned(self, bootstrap: str, topic: str, counts: Mapping[int, int]) -> Read:
         read: Read = {}
         for partition, count in counts.items():
-            read |= _consume(
-                bootstrap, topic, count, "--partition", str(partition), "--offset", "earliest"
-            )  # fmt: skip
+            read |= _consume(bootstrap, topic, count, "--partition", str(partition), "--offset", "earliest")
         return read
 
     def read_subscribed(self, bootstrap: str, topic: str, group: str, count: int) -> Read:
@@ -186,11 +184,10 @@ def test_client_compatibility_tool(broker: BrokerProcess) -> None:
         "idempotent-producer-supported": True,
     }
     flags = [part for name, value in expected.items() for part in (f"--{name}", str(value))]
-    printed = java_tools.run(
+    java_tools.run(
         "ClientCompatibilityTest", "--bootstrap-server", broker.bootstrap, "--topic", topic,
         "--num-cluster-nodes", "1", *flags,
     )  # fmt: skip
-    assert b"SUCCESS" in printed or printed == b""
 
 
 class _Verifiable:

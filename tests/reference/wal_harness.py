@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import struct
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,12 @@ def marker(*, commit: bool, producer_id: int, epoch: int, coordinator_epoch: int
     )
 
 
+def release_wakeup(wal: Wal, descriptor: int) -> None:
+    """What is left to close of a log that is dropped rather than closed (a crash)."""
+    wal.remove_wakeup_fd(descriptor)
+    os.close(descriptor)
+
+
 class Log:
     """A WAL in a folder with helpers; a context manager that closes it."""
 
@@ -81,6 +88,9 @@ class Log:
         self.partitions: dict[tuple[bytes, int], Partition] = {}
         self.wakeup = os.eventfd(0, os.EFD_NONBLOCK)
         self.wal.add_wakeup_fd(self.wakeup)
+        self._release = weakref.finalize(self, release_wakeup, self.wal, self.wakeup)
+        if self.wakeup > DESCRIPTORS_MAX:
+            gc.collect()  # logs before this one hold descriptors until their reference cycles go
         self.report: RecoveryReport | None = None
 
     def __enter__(self) -> Log:
@@ -88,10 +98,7 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.wal.close()
-        self.wal.remove_wakeup_fd(self.wakeup)
-        os.close(self.wakeup)
-        if self.wakeup > DESCRIPTORS_MAX:
-            gc.collect()  # closed logs before this one hold descriptors until their reference cycles go
+        self._release()
 
     def partition(self, topic_id: bytes = TOPIC, index: int = 0) -> Partition:
         """The partition, made on first use."""

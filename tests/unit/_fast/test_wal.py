@@ -200,6 +200,16 @@ def test_read_batches_into_any_range(tmp_path: Path) -> None:
             assert got == min(length, len(whole) - position)
 
 
+def test_reads_stay_inside_what_the_log_holds(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        base, end = log.append(batch(5000))
+        assert base == 0
+        assert len(log.wal.read(0, end)) == end
+        for position, n in ((0, end + 4096), (0, SEGMENT + 1), (0, 1 << 40), (end, 1), (-1, 10), (0, -1)):
+            with pytest.raises(ValueError, match="does not hold"):
+                log.wal.read(position, n)
+
+
 def test_bytes_that_are_not_flushed(tmp_path: Path) -> None:
     with Log(tmp_path).start() as log:
         assert log.wal.unflushed_bytes == 0

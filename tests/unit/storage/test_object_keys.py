@@ -70,4 +70,4 @@ def test_root():
     with pytest.raises(ValueError, match="not under"):
         keys.relative("elsewhere/x")
     with pytest.raises(ValueError, match="cluster id"):
-        ObjectKeys("short")
+        ObjectKeys("a/b")

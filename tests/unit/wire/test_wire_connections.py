@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
@@ -129,6 +130,34 @@ def test_small_batches_from_files(tmp_path):
         got = values(fetched(client.ask(1, 11, fetch_request(("t", 0, 0)))).records)
         assert got == [b"%d" % i for i in range(500)]
         assert broker.reactor.socket_bytes[2] > before
+
+
+def test_reads_from_disk_are_left_to_a_worker(tmp_path):
+    """What neither the arena nor the page cache holds arrives all the same, and by way of a worker."""
+    with (
+        wire_broker(tmp_path, {"t": 2}, arena_bytes=8 * MIB, segment_bytes=4 * MIB, wal_bytes=128 * MIB) as broker,
+        Client(broker) as client,
+    ):
+        sent = [bytes([i]) * 200_000 for i in range(40)]
+        for value in sent:
+            assert produced(client.ask(0, 9, produce_request(batch(value)))).error_code == 0
+        for _ in range(12):
+            client.ask(0, 9, produce_request(batch(b"x" * 900_000), partition=1))
+        for segment in broker.wal.segments:
+            os.fdatasync(segment.fd)
+            os.posix_fadvise(segment.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if _in_page_cache(broker.wal.segments[0].fd):
+            pytest.skip("this file system keeps everything in memory")
+        got = fetched(client.ask(1, 11, fetch_request(("t", 0, 0), partition_max_bytes=50 * MIB)))
+        assert values(got.records) == sent
+        assert broker.reactor.disk_reads > 0
+
+
+def _in_page_cache(fd):
+    try:
+        return os.preadv(fd, [bytearray(4096)], 1 << 20, os.RWF_NOWAIT) == 4096
+    except BlockingIOError:
+        return False
 
 
 def test_a_reader_that_never_reads_is_closed(tmp_path):
