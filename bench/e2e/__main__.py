@@ -42,6 +42,15 @@ def _consume(count: int, size: int, partitions: int):
     return workload
 
 
+def _consume_java(count: int, size: int, partitions: int):
+    def workload(server: Server) -> Result:
+        topic = _topic(server, partitions)
+        workloads.rdkafka_produce(server, topic, count, size)
+        return workloads.java_consume(server, topic, count, size)
+
+    return workload
+
+
 def _paced(rate: int, count: int):
     def workload(server: Server) -> Result:
         return workloads.paced_latency(server, _topic(server, 1), rate, count)
@@ -59,6 +68,9 @@ WORKLOADS: dict[str, Callable[[Server], Result]] = {
     "f_java": _produce(workloads.java_produce, 200_000, 100, 1, single=True),
     "d1k_rdk": _consume(1_500_000, 1024, 12),
     "d_rdk": _consume(12_000_000, 100, 12),
+    "d1k_java": _consume_java(1_500_000, 1024, 12),
+    # Five times a log budget of 1 GiB: what flushing sustains. Run with --options "--wal-bytes 1GiB".
+    "steady": _produce(workloads.rdkafka_produce, 5_242_880, 1024, 12),
 }
 
 
@@ -70,7 +82,10 @@ def _measure(kind: str, name: str, folder: Path, options: list[str]) -> tuple[Re
     else:
         server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush").start()
     try:
+        before = server.store_requests()
         result = WORKLOADS[name](server)
+        if result.bytes:
+            result.store_requests_per_gb = (server.store_requests() - before) / (result.bytes / 1e9)
         return result, server.peak_rss_mib()
     finally:
         server.stop()
@@ -88,7 +103,8 @@ def main() -> None:
     parser.add_argument("--work", default=None, help="folder for data (default: a temporary one)")
     arguments = parser.parse_args()
     brokers = arguments.brokers.split(",")
-    print(f"{'workload':9} {'broker':12} {'MB/s':>8} {'records/s':>11} {'cpu s/GB':>9} {'RSS MiB':>8}  more")
+    heads = f"{'MB/s':>8} {'records/s':>11} {'cpu s/GB':>9} {'req/GB':>7} {'RSS MiB':>8}  more"
+    print(f"{'workload':9} {'broker':12} {heads}")
     for name in arguments.workloads.split(","):
         runs: dict[str, list[tuple[Result, float]]] = {broker: [] for broker in brokers}
         for _ in range(arguments.rounds):
@@ -111,7 +127,8 @@ def _print_row(name: str, broker: str, runs: list[tuple[Result, float]]) -> None
     print(
         f"{name:9} {broker:12} {median([r.mb_per_second for r in results]):8.1f}"
         f" {median([r.records_per_second for r in results]):11.0f}"
-        f" {median([r.cpu_seconds_per_gb for r in results]):9.2f} {max(rss for _, rss in runs):8.0f}  {more}",
+        f" {median([r.cpu_seconds_per_gb for r in results]):9.2f}"
+        f" {median([r.store_requests_per_gb for r in results]):7.1f} {max(rss for _, rss in runs):8.0f}  {more}",
         flush=True,
     )
 

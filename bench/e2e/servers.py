@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from base64 import urlsafe_b64encode
 from pathlib import Path
@@ -58,6 +59,10 @@ class Server:
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def store_requests(self) -> float:
+        """Requests to the object store; 0 for a broker without one."""
+        return 0.0
 
     def spawn(self, command: list[str], env: dict[str, str] | None = None) -> None:
         self.work.mkdir(parents=True, exist_ok=True)
@@ -118,7 +123,14 @@ class Kbroker(Server):
     def __init__(self, work: Path, s3: S3Server | None, *options: str) -> None:
         super().__init__(work)
         self.s3 = s3
-        self.options = options
+        self.http_port = free_port()
+        self.options = ("--http-listen", f"127.0.0.1:{self.http_port}", *options)
+
+    def store_requests(self) -> float:
+        """Requests to the object store since the start."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("kbroker_store_requests_total{"))
 
     def start(self) -> Kbroker:
         command = [sys.executable, "-m", "kbroker", "serve", "--data-dir", str(self.work / "kbroker-data"),
@@ -126,6 +138,7 @@ class Kbroker(Server):
         if self.s3:
             command += ["--object-store", "s3://bench/run", "--s3-endpoint", f"http://127.0.0.1:{self.s3.port}"]
         self.spawn(command, self.s3.environ if self.s3 else None)
+        wait_port(self.http_port)
         return self
 
 

@@ -24,6 +24,7 @@ class Result:
     seconds: float = 0
     cpu_seconds: float = 0
     extra: dict[str, float] = field(default_factory=dict)
+    store_requests_per_gb: float = 0
 
     @property
     def mb_per_second(self) -> float:

@@ -19,7 +19,6 @@ from posix.unistd cimport pread
 
 from kbroker._fast.commit cimport CallbackCompletion, WaitList
 from kbroker._fast.crc32c cimport crc32c_c
-from kbroker._fast.endian cimport load_i16, load_i32, load_i64, load_u32
 from kbroker._fast.invariant cimport KB_DEBUG_BUILD, invariant
 from kbroker._fast.producer_state cimport ProducerStates, Verdict
 from kbroker._fast.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL, BatchInfo, read_header

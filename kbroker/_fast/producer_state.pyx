@@ -2,13 +2,13 @@
 
 from kbroker import limits
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
 from kbroker._fast.cursor cimport Cursor, cursor_of
 from kbroker._fast.marker cimport MARKER_ABORT, MARKER_COMMIT, MARKER_NONE, take_marker
-from kbroker._fast.record_batch cimport BATCH_HEADER_BYTES
+from kbroker._fast.record_batch cimport BATCH_HEADER_BYTES, CODEC_MASK, CONTROL, TRANSACTIONAL, BatchInfo
 
 cdef enum:
     INVALID_PRODUCER_EPOCH = 47
@@ -17,9 +17,6 @@ cdef enum:
     TRANSACTION_COORDINATOR_FENCED = 52
     INVALID_RECORD = 87
     THROTTLING_QUOTA_EXCEEDED = 89
-    ATTRIBUTE_CODEC = 0x07
-    ATTRIBUTE_TRANSACTIONAL = 0x10
-    ATTRIBUTE_CONTROL = 0x20
     SEQUENCE_MAX = 0x7FFFFFFF
 
 
@@ -58,21 +55,21 @@ cdef class ProducerStates:
         cdef ProducerEntry entry
         cdef CachedBatch* known
         cdef int32_t i, last, expected
-        cdef int code
+        cdef Cursor record
         verdict.duplicate = False
         verdict.marker = MARKER_NONE
         verdict.coordinator_epoch = -1
         if info.producer_id < 0:
             return 0
         entry = <ProducerEntry>self.entries.get(info.producer_id)
-        if info.attributes & ATTRIBUTE_CONTROL:
-            if info.attributes & ATTRIBUTE_CODEC:
+        if info.attributes & CONTROL:
+            if info.attributes & CODEC_MASK:
                 return INVALID_RECORD
             record = cursor_of(batch + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES)
             if take_marker(&record, &verdict.marker, &verdict.coordinator_epoch) < 0:
-                code = INVALID_RECORD
-            if code != 0 or verdict.marker == MARKER_NONE or entry is None:
-                return code
+                return INVALID_RECORD
+            if verdict.marker == MARKER_NONE or entry is None:
+                return 0
             if info.producer_epoch < entry.epoch:
                 return INVALID_PRODUCER_EPOCH
             if verdict.coordinator_epoch < entry.coordinator_epoch:
@@ -103,7 +100,7 @@ cdef class ProducerStates:
             expected = last_sequence(entry.batches[entry.count - 1].last_sequence, 1)
         if info.base_sequence != expected:
             return OUT_OF_ORDER_SEQUENCE_NUMBER
-        if entry.txn_first_offset >= 0 and not info.attributes & ATTRIBUTE_TRANSACTIONAL:
+        if entry.txn_first_offset >= 0 and not info.attributes & TRANSACTIONAL:
             return INVALID_TXN_STATE
         return 0
 
@@ -127,7 +124,7 @@ cdef class ProducerStates:
     cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t end_lsn) except -1:
         cdef ProducerEntry entry
         cdef CachedBatch* newest
-        cdef bint control = info.attributes & ATTRIBUTE_CONTROL
+        cdef bint control = info.attributes & CONTROL
         if info.producer_id < 0 or (control and verdict.marker == MARKER_NONE):
             return 0
         entry = <ProducerEntry>self.entries.get(info.producer_id)
@@ -154,7 +151,7 @@ cdef class ProducerStates:
         newest.last_offset = base_offset + info.last_offset_delta
         newest.timestamp = info.max_timestamp
         newest.end_lsn = end_lsn
-        if info.attributes & ATTRIBUTE_TRANSACTIONAL and entry.txn_first_offset < 0:
+        if info.attributes & TRANSACTIONAL and entry.txn_first_offset < 0:
             self.prepare()
             entry.txn_first_offset = base_offset
             self.transactions[self.first + self.count] = Transaction(entry.producer_id, base_offset, -1)

@@ -12,6 +12,16 @@ from posix.unistd cimport pread, pwrite
 
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.endian cimport load_i16, load_i32, load_i64, load_u32
+from kbroker._fast.record_batch cimport (
+    AT_ATTRIBUTES,
+    AT_BATCH_LENGTH,
+    AT_CRC,
+    AT_LAST_OFFSET_DELTA,
+    AT_LEADER_EPOCH,
+    AT_MAGIC,
+    BATCH_HEADER_BYTES,
+    LOG_OVERHEAD,
+)
 from kbroker._fast.wal_format cimport (
     ENTRY_CRC_START,
     ENTRY_HEADER_BYTES,
@@ -28,9 +38,6 @@ from kbroker._fast.wal_format cimport (
 
 STOP_REASONS = ("end", "no valid entry header", "a batch that contradicts its entry header or its CRC")
 
-cdef enum:
-    BATCH_HEADER_BYTES = 61
-
 
 cdef bint header_valid(const uint8_t* p, int64_t lsn, uint64_t incarnation) noexcept nogil:
     cdef EntryHeader h
@@ -43,13 +50,13 @@ cdef bint header_valid(const uint8_t* p, int64_t lsn, uint64_t incarnation) noex
 
 
 cdef bint batch_valid(const uint8_t* batch, const EntryHeader* h) noexcept nogil:
-    if h.length < BATCH_HEADER_BYTES or <int64_t>load_i32(batch + 8) + 12 != h.length:
+    if h.length < BATCH_HEADER_BYTES or <int64_t>load_i32(batch + AT_BATCH_LENGTH) + LOG_OVERHEAD != h.length:
         return False
-    if load_i64(batch) != h.base_offset or load_i32(batch + 12) != h.leader_epoch or batch[16] != 2:
+    if load_i64(batch) != h.base_offset or load_i32(batch + AT_LEADER_EPOCH) != h.leader_epoch or batch[AT_MAGIC] != 2:
         return False
-    if load_i32(batch + 23) < 0 or h.base_offset < 0:
+    if load_i32(batch + AT_LAST_OFFSET_DELTA) < 0 or h.base_offset < 0:
         return False
-    return crc32c_c(0, batch + 21, h.length - 21) == load_u32(batch + 17)
+    return crc32c_c(0, batch + AT_ATTRIBUTES, h.length - AT_ATTRIBUTES) == load_u32(batch + AT_CRC)
 
 
 cdef int compare_groups(const void* a, const void* b) noexcept nogil:
