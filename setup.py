@@ -13,6 +13,7 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+JOBS = os.cpu_count() or 1
 DEBUG = os.environ.get("KBROKER_DEBUG") == "1"
 ANNOTATE = os.environ.get("KBROKER_ANNOTATE") == "1"
 SANITIZE = os.environ.get("KBROKER_SANITIZE", "")
@@ -58,9 +59,10 @@ setup(
         extensions(),
         compiler_directives=DIRECTIVES,
         annotate=ANNOTATE,
-        nthreads=0,
+        nthreads=JOBS,
         force=DEBUG,
         emit_linenums=DEBUG,
         build_dir="build/cython-debug" if DEBUG else "build/cython",
-    )
+    ),
+    options={"build_ext": {"parallel": JOBS}},
 )

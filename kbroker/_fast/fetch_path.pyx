@@ -1,6 +1,7 @@
 """What a Fetch request goes through between its frame and its answer (KIP-74, 227, 320, 516)."""
 
 import operator
+from functools import partial
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
@@ -147,9 +148,14 @@ cdef class FetchRequest(Request):
         """Fills in the partition's offsets and the error or divergence of this fetch."""
         cdef Partition partition
         slot.clear()
-        if slot.partition is None or slot.partition.deleted:
-            self.look_up(slot)
         partition = slot.partition
+        if partition is None or partition.deleted:
+            self.look_up(slot)
+            if slot.partition is not partition:  # what was read is of a deleted topic, not of its namesake
+                slot.cold = None
+                slot.cold_error = 0
+                slot.cold_asked = False
+            partition = slot.partition
         if partition is None or partition.deleted:
             slot.error = UNKNOWN_TOPIC_OR_PARTITION
             if self.api_version >= FETCH_TOPIC_ID_VERSION and slot.topic_log is None:
@@ -240,7 +246,9 @@ cdef class FetchRequest(Request):
                 answer = ColdAnswer.__new__(ColdAnswer)
                 (<ColdAnswer>answer).request = self
                 (<ColdAnswer>answer).slot = slot
-                self.sink.cold_reader.request(slot.partition.log, slot.fetch_offset, slot.upper, limit, answer)
+                self.sink.cold_reader.request(
+                    slot.partition.log, slot.fetch_offset, slot.upper, limit, partial(_deliver, slot.partition, answer)
+                )
         if slot.cold_error != 0:
             slot.error = slot.cold_error
         elif slot.cold is not None:
@@ -441,6 +449,15 @@ cdef class FetchWait(Waiter):
         if self.request is not None:
             self.request.sink.resume_later(self.request)
         return 0
+
+
+def _deliver(Partition partition not None, ColdAnswer answer not None, result):
+    """Drops what was read of another partition than the one the slot stands for by now."""
+    if answer.slot is not None and (<FetchSlot>answer.slot).partition is not partition:
+        answer.request = None
+        answer.slot = None
+    else:
+        answer(result)
 
 
 cdef class ColdAnswer:

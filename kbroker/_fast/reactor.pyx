@@ -40,35 +40,10 @@ from kbroker._fast.endian cimport load_i16, load_i32
 from kbroker._fast.fetch_codec cimport FETCH_VERSION_MAX, FETCH_VERSION_MIN, parse_fetch
 from kbroker._fast.fetch_path cimport FetchRequest
 from kbroker._fast.invariant cimport invariant
+from kbroker._fast.peer_name cimport peer_name
 from kbroker._fast.poller cimport LISTENERS_MAX, OUTPUT_PAUSE_BYTES, TAG_LISTENER, Poller, append_channel
 from kbroker._fast.produce_path cimport ProduceRequest
 from kbroker._fast.request cimport DeadlineHeap, Request, Response
-
-cdef extern from * nogil:
-    """
-    #include <sys/socket.h>
-    #include <netinet/in.h>
-    #include <arpa/inet.h>
-    #include <stdio.h>
-    static int kb_peer(int fd, char *out, int size) {
-        struct sockaddr_storage a;
-        socklen_t n = sizeof a;
-        char text[INET6_ADDRSTRLEN];
-        if (getpeername(fd, (struct sockaddr *)&a, &n) < 0) return -1;
-        if (a.ss_family == AF_INET) {
-            struct sockaddr_in *v4 = (struct sockaddr_in *)&a;
-            inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
-            return snprintf(out, size, "%s:%d", text, ntohs(v4->sin_port));
-        }
-        if (a.ss_family == AF_INET6) {
-            struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a;
-            inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
-            return snprintf(out, size, "[%s]:%d", text, ntohs(v6->sin6_port));
-        }
-        return snprintf(out, size, "local");
-    }
-    """
-    int peer_name "kb_peer"(int fd, char* out, int size)
 
 cdef enum:
     SWEEP_INTERVAL_MS = 1000

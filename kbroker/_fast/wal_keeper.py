@@ -49,6 +49,7 @@ class SegmentKeeper:
         self.last_error: Exception | None = None
         self._threads: list[threading.Thread] = []
         self._spare_number = 0
+        self._sizes: dict[str, int] = {}  # of recovered files that have another size than ours
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -158,10 +159,20 @@ class SegmentKeeper:
         fd, path = wal_files.create_segment(self.directory, header, spare, hurry=hurry)
         return WalSegment(fd, first_lsn, end_lsn, str(path))
 
+    def note_size(self, path: str, file_bytes: int) -> None:
+        """Recovery: what a segment file takes on the disk; an earlier start may have made larger or smaller ones."""
+        if file_bytes != self.file_bytes:
+            self._sizes[path] = file_bytes
+
+    def _bytes_of(self, segments: list[WalSegment]) -> int:
+        if not self._sizes:
+            return len(segments) * self.file_bytes
+        return sum(self._sizes.get(segment.path, self.file_bytes) for segment in segments)
+
     def _make_room(self) -> bool:
         if self.spares:
             return True
-        while len(self.wal.segments) + 1 > self.files_max:
+        while self._bytes_of(self.wal.segments) + self.file_bytes > self.files_max * self.file_bytes:
             if not self._drop_oldest():
                 return False
             if self.spares:
@@ -174,7 +185,7 @@ class SegmentKeeper:
         with self.lock:
             end_lsn = (durable_lsn // size + 1) * size
             log.error("the WAL file at %d failed (errno %d): going on in a new one", durable_lsn, self.wal.last_errno)
-            if len(self.wal.segments) + len(self.spares) >= self.files_max:
+            if self.disk_bytes() >= self.files_max * self.file_bytes:
                 self._drop_oldest()  # the budget may be passed by one file rather than fail
             spare = self.spares.pop() if self.spares else None
             self.wal.install_replacement(self._create(durable_lsn, end_lsn, durable_lsn, spare, True))
@@ -212,7 +223,7 @@ class SegmentKeeper:
         self.wal.notify()
 
     def _give_up_cache(self) -> None:
-        while len(self.wal.segments) * self.file_bytes > self.wal.wal_bytes // 2 and self._drop_oldest():
+        while self._bytes_of(self.wal.segments) > self.wal.wal_bytes // 2 and self._drop_oldest():
             pass
 
     def _drop_oldest(self) -> bool:
@@ -220,6 +231,7 @@ class SegmentKeeper:
         segment = self.wal.drop_oldest()
         if segment is None:
             return False
+        self._sizes.pop(segment.path, None)
         self._remove(Path(segment.path), recyclable=segment.borrows == 0)
         return True
 
@@ -240,14 +252,14 @@ class SegmentKeeper:
         if not segments:
             return
         flushed = self.wal.flushed_lsn
-        needed = sum(1 for segment in segments if segment.end_lsn > flushed or not segment.sealed)
-        future = max(0, self.files_max - needed) * self.wal.segment_bytes
+        needed = self._bytes_of([s for s in segments if s.end_lsn > flushed or not s.sealed])
+        future = max(0, self.files_max * self.file_bytes - needed) // self.file_bytes * self.wal.segment_bytes
         reserve = int(self.wal.wal_bytes * limits.INTERNAL_RESERVE_SHARE)
         self.wal.set_soft_limit(segments[-1].end_lsn + future - reserve)
 
     def disk_bytes(self) -> int:
         """Bytes of segment files, spare ones included."""
-        return (len(self.wal.segments) + len(self.spares)) * self.file_bytes
+        return self._bytes_of(self.wal.segments) + len(self.spares) * self.file_bytes
 
 
 def write_index(segment: Path, scan: SegmentScan) -> int:

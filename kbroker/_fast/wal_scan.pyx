@@ -19,6 +19,7 @@ from kbroker._fast.record_batch cimport (
     AT_LAST_OFFSET_DELTA,
     AT_LEADER_EPOCH,
     AT_MAGIC,
+    AT_MAX_TIMESTAMP,
     BATCH_HEADER_BYTES,
     LOG_OVERHEAD,
 )
@@ -218,9 +219,9 @@ cdef class SegmentScan:
                     break
                 record.base_offset = h.base_offset
                 record.lsn = lsn + ENTRY_HEADER_BYTES
-                record.max_timestamp = load_i64(batch + 35)
+                record.max_timestamp = load_i64(batch + AT_MAX_TIMESTAMP)
                 record.size = h.length
-                record.last_offset_delta = load_i32(batch + 23)
+                record.last_offset_delta = load_i32(batch + AT_LAST_OFFSET_DELTA)
                 group = self.group_of(h.topic_id, h.partition)
                 if group < 0 or self.add(group, &record) < 0:
                     return -1

@@ -10,8 +10,9 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
-from kbroker._fast.records import first_record_at_or_after, max_timestamp_record
+from kbroker._fast.records import first_record_at_or_after, iter_records, max_timestamp_record
 from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.log.partition_log import PartitionLog
 from kbroker.storage.object_reader import ObjectReader
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 Callback = Callable[[list[memoryview] | ErrorCode], None]
 OffsetAndTimestamp = tuple[int, int]
+T = TypeVar("T")
 
 READ_AHEAD_THREADS = 2
 WAITING_MAX = 10_000  # fetches that wait for a read; more are told that there is nothing yet, and ask again
@@ -174,8 +176,20 @@ class ColdReader:
 
     def _max_timestamp(self, log: PartitionLog) -> OffsetAndTimestamp | None:
         partition = log.partition
-        batch = self._reader.batch_of_max_timestamp(partition.topic_id, partition.index, partition.log_start_offset)
-        return _records(max_timestamp_record, batch[0]) if batch else None
+        start = partition.log_start_offset
+        batch = self._reader.batch_of_max_timestamp(partition.topic_id, partition.index, start)
+        if batch is None:
+            return None
+        data, next_offset = batch
+        found = _records(max_timestamp_record, data)
+        if found is None or found[0] >= start:
+            return found
+        # The log start lies in this batch, above its highest record: the best of the rest of it and of what follows.
+        rest: list[OffsetAndTimestamp] = _records(_from_offset, data, start)
+        batch = self._reader.batch_of_max_timestamp(partition.topic_id, partition.index, next_offset)
+        if batch is not None and (found := _records(max_timestamp_record, batch[0])) is not None:
+            rest.append(found)
+        return max(rest, key=lambda found: (found[1], -found[0]), default=None)
 
     def close(self) -> None:
         """Lets running reads end and drops the waiting ones."""
@@ -183,9 +197,11 @@ class ColdReader:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _records(
-    function: Callable[..., OffsetAndTimestamp | None], data: memoryview, *arguments: int
-) -> OffsetAndTimestamp | None:
+def _from_offset(data: memoryview, offset: int) -> list[OffsetAndTimestamp]:
+    return [(record.offset, record.timestamp) for record in iter_records(data) if record.offset >= offset]
+
+
+def _records(function: Callable[..., T], data: memoryview, *arguments: int) -> T:
     try:
         return function(data, *arguments)
     except ValueError as error:

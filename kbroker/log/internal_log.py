@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,17 @@ ReadCold = Callable[[int, int, int], Sequence[bytes | memoryview]]
 
 
 class InternalLog:
-    """A thin view of a Partition. Methods may be called by any thread; `read_all` may block."""
+    """A thin view of a Partition. Methods may be called by any thread; `read_all` may block.
+
+    `_lock` protects `_starts`: log starts asked for that are not in effect yet, each with the offset up to which the
+    log must be in objects first; at most two, the oldest and the newest.
+    """
 
     def __init__(self, partition: Partition, read_cold: ReadCold) -> None:
         self._partition = partition
         self._read_cold = read_cold
+        self._lock = threading.Lock()
+        self._starts: list[tuple[int, int]] = []
 
     def __str__(self) -> str:
         return f"{self._partition.topic}-{self._partition.index}"
@@ -31,6 +38,7 @@ class InternalLog:
     @property
     def start_offset(self) -> int:
         """The first offset that is still part of the log."""
+        self._settle_start()
         return self._partition.log_start_offset
 
     @property
@@ -45,6 +53,8 @@ class InternalLog:
         there is no space at the moment, FastKafkaError if the batch is refused; nothing is appended then.
         """
         base_offset, _ = self._partition.append_bytes(batch, now_ms, on_durable)
+        if self._starts:
+            self._settle_start()
         return base_offset
 
     def read_all(self) -> Iterator[memoryview]:
@@ -64,5 +74,17 @@ class InternalLog:
             offset = reached
 
     def advance_start(self, offset: int) -> None:
-        """Gives up everything below `offset`, which must be durable. A crash before it took effect is harmless."""
-        self._partition.log.raise_log_start(offset)
+        """Gives up everything below `offset`, once all that the log holds now is in objects.
+
+        Not before: the manifest may be told of a log start at any time, and a bucket with the new start but without
+        what was written in place of the old part would be empty after the loss of the disk. It takes effect with a
+        later append or look at the start; a crash before that is harmless.
+        """
+        with self._lock:
+            self._starts[1:] = [(offset, self._partition.next_offset)]
+        self._settle_start()
+
+    def _settle_start(self) -> None:
+        with self._lock:
+            while self._starts and self._starts[0][1] <= self._partition.log.flushed_end:
+                self._partition.log.raise_log_start(self._starts.pop(0)[0])

@@ -60,7 +60,14 @@ def recover_log(table: LogTable, wal: Wal, data_dir_id: str) -> LogRecoveryRepor
 
 
 def drop_deleted_topics(table: LogTable, retention: Retention, deleted_topic_ids: set[bytes], grace_ms: int) -> int:
-    """Queues the objects of topics that metadata records say were deleted, where a crash came before that was done."""
+    """Queues the objects of topics that metadata records say were deleted, where a crash came before that was done.
+
+    Nothing is deleted while metadata knows no topic at all: a lost metadata log looks like that, and a later start
+    that knows a topic can still do it.
+    """
+    if deleted_topic_ids and not table.by_id:
+        logger.warning("metadata knows no topic: the objects of %d topics are kept", len(deleted_topic_ids))
+        return 0
     dropped = [topic_id for topic_id in table.image.partitions if topic_id in deleted_topic_ids]
     for topic_id in dropped:
         if topic_id in table.by_id:

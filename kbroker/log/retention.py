@@ -86,7 +86,7 @@ class Retention:
         self._wake = threading.Event()
         self._stopping = False
         self._check_asked = False
-        self._next_check_ms = 0
+        self._next_check = 0.0  # monotonic: a wall clock that is set back must not put retention off
         self._thread: threading.Thread | None = None
 
     # -- deleted topics ----------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Retention:
 
     def start(self) -> None:
         """Starts the thread; the first pass comes one check interval from now, or when nudged."""
-        self._next_check_ms = self._clock.now_ms() + self._check_interval_ms
+        self._next_check = self._clock.monotonic() + self._check_interval_ms / 1000
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
         self._thread.start()
 
@@ -204,9 +204,9 @@ class Retention:
     def turn(self) -> None:
         """What the thread does each time it wakes; errors of the store are logged and left for the next turn."""
         try:
-            if self._check_asked or self._clock.now_ms() >= self._next_check_ms:
+            if self._check_asked or self._clock.monotonic() >= self._next_check:
                 self._check_asked = False
-                self._next_check_ms = self._clock.now_ms() + self._check_interval_ms
+                self._next_check = self._clock.monotonic() + self._check_interval_ms / 1000
                 self.check_once()
             self.delete_once()
         except (StoreError, CorruptionError) as error:
@@ -225,3 +225,7 @@ class Retention:
             except (Fenced, Superseded) as error:
                 logger.error("retention has stopped: %s", error)
                 return
+            except Exception as error:  # nobody knows this failure; without the thread the bucket would only grow
+                self.last_error = repr(error)
+                self._check_asked = True
+                logger.exception("retention failed, will try again")

@@ -10,7 +10,7 @@ from struct import Struct
 
 from kbroker.protocol.api_keys import ApiKey, request_class, response_class
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsResponse
-from kbroker.protocol.compiler import decode_whole, encode, encode_pieces
+from kbroker.protocol.compiler import decode, decode_whole, encode, encode_pieces
 from kbroker.protocol.fields import Bytes, Message
 from kbroker.protocol.headers import (
     RequestHeader,
@@ -23,8 +23,13 @@ _INT32 = Struct(">i")
 
 
 def decode_request(api_key: int, version: int, body: Bytes) -> Message:
-    """The request in `body`, which starts behind the header and holds nothing else."""
-    return decode_whole(request_class(api_key), version, body)
+    """The request in `body`, which starts behind the header.
+
+    Bytes behind the request are ignored, as Kafka does: librdkafka (seen with 2.16) sends three when it asks for the
+    metadata of all topics in a flexible version, where it writes the null array in four bytes instead of one.
+    """
+    message, _ = decode(request_class(api_key), version, body)
+    return message
 
 
 def encode_response(api_key: int, version: int, message: Message) -> bytes:

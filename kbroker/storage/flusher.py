@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 PACE_SHARE = 0.8  # of the expected time until the next flush
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
+SYNC_SECONDS = 10.0
 RETRY_SECONDS = 5.0  # after a failure that nobody expected
 
 
@@ -43,6 +44,8 @@ class FlushWal(WalReader, Protocol):
 
     @property
     def durable_lsn(self) -> int: ...
+
+    def sync(self, timeout: float = ...) -> bool: ...
 
     def trim(self, lsn: int) -> object: ...
 
@@ -325,7 +328,12 @@ class Flusher:
         self._thread.start()
 
     def flush(self, wait: bool = True, timeout: float | None = None) -> bool:
-        """Asks for a flush of everything durable now, at full speed; with `wait`, True when it is in objects."""
+        """Asks for a flush of everything durable now, at full speed.
+
+        With `wait` of everything appended before the call: True when it is in objects.
+        """
+        if wait:
+            self._wal.sync(SYNC_SECONDS)  # else a stop would leave behind what the WAL thread has in hand
         with self._condition:
             target = self._wal.durable_lsn
             self._requested_lsn = max(self._requested_lsn, target)

@@ -43,7 +43,8 @@ BATCH_DTYPE = np.dtype(
         ("size", "=u4"),
         ("last_offset_delta", "=i4"),
         ("record_count", "=i4"),
-    ]
+    ],
+    align=True,  # the columns are read in place
 )
 
 

@@ -46,6 +46,17 @@ def discover_clusters(store: ObjectStore, prefix: str = "") -> list[str]:
     return clusters
 
 
+def check_only_claims(store: ObjectStore, root: str) -> None:
+    """For a cluster whose manifest log holds nothing, as before its first start: CorruptionError, naming a key, when
+    the bucket has more of it than claims. Then the log was lost, and starting would begin at offset 0 beside the data.
+    """
+    claims = root + CLAIMS_DIRECTORY
+    for after in (None, claims.rstrip("/") + _AFTER_SLASH):
+        meta = next(store.list(root, after), None)
+        if meta is not None and not meta.key.startswith(claims):
+            raise CorruptionError(f"{root}: no manifest, but {meta.key} exists: the manifest was lost or deleted")
+
+
 def newest_claim(store: ObjectStore, root: str) -> ClaimRecord | None:
     """The claim that owns the cluster now; None if there is none. CorruptionError names a damaged one."""
     epoch = _highest_epoch(store, root)

@@ -19,6 +19,7 @@ from kbroker._fast.wal import Wal, WalSegment
 from kbroker._fast.wal_keeper import write_index
 from kbroker._fast.wal_scan import STOP_REASONS, SegmentScan, find_proof, read_image, scan_image
 from kbroker.errors import CorruptionError, StartError
+from kbroker.limits import WAL_SEGMENT_BYTES
 
 SCAN_BAD_BATCH = 2
 
@@ -79,7 +80,7 @@ class _Recovery:
         self.flushed_files: list[Path] = []  # hold nothing that is needed any more
         self.dead_files: list[Path] = []  # after the end of the log
         self.segments: list[WalSegment] = []
-        self.image = numpy.empty(wal.segment_bytes, dtype=numpy.uint8)
+        self.image = numpy.empty(0, dtype=numpy.uint8)  # of the segment at hand
         self.position = 0  # end of the log so far
         self.torn = False  # the current run of segments has ended before its files do
 
@@ -128,18 +129,24 @@ class _Recovery:
             raise StartError(f"{path} belongs to cluster {header.cluster_id.decode('ascii', 'replace')}")
         if path.name != f"{header.first_lsn:020d}.wal":
             raise CorruptionError(f"{path}: damaged at position 48: the header says {header.first_lsn}")
-        if header.segment_bytes != self.wal.segment_bytes:
-            raise StartError(f"{path} has segments of {header.segment_bytes} bytes, not {self.wal.segment_bytes}")
-        return header
+        if header.capacity > max(self.wal.segment_bytes, WAL_SEGMENT_BYTES):
+            raise CorruptionError(f"{path}: damaged at position 56: a segment of {header.capacity} bytes")
+        return header  # whose size may be another than this start's: it is only read
 
     def _was_used(self, path: Path, fd: int) -> bool:
         # A file gets its name after its header is on disk; so an entry that belongs here proves that the header rotted.
         if not self.files:
             return False
         first_lsn = int(path.stem)
-        read_image(fd, self.image, wal_files.HEADER_BYTES, len(self.image))
-        end = first_lsn + len(self.image)
+        capacity = max(self.wal.segment_bytes, self.files[-1].header.segment_bytes)
+        self._read(fd, capacity)
+        end = first_lsn + capacity
         return find_proof(self.image, first_lsn, first_lsn, end, self.files[-1].header.incarnation, -1) >= 0
+
+    def _read(self, fd: int, length: int) -> None:
+        if len(self.image) < length:
+            self.image = numpy.empty(length, dtype=numpy.uint8)
+        read_image(fd, self.image, wal_files.HEADER_BYTES, length)
 
     def _set_limits(self) -> None:
         # Each header that says where the log before it ends cuts off what earlier files hold beyond that.
@@ -166,8 +173,7 @@ class _Recovery:
         if self.torn or file.limit_lsn == file.first_lsn:
             self.dead_files.append(file.path)  # after a torn tail, or made in advance and never used
             return
-        length = file.capacity_end - file.first_lsn
-        read_image(file.fd, self.image, wal_files.HEADER_BYTES, length)
+        self._read(file.fd, file.capacity_end - file.first_lsn)
         scan = self._scan(file, file.first_lsn)
         if scan.stop_lsn < file.limit_lsn:
             self._judge_stop(i, file, scan)
@@ -256,6 +262,7 @@ class _Recovery:
             self.report.torn_at_lsn = bad
 
     def _take(self, file: _File, scan: SegmentScan) -> None:
+        self.wal.keeper.note_size(str(file.path), os.fstat(file.fd).st_size)
         segment = WalSegment(file.fd, file.first_lsn, file.end_lsn, str(file.path), self._index(file, scan), True)
         file.fd = -1  # the segment's from now on
         self.segments.append(segment)

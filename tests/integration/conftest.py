@@ -12,6 +12,8 @@ import pytest
 from broker_process import BrokerProcess
 from s3_server import BUCKET, S3Server, find_server, s3_server
 
+# For tests where the kind of store plays no part; the others run on both.
+ON_A_FOLDER = pytest.mark.parametrize("store", ["folder"], indirect=True)
 SMALL = ("--memory-bytes", "192MiB", "--wal-bytes", "512MiB")
 _serial = itertools.count()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -80,7 +81,9 @@ def new_topic(broker: BrokerProcess, driver: Driver, what: str, partitions: int 
     topic = f"{driver.name}-{what}-{next(_serial)}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     named = {name.replace("_", "."): value for name, value in configs.items()}
-    created = admin.create_topics([NewTopic(topic, partitions or driver.partitions, 1, config=named)], operation_timeout=20)
+    created = admin.create_topics(
+        [NewTopic(topic, partitions or driver.partitions, 1, config=named)], operation_timeout=20
+    )
     created[topic].result(30)
     return topic
 
@@ -93,6 +96,13 @@ def end_offsets(broker: BrokerProcess, topic: str, partitions: int) -> list[int]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     asked = {TopicPartition(topic, index): OffsetSpec.latest() for index in range(partitions)}
     return [future.result(20).offset for _, future in sorted(admin.list_offsets(asked).items())]
+
+
+def wait_for_end(broker: BrokerProcess, topic: str, end: int) -> None:
+    """Waits until partition 0 ends there: messages without an acknowledgement come when they come."""
+    deadline = time.monotonic() + 10
+    while (found := end_offsets(broker, topic, 1)[0]) != end:
+        assert time.monotonic() < deadline, f"{topic} ends at {found}, not {end}"
 
 
 def send(broker: BrokerProcess, driver: Driver, topic: str, sent: Sent, codec: str, mode: Mode) -> None:

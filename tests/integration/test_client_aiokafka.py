@@ -11,6 +11,7 @@ import scenarios
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError
 from broker_process import BrokerProcess
+from conftest import ON_A_FOLDER
 from scenarios import IDEMPOTENT, Mode, assert_all_read, new_topic
 from workload import CODECS, Delivered, Message, Read, Sent, Shape, generated, sized, spread
 
@@ -140,6 +141,7 @@ def test_real_text(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "gzip", 6_000)
 
 
+@ON_A_FOLDER
 def test_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "limit", 1, max_message_bytes="1000")
     with pytest.raises(MessageSizeTooLargeError):

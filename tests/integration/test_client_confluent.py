@@ -10,6 +10,7 @@ import pytest
 import scenarios
 from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from conftest import ON_A_FOLDER
 from scenarios import IDEMPOTENT, Mode, assert_all_read, new_topic
 from workload import CODECS, Delivered, Message, Read, Sent, Shape, generated, sized, spread
 
@@ -131,7 +132,7 @@ def test_every_codec_and_acks(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec)
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize(("store", "codec"), [("folder", "none"), ("s3", "zstd")], indirect=["store"])
 def test_large_messages(broker: BrokerProcess, codec: str) -> None:
     scenarios.large_messages(broker, CLIENT, codec)
 
@@ -140,6 +141,7 @@ def test_restarts_keep_everything(broker: BrokerProcess) -> None:
     scenarios.restarts(broker, CLIENT)
 
 
+@ON_A_FOLDER
 def test_restarts_without_a_write(broker: BrokerProcess) -> None:
     """Starts that write nothing leave nothing behind that a later start takes for damage."""
     topic = new_topic(broker, CLIENT, "idle", 1)
@@ -158,6 +160,7 @@ def test_real_text(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "lz4", 12_000)
 
 
+@ON_A_FOLDER
 def test_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "limit", 1, max_message_bytes="1000")
     with pytest.raises(KafkaException) as raised:
@@ -194,6 +197,7 @@ def test_idempotent_producer_lives_through_kill_9(broker: BrokerProcess) -> None
     assert_all_read(broker, CLIENT, topic, sent)
 
 
+@ON_A_FOLDER
 def test_consumer_lives_through_restarts(broker: BrokerProcess) -> None:
     """An assigned consumer goes on where it was after a kill -9 and after a clean stop."""
     topic = new_topic(broker, CLIENT, "consumer-through", 1)

@@ -6,12 +6,13 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import java_tools
 import pytest
 import scenarios
 from broker_process import BrokerProcess
-from conftest import require
+from conftest import ON_A_FOLDER, require
 from java_tools import properties
 from scenarios import IDEMPOTENT, MODES, Mode, end_offsets, new_topic
 from workload import CODECS, Delivered, Headers, Message, Read, Shape, text
@@ -126,12 +127,12 @@ def _to_headers(data: bytes) -> Headers:
 CLIENT = Java()
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    ("store", "codec"), [*(("folder", codec) for codec in CODECS), ("s3", "zstd")], indirect=["store"]
+)
 def test_every_codec_and_acks(broker: BrokerProcess, codec: str) -> None:
-    if codec in ("gzip", "zstd"):
-        scenarios.every_mode(broker, CLIENT, codec, MODES)
-    else:
-        scenarios.every_mode(broker, CLIENT, codec, MODES[-2:])
+    """Each mode is a run of the tool: all of them with two codecs, two with the others."""
+    scenarios.every_mode(broker, CLIENT, codec, MODES if codec in ("gzip", "zstd") else MODES[1::2])
 
 
 def test_large_messages(broker: BrokerProcess) -> None:
@@ -142,10 +143,12 @@ def test_restarts_keep_everything(broker: BrokerProcess) -> None:
     scenarios.restarts(broker, CLIENT)
 
 
+@ON_A_FOLDER
 def test_real_text(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "snappy", 6_000)
 
 
+@ON_A_FOLDER
 def test_performance_tools(broker: BrokerProcess) -> None:
     """The producer tool's records all arrive, and the consumer tool reads as many."""
     topic = new_topic(broker, CLIENT, "perf", 3)
@@ -164,6 +167,7 @@ def test_performance_tools(broker: BrokerProcess) -> None:
     assert int(printed.decode().split(",")[4]) == count
 
 
+@ON_A_FOLDER
 def test_end_to_end_latency_tool(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "latency", 1)
     printed = java_tools.run("EndToEndLatency", broker.bootstrap, topic, "200", "all", "100").decode()
@@ -171,6 +175,7 @@ def test_end_to_end_latency_tool(broker: BrokerProcess) -> None:
     assert end_offsets(broker, topic, 1) == [200]
 
 
+@ON_A_FOLDER
 def test_client_compatibility_tool(broker: BrokerProcess) -> None:
     """Kafka's own check of a broker: offsets for times, records above the fetch size (KIP-74), admin calls."""
     topic = new_topic(broker, CLIENT, "compatible", 1)
@@ -203,7 +208,7 @@ class _Verifiable:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
-    def _events(self) -> Iterator[dict[str, object]]:
+    def _events(self) -> Iterator[dict[str, Any]]:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             yield json.loads(line)
@@ -246,6 +251,7 @@ def test_acknowledged_messages_outlive_kill_9(broker: BrokerProcess) -> None:
     assert lost == []
 
 
+@ON_A_FOLDER
 def test_verifiable_consumer_commits(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "verified", 3)
     lines = text()[:500]
@@ -263,6 +269,7 @@ def test_verifiable_consumer_commits(broker: BrokerProcess) -> None:
     assert sum(last.values()) == len(lines)
 
 
+@ON_A_FOLDER
 def test_topic_and_group_tools(broker: BrokerProcess) -> None:
     """The tools people type: topics, offsets, groups, configs, API versions."""
     topic, server = "java-typed", ("--bootstrap-server", broker.bootstrap)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import scenarios
 from broker_process import BrokerProcess
+from conftest import ON_A_FOLDER
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import MessageSizeTooLargeError
 from scenarios import IDEMPOTENT, Mode, assert_all_read, new_topic
@@ -133,6 +134,7 @@ def test_real_text(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "zstd", 6_000)
 
 
+@ON_A_FOLDER
 def test_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "limit", 1, max_message_bytes="1000")
     with pytest.raises(MessageSizeTooLargeError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import scenarios
 from broker_process import BrokerProcess
-from conftest import require
+from conftest import ON_A_FOLDER, require
 from scenarios import IDEMPOTENT, MODES, Mode, new_topic
 from workload import CODECS, Delivered, Headers, Message, Read, Shape
 
@@ -63,9 +63,8 @@ class Kcat:
     def read_assigned(self, bootstrap: str, topic: str, counts: Mapping[int, int]) -> Read:
         read: Read = {}
         for partition, count in counts.items():
-            printed = kcat(
-                bootstrap, "-C", "-q", "-t", topic, "-p", str(partition), "-o", "beginning", "-c", str(count), "-f", FORMAT
-            )  # fmt: skip
+            start = ("-C", "-q", "-t", topic, "-p", str(partition), "-o", "beginning")
+            printed = kcat(bootstrap, *start, "-c", str(count), "-f", FORMAT)
             read |= parse(printed, count)
         return read
 
@@ -125,6 +124,7 @@ def test_real_text(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "lz4", 12_000)
 
 
+@ON_A_FOLDER
 def test_headers(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "headers")
     kcat(broker.bootstrap, "-P", "-t", topic, "-H", "a=1", "-H", "b=two", stdin=b"value\n")
@@ -132,6 +132,7 @@ def test_headers(broker: BrokerProcess) -> None:
     assert parse(printed, 1)[0][0].headers == (("a", b"1"), ("b", b"two"))
 
 
+@ON_A_FOLDER
 def test_file_per_message(broker: BrokerProcess, tmp_path: Path) -> None:
     """Whole files as messages: any bytes."""
     topic = new_topic(broker, CLIENT, "files")
@@ -145,9 +146,12 @@ def test_file_per_message(broker: BrokerProcess, tmp_path: Path) -> None:
     assert [message.value for message in read[0]] == contents
 
 
+@ON_A_FOLDER
 def test_listing_and_offsets_by_time(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "listed")
-    CLIENT.send(broker.bootstrap, topic, [(0, Message(b"k", b"v%d" % i)) for i in range(5)], codec="none", mode=IDEMPOTENT)
+    CLIENT.send(
+        broker.bootstrap, topic, [(0, Message(b"k", b"v%d" % i)) for i in range(5)], codec="none", mode=IDEMPOTENT
+    )
     listed = json.loads(kcat(broker.bootstrap, "-L", "-J", "-t", topic))
     assert [entry["topic"] for entry in listed["topics"]] == [topic]
     assert listed["brokers"] == [{"id": 1, "name": broker.bootstrap}]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import scenarios
 from broker_process import BrokerProcess
-from conftest import require
+from conftest import ON_A_FOLDER, require
 from scenarios import IDEMPOTENT, new_topic
 from test_client_confluent import CLIENT as CONFLUENT
 from workload import CODECS, Delivered, Message, Read, Sent, assert_delivered, generated, spread, text
@@ -99,6 +99,7 @@ def test_batch_read(broker: BrokerProcess, spark: Any) -> None:
     assert_delivered(total, read_all(spark, broker, topic, minPartitions="8"))
 
 
+@ON_A_FOLDER
 def test_batch_write(broker: BrokerProcess, spark: Any) -> None:
     """Spark's sink writes text with headers; another client reads exactly that."""
     topic = new_topic(broker, CONFLUENT, "spark-write")
@@ -120,6 +121,7 @@ def test_batch_write(broker: BrokerProcess, spark: Any) -> None:
     assert_delivered(sent, read_all(spark, broker, topic))
 
 
+@ON_A_FOLDER
 def test_read_from_a_time(broker: BrokerProcess, spark: Any) -> None:
     """startingOffsetsByTimestamp finds records in objects and in memory."""
     topic = new_topic(broker, CONFLUENT, "spark-time", 1)

@@ -11,6 +11,7 @@ import scenarios
 from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
+from conftest import ON_A_FOLDER
 from kafka import KafkaConsumer
 from scenarios import IDEMPOTENT, new_topic
 from test_client_confluent import CLIENT, QUIET, open_consumer, poll_messages
@@ -121,6 +122,7 @@ def state_of(broker: BrokerProcess, group: str) -> tuple[str, int]:
     return described.state.name, len(described.members)
 
 
+@ON_A_FOLDER
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
 def test_two_members_share_and_take_over(broker: BrokerProcess, members: list[Member], assignor: str) -> None:
     """A second member gets half; when it leaves, the first has all again and goes on at the commits."""
@@ -171,7 +173,11 @@ def test_commit_and_resume(broker: BrokerProcess) -> None:
     scenarios.lose_disk(broker)
     broker.start()
     other = KafkaConsumer(
-        topic, bootstrap_servers=broker.bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+        topic,
+        bootstrap_servers=broker.bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
     )
     places: list[Place] = []
     deadline = time.monotonic() + DEADLINE_SECONDS
@@ -211,6 +217,7 @@ def test_restart_keeps_members_and_assignment(broker: BrokerProcess, members: li
     assert sorted(both[0].read + both[1].read) == [(p, o) for p in range(PARTITIONS) for o in range(20)]
 
 
+@ON_A_FOLDER
 def test_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, members: list[Member]) -> None:
     """group.instance.id: a member that goes and comes again gets the same partitions; the other sees nothing."""
     topic, group = group_topic(broker, "static")
@@ -229,6 +236,7 @@ def test_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, mem
     assert one.rebalances == rebalances
 
 
+@ON_A_FOLDER
 def test_member_that_dies_is_replaced(broker: BrokerProcess, members: list[Member]) -> None:
     """A member that stops its heartbeats loses its partitions after the session time-out."""
     topic, group = group_topic(broker, "dead")

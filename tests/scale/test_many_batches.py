@@ -1,4 +1,4 @@
-"""Over a million batches of one record each in the log: memory stays in its bound, also through a restart."""
+"""Twenty million batches of one record each in the log: memory stays in its bound, also through a restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.crash.raw_client import LATEST, VERSIONS, RawClient, batches_of, prod
 from tests.crash.small_broker import connect, in_folder, peak_rss_bytes, small_broker
 
 PARTITIONS = 500
-BATCHES = int(os.environ.get("KBROKER_SCALE_BATCHES", "1_500_000"))
+BATCHES = int(os.environ.get("KBROKER_SCALE_BATCHES", "20_000_000"))
 WINDOW = 4
 MEMORY_BYTES = 128 * MIB
 RSS_ABOVE_MEMORY_BYTES = 150 * MIB

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from coordinator_fakes import Bench
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
+from flush_harness import Storage
+
 from kbroker._fast.records import build_batch, iter_records
 from kbroker.errors import CorruptionError
 from kbroker.log.internal_log import InternalLog
+from kbroker.log.retention import Retention
+from kbroker.storage.memory_store import MemoryStore
 from tests.reference.wal_harness import Log
 
 
@@ -62,13 +68,64 @@ def test_a_hole_is_an_error_not_an_end(tmp_path: Path) -> None:
             list(InternalLog(partition, lambda *_: []).read_all())
 
 
-def test_raising_the_start(tmp_path: Path) -> None:
+def test_the_start_is_raised_when_what_replaces_the_old_part_is_in_objects(tmp_path: Path) -> None:
     with Log(tmp_path).start() as wal_log:
         partition = wal_log.partition()
         raised: list[int] = []
-        partition.log = SimpleNamespace(raise_log_start=raised.append)
-        InternalLog(partition, never).advance_start(7)
-        assert raised == [7]
+        partition.log = SimpleNamespace(raise_log_start=raised.append, flushed_end=0)
+        log = InternalLog(partition, never)
+        for value in (b"old", b"snapshot", b"later"):
+            log.append(one(value), 0, lambda error: None)
+        log.advance_start(1)
+        partition.log.flushed_end = 2  # a part of it is not enough
+        log.append(one(b"more"), 0, lambda error: None)
+        assert raised == []
+        partition.log.flushed_end = 3
+        log.append(one(b"more"), 0, lambda error: None)
+        assert raised == [1]
+        log.append(one(b"more"), 0, lambda error: None)
+        assert raised == [1]
+
+
+def test_a_newer_start_does_not_put_off_the_one_before(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as wal_log:
+        partition = wal_log.partition()
+        raised: list[int] = []
+        partition.log = SimpleNamespace(raise_log_start=raised.append, flushed_end=0)
+        log = InternalLog(partition, never)
+        for offset in range(100):
+            assert log.append(one(b"snapshot"), 0, lambda error: None) == offset
+            log.advance_start(offset)
+        partition.log.flushed_end = 1
+        assert log.start_offset == 0
+        assert raised == [0]
+        partition.log.flushed_end = 100
+        log.advance_start(99)
+        assert raised[-1] == 99
+
+
+def test_a_snapshot_that_is_only_in_the_wal_replaces_nothing_in_the_bucket(tmp_path: Path) -> None:
+    store = MemoryStore()
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    storage = Storage(first, store).start()
+    storage.add_topic("__consumer_offsets", cleanup_policy="compact")
+    log = InternalLog(storage.table.partition("__consumer_offsets", 0), never)
+    log.append(one(b"committed"), 0, lambda error: None)
+    storage.flush()
+    snapshot = log.append(one(b"committed"), 0, lambda error: None)
+    storage.sync()
+    log.advance_start(snapshot)
+    Retention(storage.table, storage.manifest, store, storage.clock).check_once()
+    storage.close()
+    # The disk is lost with the snapshot on it: what had been flushed long before must still be there.
+    lost = Storage(second, store, epoch=2, data_dir_id="dir-2", topics=[("__consumer_offsets", 1)]).start()
+    try:
+        assert lost.table.partition("__consumer_offsets", 0).log_start_offset == 0
+        assert b"committed" in lost.stored("__consumer_offsets", 0)
+    finally:
+        lost.close()
 
 
 def test_coordinator_survives_a_broker_restart(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from kbroker._fast.records import iter_batches
+from kbroker._fast.records import build_batch, iter_batches
 from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.limits import MIB
 from kbroker.log import cold_read
@@ -286,3 +286,13 @@ def test_offset_for_timestamp_and_max_timestamp(setup) -> None:
     setup.partition.log_start_offset = 14
     assert setup.cold.offset_for_timestamp(setup.log, NOW).result(20) == (14, NOW + 14)
     assert setup.cold.max_timestamp(setup.log).result(20) == (23, NOW + 23)
+
+
+def test_the_highest_timestamp_is_looked_for_above_the_log_start_only(setup) -> None:
+    def falling(base: int, highest: int) -> bytes:
+        return build_batch([(None, b"v", highest - i, None) for i in range(4)], base_offset=base)
+
+    setup.bucket.klix("t", 0, falling(0, NOW + 100) + falling(4, NOW + 50) + falling(8, NOW + 98))
+    for log_start, expected in [(0, (0, 100)), (1, (1, 99)), (2, (2, 98)), (3, (8, 98)), (9, (9, 97)), (11, (11, 95))]:
+        setup.partition.log_start_offset = log_start
+        assert setup.cold.max_timestamp(setup.log).result(20) == (expected[0], NOW + expected[1])

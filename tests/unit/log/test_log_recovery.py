@@ -186,3 +186,18 @@ def test_objects_of_unknown_topics_are_kept_and_those_of_deleted_ones_go(start):
     with pytest.raises(StartError, match="deleted and in use"):
         drop_deleted_topics(again.table, retention, {topic_id("t")}, 0)
     assert KEYS.root
+
+
+def test_nothing_is_deleted_while_metadata_knows_no_topic(start):
+    store = MemoryStore()
+    s = start(store)
+    write(s, 1)
+    s.flush()
+    s.close()
+    emptied = start(store, epoch=2, directory="other", data_dir_id="dir-2", topics=[])
+    assert set(emptied.recovered.unknown_topics) == {topic_id("t"), topic_id("u")}
+    retention = Retention(emptied.table, emptied.manifest, store, emptied.clock)
+    assert drop_deleted_topics(emptied.table, retention, set(emptied.recovered.unknown_topics), 0) == 0
+    retention.check_once()
+    assert retention.delete_once() == 0
+    assert len(emptied.manifest.image.partitions) == 2

@@ -218,3 +218,45 @@ def test_the_thread_wakes_when_nudged(storage):
     assert done.wait(20)
     storage.retention.stop()
     assert log_start(storage, "t") == 2
+
+
+class WallClock:
+    """A manual clock whose wall clock somebody sets back."""
+
+    def __init__(self, clock, back_ms):
+        self.monotonic = clock.monotonic
+        self.now_ms = lambda: clock.now_ms() - back_ms
+
+
+def test_a_wall_clock_that_is_set_back_does_not_put_the_passes_off(storage):
+    storage.add_topic("t", 1, retention_ms=-1, retention_bytes=0)
+    fill(storage, "t", 1)
+    storage.retention.turn()
+    assert log_start(storage, "t") == 1
+    fill(storage, "t", 1)
+    storage.retention._clock = WallClock(storage.clock, 100 * HOUR)
+    storage.clock.advance(HOUR / 1000)
+    storage.retention.turn()
+    assert log_start(storage, "t") == 2
+
+
+def test_the_thread_survives_a_failure_that_nobody_expected(storage, caplog):
+    storage.add_topic("t", 1, retention_ms=HOUR)
+    fill(storage, "t", 4)
+    turn, turns, done = storage.retention.turn, [], threading.Event()
+
+    def failing():
+        turns.append(1)
+        if len(turns) == 1:
+            storage.retention.nudge()
+            raise KeyError("a file that is not there")
+        turn()
+        done.set()
+
+    storage.retention.turn = failing
+    storage.retention.start()
+    storage.retention.nudge()
+    assert done.wait(20)
+    storage.retention.stop()
+    assert "a file that is not there" in storage.retention.last_error
+    assert log_start(storage, "t") == 2

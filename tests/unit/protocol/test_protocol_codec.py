@@ -367,3 +367,10 @@ def test_tables_are_imported_at_first_use() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "['kbroker.protocol.apis.k18_api_versions'] False"
+
+
+def test_bytes_behind_a_request_are_ignored() -> None:
+    """librdkafka's request for all topics, with a null array of four bytes where one is meant."""
+    message = codec.decode_request(3, 13, bytes.fromhex("00000000010000"))
+    assert isinstance(message, MetadataRequest)
+    assert message.topics is None

@@ -355,6 +355,34 @@ def test_thread_flushes_on_request_pauses_and_flushes_at_stop(start):
     assert s.manifest.image.partition(topic_id("t"), 0).end_offset == 2
 
 
+class SlowWal:
+    """A WAL whose durable position stays where it is until somebody waits for it."""
+
+    def __init__(self, wal):
+        self._wal, self._durable = wal, wal.durable_lsn
+
+    def __getattr__(self, name):
+        return getattr(self._wal, name)
+
+    @property
+    def durable_lsn(self):
+        return self._durable
+
+    def sync(self, timeout):
+        assert self._wal.sync(timeout)
+        self._durable = self._wal.durable_lsn
+        return True
+
+
+def test_a_last_flush_takes_what_was_appended_and_is_not_durable_yet(start):
+    s = start(topics=[("t", 1)])
+    s.flusher._wal = SlowWal(s.wal)
+    s.flusher.start()
+    s.append("t", 0, batch([b"one"]))
+    assert s.flusher.stop(flush=True, timeout=20)
+    assert s.manifest.image.partition(topic_id("t"), 0).end_offset == 1
+
+
 def test_stop_ends_a_flush_that_cannot_reach_the_store(start):
     s = start(FaultyStore(MemoryStore()), topics=[("t", 1)])
     s.append("t", 0, batch([b"one"]))

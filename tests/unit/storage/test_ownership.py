@@ -13,7 +13,14 @@ from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError, StartError
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.object_store import StoreError, StoreUnavailable
-from kbroker.storage.ownership import Claim, Superseded, claim, discover_clusters, newest_claim
+from kbroker.storage.ownership import (
+    Claim,
+    Superseded,
+    check_only_claims,
+    claim,
+    discover_clusters,
+    newest_claim,
+)
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_faults import Fault, FaultyStore, When
 
@@ -224,6 +231,18 @@ def test_a_vanished_own_claim_is_an_error_not_a_yes() -> None:
     store.delete([ROOT + "_claims/0000000001.json"])
     with pytest.raises(StoreError, match="gone"):
         mine.check()
+
+
+@pytest.mark.parametrize("left", ["Topic-1/0/1.obj", "_metadata/0000000000-1.rec", "_packs/1.pack", "zoo-2/0/1.obj"])
+def test_a_cluster_without_a_manifest_has_nothing_but_claims(left: str) -> None:
+    store = MemoryStore()
+    check_only_claims(store, ROOT)
+    claimed(store)
+    store.put("kbroker-abd/_metadata/other", b"")
+    check_only_claims(store, ROOT)
+    store.put(ROOT + left, b"")
+    with pytest.raises(CorruptionError, match=left):
+        check_only_claims(store, ROOT)
 
 
 def test_discovery_finds_clusters_with_a_claim() -> None:

@@ -216,6 +216,30 @@ def test_full_log_makes_producers_wait_then_answers_not_enough_replicas(tmp_path
         assert broker.server.frame_memory_used == 0
 
 
+def test_a_full_log_and_time_outs_of_no_and_of_any_length(tmp_path):
+    with (
+        wire_broker(tmp_path, arena_bytes=4 * MIB, segment_bytes=2 * MIB, wal_bytes=8 * MIB) as broker,
+        Client(broker) as client,
+        Client(broker) as patient,
+    ):
+        partition = broker.logs.by_name["t"].partitions[0]
+        accepted = 0
+        while broker.reactor.stalled_count == 0 and accepted < 100:
+            patient.send(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=2**31 - 1))
+            until(lambda n=accepted: broker.reactor.stalled_count == 1 or partition.next_offset == n + 1)
+            accepted = partition.next_offset
+            if broker.reactor.stalled_count == 0:
+                assert produced(patient.receive()[1]).error_code == 0
+        broker.reactor.clock_offset_ms += 86_400_000
+        for timeout_ms in (0, -1, -(2**31)):
+            answer = produced(client.ask(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=timeout_ms)))
+            assert answer.error_code == 19
+        assert broker.reactor.stalled_count == 1
+        broker.wal.sync(10)
+        broker.wal.trim(broker.wal.durable_lsn)
+        assert produced(patient.receive()[1]).base_offset == accepted
+
+
 def test_frames_over_the_memory_budget_wait_their_turn(tmp_path):
     options = WireOptions(frame_memory_bytes=600_000)
     with wire_broker(tmp_path, options=options) as broker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from wire_harness import (
     LONG_MS,
     Client,
@@ -17,6 +18,7 @@ from wire_harness import (
     wire_broker,
 )
 
+from kbroker._fast.partition import Partition
 from kbroker.wire.listener import WireOptions
 
 
@@ -152,6 +154,32 @@ def test_cold_data_is_waited_for_and_hot_data_goes_first(tmp_path):
         until(lambda: len(cold.asked) == 3)
         cold.asked[2][1](56)
         assert fetched(client.receive()[1]).error_code == 56
+
+
+@pytest.mark.parametrize("answered", ["before", "after"])
+def test_bytes_of_a_deleted_topic_are_not_served_under_the_name_of_a_new_one(tmp_path, answered):
+    cold = ColdReader()
+    with wire_broker(tmp_path, cold_reader=cold) as broker, Client(broker) as client:
+        old = broker.logs.by_name["t"].partitions[0]
+        old.set_next_offset(10)  # offsets 0 to 9 are only in objects
+        client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
+        until(lambda: len(cold.asked) == 1)
+
+        def replace():
+            """On the I/O thread: the topic is deleted and created again before the parked fetch gets its turn."""
+            if answered == "before":
+                cold.asked[0][1]([batch(b"old")])
+            new = Partition(broker.wal, "t", bytes(16), 0, 7, 1)
+            new.set_next_offset(10)  # has as much by now, and in objects too
+            old.release()
+            broker.logs.by_name["t"].partitions[0] = new
+
+        broker.reactor.submit(replace)
+        until(lambda: len(cold.asked) == 2)
+        if answered == "after":
+            cold.asked[0][1]([batch(b"old")])
+        cold.asked[1][1]([batch(b"new")])
+        assert values(fetched(client.receive()[1]).records) == [b"new"]
 
 
 def test_sessions(tmp_path):

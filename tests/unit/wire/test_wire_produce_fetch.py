@@ -171,6 +171,17 @@ def test_limits_first_partition_gets_a_batch_and_others_stay_whole(tmp_path):
         assert [len(values(p.records)) for p in answer.responses[0].partitions] == [2, 1, 0]
 
 
+@pytest.mark.parametrize("max_bytes", [0, 1, -1, -(2**31)])
+@pytest.mark.parametrize("partition_max_bytes", [0, -1, 2**31 - 1])
+def test_limits_without_room_for_anything_still_give_one_batch(tmp_path, max_bytes, partition_max_bytes):
+    with wire_broker(tmp_path, {"t": 2}) as broker, Client(broker) as client:
+        for index in range(2):
+            client.ask(0, 9, produce_request(batch(b"x"), partition=index))
+        limits = {"max_bytes": max_bytes, "partition_max_bytes": partition_max_bytes}
+        answer = client.ask(1, 11, fetch_request(("t", 0, 0), ("t", 1, 0), **limits))
+        assert [(p.error_code, len(values(p.records))) for p in answer.responses[0].partitions] == [(0, 1), (0, 0)]
+
+
 def test_read_committed_stops_at_the_last_stable_offset(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         partition = broker.logs.by_name["t"].partitions[0]

@@ -1,0 +1,299 @@
+"""The wire itself, byte by byte over raw sockets: versions out of range, unknown and malformed requests, order."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import scenarios
+from broker_process import BrokerProcess
+from conftest import SMALL
+from scenarios import end_offsets, new_topic
+from test_client_confluent import CLIENT
+from workload import Message, spread
+
+from kbroker._fast.records import build_batch
+from kbroker.protocol.api_keys import FLEXIBLE_FROM, SERVED, ApiKey
+
+TIMEOUT_SECONDS = 20.0
+CORRELATION = 0x01020304
+UNSUPPORTED_VERSION = 35
+CORRUPT_MESSAGE = 2
+UNKNOWN_TOPIC_OR_PARTITION = 3
+
+
+@pytest.fixture(scope="module")
+def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """The store plays no part here: a broker with its default one."""
+    process = BrokerProcess(tmp_path_factory.mktemp("wire") / "data", *SMALL)
+    yield process
+    process.kill()
+
+
+class Connection:
+    """One raw connection."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.socket = socket.create_connection((broker.host, broker.port), timeout=TIMEOUT_SECONDS)
+
+    def send_frame(self, frame: bytes) -> None:
+        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def read_frame(self) -> bytes:
+        """One answer without its length. Raises EOFError if the broker closed the connection."""
+        (length,) = struct.unpack(">i", self._read(4))
+        return self._read(length)
+
+    def _read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            try:
+                piece = self.socket.recv(count - len(data))
+            except ConnectionResetError:
+                piece = b""
+            if not piece:
+                raise EOFError(f"closed after {len(data)} of {count} bytes")
+            data += piece
+        return data
+
+    def is_closed(self) -> bool:
+        """Waits for the broker to close; False if it answers instead. Raises TimeoutError if it does neither."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+@contextmanager
+def connected(broker: BrokerProcess) -> Iterator[Connection]:
+    """A connection, closed at the end."""
+    connection = Connection(broker)
+    try:
+        yield connection
+    finally:
+        connection.socket.close()
+
+
+def header(api_key: int, version: int, correlation: int = CORRELATION, *, flexible: bool = False) -> bytes:
+    """Request header v1, or v2 when flexible; the client id is "raw"."""
+    return struct.pack(">hhih3s", api_key, version, correlation, 3, b"raw") + (b"\0" if flexible else b"")
+
+
+def api_versions(version: int = 3) -> bytes:
+    """An ApiVersions request of version 3 or above."""
+    return header(18, version, flexible=True) + b"\x05test\x021\0"
+
+
+def produce(topic: str, batch: bytes, acks: int, correlation: int = CORRELATION) -> bytes:
+    """A Produce v3 request of one batch for partition 0."""
+    name = topic.encode()
+    body = struct.pack(">hhiih", -1, acks, 10_000, 1, len(name)) + name
+    return header(0, 3, correlation) + body + struct.pack(">iii", 1, 0, len(batch)) + batch
+
+
+def batch_of(*values: bytes) -> bytes:
+    """A batch of records without keys."""
+    return build_batch([(None, value, 1_700_000_000_000, []) for value in values])
+
+
+def assert_alive(connection: Connection) -> None:
+    """The connection, and so the broker, still answers."""
+    connection.send_frame(api_versions())
+    assert struct.unpack_from(">ih", connection.read_frame()) == (CORRELATION, 0)
+
+
+@pytest.fixture
+def bystander(broker: BrokerProcess) -> Iterator[Connection]:
+    """Another client's connection, which must live on whatever the test does to its own."""
+    with connected(broker) as connection:
+        assert_alive(connection)
+        yield connection
+        assert_alive(connection)
+
+
+@pytest.mark.parametrize("version", [5, 100, 32767])
+def test_api_versions_above_the_range(broker: BrokerProcess, bystander: Connection, version: int) -> None:
+    """The answer is a version 0 body with error 35 and the range of ApiVersions itself (KIP-511)."""
+    with connected(broker) as connection:
+        connection.send_frame(api_versions(version))
+        answer = connection.read_frame()
+        served = SERVED[ApiKey.API_VERSIONS]
+        expected = struct.pack(">ihihhh", CORRELATION, UNSUPPORTED_VERSION, 1, 18, served.first, served.last)
+        assert answer == expected
+        assert_alive(connection)  # and the client asks again on the same connection
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_lists_what_is_served(broker: BrokerProcess, version: int) -> None:
+    """Every served version answers, with response header 0 always, and lists every API with its range."""
+    with connected(broker) as connection:
+        connection.send_frame(api_versions(version) if version >= 3 else header(18, version))
+        answer = connection.read_frame()
+    correlation, error = struct.unpack_from(">ih", answer)
+    assert (correlation, error) == (CORRELATION, 0)
+    if version >= 3:
+        count, position, size = answer[6] - 1, 7, 7
+    else:
+        (count,), position, size = struct.unpack_from(">i", answer, 6), 10, 6
+    listed = {}
+    for _ in range(count):
+        key, first, last = struct.unpack_from(">hhh", answer, position)
+        listed[key] = (first, last)
+        position += size
+    assert set(listed) == {int(key) for key in SERVED}
+    assert listed[0][0] == 0  # librdkafka turns compression off otherwise
+    assert all(listed[int(key)][1] == versions.last for key, versions in SERVED.items())
+
+
+@pytest.mark.parametrize("name", [b"", b"-bad", b"with space", b"\xff\xfe"])
+def test_bad_client_software_name(broker: BrokerProcess, bystander: Connection, name: bytes) -> None:
+    """Refused with INVALID_REQUEST (42), or closed where it is no text at all."""
+    with connected(broker) as connection:
+        connection.send_frame(header(18, 3, flexible=True) + bytes([len(name) + 1]) + name + b"\x021\0")
+        if name == b"\xff\xfe":
+            assert connection.is_closed()
+        else:
+            assert struct.unpack_from(">ih", connection.read_frame()) == (CORRELATION, 42)
+
+
+@pytest.mark.parametrize("key", [4, 5, 6, 7, 17, 95, 999, -1, 32767, -32768])
+def test_unknown_api_closes(broker: BrokerProcess, bystander: Connection, key: int) -> None:
+    with connected(broker) as connection:
+        connection.send_frame(header(key, 0) + bytes(20))
+        assert connection.is_closed()
+
+
+@pytest.mark.parametrize("key", sorted(key for key in SERVED if key != ApiKey.API_VERSIONS))
+def test_version_out_of_range_closes(broker: BrokerProcess, bystander: Connection, key: ApiKey) -> None:
+    for version in (SERVED[key].last + 1, SERVED[key].first - 1, -1, 32767):
+        with connected(broker) as connection:
+            connection.send_frame(header(key, version, flexible=version >= FLEXIBLE_FROM[key]) + bytes(50))
+            assert connection.is_closed(), f"version {version}"
+
+
+@pytest.mark.parametrize("length", [-1, 0, 7, 104_857_601, 0x7FFFFFFF, -0x80000000])
+def test_bad_frame_length_closes(broker: BrokerProcess, bystander: Connection, length: int) -> None:
+    """Negative, too short for a header, above socket.request.max.bytes."""
+    with connected(broker) as connection:
+        connection.socket.sendall(struct.pack(">i", length) + bytes(max(0, min(length, 8))))
+        assert connection.is_closed()
+
+
+@pytest.mark.parametrize("key", sorted(SERVED))
+def test_malformed_bodies_close(broker: BrokerProcess, bystander: Connection, key: ApiKey) -> None:
+    """Noise as the body of every API: an answer or a closed connection, and never a hurt bystander."""
+    chosen = random.Random(int(key))
+    for version in {SERVED[key].first, SERVED[key].last}:
+        start = header(key, version, flexible=version >= FLEXIBLE_FROM[key])
+        for noise in (b"", b"\x7f\xff\xff\xff" * 3, b"\xff" * 40, chosen.randbytes(60), chosen.randbytes(300)):
+            with connected(broker) as connection:
+                connection.send_frame(start + noise)
+                connection.socket.shutdown(socket.SHUT_WR)
+                try:
+                    assert struct.unpack_from(">i", connection.read_frame()) == (CORRELATION,)
+                except EOFError:
+                    pass
+
+
+def test_truncated_request_is_dropped(broker: BrokerProcess, bystander: Connection) -> None:
+    """A client that goes in the middle of a frame leaves nothing behind."""
+    topic = new_topic(broker, CLIENT, "cut", 1)
+    frame = produce(topic, batch_of(b"x" * 1000), acks=1)
+    for cut in (1, 3, 4, 12, 100, len(frame)):
+        with connected(broker) as connection:
+            connection.socket.sendall((struct.pack(">i", len(frame)) + frame)[:cut])
+    assert end_offsets(broker, topic, 1) == [0]
+
+
+def test_answers_come_in_the_order_of_requests(broker: BrokerProcess) -> None:
+    """Pipelined requests of slow and quick APIs on one connection: answers in order."""
+    topic = new_topic(broker, CLIENT, "order", 1)
+    with connected(broker) as connection:
+        frames = []
+        for number in range(60):
+            if number % 3 == 0:
+                frames.append(produce(topic, batch_of(b"%d" % number), acks=1, correlation=number))
+            elif number % 3 == 1:
+                frames.append(header(18, 0, number))
+            else:
+                frames.append(header(3, 0, number) + struct.pack(">i", 0))  # Metadata of all topics
+        connection.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+        got = [struct.unpack_from(">i", connection.read_frame())[0] for _ in frames]
+    assert got == list(range(60))
+
+
+def test_acks_0_counts_though_the_client_leaves(broker: BrokerProcess) -> None:
+    """What a client sent with acks=0 before it closed its connection is appended, also behind a slower request."""
+    topic = new_topic(broker, CLIENT, "leaves", 1)
+    sent = 0
+    for turn in range(20):
+        frames = [
+            header(3, 0) + struct.pack(">i", 0),
+            *(produce(topic, batch_of(b"%d" % n), acks=0) for n in range(50)),
+        ]
+        with connected(broker) as connection:
+            connection.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+            if turn % 2:
+                connection.read_frame()
+        sent += 50
+    scenarios.send(broker, CLIENT, topic, spread([Message(None, b"last")], 1), "none", scenarios.IDEMPOTENT)
+    scenarios.wait_for_end(broker, topic, sent + 1)
+
+
+def test_acks_0_gets_no_answer(broker: BrokerProcess) -> None:
+    """Not one byte: the next answer belongs to the next request."""
+    topic = new_topic(broker, CLIENT, "silent", 1)
+    with connected(broker) as connection:
+        for _ in range(3):
+            connection.send_frame(produce(topic, batch_of(b"x"), acks=0, correlation=7))
+        assert_alive(connection)
+    assert end_offsets(broker, topic, 1) == [3]
+
+
+def test_acks_0_failure_closes(broker: BrokerProcess, bystander: Connection) -> None:
+    with connected(broker) as connection:
+        connection.send_frame(produce("no-such-topic-here", batch_of(b"x"), acks=0))
+        assert connection.is_closed()
+
+
+def _produce_error(connection: Connection, topic: str, batch: bytes, acks: int = 1) -> int:
+    connection.send_frame(produce(topic, batch, acks))
+    answer = connection.read_frame()
+    position = 4 + 4 + 2 + len(topic) + 4 + 4  # correlation id, topics, name, partitions, index
+    return struct.unpack_from(">h", answer, position)[0]
+
+
+def test_damaged_batches_are_refused(broker: BrokerProcess) -> None:
+    """A flipped bit anywhere under the CRC, a cut batch, two batches, an unknown topic: an error, nothing appended."""
+    topic = new_topic(broker, CLIENT, "damaged", 1)
+    good = batch_of(b"value", b"other")
+    with connected(broker) as connection:
+        for position in (17, 21, 22, 27, 40, 57, len(good) - 1):
+            damaged = bytearray(good)
+            damaged[position] ^= 0x10
+            assert _produce_error(connection, topic, bytes(damaged)) != 0, f"byte {position}"
+        assert _produce_error(connection, topic, good[:-1]) != 0
+        assert _produce_error(connection, topic, b"") != 0
+        assert _produce_error(connection, topic, good + good) != 0  # one batch per partition and request
+        assert _produce_error(connection, "unknown-topic-of-raw", good) == UNKNOWN_TOPIC_OR_PARTITION
+        assert _produce_error(connection, topic, good, acks=2) == 21  # INVALID_REQUIRED_ACKS
+        assert end_offsets(broker, topic, 1) == [0]
+        assert _produce_error(connection, topic, good) == 0
+    assert end_offsets(broker, topic, 1) == [2]
+
+
+def test_many_connections_in_one_go(broker: BrokerProcess, bystander: Connection) -> None:
+    """500 connections that never say a word, then each asks."""
+    connections = [Connection(broker) for _ in range(500)]
+    try:
+        for connection in connections:
+            connection.send_frame(api_versions())
+        for connection in connections:
+            assert struct.unpack_from(">ih", connection.read_frame()) == (CORRELATION, 0)
+    finally:
+        for connection in connections:
+            connection.socket.close()
