@@ -29,7 +29,7 @@ DIRECTIVES = {
     "embedsignature": True,
     "binding": False,
 }
-COMPILE_ARGS = ["-O1", "-g", "-UNDEBUG", "-DKBROKER_DEBUG=1"] if DEBUG else ["-O3", "-g1", "-DNDEBUG"]
+COMPILE_ARGS = ["-O1", "-g", "-UNDEBUG", "-DKBROKER_DEBUG=1"] if DEBUG else ["-O2", "-g1", "-DNDEBUG"]
 # No -march=native: a wheel must run on any x86-64 or arm64 machine; crc32c picks its instructions at run time.
 COMPILE_ARGS += ["-fno-strict-aliasing", "-Wno-unused-function", "-Wno-unreachable-code"]
 LINK_ARGS = ["-pthread"]

@@ -66,6 +66,8 @@ class Broker:
         self.stopping = threading.Event()
         self.fatal: str | None = None  # why the process must end with an error
         self.ready = False
+        self._flushing_last = False
+        self._gave_up = False
         self.http: HttpEndpoint | None = None  # bound early, served when ready
         self.data_dir: DataDir
         self.store: OpenedStore
@@ -305,6 +307,14 @@ class Broker:
             if self.wal.failed:
                 self._end(f"the write-ahead log failed twice (errno {self.wal.last_errno}) and takes no more data")
 
+    def asked_to_stop(self) -> None:
+        """A signal: the first begins the stop, one more gives up the last flush (the log is kept, exit code 1)."""
+        if self.stopping.is_set() and not self._gave_up:
+            self._gave_up = True
+            if self._flushing_last:
+                threading.Thread(target=self.flusher.stop, kwargs={"flush": False}, daemon=True).start()
+        self.stopping.set()
+
     def stop(self) -> int:
         """Stops accepting, answers what is in flight, flushes, gives the cluster back. Returns the exit code."""
         self.ready = False
@@ -317,7 +327,8 @@ class Broker:
         self.cluster.topics.close()
         self.retention.stop()
         clean = self.fatal is None
-        if clean and not self.flusher.stop(flush=True, timeout=FINAL_FLUSH_SECONDS):
+        self._flushing_last = True
+        if clean and (self._gave_up or not self.flusher.stop(flush=True, timeout=FINAL_FLUSH_SECONDS)):
             logger.error("not everything was flushed: it is kept in %s", self.data_dir.wal)
             clean = False
         if not clean:
@@ -362,7 +373,8 @@ def run(config: BrokerConfig) -> int:
     raise_file_limit()
     broker = Broker(config)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: broker.stopping.set())
+        signal.signal(number, lambda *_: broker.asked_to_stop())
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     broker.start()
     signal.signal(signal.SIGUSR1, lambda *_: broker.flusher.flush(wait=False))
     control = ControlServer(config.data_dir, {"flush": broker.flush})

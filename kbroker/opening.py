@@ -24,7 +24,15 @@ from kbroker.storage.numbered_log import NumberedLog
 from kbroker.storage.numbered_log_format import NONCE_BYTES
 from kbroker.storage.object_keys import ObjectKeys
 from kbroker.storage.object_store import ObjectStore, StoreDenied, StoreError
-from kbroker.storage.ownership import Claim, ClaimRecord, Superseded, claim, discover_clusters
+from kbroker.storage.ownership import (
+    CLUSTER_PREFIX,
+    Claim,
+    ClaimRecord,
+    Superseded,
+    check_only_claims,
+    claim,
+    discover_clusters,
+)
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_probe import probe
 from kbroker.storage.store_url import open_store
@@ -85,6 +93,7 @@ def choose_cluster(config: BrokerConfig, known: str | None, store: ObjectStore) 
         return known
     try:
         found = discover_clusters(store)
+        unclaimed = None if found else next(store.list(CLUSTER_PREFIX), None)
     except StoreError as error:
         raise StartError(f"cannot list the clusters in {config.object_store}: {error}") from None
     if len(found) > 1:
@@ -94,6 +103,11 @@ def choose_cluster(config: BrokerConfig, known: str | None, store: ObjectStore) 
     if found:
         logger.info("adopting cluster %s, the only one in %s", found[0], config.object_store)
         return found[0]
+    if unclaimed is not None:
+        raise StartError(
+            f"{config.object_store} holds {unclaimed.key} but no cluster with a claim: its claims were lost; "
+            "restore them, or use another bucket or prefix"
+        )
     return new_cluster_id()
 
 
@@ -142,6 +156,8 @@ def open_cluster(
             producer_id_expiration_ms=config.kafka["producer.id.expiration.ms"],
         )
         manifest.load()
+        if manifest_log.last_number == 0:  # not even a seal: nobody has run on this cluster, or the log is lost
+            check_only_claims(store.retrying, keys.root)
         manifest_log.seal_previous()
         metadata_store = SqliteStore(data_dir.metadata_db, clock)
         replica = MetadataReplica(metadata_store, keys.cluster_id)
@@ -154,6 +170,8 @@ def open_cluster(
         )
         topics = Topics(metadata_log, keys.cluster_id, broker_configs(config, address))
         topics.load()
+        if topics.image.number == 0 and manifest.image.partitions:
+            raise CorruptionError(f"{keys.metadata_dir}: no metadata, but the manifest names objects: it was lost")
     except (StartError, StoreError, CorruptionError) as error:
         give_back(owned, clock)
         if isinstance(error, StoreError):

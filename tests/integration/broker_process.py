@@ -56,7 +56,8 @@ class BrokerProcess:
         return self
 
     def _wait_ready(self, deadline: float) -> re.Match[bytes]:
-        assert self.process is not None and self.process.stdout is not None
+        assert self.process is not None
+        assert self.process.stdout is not None
         output = b""
         descriptor = self.process.stdout.fileno()
         while time.monotonic() < deadline:

@@ -251,13 +251,14 @@ def validate(
     if attributes & 7 > 4:
         return TwinOutcome(UNSUPPORTED_CODEC)
 
-    null_key, bad_time, newest, position, index = [], [], -1, 0, 0
+    null_key, bad_time, newest, position, start, index = [], [], -1, 0, 0, 0
     try:
         body = decompress(attributes & 7, batch[61:])
     except BadRecord:
         return TwinOutcome(INVALID_RECORD)
     try:
         for index in range(count):
+            start = position
             record, position = decode_record(body, position)
             if record.offset_delta != index:
                 raise BadRecord("offset delta")
@@ -271,7 +272,7 @@ def validate(
             elif attributes & 8:
                 bad_time.append(index)
     except BadRecord:
-        return TwinOutcome(INVALID_RECORD, -1 if position == len(body) else index)
+        return TwinOutcome(INVALID_RECORD, -1 if start == len(body) else index)  # no record is left, or a bad one
     if position != len(body):
         return TwinOutcome(INVALID_RECORD)
     true_max = -1 if log_append_time else newest

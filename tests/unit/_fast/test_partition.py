@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.commit import CallbackWaiter, FastKafkaError
+from kbroker._fast.commit import CallbackWaiter, FastAppendWait, FastKafkaError
 from kbroker._fast.partition import Partition, TopicRules
+from kbroker._fast.wal_faults import Faults
 from tests.reference.wal_harness import SEGMENT, TOPIC, Log, batch
 
 
@@ -176,3 +177,42 @@ def test_default_rules() -> None:
     rules = TopicRules()
     assert (rules.max_message_bytes, rules.delete_enabled, rules.internal) == (1048588, True, False)
     assert rules.timestamp_before_max_ms == 2**63 - 1
+
+
+def test_a_retry_shares_the_fate_of_the_batch_that_it_repeats(tmp_path: Path) -> None:
+    faults = Faults()
+    with Log(tmp_path, faults=faults).start() as log:
+        partition = log.partition()
+        sent = [batch(producer_id=9, epoch=0, sequence=n) for n in range(3)]
+        results: list[int] = []
+        first = partition.append_bytes(sent[0], 0, results.append)
+        assert partition.append_bytes(sent[0], 0, results.append) == first
+        log.sync()
+        assert results == [0, 0]
+        assert partition.append_bytes(sent[0], 0, results.append) == first  # durable long ago: answered all the same
+        log.sync()
+        assert results == [0, 0, 0]
+        log.until(lambda: len(log.wal.segments) >= 3)
+        faults.sync_count = -1
+        results.clear()
+        pending = partition.append_bytes(sent[1], 0, results.append)
+        assert partition.append_bytes(sent[1], 0, results.append) == pending
+        log.until(lambda: log.wal.failed)
+        assert partition.append_bytes(sent[1], 0, results.append) == pending  # known, but not stored: no success
+        log.wal.drain_commits()
+        assert results == [56, 56, 56]
+        with pytest.raises(FastKafkaError):
+            partition.append_bytes(sent[2], 0, results.append)
+
+
+def test_an_append_without_space_leaves_no_trace_in_the_producers_state(tmp_path: Path) -> None:
+    with Log(tmp_path, wal_segments=4).start() as log:
+        partition = log.partition()
+        count = log.fill_up(batch(3000), 4)
+        waiting = batch(3000, producer_id=9, epoch=0, sequence=0)
+        for _ in range(2):
+            with pytest.raises(FastAppendWait):
+                partition.append_bytes(waiting, 0)
+        assert partition.producer_snapshot() == []
+        assert log.append(waiting, trim=True)[0] == count
+        assert partition.next_offset == count + 1

@@ -72,7 +72,6 @@ def test_the_budget_counts_the_bytes_of_files_and_not_their_number(tmp_path: Pat
         while log.wal.head_lsn < 7 * SEGMENT + 100:
             log.append(batch(3000))
         log.sync()
-    size = segment_bytes + 4096
     old = sum(path.stat().st_size for path in tmp_path.glob("*.wal"))
     budget = 16 * (SEGMENT + 4096)
     with Log(tmp_path, segment_bytes=segment_bytes, wal_segments=budget // (segment_bytes + 4096)) as log:

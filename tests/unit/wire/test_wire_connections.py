@@ -216,20 +216,48 @@ def test_full_log_makes_producers_wait_then_answers_not_enough_replicas(tmp_path
         assert broker.server.frame_memory_used == 0
 
 
+SMALL_LOG = {"arena_bytes": 4 * MIB, "segment_bytes": 2 * MIB, "wal_bytes": 8 * MIB}
+
+
+def produce_until_stalled(broker, client):
+    """Sends batches until one waits for space, as long as it may; returns how many were taken."""
+    partition = broker.logs.by_name["t"].partitions[0]
+    accepted = 0
+    while broker.reactor.stalled_count == 0 and accepted < 100:
+        client.send(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=2**31 - 1))
+        until(lambda n=accepted: broker.reactor.stalled_count == 1 or partition.next_offset == n + 1)
+        accepted = partition.next_offset
+        if broker.reactor.stalled_count == 0:
+            assert produced(client.receive()[1]).error_code == 0
+    assert broker.reactor.stalled_count == 1
+    return accepted
+
+
+def test_a_connection_that_ends_takes_its_waiting_produce_with_it(tmp_path):
+    with wire_broker(tmp_path, **SMALL_LOG) as broker, Client(broker) as other:
+        with Client(broker) as client:
+            accepted = produce_until_stalled(broker, client)
+        until(lambda: broker.reactor.stalled_count == 0)
+        assert broker.reactor.parked_count == 0
+        broker.wal.sync(10)
+        broker.wal.trim(broker.wal.durable_lsn)
+        answer = produced(other.ask(0, 9, produce_request(batch(b"next"), timeout_ms=LONG_MS)))
+        assert (answer.error_code, answer.base_offset) == (0, accepted)
+        assert broker.server.frame_memory_used == 0
+
+
+def test_a_log_that_fails_answers_the_produce_that_waits_for_space(tmp_path):
+    with wire_broker(tmp_path, **SMALL_LOG) as broker, Client(broker) as client, Client(broker) as other:
+        accepted = produce_until_stalled(broker, client)
+        broker.wal._fail()
+        assert produced(client.receive()[1]).error_code == 56
+        assert produced(other.ask(0, 9, produce_request(batch(b"more")))).error_code == 56
+        assert fetched(other.ask(1, 11, fetch_request(("t", 0, 0)))).high_watermark == accepted
+
+
 def test_a_full_log_and_time_outs_of_no_and_of_any_length(tmp_path):
-    with (
-        wire_broker(tmp_path, arena_bytes=4 * MIB, segment_bytes=2 * MIB, wal_bytes=8 * MIB) as broker,
-        Client(broker) as client,
-        Client(broker) as patient,
-    ):
-        partition = broker.logs.by_name["t"].partitions[0]
-        accepted = 0
-        while broker.reactor.stalled_count == 0 and accepted < 100:
-            patient.send(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=2**31 - 1))
-            until(lambda n=accepted: broker.reactor.stalled_count == 1 or partition.next_offset == n + 1)
-            accepted = partition.next_offset
-            if broker.reactor.stalled_count == 0:
-                assert produced(patient.receive()[1]).error_code == 0
+    with wire_broker(tmp_path, **SMALL_LOG) as broker, Client(broker) as client, Client(broker) as patient:
+        accepted = produce_until_stalled(broker, patient)
         broker.reactor.clock_offset_ms += 86_400_000
         for timeout_ms in (0, -1, -(2**31)):
             answer = produced(client.ask(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=timeout_ms)))
