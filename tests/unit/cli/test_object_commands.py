@@ -274,7 +274,7 @@ def test_several_clusters_must_be_told_apart(folder) -> None:
         ["show"],
         ["cat", "x", "--partition", "-1"],
         ["ls", "--no-such"],
-        ["ls", "--cluster-id", "short"],
+        ["ls", "--cluster-id", "a/b"],
         ["ls", "--object-store", "ftp://x"],
     ],
 )
