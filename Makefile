@@ -10,7 +10,7 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml setup.py | $(BIN)/python
 	$(BIN)/pip install -q --upgrade pip "setuptools>=77" wheel "Cython==3.3.1" "numpy>=2.1,<3"
-	$(BIN)/pip install -q --no-build-isolation -e ".[test]"
+	$(BIN)/pip install -q --no-build-isolation -e ".[test,spark]"
 	touch $@
 
 # Builds the extensions in place; quick when nothing changed.

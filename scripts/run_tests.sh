@@ -8,7 +8,7 @@ bin=.venv/bin
 step() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }
 
 step "tools"
-scripts/fetch_tools.sh || [ -z "${CI:-}" ]
+{ scripts/fetch_tools.sh && scripts/fetch_spark_jars.sh; } || [ -z "${CI:-}" ]
 step "lint, types, import rules"
 $bin/ruff check .
 $bin/mypy
