@@ -21,8 +21,9 @@ print(arena.pin_count(0))
 
 
 def test_a_broken_invariant(tmp_path: Path) -> None:
+    # -P: the build that this process uses, whatever lies in the current folder.
     ended = subprocess.run(
-        [sys.executable, "-c", UNPIN_WITHOUT_PIN, str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", UNPIN_WITHOUT_PIN, str(tmp_path)], capture_output=True, text=True, check=False
     )
     if DEBUG_BUILD:
         assert ended.returncode == -signal.SIGABRT
