@@ -19,7 +19,6 @@ FETCH_SESSIONS_MAX = 1_000  # max.incremental.fetch.session.cache.slots
 CLIENT_ARRAY_LENGTH_MAX = 1_000_000  # elements of one array in a request, checked before allocation
 
 # -- records ---------------------------------------------------------------------------------------------------
-MESSAGE_BYTES_MAX_DEFAULT = 1_048_588  # message.max.bytes
 DECOMPRESSED_BATCH_BYTES_MAX = 256 * MIB  # cap while validating a compressed batch
 
 # -- write-ahead log -------------------------------------------------------------------------------------------
@@ -31,7 +30,6 @@ INTERNAL_RESERVE_SHARE = 0.03  # of the WAL budget, kept for internal topics and
 # -- objects ---------------------------------------------------------------------------------------------------
 KLIX_OBJECT_BYTES_MAX = 1 * GIB  # byte positions in the footer are u32
 FLUSH_OBJECT_BYTES_MAX = 256 * MIB  # a backlog is cut into objects of this size
-UPLOAD_PART_BYTES = 8 * MIB
 NUMBERED_LOG_OBJECT_BYTES_MAX = 128 * MIB  # one record or checkpoint as stored
 NUMBERED_LOG_JSON_BYTES_MAX = 1 * GIB  # the same decompressed, checked before decompressing
 CLAIM_BYTES_MAX = 64 * KIB

@@ -13,6 +13,7 @@ Gaps: none.
 
 from __future__ import annotations
 
+from kbroker.errors import ErrorCode
 from kbroker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.protocol.apis.k60_describe_cluster import (
@@ -22,7 +23,6 @@ from kbroker.protocol.apis.k60_describe_cluster import (
 )
 
 BROKERS, CONTROLLERS = 1, 2
-MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE = 114, 115
 
 
 def handle(context: Context, info: RequestInfo, request: DescribeClusterRequest) -> DescribeClusterResponse:
@@ -30,7 +30,7 @@ def handle(context: Context, info: RequestInfo, request: DescribeClusterRequest)
     if info.api_version >= 1 and request.endpoint_type != BROKERS:
         mismatch = request.endpoint_type == CONTROLLERS
         return DescribeClusterResponse(
-            error_code=MISMATCHED_ENDPOINT_TYPE if mismatch else UNSUPPORTED_ENDPOINT_TYPE,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatch else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="The request was sent to an endpoint of type BROKER, but we wanted another endpoint type.",
         )
     return DescribeClusterResponse(
