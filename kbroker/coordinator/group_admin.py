@@ -79,9 +79,7 @@ def delete(shard: GroupShard, group_id: str) -> Result:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.state is not ClassicGroupState.EMPTY:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-    records: list[Record] = [
-        OffsetRecord(group_id, topic, partition, None) for topic, partition, _ in group.offsets
-    ]
+    records: list[Record] = [OffsetRecord(group_id, topic, partition, None) for topic, partition, _ in group.offsets]
     if group.stored is not None or not records:
         records.append(GroupRecord(group_id, None))
     return Result(records=records, response=ErrorCode.NONE)

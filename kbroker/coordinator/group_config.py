@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kbroker import limits
+from kbroker.coordinator.shard_config import ShardConfig
 
 
 @dataclass(frozen=True, slots=True)
-class GroupConfig:
+class GroupConfig(ShardConfig):
     """Times are milliseconds."""
 
     offsets_topic_partitions: int = 50  # offsets.topic.num.partitions
@@ -21,8 +22,3 @@ class GroupConfig:
     offset_metadata_length_max: int = limits.OFFSET_METADATA_LENGTH_MAX  # offset.metadata.max.bytes
     offsets_retention_ms: int = 10_080 * 60_000  # offsets.retention.minutes
     offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
-    append_timeout_ms: int = 10_000  # how long a write waits for space in the log before it fails
-    load_threads: int = 4
-    snapshot_min_bytes: int = limits.MIB  # a shard's log below both minimums is never rewritten
-    snapshot_min_records: int = 10_000
-    snapshot_batch_bytes: int = 500 * limits.KIB

@@ -17,6 +17,7 @@ from kbroker.coordinator.group_state import (
     StoredGroup,
     StoredMember,
 )
+from kbroker.coordinator.shard import UnknownRecordError
 from kbroker.errors import ProtocolError
 from kbroker.protocol import records
 from kbroker.protocol.records import (
@@ -28,10 +29,6 @@ from kbroker.protocol.records import (
 )
 
 _VALUE_VERSION_WITH_EXPIRY = 1
-
-
-class UnknownRecordError(Exception):
-    """A record of a type or version that is not known here, or that does not parse; it is skipped."""
 
 
 def encode_record(record: Record) -> tuple[bytes, bytes | None]:

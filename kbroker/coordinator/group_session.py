@@ -44,9 +44,7 @@ def leave(shard: GroupShard, group_id: str, leavers: list[Leaver]) -> Result:
     for leaver in leavers:
         error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _remove(shard, group, leaver)
         answers.append(
-            MemberResponse(
-                member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error
-            )
+            MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error)
         )
     result = Result()
     if group is not None and any(answer.error_code == ErrorCode.NONE for answer in answers):

@@ -8,26 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
+from kbroker.coordinator import offset_expiry, rebalance
 from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupState
 from kbroker.coordinator.event_loop import Timer
 from kbroker.coordinator.group_config import GroupConfig
+from kbroker.coordinator.group_records import decode_record, encode_record
 from kbroker.coordinator.group_state import GroupRecord, OffsetRecord, Record
-from kbroker.coordinator.result import Operation
+from kbroker.coordinator.result import Operation, Result
+from kbroker.coordinator.shard import Marker, ProducerStamp, Scheduler
 from kbroker.errors import ErrorCode, KafkaError
-
-
-class Scheduler(Protocol):
-    """What a shard needs of the thread that runs it."""
-
-    def now_ms(self) -> int:
-        """Wall clock."""
-        ...
-
-    def schedule(self, delay_ms: int, operation: Operation) -> Timer:
-        """Runs `operation` later, unless the shard was unloaded meanwhile."""
-        ...
 
 
 @dataclass(slots=True)
@@ -43,9 +33,14 @@ class GroupShard:
     """State of one shard. Touched by the loop thread only (before a load has ended: by its worker only)."""
 
     def __init__(
-        self, config: GroupConfig, now_ms: Callable[[], int], total_groups: Callable[[], int] | None = None
+        self,
+        config: GroupConfig,
+        now_ms: Callable[[], int],
+        topic_exists: Callable[[str, int], bool],
+        total_groups: Callable[[], int] | None = None,
     ) -> None:
         self.config = config
+        self.topic_exists = topic_exists
         self._total_groups = total_groups or (lambda: len(self.groups))
         self.groups: dict[str, ClassicGroup] = {}
         self.counts = GroupCounts()
@@ -108,9 +103,40 @@ class GroupShard:
             if timer is not None:
                 timer.cancel()
 
+    def activate(self) -> Result:
+        """Turns replayed state into live groups.
+
+        Members keep ids and generation and get a whole session timeout to show up, so a restart moves no partition.
+        Offsets of topics that were deleted just before the restart go, lest a new topic of the name inherit them.
+        """
+        for group in self.groups.values():
+            group.restore()
+            self.counts.members += len(group.members)
+            for member in group.members.values():
+                rebalance.restart_session(self, group, member)
+        return offset_expiry.drop_topics(self, lambda topic: not self.topic_exists(topic, 0))
+
+    def deactivate(self, error: ErrorCode) -> None:
+        """Answers everything that is parked in the groups."""
+        for group in self.groups.values():
+            for member in group.members.values():
+                rebalance.answer_join(group, member, rebalance.join_error(error, member.member_id))
+                rebalance.fail_sync(member, error)
+
     # -- replay --------------------------------------------------------------------------------------------------
 
-    def replay(self, record: Record) -> None:
+    def encode(self, record: Record) -> tuple[bytes, bytes | None]:
+        """Key and value of a record."""
+        return encode_record(record)
+
+    def decode(self, key: bytes, value: bytes | None) -> Record:
+        """The record; raises UnknownRecordError."""
+        return decode_record(key, value)
+
+    def replay_marker(self, marker: Marker) -> None:
+        """The end of a transaction; nothing was committed in one."""
+
+    def replay(self, record: Record, stamp: ProducerStamp | None = None) -> None:
         """Applies one record. The only place where durable state changes."""
         if isinstance(record, OffsetRecord):
             self._replay_offset(record)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from kbroker.clock import Clock
@@ -18,16 +16,14 @@ from kbroker.coordinator import (
     rebalance,
     sync_group,
 )
-from kbroker.coordinator.event_loop import EventLoop
-from kbroker.coordinator.futures import gathered
 from kbroker.coordinator.group_config import GroupConfig
-from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.group_session import Leaver
 from kbroker.coordinator.group_shard import GroupCounts, GroupShard
 from kbroker.coordinator.join_group import JoinRequest
 from kbroker.coordinator.offset_commit import CommitRequest, FetchedOffsets
 from kbroker.coordinator.result import complete
-from kbroker.coordinator.shard_runtime import Request, ShardRuntime, ShardState
+from kbroker.coordinator.shard_runtime import Request, ShardState
+from kbroker.coordinator.shard_set import ShardSet, identity
 from kbroker.errors import ErrorCode
 from kbroker.log.internal_log import InternalLog
 from kbroker.protocol.apis.k11_join_group import JoinGroupResponse
@@ -37,15 +33,11 @@ from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupResp
 from kbroker.protocol.apis.k15_describe_groups import DescribedGroup
 from kbroker.protocol.apis.k16_list_groups import ListedGroup
 
-logger = logging.getLogger(__name__)
-
 
 class GroupCoordinator:
     """Groups and committed offsets of the broker.
 
-    One loop thread owns all group state; a few worker threads load shards and create the offsets topic.
-    `open_logs()` gives the logs of `__consumer_offsets` in partition order, None while the topic does not exist.
-    `ensure_topic()` creates it; it may block and is called by a worker. `topic_exists(topic, partition)` must be quick.
+    `topic_exists(topic, partition)` must be quick; the other arguments are ShardSet's.
     Start it when the topics are known: offsets of topics that are gone are dropped as the shards load.
     """
 
@@ -60,51 +52,41 @@ class GroupCoordinator:
         executor: Executor | None = None,
     ) -> None:
         self.config = config
-        self.loop = EventLoop(clock)
-        self._clock = clock
-        self._open_logs = open_logs
-        self._ensure_topic = ensure_topic
         self.topic_exists = topic_exists
-        self._executor = executor or ThreadPoolExecutor(config.load_threads, thread_name_prefix="group-load")
-        self._runtimes = [self._new_runtime() for _ in range(config.offsets_topic_partitions)]
-        self._has_topic = False
-        self._creating_topic = False
-        self._waiting_for_topic: list[tuple[str | None, Request]] = []
-        self._stopped = False
+        self.shards: ShardSet[GroupShard] = ShardSet(
+            "group-coordinator",
+            config,
+            clock,
+            partitions=config.offsets_topic_partitions,
+            new_shard=lambda: GroupShard(config, clock.now_ms, topic_exists, lambda: self.counts.groups),
+            open_logs=open_logs,
+            ensure_topic=ensure_topic,
+            executor=executor,
+        )
+        self.loop = self.shards.loop
+        self._submit = self.shards.submit
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Starts the thread, and to load all shards if the offsets topic exists."""
-        self.start_by_hand()
-        self.loop.start()
+        self.loop.post(self._schedule_expiry)
+        self.shards.start()
 
     def start_by_hand(self) -> None:
         """`start` without the thread: the caller runs the loop."""
-        logs = self._open_logs()
-        if logs is not None:
-            self.loop.post(partial(self._open_shards, logs))
+        self.shards.start_by_hand()
         self.loop.post(self._schedule_expiry)
 
     def stop(self) -> None:
         """Answers everything that waits with NOT_COORDINATOR and ends the threads."""
-        self.loop.post(self._stop_shards)
-        self.loop.stop()
-        self._executor.shutdown(wait=False, cancel_futures=True)
-
-    def _stop_shards(self) -> None:
-        self._stopped = True
-        for runtime in self._runtimes:
-            runtime.stop()
-        waiting, self._waiting_for_topic = self._waiting_for_topic, []
-        for _, request in waiting:
-            complete(request.future, request.error_response(ErrorCode.NOT_COORDINATOR))
+        self.shards.stop()
 
     def _schedule_expiry(self) -> None:
         self.loop.call_later(self.config.offsets_retention_check_interval_ms / 1000, self._expire)
 
     def _expire(self) -> None:
-        for runtime in self._runtimes:
+        for runtime in self.shards.runtimes:
             if runtime.state is ShardState.ACTIVE:
                 runtime.submit(Request(lambda shard, future: offset_expiry.expire(shard), _no_response))
         self._schedule_expiry()
@@ -112,93 +94,16 @@ class GroupCoordinator:
     @property
     def counts(self) -> GroupCounts:
         """Groups, members and offsets held now, for metrics."""
-        all_counts = [runtime.shard.counts for runtime in self._runtimes]
+        all_counts = [runtime.shard.counts for runtime in self.shards.runtimes]
         return GroupCounts(
             groups=sum(counts.groups for counts in all_counts),
             members=sum(counts.members for counts in all_counts),
             offsets=sum(counts.offsets for counts in all_counts),
         )
 
-    # -- the offsets topic ---------------------------------------------------------------------------------------
-
     def locate(self) -> Future[ErrorCode]:
         """NONE once this broker can coordinate groups; creates the offsets topic if need be (FindCoordinator)."""
-        request = Request(lambda shard, future: None, _identity)
-        self._post(partial(self._locate, request), request)
-        return request.future
-
-    def _locate(self, request: Request) -> None:
-        if self._has_topic:
-            complete(request.future, ErrorCode.NONE)
-        else:
-            self._wait_for_topic(None, request)
-
-    def _wait_for_topic(self, group_id: str | None, request: Request) -> None:
-        self._waiting_for_topic.append((group_id, request))
-        if not self._creating_topic:
-            self._creating_topic = True
-            self._executor.submit(self._create_topic)
-
-    def _create_topic(self) -> None:
-        """Worker thread."""
-        logs = None
-        try:
-            self._ensure_topic()
-            logs = self._open_logs()
-        except Exception:
-            logger.exception("could not create the offsets topic")
-        self.loop.post(partial(self._topic_created, logs))
-
-    def _topic_created(self, logs: Sequence[InternalLog] | None) -> None:
-        self._creating_topic = False
-        waiting, self._waiting_for_topic = self._waiting_for_topic, []
-        if logs and not self._stopped:
-            self._open_shards(logs)
-        for group_id, request in waiting:
-            if not self._has_topic:
-                complete(request.future, request.error_response(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            elif group_id is None:
-                complete(request.future, ErrorCode.NONE)
-            else:
-                self._runtime(group_id).submit(request)
-
-    def _open_shards(self, logs: Sequence[InternalLog]) -> None:
-        self._has_topic = True
-        if len(logs) != len(self._runtimes):
-            self._runtimes = [self._new_runtime() for _ in logs]
-        for runtime, log in zip(self._runtimes, logs, strict=True):
-            runtime.open(log)
-
-    def _new_runtime(self) -> ShardRuntime:
-        return ShardRuntime(
-            self.loop,
-            self._clock,
-            self.config,
-            self._executor,
-            lambda: GroupShard(self.config, self._clock.now_ms, lambda: self.counts.groups),
-            self.topic_exists,
-        )
-
-    def _runtime(self, group_id: str) -> ShardRuntime:
-        return self._runtimes[group_partition(group_id, len(self._runtimes))]
-
-    # -- dispatch ------------------------------------------------------------------------------------------------
-
-    def _submit(self, group_id: str, request: Request) -> Future:
-        self._post(partial(self._dispatch, group_id, request), request)
-        return request.future
-
-    def _post(self, callback: Callable[[], None], request: Request) -> None:
-        if self._stopped:
-            complete(request.future, request.error_response(ErrorCode.NOT_COORDINATOR))
-        else:
-            self.loop.post(callback)
-
-    def _dispatch(self, group_id: str, request: Request) -> None:
-        if request.needs_topic and not self._has_topic:
-            self._wait_for_topic(group_id, request)
-        else:
-            self._runtime(group_id).submit(request)
+        return self.shards.locate()
 
     # -- membership ----------------------------------------------------------------------------------------------
 
@@ -251,7 +156,7 @@ class GroupCoordinator:
         """OffsetCommit; one error for all its partitions."""
         return self._submit(
             request.group_id,
-            Request(lambda shard, future: offset_commit.commit(shard, request), _identity, needs_topic=True),
+            Request(lambda shard, future: offset_commit.commit(shard, request), identity, needs_topic=True),
         )
 
     def fetch_offsets(
@@ -263,40 +168,25 @@ class GroupCoordinator:
         """
         return self._submit(
             group_id,
-            Request(
-                lambda shard, future: offset_commit.fetch(shard, group_id, topics), _identity, is_read=True
-            ),
+            Request(lambda shard, future: offset_commit.fetch(shard, group_id, topics), identity, is_read=True),
         )
 
     def on_topic_deleted(self, topic: str) -> Future[None]:
         """Drops all offsets of a deleted topic. Done when that is durable: only then may the name be used again."""
         done: Future[None] = Future()
 
-        def drop() -> None:
-            parts = [self._drop_topic(runtime, topic) for runtime in self._runtimes]
-            gathered(parts).add_done_callback(lambda _: complete(done, None))
-
-        if self._stopped:
-            done.set_result(None)
-        else:
-            self.loop.post(drop)
-        return done
-
-    def _drop_topic(self, runtime: ShardRuntime, topic: str) -> Future:
         def drop(shard: GroupShard, future: Future) -> Any:
             result = offset_expiry.drop_topics(shard, lambda name: name == topic)
             result.response = ErrorCode.NONE
             return result
 
-        request = Request(drop, _identity, waits_for_load=True)
-        runtime.submit(request)
-        return request.future
+        dropped = self.shards.submit_to_all(lambda: Request(drop, identity, waits_for_load=True))
+        dropped.add_done_callback(lambda _: complete(done, None))
+        return done
 
     # -- administration ------------------------------------------------------------------------------------------
 
-    def list_groups(
-        self, states: frozenset[str], types: frozenset[str]
-    ) -> Future[list[ListedGroup] | ErrorCode]:
+    def list_groups(self, states: frozenset[str], types: frozenset[str]) -> Future[list[ListedGroup] | ErrorCode]:
         """All groups whose state and type pass the filters (lower case; empty passes all), or the first error."""
         done: Future[list[ListedGroup] | ErrorCode] = Future()
 
@@ -305,23 +195,10 @@ class GroupCoordinator:
             errors = [part for part in results if isinstance(part, ErrorCode)]
             complete(done, errors[0] if errors else [group for part in results for group in part])
 
-        def ask_all() -> None:
-            requests = [
-                Request(
-                    lambda shard, future: group_admin.list_groups(shard, states, types),
-                    _identity,
-                    is_read=True,
-                )
-                for _ in self._runtimes
-            ]
-            gathered([request.future for request in requests]).add_done_callback(merge)
-            for runtime, request in zip(self._runtimes, requests, strict=True):
-                runtime.submit(request)
-
-        if self._stopped:
-            done.set_result(ErrorCode.NOT_COORDINATOR)
-        else:
-            self.loop.post(ask_all)
+        listed = self.shards.submit_to_all(
+            lambda: Request(lambda shard, future: group_admin.list_groups(shard, states, types), identity, is_read=True)
+        )
+        listed.add_done_callback(merge)
         return done
 
     def describe_group(self, group_id: str) -> Future[DescribedGroup]:
@@ -337,13 +214,7 @@ class GroupCoordinator:
 
     def delete_group(self, group_id: str) -> Future[ErrorCode]:
         """Removes an Empty group and its offsets."""
-        return self._submit(
-            group_id, Request(lambda shard, future: group_admin.delete(shard, group_id), _identity)
-        )
-
-
-def _identity(error: ErrorCode) -> ErrorCode:
-    return error
+        return self._submit(group_id, Request(lambda shard, future: group_admin.delete(shard, group_id), identity))
 
 
 def _no_response(error: ErrorCode) -> None:

@@ -62,9 +62,7 @@ def _check_size(shard: GroupShard, group: ClassicGroup, member_id: str) -> None:
     size_max = shard.config.group_size_max
     member = group.members.get(member_id)
     if group.state is State.PREPARING_REBALANCE:
-        accepted = (member is not None and member.join_future is not None) or (
-            group.awaiting_join_count < size_max
-        )
+        accepted = (member is not None and member.join_future is not None) or (group.awaiting_join_count < size_max)
     elif group.state is State.EMPTY:
         accepted = True
     else:
@@ -101,9 +99,7 @@ def _pending_expired(shard: GroupShard, group: ClassicGroup, member_id: str) -> 
     return rebalance.maybe_complete(shard, group)  # it may have been the last one that a rebalance waited for
 
 
-def _add(
-    shard: GroupShard, group: ClassicGroup, request: JoinRequest, member_id: str, future: Future
-) -> Result:
+def _add(shard: GroupShard, group: ClassicGroup, request: JoinRequest, member_id: str, future: Future) -> Result:
     member = ClassicGroupMember(
         member_id,
         request.group_instance_id,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from kbroker.coordinator.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, ClassicGroupState
 from kbroker.coordinator.group_offsets import RetentionBase, is_expired
-from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.group_state import GroupRecord, OffsetRecord, Record
 from kbroker.coordinator.result import Result
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.group_shard import GroupShard
 
 
 def expire(shard: GroupShard) -> Result:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
+from typing import TYPE_CHECKING
 
 from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState
-from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.group_state import GroupRecord
 from kbroker.coordinator.result import Result, complete
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k11_join_group import JoinGroupResponse, JoinGroupResponseMember
 from kbroker.protocol.apis.k14_sync_group import SyncGroupResponse
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.group_shard import GroupShard
 
 State = ClassicGroupState
 

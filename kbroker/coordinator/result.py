@@ -7,7 +7,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbroker.coordinator.group_state import Record
+from kbroker.coordinator.shard import Marker, ProducerStamp
 from kbroker.errors import ErrorCode
 
 
@@ -15,7 +15,9 @@ from kbroker.errors import ErrorCode
 class Result:
     """A decision: records to append, and what follows when they are durable."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[Any] = field(default_factory=list)
+    stamp: ProducerStamp | None = None  # the records belong to this producer's transaction
+    marker: Marker | None = None  # appended instead of records
     # Answers the request once the records are durable (at once if there are none). None: the handler has parked it.
     response: Any = None
     # Called with NONE when the records are durable, or with the reason when nothing was appended. Not called when

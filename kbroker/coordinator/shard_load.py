@@ -1,23 +1,21 @@
-"""Loading a shard: from the batches of its log to live groups."""
+"""Loading a shard: from the batches of its log to its state."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbroker._fast.records import iter_records, parse_batch_header
-from kbroker.coordinator import offset_expiry, rebalance
-from kbroker.coordinator.group_records import UnknownRecordError, decode_record, encode_record
-from kbroker.coordinator.group_shard import GroupShard
-from kbroker.coordinator.result import Result
-from kbroker.errors import ErrorCode
+from kbroker._fast.records import BatchHeader, iter_records, parse_batch_header
+from kbroker.coordinator.shard import Marker, ProducerStamp, Shard, UnknownRecordError
 
 if TYPE_CHECKING:
     from kbroker.log.internal_log import InternalLog
 
 logger = logging.getLogger(__name__)
+
+_ABORT, _COMMIT = 0, 1  # types of control records (KIP-98)
 
 
 @dataclass(slots=True)
@@ -30,7 +28,7 @@ class LogSize:
     live_records: int = 0
 
 
-def replay_log(log: InternalLog, shard: GroupShard) -> LogSize:
+def replay_log(log: InternalLog, shard: Shard) -> LogSize:
     """Replays the whole log into an empty shard. Worker thread. Raises what reading the log raises.
 
     A record that this version does not know is skipped and logged: it was written by a newer one.
@@ -40,14 +38,19 @@ def replay_log(log: InternalLog, shard: GroupShard) -> LogSize:
     start_offset = log.start_offset
     for batch in log.read_all():
         size.total_bytes += len(batch)
-        if parse_batch_header(batch).is_control:
+        header = parse_batch_header(batch)
+        if header.is_control:
+            marker = marker_of(header, batch)
+            if marker is not None:
+                shard.replay_marker(marker)
             continue
+        stamp = ProducerStamp(header.producer_id, header.producer_epoch) if header.is_transactional else None
         for record in iter_records(batch):
             size.total_records += 1
             if record.offset < start_offset or record.key is None:
                 continue
             try:
-                shard.replay(decode_record(record.key, record.value))
+                shard.replay(shard.decode(record.key, record.value), stamp)
             except UnknownRecordError as error:
                 unknown.add(str(error))
     for reason in sorted(unknown):
@@ -55,33 +58,23 @@ def replay_log(log: InternalLog, shard: GroupShard) -> LogSize:
     return size
 
 
-def measure_live(shard: GroupShard, size: LogSize) -> None:
+def measure_live(shard: Shard, size: LogSize) -> None:
     """Fills in the live part of `size`, exactly."""
     for key in shard.live_keys():
         record = shard.live_record(key)
         assert record is not None
-        encoded_key, value = encode_record(record)
+        encoded_key, value = shard.encode(record)
         size.live_records += 1
         size.live_bytes += len(encoded_key) + len(value or b"")
 
 
-def activate(shard: GroupShard, topic_exists: Callable[[str, int], bool]) -> Result:
-    """Turns replayed state into live groups, on the loop thread.
-
-    Members keep ids and generation and get a whole session timeout to show up, so a restart moves no partition.
-    Offsets of topics that were deleted just before the restart go, lest a new topic of the name inherit them.
-    """
-    for group in shard.groups.values():
-        group.restore()
-        shard.counts.members += len(group.members)
-        for member in group.members.values():
-            rebalance.restart_session(shard, group, member)
-    return offset_expiry.drop_topics(shard, lambda topic: not topic_exists(topic, 0))
-
-
-def deactivate(shard: GroupShard, error: ErrorCode) -> None:
-    """Answers everything that is parked in the shard's groups; the shard is not used after it."""
-    for group in shard.groups.values():
-        for member in group.members.values():
-            rebalance.answer_join(group, member, rebalance.join_error(error, member.member_id))
-            rebalance.fail_sync(member, error)
+def marker_of(header: BatchHeader, batch: bytes | memoryview) -> Marker | None:
+    """The transaction marker in a control batch; None if it is another control record."""
+    for record in iter_records(batch):
+        if record.key is None or record.value is None or len(record.key) < 4 or len(record.value) < 6:
+            continue
+        kind = struct.unpack_from(">h", record.key, 2)[0]
+        if kind in (_ABORT, _COMMIT):
+            coordinator_epoch = struct.unpack_from(">i", record.value, 2)[0]
+            return Marker(header.producer_id, header.producer_epoch, coordinator_epoch, kind == _COMMIT)
+    return None

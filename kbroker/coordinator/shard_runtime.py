@@ -1,4 +1,4 @@
-"""Runs one shard: its log, its load, its order of operations. Knows no group semantics.
+"""Runs one shard: its log, its load, its order of operations. Knows no semantics of groups or transactions.
 
     absent ──open──► loading ──loaded──► active ──append failed──► loading (again, from what is durable)
 
@@ -16,18 +16,16 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.records import build_batch
 from kbroker.clock import Clock
 from kbroker.coordinator import shard_load, shard_snapshot
 from kbroker.coordinator.event_loop import EventLoop, Timer
-from kbroker.coordinator.group_config import GroupConfig
-from kbroker.coordinator.group_records import encode_record
-from kbroker.coordinator.group_shard import GroupShard
-from kbroker.coordinator.group_state import Record
 from kbroker.coordinator.result import Operation, Result, complete
+from kbroker.coordinator.shard import Marker, ProducerStamp, Shard
+from kbroker.coordinator.shard_config import ShardConfig
 from kbroker.coordinator.shard_load import LogSize
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -35,6 +33,8 @@ if TYPE_CHECKING:
     from kbroker.log.internal_log import InternalLog
 
 logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Shard)
 
 _APPEND_RETRY_FIRST_MS = 2
 _APPEND_RETRY_LAST_MS = 100
@@ -56,7 +56,7 @@ _APPEND_ERRORS = {
 class ShardState(Enum):
     """Where a shard is between start and stop."""
 
-    ABSENT = "absent"  # the offsets topic does not exist: no group does
+    ABSENT = "absent"  # the internal topic does not exist: nothing does
     LOADING = "loading"
     ACTIVE = "active"
     STOPPED = "stopped"
@@ -66,12 +66,22 @@ class ShardState(Enum):
 class Request:
     """One operation on a shard, and how to answer it."""
 
-    run: Callable[[GroupShard, Future], Result | None]
+    run: Callable[[Any, Future], Result | None]  # the shard, the request's future
     error_response: Callable[[ErrorCode], Any]
     future: Future = field(default_factory=Future)
-    needs_topic: bool = False  # may write: the offsets topic is created first
+    needs_topic: bool = False  # may write: the internal topic is created first
     is_read: bool = False  # its answer shows state, so it waits for the writes before it
     waits_for_load: bool = False  # is kept while the shard loads, instead of being refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """One batch to append: encoded records, or a marker."""
+
+    data: bytes = b""
+    records: Sequence[Any] = ()
+    stamp: ProducerStamp | None = None
+    marker: Marker | None = None
 
 
 @dataclass(slots=True)
@@ -80,7 +90,7 @@ class _Write:
 
     result: Result
     request: Request | None
-    batches: deque[tuple[bytes, Sequence[Record]]]  # still to append
+    batches: deque[_Batch]  # still to append
     give_up_at: float = 0.0  # monotonic seconds
     retry_ms: int = _APPEND_RETRY_FIRST_MS
     on_append: Callable[[int, int, int], None] | None = None  # base offset, bytes, records
@@ -94,24 +104,22 @@ class _Pending:
     reads: list[tuple[Result, Request | None]] = field(default_factory=list)
 
 
-class ShardRuntime:
-    """One shard of the coordinator."""
+class ShardRuntime(Generic[S]):
+    """One shard of a coordinator."""
 
     def __init__(
         self,
         loop: EventLoop,
         clock: Clock,
-        config: GroupConfig,
+        config: ShardConfig,
         executor: Executor,
-        new_shard: Callable[[], GroupShard],
-        topic_exists: Callable[[str, int], bool],
+        new_shard: Callable[[], S],
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._config = config
         self._executor = executor
         self._new_shard = new_shard
-        self._topic_exists = topic_exists
         self._log: InternalLog | None = None
         self._epoch = 0  # grows with each load; callbacks of an earlier epoch are stale
         self._load_retry_ms = _LOAD_RETRY_FIRST_MS
@@ -123,7 +131,7 @@ class ShardRuntime:
         self._snapshot: shard_snapshot.Snapshot | None = None
         self._snapshot_not_before = 0.0
         self.state = ShardState.ABSENT
-        self.shard = new_shard()
+        self.shard: S = new_shard()
         self.shard.attach(self)
 
     # -- operations ----------------------------------------------------------------------------------------------
@@ -167,9 +175,11 @@ class ShardRuntime:
             _refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _execute(self, result: Result, request: Request | None) -> None:
-        if result.records:
+        if result.marker is not None:
+            self._write(_Write(result, request, deque([_Batch(marker=result.marker)])))
+        elif result.records:
             try:
-                batches = deque(_batches(result.records, self.now_ms(), self._config.snapshot_batch_bytes))
+                batches = deque(self._batches(result.records, result.stamp))
             except ValueError as error:
                 # Flexible requests carry longer strings than the records' layouts can.
                 logger.warning("%s: cannot be stored: %s", self._log, error)
@@ -213,18 +223,38 @@ class ShardRuntime:
         self._snapshot_if_due()
 
     def _append_next(self, log: InternalLog, write: _Write) -> None:
-        batch, records = write.batches[0]
+        batch = write.batches[0]
         pending = _Pending(write if len(write.batches) == 1 else None)
         durable = partial(self._durable_any_thread, self._epoch, pending)
-        base_offset = log.append(batch, self.now_ms(), durable)
+        if batch.marker is not None:
+            base_offset = log.append_marker(*batch.marker, self.now_ms(), durable)
+        else:
+            base_offset = log.append(batch.data, self.now_ms(), durable)
         write.batches.popleft()
         self._pending.append(pending)
-        for record in records:
-            self.shard.replay(record)
-        self._size.total_bytes += len(batch)
-        self._size.total_records += len(records)
+        if batch.marker is not None:
+            self.shard.replay_marker(batch.marker)
+        for record in batch.records:
+            self.shard.replay(record, batch.stamp)
+        self._size.total_bytes += len(batch.data)
+        self._size.total_records += max(len(batch.records), 1)
         if write.on_append is not None:
-            write.on_append(base_offset, len(batch), len(records))
+            write.on_append(base_offset, len(batch.data), len(batch.records))
+
+    def _batches(self, records: Sequence[Any], stamp: ProducerStamp | None) -> Iterator[_Batch]:
+        """The records as one record batch, or several where they are large; a transaction's batches are its own."""
+        now_ms, max_bytes = self.now_ms(), self._config.snapshot_batch_bytes
+        encoded: list[tuple[bytes, bytes | None, int, None]] = []
+        size = first = 0
+        for position, record in enumerate(records):
+            key, value = self.shard.encode(record)
+            length = len(key) + len(value or b"")
+            if encoded and size + length > max_bytes:
+                yield _Batch(_build(encoded, stamp), records[first:position], stamp)
+                encoded, size, first = [], 0, position
+            encoded.append((key, value, now_ms, None))
+            size += length
+        yield _Batch(_build(encoded, stamp), records[first:], stamp)
 
     def _wait_for_space(self, write: _Write) -> None:
         now = self._loop.monotonic()
@@ -316,7 +346,7 @@ class ShardRuntime:
         self._loop.call_later(self._load_retry_ms / 1000, retry)
         self._load_retry_ms = min(self._load_retry_ms * 2, _LOAD_RETRY_LAST_MS)
 
-    def _loaded(self, epoch: int, shard: GroupShard, size: LogSize) -> None:
+    def _loaded(self, epoch: int, shard: S, size: LogSize) -> None:
         if epoch != self._epoch or self.state is not ShardState.LOADING:
             return
         self._load_retry_ms = _LOAD_RETRY_FIRST_MS
@@ -325,7 +355,7 @@ class ShardRuntime:
         shard.attach(self)
         self.state = ShardState.ACTIVE
         waiting, self._after_load = self._after_load, []
-        self._execute(shard_load.activate(shard, self._topic_exists), None)
+        self._execute(shard.activate(), None)
         self._snapshot_if_due()
         for request in waiting:
             self.submit(request)
@@ -343,7 +373,7 @@ class ShardRuntime:
         for request in waiting:
             if request is not None:
                 _refuse(request, error)
-        shard_load.deactivate(self.shard, error)
+        self.shard.deactivate(error)
 
     def stop(self) -> None:
         """Refuses everything from now on, and what is parked."""
@@ -376,7 +406,7 @@ class ShardRuntime:
         if not records:
             self._finish_snapshot(snapshot)
             return
-        batches = deque(_batches(records, self.now_ms(), self._config.snapshot_batch_bytes))
+        batches = deque(self._batches(records, None))
         result = Result(records, on_complete=partial(self._slice_done, snapshot))
         self._write(_Write(result, None, batches, on_append=snapshot.note_append))
         self._loop.post(step)
@@ -400,9 +430,7 @@ class ShardRuntime:
         else:
             self._finish(advance, None, ErrorCode.NONE)
 
-    def _advance_start(
-        self, log: InternalLog, snapshot: shard_snapshot.Snapshot, error: ErrorCode
-    ) -> None:
+    def _advance_start(self, log: InternalLog, snapshot: shard_snapshot.Snapshot, error: ErrorCode) -> None:
         offset = snapshot.start_offset
         assert offset is not None
 
@@ -434,18 +462,8 @@ def _client_error(error: ErrorCode) -> ErrorCode:
     return _APPEND_ERRORS.get(error, error)
 
 
-def _batches(
-    records: Sequence[Record], now_ms: int, max_bytes: int
-) -> Iterator[tuple[bytes, Sequence[Record]]]:
-    """The records as one record batch, or several where they exceed `max_bytes`."""
-    encoded: list[tuple[bytes, bytes | None, int, None]] = []
-    size = first = 0
-    for position, record in enumerate(records):
-        key, value = encode_record(record)
-        length = len(key) + len(value or b"")
-        if encoded and size + length > max_bytes:
-            yield build_batch(encoded), records[first:position]
-            encoded, size, first = [], 0, position
-        encoded.append((key, value, now_ms, None))
-        size += length
-    yield build_batch(encoded), records[first:]
+def _build(records: list[tuple[bytes, bytes | None, int, None]], stamp: ProducerStamp | None) -> bytes:
+    if stamp is None:
+        return build_batch(records)
+    # As Kafka's coordinator: a transaction's batch without a sequence.
+    return build_batch(records, producer_id=stamp.producer_id, producer_epoch=stamp.producer_epoch, transactional=True)

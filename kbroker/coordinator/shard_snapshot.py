@@ -8,17 +8,17 @@ the last slice is durable the log start moves to the first one; until then the o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from kbroker.coordinator.group_config import GroupConfig
-from kbroker.coordinator.group_shard import GroupShard
-from kbroker.coordinator.group_state import Record
+from kbroker.coordinator.shard import Shard
+from kbroker.coordinator.shard_config import ShardConfig
 from kbroker.coordinator.shard_load import LogSize
 
 GROWTH_FACTOR = 4
 _SLICE_RECORDS = 1_000
 
 
-def is_due(size: LogSize, config: GroupConfig) -> bool:
+def is_due(size: LogSize, config: ShardConfig) -> bool:
     """True when the log holds much more than what is live."""
     return size.total_bytes > max(GROWTH_FACTOR * size.live_bytes, config.snapshot_min_bytes) or (
         size.total_records > max(GROWTH_FACTOR * size.live_records, config.snapshot_min_records)
@@ -28,18 +28,18 @@ def is_due(size: LogSize, config: GroupConfig) -> bool:
 class Snapshot:
     """One snapshot in progress. Loop thread only."""
 
-    def __init__(self, shard: GroupShard, size: LogSize) -> None:
+    def __init__(self, shard: Shard, size: LogSize) -> None:
         self._shard = shard
-        self._keys: Iterator[tuple[str, str | None, int]] = iter(list(shard.live_keys()))
+        self._keys: Iterator[Any] = iter(list(shard.live_keys()))
         self.dead_bytes = size.total_bytes  # what lies before the snapshot
         self.dead_records = size.total_records
         self.start_offset: int | None = None  # of its first record
         self.live_bytes = 0
         self.live_records = 0
 
-    def next_slice(self) -> list[Record]:
+    def next_slice(self) -> list[Any]:
         """Live records to write next; empty at the end."""
-        records: list[Record] = []
+        records: list[Any] = []
         for key in self._keys:
             record = self._shard.live_record(key)
             if record is not None:

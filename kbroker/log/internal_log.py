@@ -57,6 +57,21 @@ class InternalLog:
             self._settle_start()
         return base_offset
 
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        now_ms: int,
+        on_durable: Callable[[int], None],
+    ) -> int:
+        """Appends the end of a transaction; otherwise as `append`."""
+        base_offset, _ = self._partition.append_marker(
+            producer_id, producer_epoch, coordinator_epoch, commit, now_ms, on_durable
+        )
+        return base_offset
+
     def read_all(self) -> Iterator[memoryview]:
         """All durable batches from the log start, in offset order; the first may begin below the log start."""
         offset, upper = self.start_offset, self._partition.high_watermark()

@@ -19,7 +19,7 @@ from kbroker.errors import CorruptionError, ErrorCode
 
 
 def state(bench: Bench) -> ShardState:
-    return bench.coordinator._runtimes[0].state
+    return bench.coordinator.shards.runtimes[0].state
 
 
 def loading(bench: Bench) -> tuple[Bench, HandExecutor]:
@@ -63,13 +63,13 @@ def test_topic_that_cannot_be_created() -> None:
     def fail() -> None:
         raise OSError("store away")
 
-    bench.coordinator._ensure_topic = fail
+    bench.coordinator.shards._ensure_topic = fail
     assert bench.commit().result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert bench.join().result(0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     located = bench.coordinator.locate()
     bench.run()
     assert located.result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    bench.coordinator._ensure_topic = bench._ensure_topic
+    bench.coordinator.shards._ensure_topic = bench._ensure_topic
     assert bench.commit().result(0) == 0
 
 

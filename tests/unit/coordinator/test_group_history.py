@@ -154,18 +154,18 @@ class GroupHistory(RuleBasedStateMachine):
             expected = {("t", p): offset for (name, p), offset in self.offsets.items() if name == group}
             assert self.bench.all_offsets(group) == expected
             assert replayed.all_offsets(group) == expected
-            for mine, theirs in zip(self.bench.coordinator._runtimes, replayed.coordinator._runtimes, strict=True):
+            for mine, theirs in zip(self.bench.coordinator.shards.runtimes, replayed.coordinator.shards.runtimes, strict=True):
                 stored = {g.group_id: g.stored for g in mine.shard.groups.values() if g.stored or g.offsets}
                 assert stored == {g.group_id: g.stored for g in theirs.shard.groups.values()}
         counts = self.bench.coordinator.counts
-        groups = [g for runtime in self.bench.coordinator._runtimes for g in runtime.shard.groups.values()]
+        groups = [g for runtime in self.bench.coordinator.shards.runtimes for g in runtime.shard.groups.values()]
         assert counts.groups == len(groups)
         assert counts.members == sum(len(g.members) for g in groups)
         assert counts.offsets == sum(len(list(g.offsets)) for g in groups)
 
     @invariant()
     def bookkeeping_holds(self) -> None:
-        for runtime in self.bench.coordinator._runtimes:
+        for runtime in self.bench.coordinator.shards.runtimes:
             for group in runtime.shard.groups.values():
                 parked = sum(m.join_future is not None for m in group.members.values())
                 assert group.awaiting_join_count == parked

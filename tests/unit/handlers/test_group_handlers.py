@@ -200,7 +200,7 @@ def test_join_group(client: Client, version: int) -> None:
 
 def test_join_group_v0_uses_the_session_timeout_to_rebalance(client: Client) -> None:
     client.join(0)
-    (group,) = (group for runtime in client.groups._runtimes for group in runtime.shard.groups.values())
+    (group,) = (group for runtime in client.groups.shards.runtimes for group in runtime.shard.groups.values())
     assert group.rebalance_timeout_ms == 10_000
 
 
