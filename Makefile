@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test build debug lint types imports crash scale soak bench bench-e2e clean tools
+.PHONY: run test build debug lint types imports crash scale soak bench bench-e2e clean tools java
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,10 @@ debug: build
 # KBROKER_CRASH_SEED.
 crash: build
 	KBROKER_CRASH_ROUNDS=50 $(BIN)/python -m pytest tests/crash -m "not slow" -q
+
+# Consumer groups, transactions, Streams, Connect and MirrorMaker 2, with kills: about 10 minutes.
+java: build tools
+	$(BIN)/python -m pytest tests/integration -m "java and slow" -q
 
 # 10,000 partitions; 20 million one-record batches: about 2 minutes, 4 GiB of disk.
 scale: build

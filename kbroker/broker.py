@@ -1,7 +1,8 @@
 """The composition root: builds every part of a broker, starts them in order, stops them in the opposite one.
 
 Threads: kbroker-io-N (sockets, produce and fetch), wal (group commit) with its preparer and sealer, flusher and its
-uploads, retention, group coordinator, metadata worker, cold reads, workers (other requests), control, http.
+uploads, retention, cleaner, group and transaction coordinators, metadata worker, cold reads, workers (other requests),
+control, http.
 """
 
 from __future__ import annotations
@@ -22,18 +23,27 @@ from kbroker.clock import Clock, SystemClock
 from kbroker.config import BrokerConfig
 from kbroker.control import ControlServer
 from kbroker.coordinator.group_config import GroupConfig
+from kbroker.coordinator.group_environment import GroupEnvironment, LoggedTopics, TopicChanges
 from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.coordinator.marker_sink import MarkerSink
+from kbroker.coordinator.transaction_config import TransactionConfig
+from kbroker.coordinator.transactions import TransactionCoordinator
 from kbroker.data_dir import DataDir, Identity, check_usable, is_used
 from kbroker.errors import CorruptionError, StartError
 from kbroker.handlers.base import Context
+from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.handlers.registry import load_handlers
 from kbroker.limits import GROUP_SIZE_MAX, MIB
 from kbroker.log.cold_read import ColdReader
+from kbroker.log.compaction_cleaner import Cleaner
+from kbroker.log.compaction_round import CleanerSettings
 from kbroker.log.internal_log import InternalLog
+from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.log.recovery import LogRecoveryReport, drop_deleted_topics, recover_log
 from kbroker.log.retention import Retention
-from kbroker.metadata.image import CONSUMER_OFFSETS
+from kbroker.metadata.config_defs import BrokerConfigs
+from kbroker.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.metadata.producer_ids import ProducerIds
 from kbroker.opening import Cluster, OpenedStore, give_back, open_cluster, open_object_store, probe_store
 from kbroker.storage.flush_plan import PlanLimits
@@ -55,6 +65,7 @@ FINAL_FLUSH_SECONDS = 600.0
 RELEASE_SECONDS = 30.0
 SWITCH_INTERVAL_SECONDS = 0.0005  # a thread that holds the GIL is asked for it this often: bounds an I/O thread's wait
 WORKERS = 8
+KEY_MAP_BYTES_MIN = 64 * 1024
 
 
 class Broker:
@@ -77,9 +88,14 @@ class Broker:
         self._unknown_topics: list[bytes] = []
         self.flusher: Flusher
         self.retention: Retention
+        self.cleaner: Cleaner
+        self.log_starts: LogStarts
+        self.telemetry: ClientTelemetry
         self.cold_reader: ColdReader
         self.object_reader: ObjectReader
         self.groups: GroupCoordinator
+        self.producer_ids: ProducerIds
+        self.transactions: TransactionCoordinator
         self.wire: WireServer
         self.address: tuple[str, int]
 
@@ -147,6 +163,7 @@ class Broker:
                 self.data_dir.wal,
                 segment_bytes=config.segment_bytes,
                 wal_bytes=config.wal_bytes,
+                cache_bytes=config.wal_cache_bytes,
                 cluster_id=self.cluster.keys.cluster_id,
                 clock=self.clock,
             )
@@ -217,8 +234,31 @@ class Broker:
         drop_deleted_topics(
             self.logs, self.retention, set(self._unknown_topics), config.kafka["log.segment.delete.delay.ms"]
         )
+        cluster.topics.add_listener(self.retention)
+        self.log_starts = LogStarts(self.logs, cluster.manifest, self.clock)
+        self.cleaner = Cleaner(
+            self.logs,
+            cluster.manifest,
+            self.store.retrying,
+            cluster.keys,
+            self.clock,
+            settings=self._cleaner_settings(cluster.topics.broker_configs),
+            threads=config.kafka["log.cleaner.threads"],
+        )
         self.flusher.start()
         self.retention.start()
+        self.cleaner.start()
+        self.log_starts.start()
+
+    def _cleaner_settings(self, configs: BrokerConfigs) -> CleanerSettings:
+        key_map_bytes = min(configs.number("log.cleaner.dedupe.buffer.size"), self.config.key_map_bytes)
+        return CleanerSettings(
+            enabled=configs.enabled("log.cleaner.enable"),
+            backoff_ms=configs.number("log.cleaner.backoff.ms"),
+            dedupe_buffer_bytes=max(key_map_bytes // self.config.kafka["log.cleaner.threads"], KEY_MAP_BYTES_MIN),
+            io_bytes_per_second=float(configs.text("log.cleaner.io.max.bytes.per.second") or 0),
+            producer_id_expiration_ms=configs.number("producer.id.expiration.ms"),
+        )
 
     def _build_coordinator(self) -> None:
         kafka = self.config.kafka
@@ -232,18 +272,50 @@ class Broker:
                 offset_metadata_length_max=kafka["offset.metadata.max.bytes"],
                 offsets_retention_ms=kafka["offsets.retention.minutes"] * 60_000,
                 offsets_retention_check_interval_ms=kafka["offsets.retention.check.interval.ms"],
+                consumer_session_timeout_ms=kafka["group.consumer.session.timeout.ms"],
+                consumer_session_timeout_min_ms=kafka["group.consumer.min.session.timeout.ms"],
+                consumer_session_timeout_max_ms=kafka["group.consumer.max.session.timeout.ms"],
+                consumer_heartbeat_interval_ms=kafka["group.consumer.heartbeat.interval.ms"],
+                consumer_heartbeat_interval_min_ms=kafka["group.consumer.min.heartbeat.interval.ms"],
+                consumer_heartbeat_interval_max_ms=kafka["group.consumer.max.heartbeat.interval.ms"],
+                consumer_group_size_max=min(kafka["group.consumer.max.size"], GROUP_SIZE_MAX),
+                migration_policy=kafka["group.consumer.migration.policy"],
             ),
             self.clock,
-            open_logs=self._offsets_logs,
+            open_logs=lambda: self._internal_logs(CONSUMER_OFFSETS),
             ensure_topic=lambda: self.cluster.topics.ensure_internal_topic(CONSUMER_OFFSETS),
             topic_exists=lambda topic, index: self.logs.partition(topic, index) is not None,
+            environment=GroupEnvironment(
+                LoggedTopics(self.logs), lambda group_id: self.cluster.topics.image.group_configs.get(group_id, {})
+            ),
         )
+        self.cluster.topics.add_listener(TopicChanges(self.groups.on_topic_changed))
         self.logs.on_removed = self._topic_removed
-        self.logs.on_log_start = lambda _: self.retention.nudge()
         self.groups.start()
+        self._build_transactions()
 
-    def _offsets_logs(self) -> list[InternalLog] | None:
-        topic = self.logs.by_name.get(CONSUMER_OFFSETS)
+    def _build_transactions(self) -> None:
+        kafka, topics = self.config.kafka, self.cluster.topics
+        self.producer_ids = ProducerIds(topics)
+        self.transactions = TransactionCoordinator(
+            TransactionConfig(
+                state_log_partitions=kafka["transaction.state.log.num.partitions"],
+                timeout_max_ms=kafka["transaction.max.timeout.ms"],
+                abort_timed_out_interval_ms=kafka["transaction.abort.timed.out.transaction.cleanup.interval.ms"],
+                id_expiration_ms=kafka["transactional.id.expiration.ms"],
+                remove_expired_interval_ms=kafka["transaction.remove.expired.transaction.cleanup.interval.ms"],
+            ),
+            self.clock,
+            open_logs=lambda: self._internal_logs(TRANSACTION_STATE),
+            ensure_topic=lambda: topics.ensure_internal_topic(TRANSACTION_STATE),
+            write_marker=MarkerSink(self.logs.partition, self.groups.write_marker, self.clock.now_ms),
+            producer_ids=self.producer_ids,
+            coordinator_epoch=self.cluster.claim.epoch,
+        )
+        self.transactions.start()
+
+    def _internal_logs(self, name: str) -> list[InternalLog] | None:
+        topic = self.logs.by_name.get(name)
         if topic is None:
             return None
 
@@ -259,16 +331,20 @@ class Broker:
     def _build_wire(self, listening: socket.socket) -> None:
         config = self.config
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="kbroker-worker")
+        self.telemetry = ClientTelemetry(self.clock)
         context = Context(
             config=config,
             clock=self.clock,
             logs=self.logs,
             topics=self.cluster.topics,
             groups=self.groups,
-            producer_ids=ProducerIds(self.cluster.topics),
+            producer_ids=self.producer_ids,
             cold_reader=self.cold_reader,
             cluster_id=self.cluster.keys.cluster_id,
             node_id=config.node_id,
+            transactions=self.transactions,
+            log_starts=self.log_starts,
+            telemetry=self.telemetry,
         )
         options = WireOptions(
             reactors=config.io_threads,
@@ -281,11 +357,27 @@ class Broker:
         )
         dispatcher = Dispatcher(load_handlers(), context, self._workers)
         self.wire = WireServer(
-            self.wal, self.logs, dispatcher, options, cold_reader=self.cold_reader, executor=self._workers
+            self.wal,
+            self.logs,
+            dispatcher,
+            options,
+            cold_reader=self.cold_reader,
+            executor=self._workers,
+            transactions=self.transactions,
         )
         host, port = config.advertise or self.address
         self.wire.listen(listening, AdvertisedListener(host, port or self.address[1]))
+        self.cluster.topics.add_config_listener(self._configs_changed)
         self.wire.start()
+        self.wal.notify()  # completes what coordinators appended while nobody listened for it
+
+    def _configs_changed(self, configs: BrokerConfigs) -> None:
+        """What is not a default of topics and takes effect at run time."""
+        for reactor in self.wire.reactors:
+            reactor.connections_max = configs.number("max.connections")
+        self.cluster.manifest.producer_id_expiration_ms = configs.number("producer.id.expiration.ms")
+        self.transactions.verification_enabled = configs.enabled("transaction.partition.verification.enable")
+        self.cleaner.configure(self._cleaner_settings(configs))
 
     # -- end ---------------------------------------------------------------------------------------------------
 
@@ -319,12 +411,15 @@ class Broker:
         """Stops accepting, answers what is in flight, flushes, gives the cluster back. Returns the exit code."""
         self.ready = False
         self.wire.stop_accepting()
+        self.transactions.stop()
         self.groups.stop()
         if not self.wire.drain(DRAIN_SECONDS):
             logger.warning("some connections were cut with requests in flight")
         self.wire.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
         self.cluster.topics.close()
+        self.cleaner.stop()
+        self.log_starts.stop()
         self.retention.stop()
         clean = self.fatal is None
         self._flushing_last = True

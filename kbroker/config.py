@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kbroker.limits import ARENA_CHUNK_BYTES, GIB, MIB, WAL_PAGE_BYTES, WAL_SEGMENT_BYTES
+from kbroker.limits import (
+    ARENA_CHUNK_BYTES,
+    CLEANER_IO_BYTES_PER_SECOND,
+    GIB,
+    MIB,
+    WAL_CACHE_BYTES_MAX,
+    WAL_PAGE_BYTES,
+    WAL_SEGMENT_BYTES,
+)
 
 SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -132,21 +140,36 @@ OPTIONS: tuple[Option, ...] = (
     Option("log_level", parse_level, "info", "LEVEL", "debug, info, warning or error"),
 )
 
-# Kafka-named broker settings that kbroker reads, with Kafka's defaults.
+# Kafka-named broker settings that kbroker reads, with Kafka's defaults; None: not set.
 KAFKA_DEFAULTS: dict[str, Any] = {
     "auto.create.topics.enable": True,
     "delete.topic.enable": True,
     "num.partitions": 1,
     "default.replication.factor": 1,
+    "broker.rack": None,
     "message.max.bytes": 1_048_588,
     "fetch.max.bytes": 57_671_680,
-    "log.retention.ms": 604_800_000,
+    "compression.type": "producer",
+    "log.retention.ms": None,  # else the minutes, else the hours
+    "log.retention.minutes": None,
+    "log.retention.hours": 168,
     "log.retention.bytes": -1,
     "log.retention.check.interval.ms": 300_000,
     "log.segment.delete.delay.ms": 60_000,
     "log.cleanup.policy": "delete",
     "log.segment.bytes": 1_073_741_824,
     "log.message.timestamp.type": "CreateTime",
+    "log.message.timestamp.before.max.ms": 9_223_372_036_854_775_807,
+    "log.message.timestamp.after.max.ms": 3_600_000,
+    "log.cleaner.enable": True,
+    "log.cleaner.threads": 1,
+    "log.cleaner.io.max.bytes.per.second": CLEANER_IO_BYTES_PER_SECOND,
+    "log.cleaner.backoff.ms": 15_000,
+    "log.cleaner.dedupe.buffer.size": 134_217_728,
+    "log.cleaner.delete.retention.ms": 86_400_000,
+    "log.cleaner.min.cleanable.ratio": 0.5,
+    "log.cleaner.min.compaction.lag.ms": 0,
+    "log.cleaner.max.compaction.lag.ms": 9_223_372_036_854_775_807,
     "offsets.topic.num.partitions": 50,
     "offsets.retention.minutes": 10_080,
     "offsets.retention.check.interval.ms": 600_000,
@@ -155,7 +178,21 @@ KAFKA_DEFAULTS: dict[str, Any] = {
     "group.min.session.timeout.ms": 6_000,
     "group.max.session.timeout.ms": 1_800_000,
     "group.max.size": 2_147_483_647,
+    "group.consumer.session.timeout.ms": 45_000,
+    "group.consumer.min.session.timeout.ms": 45_000,
+    "group.consumer.max.session.timeout.ms": 60_000,
+    "group.consumer.heartbeat.interval.ms": 5_000,
+    "group.consumer.min.heartbeat.interval.ms": 5_000,
+    "group.consumer.max.heartbeat.interval.ms": 15_000,
+    "group.consumer.max.size": 2_147_483_647,
+    "group.consumer.migration.policy": "bidirectional",
     "producer.id.expiration.ms": 86_400_000,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 10_000,
+    "transaction.max.timeout.ms": 900_000,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": 3_600_000,
+    "transaction.state.log.num.partitions": 50,
+    "transactional.id.expiration.ms": 604_800_000,
+    "telemetry.max.bytes": 1_048_576,
     "connections.max.idle.ms": 600_000,
     "max.connections": 20_000,
     "socket.request.max.bytes": 104_857_600,
@@ -169,19 +206,43 @@ KAFKA_MINIMA: dict[str, int] = {
     "default.replication.factor": -1,
     "fetch.max.bytes": 1024,
     "log.retention.ms": -1,
+    "log.retention.minutes": -1,
+    "log.retention.hours": -1,
     "log.retention.bytes": -1,
+    "log.cleaner.max.compaction.lag.ms": 1,
+    "log.cleaner.threads": 1,
     "log.retention.check.interval.ms": 1,
     "offsets.topic.num.partitions": 1,
     "offsets.retention.minutes": 1,
     "offsets.retention.check.interval.ms": 1,
     "group.max.size": 1,
+    "group.consumer.session.timeout.ms": 1,
+    "group.consumer.min.session.timeout.ms": 1,
+    "group.consumer.max.session.timeout.ms": 1,
+    "group.consumer.heartbeat.interval.ms": 1,
+    "group.consumer.min.heartbeat.interval.ms": 1,
+    "group.consumer.max.heartbeat.interval.ms": 1,
+    "group.consumer.max.size": 1,
     "producer.id.expiration.ms": 1,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1,
+    "transaction.max.timeout.ms": 1,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": 1,
+    "transaction.state.log.num.partitions": 1,
+    "transactional.id.expiration.ms": 1,
+    "telemetry.max.bytes": 1,
     "max.connections": 1,
     "socket.request.max.bytes": 1024,
+}
+KAFKA_OPTIONAL: dict[str, Callable[[Any], Any]] = {
+    "broker.rack": str,
+    "log.retention.ms": parse_int,
+    "log.retention.minutes": parse_int,
 }
 KAFKA_CHOICES: dict[str, tuple[str, ...]] = {
     "log.cleanup.policy": ("delete", "compact", "compact,delete", "delete,compact"),
     "log.message.timestamp.type": ("CreateTime", "LogAppendTime"),
+    "compression.type": ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    "group.consumer.migration.policy": ("bidirectional", "disabled", "upgrade", "downgrade"),
 }
 
 
@@ -226,9 +287,19 @@ class BrokerConfig:
         return min(ARENA_CHUNK_BYTES, self.segment_bytes)
 
     @property
+    def wal_cache_bytes(self) -> int:
+        """Bound of the cache of WAL files, for reads of what has left the arena."""
+        return min(WAL_CACHE_BYTES_MAX, (self.memory_bytes - self.arena_bytes) // 4)
+
+    @property
+    def key_map_bytes(self) -> int:
+        """Bound of the key maps of all cleaner threads, whatever log.cleaner.dedupe.buffer.size says."""
+        return (self.memory_bytes - self.arena_bytes) // 8
+
+    @property
     def cache_bytes(self) -> int:
         """What is left of the memory for object caches, upload and read buffers."""
-        return max(16 * MIB, self.memory_bytes - self.arena_bytes) // 2
+        return max(16 * MIB, self.memory_bytes - self.arena_bytes) // 2 - self.key_map_bytes
 
 
 def _segment_bytes(arena_bytes: int) -> int:
@@ -244,10 +315,15 @@ def parse_kafka_setting(name: str, value: Any) -> Any:
         raise ConfigError(f"{name} is not a broker setting that kbroker reads")
     default = KAFKA_DEFAULTS[name]
     try:
+        if default is None:
+            given = KAFKA_OPTIONAL[name](value)
+            return _at_least(KAFKA_MINIMA[name], given) if name in KAFKA_MINIMA else given
         if isinstance(default, bool):
             return parse_bool(value)
         if isinstance(default, int):
             return _at_least(KAFKA_MINIMA.get(name, 0), parse_int(value))
+        if isinstance(default, float):
+            return _parse_share(value)
         return _one_of(KAFKA_CHOICES[name], str(value).replace(" ", ""))
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None
@@ -257,6 +333,16 @@ def _at_least(minimum: int, value: int) -> int:
     if value < minimum:
         raise ConfigError(f"{value} is less than {minimum}")
     return value
+
+
+def _parse_share(value: Any) -> float:
+    try:
+        share = float("" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{value!r} is not a number") from None
+    if not 0 <= share <= 1:
+        raise ConfigError(f"{value!r} is not between 0 and 1")
+    return share
 
 
 def _one_of(choices: tuple[str, ...], value: str) -> str:

@@ -20,10 +20,12 @@ CLIENT_ARRAY_LENGTH_MAX = 1_000_000  # elements of one array in a request, check
 
 # -- records ---------------------------------------------------------------------------------------------------
 DECOMPRESSED_BATCH_BYTES_MAX = 256 * MIB  # cap while validating a compressed batch
+RENUMBERED_BATCH_BYTES_MAX = 32 * MIB  # records of a batch whose offset deltas are rewritten: in memory as a whole
 
 # -- write-ahead log -------------------------------------------------------------------------------------------
 WAL_PAGE_BYTES = 4 * KIB
 WAL_SEGMENT_BYTES = 64 * MIB
+WAL_CACHE_BYTES_MAX = 64 * MIB  # what readers behind the arena go over between two reads of the same
 ARENA_CHUNK_BYTES = 4 * MIB
 INTERNAL_RESERVE_SHARE = 0.03  # of the WAL budget, kept for internal topics and transaction markers
 
@@ -44,6 +46,8 @@ PRODUCER_ID_EXPIRATION_MS = 86_400_000
 PRODUCER_ID_BLOCK = 1_000
 OFFSET_METADATA_LENGTH_MAX = 4_096
 GROUP_SIZE_MAX = 10_000
+TRANSACTIONAL_IDS_MAX = 200_000
+PARTITIONS_PER_TRANSACTION_MAX = 10_000
 
 assert WAL_SEGMENT_BYTES % ARENA_CHUNK_BYTES == 0
 assert ARENA_CHUNK_BYTES % WAL_PAGE_BYTES == 0
@@ -58,3 +62,15 @@ PACK_BYTES_MAX = 256 * MIB
 FLUSH_SCAN_BLOCK_BYTES = 1 * MIB  # read from the WAL at once while checking and gathering
 UPLOAD_THREADS = 3
 UPLOAD_BYTES_PER_SECOND_MIN = 16 * MIB  # the slowest pace of a paced upload
+
+# -- log compaction --------------------------------------------------------------------------------------------
+CLEANER_READ_BYTES = 4 * MIB  # one read of an object; a larger batch is read whole
+CLEANER_PART_BYTES = 8 * MIB  # one part of an upload; what a smaller object takes in memory
+CLEANER_OBJECT_BYTES_MIN = 1 * MIB  # of a rewritten object, however small segment.bytes is
+CLEANER_OBJECT_BATCHES_MAX = 500_000  # of a rewritten object: its index is in memory until it is stored, 32 bytes each
+CLEANER_DIRTY_BYTES_MIN = 8 * MIB  # this much new data is worth a round ...
+CLEANER_DIRTY_OBJECTS_MIN = 32  # ... and so are this many objects of any size
+CLEANER_RESERVATION_MS = 86_400_000  # a key that a round reserved and did not use is given up after this time
+CLEANER_IO_BYTES_PER_SECOND = 50_000_000  # log.cleaner.io.max.bytes.per.second
+
+assert CLEANER_OBJECT_BATCHES_MAX * 32 + CLEANER_PART_BYTES <= 64 * MIB

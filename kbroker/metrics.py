@@ -35,9 +35,11 @@ class Metrics:
         yield from self._requests()
         yield from self._wal()
         yield from self._flushes()
+        yield from self._cleaner()
         yield from self._store()
         yield from self._memory()
         yield from self._groups()
+        yield from self._telemetry()
 
     def _requests(self) -> Iterable[Metric]:
         requests = CounterMetricFamily("kbroker_requests", "Requests answered", labels=["api"])
@@ -76,6 +78,16 @@ class Metrics:
         yield CounterMetricFamily("kbroker_flush_objects", "Objects written by flushes", value=flush.objects)
         yield CounterMetricFamily("kbroker_flush_seconds", "Time spent in flushes", value=flush.seconds)
 
+    def _cleaner(self) -> Iterable[Metric]:
+        done = self._broker.cleaner.metrics
+        yield CounterMetricFamily("kbroker_cleaner_rounds", "Partitions compacted", value=done.rounds)
+        yield CounterMetricFamily("kbroker_cleaner_failures", "Compactions that failed", value=done.failures)
+        yield CounterMetricFamily("kbroker_cleaner_read_bytes", "Read by compaction", value=done.bytes_read)
+        yield CounterMetricFamily("kbroker_cleaner_written_bytes", "Written by compaction", value=done.bytes_written)
+        yield CounterMetricFamily("kbroker_cleaner_seconds", "Time spent in compactions", value=done.seconds)
+        uncleanable = done.uncleanable_partitions
+        yield GaugeMetricFamily("kbroker_uncleanable_partitions", "Partitions left alone", value=uncleanable)
+
     def _store(self) -> Iterable[Metric]:
         requests = CounterMetricFamily("kbroker_store_requests", "Requests to the object store", labels=["operation"])
         sent = CounterMetricFamily("kbroker_store_sent_bytes", "Bytes sent to the store", labels=["operation"])
@@ -95,6 +107,7 @@ class Metrics:
         reader = self._broker.object_reader
         pools = GaugeMetricFamily("kbroker_memory_bytes", "Memory in use by pool", labels=["pool"])
         pools.add_metric(["arena"], self._broker.wal.arena.arena_bytes)
+        pools.add_metric(["wal_files"], self._broker.wal.cache.used_bytes)
         pools.add_metric(["object_ranges"], reader.ranges.used_bytes)
         pools.add_metric(["object_ranges_lent"], reader.ranges.lent_bytes)
         pools.add_metric(["object_footers"], reader.footers.used_bytes)
@@ -104,12 +117,24 @@ class Metrics:
         for result in ("hits", "misses", "joined"):
             cache.add_metric([result], getattr(reader.ranges, result))
         yield cache
+        blocks = self._broker.wal.cache
+        disk = CounterMetricFamily("kbroker_wal_cache_lookups", "Look-ups of log blocks for sends", labels=["result"])
+        disk.add_metric(["hits"], blocks.hits)
+        disk.add_metric(["misses"], blocks.misses)
+        yield disk
+        yield CounterMetricFamily("kbroker_wal_read_bytes", "Bytes read back from log files", value=blocks.loaded_bytes)
         wasted = reader.ranges.wasted_bytes
         yield CounterMetricFamily("kbroker_read_ahead_wasted_bytes", "Read ahead and never used", value=wasted)
         cold = CounterMetricFamily("kbroker_cold_reads", "Reads below the log", labels=["result"])
         for result in ("requests", "deferred", "failures"):
             cold.add_metric([result], getattr(self._broker.cold_reader, result))
         yield cold
+
+    def _telemetry(self) -> Iterable[Metric]:
+        telemetry = self._broker.telemetry
+        yield CounterMetricFamily("kbroker_client_metrics_pushes", "Pushes of client metrics", value=telemetry.pushes)
+        yield CounterMetricFamily("kbroker_client_metrics_refused", "Pushes refused", value=telemetry.refused)
+        yield CounterMetricFamily("kbroker_client_metrics_bytes", "Decompressed", value=telemetry.pushed_bytes)
 
     def _groups(self) -> Iterable[Metric]:
         counts = self._broker.groups.counts

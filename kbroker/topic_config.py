@@ -195,7 +195,7 @@ _DEFINITIONS = (
               "LogAppendTime, the broker's.", one_of("CreateTime", "LogAppendTime"), "log.message.timestamp.type"),
     ConfigDef("message.timestamp.before.max.ms", _LONG, _FOREVER, "How far a timestamp may lie behind the broker's "
               "clock.", at_least(0), "log.message.timestamp.before.max.ms"),
-    ConfigDef("message.timestamp.after.max.ms", _LONG, _FOREVER, "How far a timestamp may lie ahead of the broker's "
+    ConfigDef("message.timestamp.after.max.ms", _LONG, "3600000", "How far a timestamp may lie ahead of the broker's "
               "clock.", at_least(0), "log.message.timestamp.after.max.ms"),
     ConfigDef("min.cleanable.dirty.ratio", _DOUBLE, "0.5", "Share of new data at which compaction starts.",
               between(0, 1), "log.cleaner.min.cleanable.ratio"),

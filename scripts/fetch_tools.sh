@@ -1,21 +1,51 @@
 #!/usr/bin/env bash
-# Fetches what the integration tests drive into .tools/: the Kafka jars (Maven), versitygw (Go), kcat (apt).
+# Fetches what the integration tests drive into .tools/: the Kafka jars (Maven, 77 MB), versitygw (Go), our programs
+# with Go's clients (Go, 18 MB), kafkajs (npm, 5 MB), kcat (apt).
 # Each part that cannot be had is named in one line; the tests that need it are skipped unless CI is set.
 set -u
 cd "$(dirname "$0")/.."
-mkdir -p .tools/bin .tools/kafka
+mkdir -p .tools/bin
 missing=0
 say() { printf 'fetch_tools: %s\n' "$*" >&2; }
 
-if ! ls .tools/kafka/kafka-tools-*.jar >/dev/null 2>&1; then
-  if ! mvn -q -B -f scripts/kafka-tools.pom.xml dependency:copy-dependencies \
-      -DoutputDirectory="$PWD/.tools/kafka" -DincludeScope=runtime; then
+# The copy of the pom says what is there: another pom fetches again.
+pom=scripts/kafka-tools.pom.xml
+if ! cmp -s "$pom" .tools/kafka/pom.xml || ! ls .tools/kafka-clients/*.jar >/dev/null 2>&1; then
+  rm -f .tools/kafka/pom.xml
+  fetched="$PWD/.tools/fetched"
+  rm -rf "$fetched"
+  if mvn -q -B -f "$pom" -Dtools="$fetched" dependency:copy-dependencies@kafka dependency:copy@clients; then
+    rm -rf .tools/kafka .tools/kafka-clients
+    mv "$fetched/kafka" "$fetched/kafka-clients" .tools/
+    cp "$pom" .tools/kafka/pom.xml
+  else
     say "the Kafka jars could not be fetched: Maven and a Maven repository are needed"; missing=1
   fi
+  rm -rf "$fetched"
 fi
 if [ ! -x .tools/bin/versitygw ]; then
   if ! GOBIN="$PWD/.tools/bin" GOFLAGS=-mod=mod go install github.com/versity/versitygw/cmd/versitygw@v1.8.0; then
     say "versitygw could not be built: Go and a module proxy are needed"; missing=1
+  fi
+fi
+# Our own programs: the checksums of their sources say what is built.
+sources=$(cksum tests/integration/go/go.* tests/integration/go/*/*.go)
+if [ "$sources" != "$(cat .tools/bin/clients.cksum 2>/dev/null)" ] || [ ! -x .tools/bin/sarama ]; then
+  rm -f .tools/bin/clients.cksum
+  if go build -C tests/integration/go -trimpath -ldflags "-s -w" -o "$PWD/.tools/bin/" ./franz_go ./sarama; then
+    printf '%s\n' "$sources" >.tools/bin/clients.cksum
+  else
+    say "the programs with Go's clients could not be built: Go and a module proxy are needed"; missing=1
+  fi
+fi
+lock=tests/integration/node/package-lock.json
+if ! cmp -s "$lock" .tools/node/installed.json; then
+  mkdir -p .tools/node
+  cp tests/integration/node/package.json "$lock" .tools/node/
+  if npm ci --prefix .tools/node --ignore-scripts --no-audit --no-fund --loglevel=error >&2; then
+    cp "$lock" .tools/node/installed.json
+  else
+    say "kafkajs could not be installed: Node, npm and a package registry are needed"; missing=1
   fi
 fi
 if ! command -v kcat >/dev/null 2>&1; then

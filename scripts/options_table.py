@@ -21,7 +21,10 @@ def tables() -> str:
     lines.append("| `--config PATH` | `KBROKER_CONFIG` | | TOML file with any of these settings |")
     lines.append('| `--set NAME=VALUE` | `KBROKER_SET="a=1,b=2"`, `[kafka]` | | a setting of the table below |')
     lines += ["", "| Kafka's name | Default |", "|---|---|"]
-    lines += [f"| `{name}` | `{_text(value)}` |" for name, value in KAFKA_DEFAULTS.items()]
+    lines += [
+        f"| `{name}` | {'' if value is None else f'`{_text(value)}`'} |".replace("|  |", "| |")
+        for name, value in KAFKA_DEFAULTS.items()
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -15,12 +15,12 @@ $bin/mypy
 $bin/lint-imports
 $bin/python scripts/update_readme.py --check
 step "tests"
-$bin/python -m pytest -q -m "not slow"
+$bin/python -m pytest -q -m "not slow" -n 3 --dist loadfile
 step "benchmarks run"
 $bin/python -m pytest bench -q --benchmark-disable --ignore=bench/e2e
 step "debug build"
 KBROKER_DEBUG=1 $bin/python setup.py -q build --build-lib build/debug --build-temp build/debug-temp
 export PYTHONPATH="$PWD/build/debug:$PWD"
 $bin/python -P -c "from kbroker._fast.invariant import DEBUG_BUILD; assert DEBUG_BUILD"
-$bin/pytest -q tests/unit/_fast tests/unit/wire tests/fuzz tests/crash/test_wal_torn.py tests/crash/test_wal_faults.py
+$bin/pytest -q -n 2 --dist loadfile tests/unit/_fast tests/unit/wire tests/fuzz tests/crash/test_wal_torn.py tests/crash/test_wal_faults.py
 step "done"

@@ -8,14 +8,10 @@ from kbroker._fast.wal cimport Wal
 
 cdef enum:
     SEND_DONE = 0       # all output is out
-    SEND_AGAIN = 1      # the socket is full, or this turn's share is used up: go on when it is writable
-    SEND_DISK = 2       # what comes next is in a WAL file and not in memory: see disk_state
+    SEND_AGAIN = 1      # the socket is full: go on when it is writable
+    SEND_TURN = 2       # this turn's share is used up: go on when the others had theirs
+    SEND_WAIT = 3       # what comes next is being read from a WAL file
     SEND_FAILED = -1
-    AHEAD_BYTES = 16777216   # of a WAL file are asked for before a reader that is behind comes to them
-    DISK_IDLE = 0
-    DISK_WANTED = 1     # bytes from disk_position on must be read before the send can go on
-    DISK_READING = 2    # another thread brings them into the page cache
-    DISK_READ = 3       # they have arrived: the next read may block, should they be gone again
 
 cdef struct Frame:
     # One complete request. `data` lies in the reactor's scratch buffer (until the end of the wake-up) or, when owned,
@@ -35,6 +31,7 @@ cdef struct Channel:
     const char* reason      # why, for the log; NULL: the peer closed
     bint ready              # is in the reactor's ready list
     bint dirty              # is in the reactor's dirty list
+    bint queued             # is in the reactor's list of those that go on sending
     bint close_when_sent
     int32_t in_flight       # requests started and not answered
     uint8_t prefix[4]
@@ -52,9 +49,8 @@ cdef struct Channel:
     int32_t output_count
     int32_t output_capacity
     int64_t output_bytes
-    int disk_state
-    int disk_fd
-    int64_t disk_position
+    bint waiting            # is in the reactor's waiting list: the cache of WAL files is to wake it
+    int32_t held            # the block in that cache that it waits for, -1: none
     int64_t read_ms         # last progress in each direction
     int64_t write_ms
     void* connection        # the Connection; NULL until the reactor has made one
@@ -70,18 +66,13 @@ cdef struct Scratch:
     uint8_t* data           # receives of one wake-up, one behind the other
     int64_t size
     int64_t used
-    uint8_t* window         # WAL bytes read back for a send
-    int64_t window_size
+    int waiter              # number in the cache of WAL files
     int64_t now_ms          # monotonic
     int64_t now_us
     int64_t wall_ms
     int64_t bytes_in
     int64_t bytes_out
     int64_t file_bytes      # sent from WAL files rather than memory
-    int ahead_fd            # the WAL file being read behind the arena, and how far the disk was asked for it
-    int64_t ahead_from      # what to ask for next, when ahead_wanted
-    int64_t ahead_end
-    bint ahead_wanted
     Output** released       # sent answers whose reference is dropped at the next turn with the GIL
     int32_t released_count
     int32_t released_capacity
@@ -96,7 +87,8 @@ cdef int channel_keep(Channel* ch, FrameBudget* budget) noexcept nogil
 # Grants a starved channel its frame if the budget allows it now.
 cdef bint channel_grant(Channel* ch, FrameBudget* budget) noexcept nogil
 cdef int channel_queue(Channel* ch, Output* output) noexcept nogil
-cdef int channel_send(Channel* ch, Wal wal, Scratch* scratch) noexcept nogil
+# Sends up to about `turn_bytes`.
+cdef int channel_send(Channel* ch, Wal wal, Scratch* scratch, int64_t turn_bytes) noexcept nogil
 cdef Frame* channel_pop(Channel* ch) noexcept nogil
 cdef void frame_free(Frame* frame, FrameBudget* budget) noexcept nogil
 # Makes the frame independent of the scratch buffer.

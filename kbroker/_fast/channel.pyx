@@ -1,6 +1,6 @@
 """Receiving frames and sending answers on non-blocking sockets, without the GIL."""
 
-from libc.errno cimport EAGAIN, EINTR, EOPNOTSUPP, errno
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -12,12 +12,7 @@ from kbroker._fast.invariant cimport invariant
 from kbroker._fast.produce_codec cimport free_produce, parse_produce, prevalidate
 from kbroker._fast.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
 from kbroker._fast.wal cimport Wal
-from kbroker._fast.wal_format cimport SEGMENT_HEADER_BYTES
-
-cdef extern from "sys/uio.h" nogil:
-    ssize_t preadv2(int fd, const iovec* pieces, int count, int64_t position, int flags)
-    enum:
-        RWF_NOWAIT
+from kbroker._fast.wal_cache cimport CACHE_ABSENT, CACHE_FAILED, CACHE_FULL, CACHE_RETRY, CachePiece
 
 cdef extern from "sys/socket.h" nogil:
     struct iovec:
@@ -79,8 +74,6 @@ cdef enum:
     LARGE_FRAME_BYTES = 65536       # larger ones count against the budget, and are received in place
     IOV_MAX_HERE = 128
     SEND_BYTES = 1048576            # most of one system call: pins are held for microseconds
-    SEND_TURN_BYTES = 4194304       # most of one channel before others get their turn
-    WINDOW_GAP_BYTES = 8192         # WAL bytes that are cheaper to read along than to skip
 
 cdef const char* BAD_LENGTH = "frame length out of bounds"
 cdef const char* OUT_OF_MEMORY = "no memory for a frame"
@@ -105,6 +98,7 @@ cdef Channel* channel_new(int fd, int32_t listener, int64_t now_ms) noexcept nog
         ch.listener = listener
         ch.read_ms = now_ms
         ch.write_ms = now_ms
+        ch.held = -1
     return ch
 
 
@@ -161,6 +155,7 @@ cdef Frame* channel_pop(Channel* ch) noexcept nogil:
 
 cdef void channel_free(Channel* ch, Scratch* scratch, FrameBudget* budget) noexcept nogil:
     cdef int32_t i
+    invariant(ch.held < 0)
     if ch.fd >= 0:
         close(ch.fd)
     if ch.partial != NULL:
@@ -328,138 +323,101 @@ cdef struct Gather:
     iovec iov[IOV_MAX_HERE]
     int count
     int64_t bytes
-    int64_t pinned_lsn[IOV_MAX_HERE]
+    int64_t pinned_lsn[IOV_MAX_HERE]    # in the arena
     int64_t pinned_length[IOV_MAX_HERE]
     int pinned
-    int window_fd           # what scratch.window holds: [window_lsn, window_lsn + window_length) of one file
-    int64_t window_lsn
-    int64_t window_length
-    bint window_used        # a piece of this call points into it
+    int32_t blocks[IOV_MAX_HERE]        # pinned in the cache of WAL files
+    int block_count
+    CachePiece piece                    # the last of them
+    const OutputPart* missing           # the part whose bytes at missing_lsn neither has
+    int64_t missing_lsn
 
 
-cdef inline void _add_piece(Gather* g, const uint8_t* p, int64_t n) noexcept nogil:
+cdef inline int64_t _add_piece(Gather* g, const uint8_t* p, int64_t n) noexcept nogil:
     g.iov[g.count].iov_base = <void*>p
     g.iov[g.count].iov_len = n
     g.count += 1
     g.bytes += n
+    return n
 
 
-cdef int64_t _window_bytes(Output* output, int32_t part, int64_t lsn, int64_t length, int64_t limit) noexcept nogil:
-    """How much to read from the file at lsn: this piece and near ones behind it, as one read."""
-    cdef int64_t end = lsn + length
-    cdef int32_t fd = output.parts[part].fd
-    cdef int32_t i
-    cdef OutputPart* p
-    for i in range(part + 1, output.count):
-        p = &output.parts[i]
-        if p.kind != PART_WAL:
-            continue
-        if p.fd != fd or p.start < end or p.start - end > WINDOW_GAP_BYTES or p.start + p.length - lsn > limit:
-            break
-        end = p.start + p.length
-    return end - lsn if end - lsn < limit else limit
-
-
-cdef Py_ssize_t _read_cached(int fd, int64_t position, uint8_t* out, int64_t length) noexcept nogil:
-    """Reads what the page cache has, without waiting for the disk; -EAGAIN: nothing; else bytes or -errno."""
-    cdef iovec piece
-    cdef Py_ssize_t got
-    piece.iov_base = out
-    piece.iov_len = length
-    while True:
-        got = preadv2(fd, &piece, 1, position, RWF_NOWAIT)
-        if got >= 0 or errno != EINTR:
-            return got if got >= 0 else -errno
-
-
-cdef void _read_ahead(Scratch* scratch, int fd, int64_t position) noexcept nogil:
-    """Has the disk asked for what comes after position, once for each half of AHEAD_BYTES that readers go through."""
-    if fd != scratch.ahead_fd or position > scratch.ahead_end or position < scratch.ahead_end - 2 * AHEAD_BYTES:
-        scratch.ahead_from = position
-    elif position > scratch.ahead_end - AHEAD_BYTES / 2:
-        scratch.ahead_from = scratch.ahead_end
-    else:
-        return
-    scratch.ahead_fd = fd
-    scratch.ahead_end = scratch.ahead_from + AHEAD_BYTES
-    scratch.ahead_wanted = True
-
-
-cdef int _add_wal(Channel* ch, Gather* g, Output* output, int32_t part, int64_t lsn, int64_t n, Wal wal,
-                  Scratch* scratch) noexcept nogil:
-    """1: added; 0: ends this call's pieces, send them first; -1: unreadable; -2: not in memory."""
-    cdef OutputPart* p = &output.parts[part]
+cdef int64_t _add_wal(Gather* g, const OutputPart* part, int64_t lsn, int64_t n, Wal wal,
+                      Scratch* scratch) noexcept nogil:
+    """Adds n bytes of the log at lsn, or fewer; returns how many, or CACHE_ABSENT, CACHE_FAILED."""
     cdef const uint8_t* memory = wal.pin(lsn, n)
-    cdef Py_ssize_t got
-    cdef int64_t length
+    cdef int32_t block
     if memory != NULL:
         g.pinned_lsn[g.pinned] = lsn
         g.pinned_length[g.pinned] = n
         g.pinned += 1
-        _add_piece(g, memory, n)
-        return 1
-    if g.window_fd != p.fd or lsn < g.window_lsn or lsn >= g.window_lsn + g.window_length:
-        if g.window_used:
-            return 0
-        g.window_length = 0
-        length = _window_bytes(output, part, lsn, n, scratch.window_size)
-        got = -EOPNOTSUPP
-        ch.disk_position = SEGMENT_HEADER_BYTES + lsn - p.first_lsn
-        _read_ahead(scratch, p.fd, ch.disk_position)
-        if ch.disk_state != DISK_READ:
-            got = _read_cached(p.fd, ch.disk_position, scratch.window, length)
-            if got == -EAGAIN:
-                ch.disk_state = DISK_WANTED
-                ch.disk_fd = p.fd
-                return -2
-        if got == -EOPNOTSUPP:
-            got = wal.read_file(p.fd, p.first_lsn, lsn, scratch.window, length)
-        ch.disk_state = DISK_IDLE
-        if got <= 0:
-            return -1
-        g.window_fd = p.fd
-        g.window_lsn = lsn
-        g.window_length = got
-    if lsn + n > g.window_lsn + g.window_length:
-        n = g.window_lsn + g.window_length - lsn
-    g.window_used = True
+        return _add_piece(g, memory, n)
+    if g.block_count == 0 or lsn < g.piece.from_lsn or lsn >= g.piece.end_lsn:
+        g.missing = part
+        g.missing_lsn = lsn
+        block = wal.cache.pin(lsn, &g.piece)
+        if block < 0:
+            return block
+        g.blocks[g.block_count] = block
+        g.block_count += 1
+    n = min(n, g.piece.end_lsn - lsn)
     scratch.file_bytes += n
-    _add_piece(g, scratch.window + (lsn - g.window_lsn), n)
-    return 1 if n == p.length - (lsn - p.start) else 0
+    return _add_piece(g, g.piece.data + (lsn - g.piece.from_lsn), n)
 
 
-cdef int _gather(Channel* ch, Gather* g, Wal wal, Scratch* scratch) noexcept nogil:
+cdef void _want(Output* output, Wal wal) noexcept nogil:
+    """Asks for what this answer and the next one come to, some way ahead of what is sent."""
+    cdef OutputPart* p
+    cdef int64_t limit = output.sent_bytes + wal.cache.ahead_bytes()
+    output.wanted = max(output.wanted, output.part)
+    while output.wanted < output.count + output.ahead_count and output.wanted_bytes < limit:
+        p = &output.parts[output.wanted]
+        if p.kind == PART_WAL and not wal.holds(p.start):
+            if not wal.cache.want(&p.file, p.start, p.start + p.length):
+                return
+        output.wanted += 1
+        output.wanted_bytes = max(output.wanted_bytes, output.sent_bytes) + p.length
+
+
+cdef int64_t _gather(Channel* ch, Gather* g, Wal wal, Scratch* scratch, int64_t limit) noexcept nogil:
+    """The next pieces to send; what ended them: 0, or CACHE_ABSENT, CACHE_FAILED for what comes behind them."""
     cdef int32_t o, part
     cdef Output* output
     cdef OutputPart* p
     cdef int64_t offset, n
-    cdef int added
-    g.count = 0
+    g.count = g.pinned = g.block_count = 0
     g.bytes = 0
-    g.pinned = 0
-    g.window_used = False
     for o in range(ch.output_count):
         output = ch.outputs[(ch.output_head + o) % ch.output_capacity]
         offset = output.offset
         for part in range(output.part, output.count):
             p = &output.parts[part]
-            n = p.length - offset
-            if g.count == IOV_MAX_HERE or g.bytes >= SEND_BYTES:
-                return 0
-            if n > SEND_BYTES - g.bytes:
-                n = SEND_BYTES - g.bytes
-            if p.kind == PART_OWNED:
-                _add_piece(g, output.data + p.start + offset, n)
-            elif p.kind == PART_OBJECT:
-                _add_piece(g, <const uint8_t*><uintptr_t>(p.start + offset), n)
-            else:
-                added = _add_wal(ch, g, output, part, p.start + offset, n, wal, scratch)
-                if added <= 0:
-                    return added
-            if n < p.length - offset:
-                return 0
+            while offset < p.length:
+                if g.count == IOV_MAX_HERE or g.bytes >= limit:
+                    return 0
+                n = min(p.length - offset, limit - g.bytes)
+                if p.kind == PART_OWNED:
+                    _add_piece(g, output.data + p.start + offset, n)
+                elif p.kind == PART_OBJECT:
+                    _add_piece(g, <const uint8_t*><uintptr_t>(p.start + offset), n)
+                else:
+                    n = _add_wal(g, p, p.start + offset, n, wal, scratch)
+                    if n < 0:
+                        return n
+                offset += n
             offset = 0
     return 0
+
+
+cdef int _wait(Channel* ch, Gather* g, Wal wal, Scratch* scratch) noexcept nogil:
+    """Has what is missing read: SEND_WAIT, SEND_AGAIN when it is there after all, or SEND_FAILED."""
+    cdef int32_t block = wal.cache.hold(scratch.waiter, &g.missing.file, g.missing_lsn)
+    if block == CACHE_RETRY:
+        return SEND_AGAIN
+    if block == CACHE_FAILED:
+        return SEND_FAILED
+    if block != CACHE_FULL:
+        ch.held = block
+    return SEND_WAIT
 
 
 cdef void _advance(Channel* ch, int64_t n, Scratch* scratch) noexcept nogil:
@@ -471,6 +429,7 @@ cdef void _advance(Channel* ch, int64_t n, Scratch* scratch) noexcept nogil:
         output = ch.outputs[ch.output_head]
         while output.part < output.count:
             rest = output.parts[output.part].length - output.offset
+            output.sent_bytes += min(n, rest)
             if n < rest:
                 output.offset += n
                 return
@@ -485,38 +444,53 @@ cdef void _advance(Channel* ch, int64_t n, Scratch* scratch) noexcept nogil:
     invariant(n == 0)
 
 
-cdef int channel_send(Channel* ch, Wal wal, Scratch* scratch) noexcept nogil:
+cdef int channel_send(Channel* ch, Wal wal, Scratch* scratch, int64_t turn_bytes) noexcept nogil:
+    cdef int32_t held = ch.held     # has arrived; it must stay until it was tried
+    cdef int state
+    ch.held = -1
+    state = _send(ch, wal, scratch, turn_bytes)
+    if held >= 0:
+        wal.cache.release(held)
+    return state
+
+
+cdef int _send(Channel* ch, Wal wal, Scratch* scratch, int64_t turn_bytes) noexcept nogil:
     cdef Gather g
     cdef msghdr message
     cdef ssize_t sent
-    cdef int64_t turn = 0
-    cdef int i, failed
-    g.window_fd = -1
-    g.window_length = 0
+    cdef int64_t turn = 0, ended
+    cdef int i, error, state
     memset(&message, 0, sizeof(message))
     message.msg_iov = g.iov
     while ch.output_count > 0:
-        failed = _gather(ch, &g, wal, scratch)
-        if failed == -2 and g.count == 0:
-            return SEND_DISK
-        if failed < 0 and g.count == 0:
-            ch.reason = b"cannot read the write-ahead log for a send"
-            return SEND_FAILED
+        ended = _gather(ch, &g, wal, scratch, min(<int64_t>SEND_BYTES, turn_bytes - turn))
+        if g.block_count > 0 or ended == CACHE_ABSENT:
+            _want(ch.outputs[ch.output_head], wal)
+        if g.count == 0:
+            state = _wait(ch, &g, wal, scratch) if ended == CACHE_ABSENT else SEND_FAILED
+            if state == SEND_AGAIN:
+                continue
+            if state == SEND_FAILED:
+                ch.reason = b"cannot read the write-ahead log for a send"
+            return state
         message.msg_iovlen = g.count
         sent = sendmsg(ch.fd, &message, MSG_NOSIGNAL)
+        error = errno
         for i in range(g.pinned):
             wal.unpin(g.pinned_lsn[i], g.pinned_length[i])
+        for i in range(g.block_count):
+            wal.cache.unpin(g.blocks[i])
         if sent < 0:
-            if errno == EINTR:
+            if error == EINTR:
                 continue
-            if errno == EAGAIN:
-                return SEND_AGAIN
-            return SEND_FAILED
+            return SEND_AGAIN if error == EAGAIN else SEND_FAILED
         if sent > 0:
             ch.write_ms = scratch.now_ms
             scratch.bytes_out += sent
             turn += sent
         _advance(ch, sent, scratch)
-        if sent < g.bytes or (turn >= SEND_TURN_BYTES and ch.output_count > 0):
+        if sent < g.bytes:
             return SEND_AGAIN
+        if turn >= turn_bytes and ch.output_count > 0:
+            return SEND_TURN
     return SEND_DONE

@@ -63,12 +63,75 @@ def compress(int codec, data, level=None):
 
 
 def _compress_snappy(bytes data):
-    parts = [SNAPPY_MAGIC, SNAPPY_VERSION.to_bytes(4, "big"), SNAPPY_VERSION.to_bytes(4, "big")]
+    return SNAPPY_MAGIC + SNAPPY_VERSION.to_bytes(4, "big") * 2 + _snappy_blocks(data)
+
+
+def _snappy_blocks(bytes data):
+    parts = []
     for start in range(0, len(data), SNAPPY_BLOCK_BYTES):
         block = snappy.compress(data[start:start + SNAPPY_BLOCK_BYTES])
         parts.append(len(block).to_bytes(4, "big"))
         parts.append(block)
     return b"".join(parts)
+
+
+def compressor(int codec, level=None):
+    """What `compress` does, piece by piece: an object with ``compress(data) -> bytes`` and ``flush() -> bytes``."""
+    if codec == 0:
+        return _Plain()
+    if codec == 1:
+        return zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+    if codec == 2:
+        return _Xerial()
+    if codec == 3:
+        return _Lz4Frame(9 if level is None else level)
+    if codec == 4:
+        return zstandard.ZstdCompressor(level=3 if level is None else level, write_content_size=False).compressobj()
+    raise ValueError(f"unknown compression codec {codec}")
+
+
+class _Plain:
+    def compress(self, data):
+        return bytes(data)
+
+    def flush(self):
+        return b""
+
+
+class _Xerial:
+    """Snappy blocks of SNAPPY_BLOCK_BYTES of input each, behind one header."""
+
+    def __init__(self):
+        self.head = SNAPPY_MAGIC + SNAPPY_VERSION.to_bytes(4, "big") * 2
+        self.rest = b""
+
+    def compress(self, data):
+        data = self.rest + bytes(data)
+        whole = len(data) - len(data) % SNAPPY_BLOCK_BYTES
+        self.rest = data[whole:]
+        return self.take_head() + _snappy_blocks(data[:whole])
+
+    def flush(self):
+        return self.take_head() + _snappy_blocks(self.rest)
+
+    def take_head(self):
+        head, self.head = self.head, b""
+        return head
+
+
+class _Lz4Frame:
+    def __init__(self, level):
+        self.encoder = lz4.frame.LZ4FrameCompressor(
+            compression_level=level, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False)
+        self.head = self.encoder.begin()
+
+    def compress(self, data):
+        head, self.head = self.head, b""
+        return head + self.encoder.compress(bytes(data))
+
+    def flush(self):
+        head, self.head = self.head, b""
+        return head + self.encoder.flush()
 
 
 def decompress(int codec, body, int64_t max_bytes):

@@ -4,7 +4,7 @@ from kbroker._fast.commit cimport Waiter
 from kbroker._fast.fetch_codec cimport FetchFrame
 from kbroker._fast.fetch_session cimport FetchSession, FetchSlot
 from kbroker._fast.partition cimport ReadPlan
-from kbroker._fast.request cimport Request
+from kbroker._fast.request cimport Request, Response
 
 
 cdef class FetchRequest(Request):
@@ -32,6 +32,7 @@ cdef class FetchRequest(Request):
     cdef int park(self) except -1
     cdef int leave(self) except -1
     cdef int answer(self, ReadPlan plan) except -1
+    cdef int read_ahead(self, Response response, ReadPlan plan) except -1
     cdef int32_t mark_included(self) except -1
     cdef list aborted_in(self, FetchSlot slot)
     cdef int rotate(self) except -1

@@ -233,6 +233,7 @@ cdef class FetchRequest(Request):
             return self.plan_cold(slot, max(limit, 1), first)
         slot.end_ref = plan.count
         slot.bytes = plan.total_bytes - before
+        slot.next_offset = slot.partition.hint_offset
         return 0
 
     cdef int plan_cold(self, FetchSlot slot, int64_t limit, bint first) except -1:
@@ -379,6 +380,7 @@ cdef class FetchRequest(Request):
             put_fetch_tags(response, version)
         put_fetch_tags(response, version)
         response.finish()
+        self.read_ahead(response, plan)
         self.rotate()
         for slot in slots:
             slot.cold = None
@@ -387,6 +389,38 @@ cdef class FetchRequest(Request):
         self.response = response
         self.done = True
         return self.sink.finish(self)
+
+    cdef int read_ahead(self, Response response, ReadPlan plan) except -1:
+        """Has what the next answer will send, if it has left memory, read while this one goes out."""
+        cdef FetchSlot slot
+        cdef Partition partition
+        cdef ReadPlan ahead = None
+        cdef int64_t limit, hint_lsn, hint_entry, offset
+        for slot in self.slots:
+            if slot.end_ref == slot.first_ref or self.sink.wal.holds(plan.refs[slot.end_ref - 1].lsn):
+                continue
+            partition = slot.partition
+            offset = slot.next_offset
+            if not slot.fetch_offset < offset < slot.upper:
+                continue
+            if ahead is None:
+                ahead = ReadPlan()
+            limit = min(<int64_t>slot.max_bytes, self.sink.wal.cache.ahead_bytes() - ahead.total_bytes)
+            if limit <= 0:
+                break
+            hint_lsn = partition.hint_lsn
+            hint_entry = partition.hint_entry
+            try:
+                partition.plan_read(offset, slot.upper, limit, False, ahead)
+            except Exception:
+                pass        # whoever does read it meets the error, and says so
+            partition.hint_lsn = hint_lsn
+            partition.hint_entry = hint_entry
+            partition.hint_offset = offset
+        if ahead is not None and ahead.count > 0:
+            response.add_ahead(self.sink.wal, ahead)
+            response.keep_plan(ahead)
+        return 0
 
     cdef list aborted_in(self, FetchSlot slot):
         """(producer id, first offset) of the aborted transactions that overlap the data sent, by first offset."""

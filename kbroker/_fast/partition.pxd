@@ -1,7 +1,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._fast.commit cimport Completion, WaitList
-from kbroker._fast.producer_state cimport ProducerStates
+from kbroker._fast.producer_state cimport ProducerStates, Verification
 from kbroker._fast.record_batch cimport BatchInfo
 from kbroker._fast.wal cimport EntryKey, Wal, WalSegment
 
@@ -26,6 +26,7 @@ cdef struct AppendResult:
     int64_t base_offset
     int64_t end_lsn           # durable when the WAL's durable position reaches it
     bint duplicate            # base_offset and end_lsn are those of the first append (its completion is joined)
+    int64_t max_timestamp     # of the batch as it was first appended
 
 cdef struct Slice:            # what one sealed segment holds of the partition
     int64_t first_lsn         # of the segment, as its name in Wal.segments
@@ -58,6 +59,9 @@ cdef class TopicRules:
     cdef public bint log_append_time
     cdef public bint internal
     cdef public bint delete_enabled
+    cdef public int32_t codec                 # compression.type: 0-4, -1: as the producer wrote it
+    cdef public object codec_level            # for `codec`; None: Kafka's default
+    cdef public int64_t segment_bytes         # largest append
 
 
 cdef class Partition:
@@ -79,8 +83,10 @@ cdef class Partition:
     cdef public object log                    # the Python side's PartitionLog; opaque here
 
     # Judges producer state, reserves, copies, publishes. `batch` has been validated and time-stamped and is not changed.
+    # With `verify` a batch that opens a transaction needs `guard` (ProducerStates.judge).
     # 0, a Kafka error code, or APPEND_WAIT. The caller pushes a completion on wal.commits for result.end_lsn.
-    cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t now_ms, AppendResult* result) except -3000
+    cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t now_ms, Verification guard, bint verify,
+                    AppendResult* result) except -3000
     cpdef int64_t high_watermark(self)        # end of what is durable
     cpdef int64_t last_stable_offset(self)
     cpdef int64_t wal_start_offset(self)      # lowest offset the WAL can serve; next_offset when it holds none

@@ -5,7 +5,7 @@ import numpy
 from typing_extensions import Buffer
 
 from kbroker._fast.commit import WaitList
-from kbroker._fast.producer_state import ProducerSnapshot, ProducerStates
+from kbroker._fast.producer_state import ActiveProducer, OpenTransaction, ProducerSnapshot, ProducerStates, Verification
 from kbroker._fast.wal import Wal, WalSegment
 from kbroker._fast.wal_scan import SegmentScan
 
@@ -24,6 +24,9 @@ class TopicRules:
     log_append_time: bool
     internal: bool
     delete_enabled: bool
+    codec: int
+    codec_level: int | None
+    segment_bytes: int
     def __init__(
         self,
         *,
@@ -34,6 +37,9 @@ class TopicRules:
         log_append_time: bool = False,
         internal: bool = False,
         delete_enabled: bool = True,
+        codec: int = -1,
+        codec_level: int | None = None,
+        segment_bytes: int = ...,
     ) -> None: ...
 
 class Partition:
@@ -75,8 +81,27 @@ class Partition:
     def unflushed_bytes(self) -> int: ...
     def release(self) -> None: ...
     def append_bytes(
-        self, batch: Buffer, now_ms: int, on_durable: Callable[[int], object] | None = None
+        self,
+        batch: Buffer,
+        now_ms: int,
+        on_durable: Callable[[int], object] | None = None,
+        guard: Verification | None = None,
     ) -> tuple[int, int]: ...
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        now_ms: int,
+        on_durable: Callable[[int], object] | None = None,
+    ) -> tuple[int, int]: ...
+    def begin_verification(
+        self, producer_id: int, epoch: int, now_ms: int, *, sequence: int = -1, supports_epoch_bump: bool = False
+    ) -> Verification | None: ...
+    def end_verification(self, guard: Verification, *, refused: bool) -> None: ...
+    def open_transactions(self) -> list[OpenTransaction]: ...
+    def active_producers(self) -> list[ActiveProducer]: ...
     def high_watermark(self) -> int: ...
     def last_stable_offset(self) -> int: ...
     def wal_start_offset(self) -> int: ...

@@ -9,6 +9,7 @@ small blocks that lie in the page cache as a rule.
 import numpy
 
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.records import CONTROL_ABORT, CONTROL_COMMIT, build_control_batch
 from kbroker.errors import CorruptionError
 
 from libc.errno cimport EIO, errno
@@ -20,7 +21,7 @@ from posix.unistd cimport pread
 from kbroker._fast.commit cimport CallbackCompletion, WaitList
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.invariant cimport KB_DEBUG_BUILD, invariant
-from kbroker._fast.producer_state cimport ProducerStates, Verdict
+from kbroker._fast.producer_state cimport ProducerStates, Verdict, Verification
 from kbroker._fast.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL, BatchInfo, read_header
 from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT, EntryKey, Wal, WalSegment
 from kbroker._fast.wal_format cimport INDEX_HEADER_BYTES, GroupRecord, IndexRecord
@@ -41,6 +42,7 @@ cdef enum:
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER_OR_FOLLOWER = 6
     RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
     KAFKA_STORAGE_ERROR = 56
     INVALID_RECORD = 87
 
@@ -101,7 +103,8 @@ cdef class ReadPlan:
 cdef class TopicRules:
     def __cinit__(self, *, int64_t max_message_bytes=1048588, int64_t timestamp_before_max_ms=0x7FFFFFFFFFFFFFFF,
                   int64_t timestamp_after_max_ms=3600000, bint compacted=False, bint log_append_time=False,
-                  bint internal=False, bint delete_enabled=True):
+                  bint internal=False, bint delete_enabled=True, int32_t codec=-1, codec_level=None,
+                  int64_t segment_bytes=0x7FFFFFFF):
         self.max_message_bytes = max_message_bytes
         self.timestamp_before_max_ms = timestamp_before_max_ms
         self.timestamp_after_max_ms = timestamp_after_max_ms
@@ -109,6 +112,9 @@ cdef class TopicRules:
         self.log_append_time = log_append_time
         self.internal = internal
         self.delete_enabled = delete_enabled
+        self.codec = codec
+        self.codec_level = codec_level
+        self.segment_bytes = segment_bytes
 
 
 cdef class Partition:
@@ -156,7 +162,8 @@ cdef class Partition:
 
     # -- append ------------------------------------------------------------------------------------------------
 
-    cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t now_ms, AppendResult* result) except -3000:
+    cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t now_ms, Verification guard, bint verify,
+                    AppendResult* result) except -3000:
         cdef Verdict verdict
         cdef int64_t lsn, end_lsn = 0
         cdef IndexEntry* entry
@@ -165,13 +172,14 @@ cdef class Partition:
             return UNKNOWN_TOPIC_OR_PARTITION
         if self.leader_epoch < 0:
             return NOT_LEADER_OR_FOLLOWER
-        code = self.producers.judge(batch, info, &verdict)
+        code = self.producers.judge(batch, info, guard, verify, &verdict)
         if code != 0:
             return code
         result.duplicate = verdict.duplicate
         if verdict.duplicate:
             result.base_offset = verdict.base_offset
             result.end_lsn = verdict.end_lsn
+            result.max_timestamp = verdict.timestamp
             return 0
         # From here to the reservation whatever may fail; after it nothing is refused any more.
         if self.dense_count == self.dense_capacity:
@@ -186,6 +194,7 @@ cdef class Partition:
             return RECORD_LIST_TOO_LARGE if lsn == APPEND_TOO_LARGE else KAFKA_STORAGE_ERROR
         result.base_offset = self.next_offset
         result.end_lsn = end_lsn
+        result.max_timestamp = info.max_timestamp
         if KB_DEBUG_BUILD and self.dense_count:
             entry = self.dense_at(self.dense_first + self.dense_count - 1)
             invariant(entry.lsn < lsn and entry.base_offset + entry.last_offset_delta + 1 == self.next_offset)
@@ -203,11 +212,14 @@ cdef class Partition:
             self.producers.update(info, &verdict, result.base_offset, end_lsn)
         return 0
 
-    def append_bytes(self, batch, int64_t now_ms, on_durable=None):
+    def append_bytes(self, batch, int64_t now_ms, on_durable=None, Verification guard=None):
         """Appends one batch: (base offset, end position).
 
         ``on_durable(error_code)`` is called when it is durable or the WAL has failed. Structure and CRC are checked,
-        topic rules are not. Raises FastKafkaError, or FastAppendWait when there is no space now; nothing is changed then.
+        topic rules are not. On internal topics a batch with a producer id may come without sequence: a coordinator's own
+        (transactional offset commits), for which epoch and transaction state are kept as for any other. ``guard`` is what
+        `begin_verification` gave: the append is refused when it is not in force any more; None: no verification asked.
+        Raises FastKafkaError, or FastAppendWait when there is no space now; nothing is changed then.
         """
         cdef const uint8_t[::1] view = batch
         cdef BatchInfo info
@@ -220,7 +232,10 @@ cdef class Partition:
             raise FastKafkaError(CORRUPT_MESSAGE, "the batch's length or CRC does not match")
         if info.magic != 2 or info.last_offset_delta < 0 or info.record_count != <int64_t>info.last_offset_delta + 1:
             raise FastKafkaError(INVALID_RECORD, "the batch's magic or record count is wrong")
-        code = self.append(&view[0], &info, now_ms, &result)
+        if (info.producer_id >= 0 and info.base_sequence < 0 and not info.attributes & CONTROL
+                and not self.rules.internal):
+            raise FastKafkaError(INVALID_RECORD, "a batch with a producer id needs a base sequence")
+        code = self.append(&view[0], &info, now_ms, guard, guard is not None, &result)
         if code == APPEND_WAIT:
             raise FastAppendWait
         if code != 0:
@@ -228,6 +243,49 @@ cdef class Partition:
         self.wal.commits.push(result.end_lsn, self.waiters,
                               None if on_durable is None else CallbackCompletion(on_durable))
         return result.base_offset, result.end_lsn
+
+    def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit,
+                      int64_t now_ms, on_durable=None):
+        """Ends the producer's transaction here with a marker (KIP-98): (base offset, end position).
+
+        A marker for a producer without an open transaction is appended too, and only takes over the epochs. Raises
+        FastKafkaError INVALID_PRODUCER_EPOCH (47) or TRANSACTION_COORDINATOR_FENCED (52) when an epoch is below the
+        one known, others and FastAppendWait as `append_bytes`.
+        """
+        return self.append_bytes(
+            build_control_batch(
+                CONTROL_COMMIT if commit else CONTROL_ABORT, producer_id=producer_id, producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch, timestamp_ms=now_ms),
+            now_ms, on_durable)
+
+    def begin_verification(self, int64_t producer_id, int16_t epoch, int64_t now_ms, *, int32_t sequence=-1,
+                           bint supports_epoch_bump=False):
+        """The guard for an `append_bytes` that is to be verified first (KIP-890), or None when the producer's
+        transaction is open here already. Give it back with `end_verification`. Raises FastKafkaError."""
+        cdef BatchInfo info
+        cdef Verification guard
+        info.producer_id = producer_id
+        info.producer_epoch = epoch
+        info.base_sequence = sequence
+        info.last_offset_delta = 0
+        if not self.producers.needs_verification(&info):
+            return None
+        guard = self.producers.begin_verification(producer_id, epoch, sequence, supports_epoch_bump, now_ms)
+        if guard is None:
+            raise FastKafkaError(NOT_ENOUGH_REPLICAS, "too many producers wait for their verification")
+        return guard
+
+    def end_verification(self, Verification guard not None, *, bint refused):
+        """The coordinator has answered; ``refused``: for good, so that the guard is not needed any more."""
+        self.producers.end_verification(guard, refused)
+
+    def open_transactions(self):
+        """See ProducerStates.open_transactions."""
+        return self.producers.open_transactions()
+
+    def active_producers(self):
+        """See ProducerStates.active_producers."""
+        return self.producers.active_producers()
 
     cdef IndexEntry* dense_at(self, int64_t number) noexcept:
         return &self.dense[number & (self.dense_capacity - 1)]
@@ -674,7 +732,7 @@ cdef class Partition:
             if not self.replayed_epochs or self.replayed_epochs[len(self.replayed_epochs) - 1][0] != info.leader_epoch:
                 self.replayed_epochs.append((info.leader_epoch, record.base_offset))
             if info.producer_id >= 0:
-                self.producers.judge(batch, &info, &verdict)  # for the marker's fields
+                self.producers.judge(batch, &info, None, False, &verdict)  # for the marker's fields
                 self.producers.update(&info, &verdict, record.base_offset, 0)
             self.next_offset = record.base_offset + record.last_offset_delta + 1
             self.appended_bytes += record.size

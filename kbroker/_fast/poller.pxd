@@ -8,6 +8,7 @@ cdef enum:
     ACCEPTS_PER_TURN = 256
     TAG_EVENT = 1               # epoll data below TAGS is not a Channel*
     TAG_WAL = 2
+    TAG_CACHE = 3
     TAG_LISTENER = 16
     TAGS = 64
     OUTPUT_PAUSE_BYTES = 65536  # with as much unsent a connection is not read
@@ -29,6 +30,7 @@ cdef class Poller(RequestSink):
     cdef int epoll_fd
     cdef int event_fd
     cdef int wal_fd
+    cdef int cache_fd                   # eventfd: a block of a WAL file has arrived for someone who waits
     cdef int listener_fds[LISTENERS_MAX]
     cdef int accepted_fds[ACCEPTS_PER_TURN]
     cdef int32_t accepted_listeners[ACCEPTS_PER_TURN]
@@ -40,6 +42,13 @@ cdef class Poller(RequestSink):
     cdef Channel** dirty                # to send, or to watch otherwise
     cdef int32_t dirty_count
     cdef int32_t dirty_capacity
+    cdef Channel** senders              # that have more to send than one turn takes, in turn
+    cdef int32_t sender_count
+    cdef int32_t sender_capacity
+    cdef Channel** waiting              # for a block of a WAL file
+    cdef int32_t waiting_count
+    cdef int32_t waiting_capacity
+    cdef readonly int64_t disk_waits    # sends that had to wait for the disk
     cdef bint any_starved
     cdef bint wal_moved
     cdef int64_t sweep_ms               # when the next sweep is due
@@ -52,11 +61,13 @@ cdef class Poller(RequestSink):
     cdef void remove_fd(self, int fd) noexcept nogil
     cdef bint poll(self) noexcept nogil
     cdef void serve(self, Channel* ch, uint32_t events) noexcept nogil
-    cdef void send(self, Channel* ch) noexcept nogil
+    cdef void send(self, Channel* ch, int64_t turn_bytes) noexcept nogil
+    cdef void queue(self, Channel* ch) noexcept nogil
     cdef int timeout(self) noexcept nogil
     cdef void accept_all(self, int32_t listener) noexcept nogil
     cdef void watch(self, Channel* ch, bint writable) noexcept nogil
     cdef void send_dirty(self) noexcept nogil
+    cdef void retry_waiting(self) noexcept nogil
     cdef void mark_ready(self, Channel* ch) noexcept nogil
     cdef void mark_dirty(self, Channel* ch) noexcept nogil
     cdef void read_clock(self) noexcept nogil

@@ -8,3 +8,4 @@ class FrameMemory:
 class Poller(RequestSink):
     clock_offset_ms: int
     wall_offset_ms: int
+    disk_waits: int

@@ -2,14 +2,15 @@
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memmove
 from posix.unistd cimport close, read
 
 from kbroker._fast.channel cimport (
-    DISK_READING,
-    DISK_WANTED,
     SEND_AGAIN,
-    SEND_DISK,
+    SEND_DONE,
     SEND_FAILED,
+    SEND_TURN,
+    SEND_WAIT,
     Channel,
     channel_receive,
     channel_send,
@@ -70,7 +71,9 @@ cdef extern from * nogil:
 cdef enum:
     EVENTS_PER_POLL = 256
     SCRATCH_BYTES = 1048576
-    WINDOW_BYTES = 262144
+    FIRST_SEND_BYTES = 131072   # of a new answer, before others get their turn
+    SEND_TURN_BYTES = 524288    # of one that goes on
+    ROUND_SEND_BYTES = 1048576  # of all those; then what has arrived is looked at
     RELEASE_DELAY_MS = 50       # sent answers keep WAL files for no longer than this
     RETRY_DELAY_MS = 100        # stalled requests are retried at least so often
 
@@ -106,6 +109,7 @@ cdef class Poller(RequestSink):
         self.epoll_fd = -1
         self.event_fd = -1
         self.wal_fd = -1
+        self.cache_fd = -1
         self.next_deadline_ms = INT64_MAX
         self.release_ms = INT64_MAX
 
@@ -116,24 +120,27 @@ cdef class Poller(RequestSink):
             close(self.event_fd)
         if self.wal_fd >= 0:
             close(self.wal_fd)
+        if self.cache_fd >= 0:
+            close(self.cache_fd)
         free(self.scratch.data)
-        free(self.scratch.window)
         free(self.scratch.released)
         free(self.ready)
         free(self.dirty)
+        free(self.waiting)
+        free(self.senders)
 
     cdef int open(self, bint with_wal) except -1:
         """Takes file descriptors and buffers."""
         self.scratch.size = SCRATCH_BYTES
-        self.scratch.window_size = WINDOW_BYTES
-        self.scratch.ahead_fd = -1
         self.scratch.data = <uint8_t*>malloc(SCRATCH_BYTES)
-        self.scratch.window = <uint8_t*>malloc(WINDOW_BYTES)
         self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         self.event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-        if self.scratch.data == NULL or self.scratch.window == NULL or self.epoll_fd < 0 or self.event_fd < 0:
+        self.cache_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if self.scratch.data == NULL or self.epoll_fd < 0 or self.event_fd < 0 or self.cache_fd < 0:
             raise MemoryError("no memory or no file descriptors for a reactor")
         self.add_fd(self.event_fd, TAG_EVENT)
+        self.add_fd(self.cache_fd, TAG_CACHE)
+        self.scratch.waiter = self.wal.cache.add_waiter(self.cache_fd)
         if with_wal:
             self.wal_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             self.add_fd(self.wal_fd, TAG_WAL)
@@ -186,28 +193,62 @@ cdef class Poller(RequestSink):
             event.data.u64 = <uint64_t><uintptr_t>ch
             epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, ch.fd, &event)
 
+    cdef void queue(self, Channel* ch) noexcept nogil:
+        if not ch.queued and append_channel(&self.senders, &self.sender_count, &self.sender_capacity, ch) == 0:
+            ch.queued = True
+
     cdef void send_dirty(self) noexcept nogil:
-        cdef int32_t i
+        """What is new goes out at once, a little of each: small answers never wait for large ones. Then those go on
+        that have more, in turn, for as long as a round may take."""
+        cdef int32_t i, count
+        cdef int64_t end
         for i in range(self.dirty_count):
             self.dirty[i].dirty = False
-            self.send(self.dirty[i])
+            self.send(self.dirty[i], FIRST_SEND_BYTES)
         self.dirty_count = 0
+        i = 0
+        count = self.sender_count
+        end = self.scratch.bytes_out + ROUND_SEND_BYTES
+        while i < count and self.scratch.bytes_out < end:
+            self.senders[i].queued = False
+            self.send(self.senders[i], SEND_TURN_BYTES)
+            i += 1
+        self.sender_count -= i
+        if i > 0 and self.sender_count > 0:
+            memmove(self.senders, self.senders + i, self.sender_count * sizeof(Channel*))
 
-    cdef void send(self, Channel* ch) noexcept nogil:
+    cdef void retry_waiting(self) noexcept nogil:
+        """Something has arrived: tries those again whose block it is, and those that found no room."""
+        cdef int32_t i, kept = 0
+        cdef Channel* ch
+        for i in range(self.waiting_count):
+            ch = self.waiting[i]
+            if ch.held >= 0 and not self.wal.cache.settled(ch.held):
+                self.waiting[kept] = ch
+                kept += 1
+            else:
+                ch.waiting = False
+                self.queue(ch)
+        self.waiting_count = kept
+
+    cdef void send(self, Channel* ch, int64_t turn_bytes) noexcept nogil:
         """Sends what the socket takes, then watches for what comes next."""
-        cdef int state
+        cdef int state = SEND_DONE
         if ch.closing:
             return
-        if ch.disk_state == DISK_WANTED or ch.disk_state == DISK_READING:
-            state = SEND_DISK
-        else:
-            state = channel_send(ch, self.wal, &self.scratch) if ch.output_count > 0 else 0
+        if ch.output_count > 0 and not ch.waiting:
+            state = channel_send(ch, self.wal, &self.scratch, turn_bytes)
+        if state == SEND_WAIT:
+            self.disk_waits += 1
+            ch.waiting = append_channel(&self.waiting, &self.waiting_count, &self.waiting_capacity, ch) == 0
+            if not ch.waiting:
+                state = SEND_FAILED
+        elif state == SEND_TURN:
+            self.queue(ch)
         if self.scratch.released_count > 0 and self.release_ms == INT64_MAX:
             self.release_ms = self.scratch.now_ms + RELEASE_DELAY_MS
         if state == SEND_FAILED or (ch.close_when_sent and ch.output_count == 0):
             ch.closing = True
-            self.mark_ready(ch)
-        elif ch.disk_state == DISK_WANTED:
             self.mark_ready(ch)
         elif ch.frame_count > 0 and ch.output_bytes < OUTPUT_PAUSE_BYTES and ch.in_flight == 0:
             self.mark_ready(ch)
@@ -215,7 +256,7 @@ cdef class Poller(RequestSink):
 
     cdef int timeout(self) noexcept nogil:
         cdef int64_t until = self.sweep_ms
-        if self.ready_count > 0:
+        if self.ready_count > 0 or self.dirty_count > 0 or self.sender_count > 0:
             return 0
         if self.next_deadline_ms < until:
             until = self.next_deadline_ms
@@ -254,6 +295,9 @@ cdef class Poller(RequestSink):
             elif tag == TAG_WAL:
                 read(self.wal_fd, &count, 8)
                 self.wal_moved = True
+            elif tag == TAG_CACHE:
+                read(self.cache_fd, &count, 8)
+                self.retry_waiting()
             elif tag < TAGS:
                 self.accept_all(<int32_t>(tag - TAG_LISTENER))
             else:
@@ -261,7 +305,6 @@ cdef class Poller(RequestSink):
         return (
             called
             or self.wal_moved
-            or self.scratch.ahead_wanted
             or self.ready_count > 0
             or self.accepted > 0
             or self.loop_ms >= self.sweep_ms
@@ -274,7 +317,7 @@ cdef class Poller(RequestSink):
     cdef void serve(self, Channel* ch, uint32_t events) noexcept nogil:
         """Does what a socket is ready for."""
         if events & EPOLLOUT:
-            self.send(ch)
+            self.queue(ch)
         if events & EPOLLIN:
             channel_receive(ch, &self.scratch, &self.memory.budget)
             if ch.starved:

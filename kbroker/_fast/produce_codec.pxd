@@ -31,6 +31,7 @@ cdef struct ProduceItem:
     Span records
     int32_t code            # of validation so far: 0, a Kafka error, VALIDATE_COMPRESSED
     bint judged             # under its topic's rules, and stamped
+    uint8_t* recoded        # the batch as its topic's compression.type wants it, info.size bytes; NULL: as it came
     int64_t error_position  # of its error code in the answer, 0: not appended
     BatchInfo info
     ValidationResult result
@@ -42,7 +43,7 @@ cdef struct ProduceFrame:
     int32_t correlation_id
     int32_t timeout_ms
     Span client_id
-    bint transactional      # has a transactional id
+    Span transactional_id   # length -1: none
     int32_t topic_count     # topics with at least one partition
     int32_t count
     int32_t capacity

@@ -75,6 +75,7 @@ cdef int _parse_topics(ProduceFrame* request, FrameCursor* c) noexcept nogil:
             item.records = get_bytes(c, flexible)
             item.code = 0
             item.judged = False
+            item.recoded = NULL
             item.error_position = 0
             skip_tags(c, flexible)
             if c.failed:
@@ -100,7 +101,7 @@ cdef ProduceFrame* parse_produce(const uint8_t* frame, Py_ssize_t size) noexcept
     request.client_id = get_string(&c, False)
     flexible = request.version >= PRODUCE_FLEXIBLE
     skip_tags(&c, flexible)
-    request.transactional = get_string(&c, flexible).length >= 0
+    request.transactional_id = get_string(&c, flexible)
     request.acks = get_i16(&c)
     request.timeout_ms = get_i32(&c)
     if (
@@ -115,7 +116,10 @@ cdef ProduceFrame* parse_produce(const uint8_t* frame, Py_ssize_t size) noexcept
 
 
 cdef void free_produce(ProduceFrame* request) noexcept nogil:
+    cdef int32_t i
     if request != NULL:
+        for i in range(request.count):
+            free(request.items[i].recoded)
         free(request.items)
         free(request)
 
@@ -249,7 +253,7 @@ def decode_produce(bytes frame) -> dict | None:
             records = frame[item.records.start:item.records.start + item.records.length]
         items.append((item.topic_number, topic, item.index, records))
     result = {"version": request.version, "correlation_id": request.correlation_id, "acks": request.acks,
-              "timeout_ms": request.timeout_ms, "transactional": bool(request.transactional), "items": items}
+              "timeout_ms": request.timeout_ms, "transactional": request.transactional_id.length >= 0, "items": items}
     free_produce(request)
     return result
 

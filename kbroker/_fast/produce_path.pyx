@@ -3,6 +3,7 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free
 from libc.string cimport memcmp
 
 from kbroker._fast.channel cimport Frame, FrameBudget, frame_free, frame_own
@@ -20,6 +21,9 @@ from kbroker._fast.produce_codec cimport (
     put_produce_topic,
     put_produce_topic_end,
 )
+from kbroker._fast.producer_state cimport Verification
+from kbroker._fast.recode cimport recode_batch
+from kbroker._fast.record cimport REASON_DECOMPRESSED_SIZE, REASON_TOO_LARGE
 from kbroker._fast.record_batch cimport (
     VALIDATE_COMPRESSED,
     ValidationRules,
@@ -28,6 +32,7 @@ from kbroker._fast.record_batch cimport (
     validate_compressed,
 )
 from kbroker._fast.request cimport Request, new_response
+from kbroker._fast.verification cimport VERIFY_RETRY_MS, Verifications
 from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT
 
 from kbroker._fast.record_batch import reason_text
@@ -55,6 +60,8 @@ cdef enum:
     TRANSACTIONAL = 16
     RELEASE_GIL_BYTES = 32768       # a smaller batch is judged before the GIL could be handed over and back
     WORKER_BYTES = 16384            # compressed bytes of one request that the I/O thread judges itself
+    RECODE_WEIGHT = 8               # re-encoding a compressed batch costs as much as judging so many times its bytes
+    ADD_PARTITIONS_VERSION = 12     # the request adds its partitions to the transaction (KIP-890)
 
 cdef bytes ADMIN_CLIENT_ID = b"__admin_client"     # may write to internal topics
 
@@ -62,6 +69,11 @@ cdef bytes ADMIN_CLIENT_ID = b"__admin_client"     # may write to internal topic
 cdef inline bint _is_batch(const ProduceItem* item) noexcept nogil:
     """The header was read and its CRC holds."""
     return item.code == 0 or item.code == VALIDATE_COMPRESSED
+
+
+cdef inline bint _recodes(const ProduceItem* item, TopicRules topic) noexcept:
+    """Whether the topic wants another codec than the batch has."""
+    return topic.codec >= 0 and topic.codec != item.info.attributes & CODEC_MASK
 
 
 cdef inline ValidationRules _rules_of(TopicRules topic, int64_t now_ms) noexcept:
@@ -111,10 +123,16 @@ cdef class ProduceRequest(Request):
         error = self.whole_error()
         if error != 0:
             for i in range(self.parsed.count):
-                self.put(error, -1, None)
+                self.put(error, -1, -1, None)
             return self.settle()
         self.look_up_all()
         if self.start_worker():
+            return 0
+        return self.proceed()
+
+    cdef int proceed(self) except -1:
+        """Appends, once the coordinator has answered for the batches that open a transaction in their partition."""
+        if self.parsed.transactional_id.length >= 0 and not self.verified and self.ask_coordinator():
             return 0
         return self.run()
 
@@ -122,17 +140,21 @@ cdef class ProduceRequest(Request):
         """The error that concerns every partition of the request, or 0."""
         cdef int32_t i
         cdef int64_t producer_id = -1
+        cdef int16_t epoch = -1
         cdef const ProduceItem* item
         if self.parsed.acks < -1 or self.parsed.acks > 1:
             return INVALID_REQUIRED_ACKS
         for i in range(self.parsed.count):
             item = &self.parsed.items[i]
             if _is_batch(item) and item.info.attributes & TRANSACTIONAL:
-                if not self.parsed.transactional:
+                if self.parsed.transactional_id.length < 0:
                     return TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                if producer_id >= 0 and item.info.producer_id != producer_id:
+                if item.info.producer_id < 0:
+                    continue
+                if producer_id >= 0 and (item.info.producer_id != producer_id or item.info.producer_epoch != epoch):
                     return INVALID_PRODUCER_ID_MAPPING
                 producer_id = item.info.producer_id
+                epoch = item.info.producer_epoch
         return 0
 
     cdef Partition look_up(self, const ProduceItem* item):
@@ -164,21 +186,29 @@ cdef class ProduceRequest(Request):
         return 0
 
     cdef int start_worker(self) except -1:
-        """1 when judging the compressed batches was given to a worker; resume() follows."""
+        """1 when the batches that go through a codec were given to a worker; resume() follows."""
         cdef int32_t i
-        cdef int64_t compressed = 0
+        cdef int64_t work = 0
         for i in range(self.parsed.count):
-            if self.parsed.items[i].code == VALIDATE_COMPRESSED:
-                compressed += self.parsed.items[i].info.size
-        if compressed <= WORKER_BYTES or self.sink.executor is None:
+            work += self.work_bytes(&self.parsed.items[i], <Partition>self.partitions[i])
+        if work <= WORKER_BYTES or self.sink.executor is None:
             return 0
-        if frame_own(self.produce, self.budget) < 0:
-            raise MemoryError
-        self.sink.executor.submit(self.judge_compressed)
+        self.own_frame()
+        self.sink.executor.submit(self.judge_on_worker)
         return 1
 
-    def judge_compressed(self) -> None:
-        """Judges all compressed batches; runs on a worker while the I/O thread leaves this request alone."""
+    cdef int64_t work_bytes(self, const ProduceItem* item, Partition partition) noexcept:
+        """What a codec will have to do for the batch, in bytes of judging a compressed one."""
+        cdef int64_t weight
+        if partition is None or not _is_batch(item):
+            return 0
+        weight = 1 if item.code == VALIDATE_COMPRESSED else 0
+        if _recodes(item, partition.rules):
+            weight = RECODE_WEIGHT if item.code == VALIDATE_COMPRESSED else 1
+        return weight * item.info.size
+
+    def judge_on_worker(self) -> None:
+        """Judges and re-encodes what goes through a codec, while the I/O thread leaves this request alone."""
         cdef int32_t i
         cdef ProduceItem* item
         cdef Partition partition
@@ -186,13 +216,83 @@ cdef class ProduceRequest(Request):
             for i in range(self.parsed.count):
                 item = &self.parsed.items[i]
                 partition = self.partitions[i]
-                if item.code == VALIDATE_COMPRESSED and partition is not None and not self.cancelled:
+                if self.work_bytes(item, partition) > 0 and not self.cancelled:
                     item.code = self.judge(item, partition)
                     item.judged = True
         except BaseException:
-            self.close_connection("failed to validate a compressed batch")
+            self.close_connection("failed to validate or re-encode a record batch")
             raise
         self.sink.resume_later(self)
+
+    cdef int own_frame(self) except -1:
+        """Before the request waits: its frame must not lie in scratch memory any more."""
+        if frame_own(self.produce, self.budget) < 0:
+            raise MemoryError
+        return 0
+
+    cdef int64_t timeout_at_ms(self) noexcept:
+        return self.arrival_us // 1000 + max(self.parsed.timeout_ms, 0)
+
+    # -- verification ----------------------------------------------------------------------------------------------
+
+    cdef int ask_coordinator(self) except -1:
+        """1 when the coordinator was asked about the batches that open a transaction here; resume() follows."""
+        cdef Verifications asked = None
+        cdef Partition partition
+        cdef ProduceItem* item
+        cdef int32_t i
+        self.verified = True
+        for i in range(self.parsed.count):
+            item = &self.parsed.items[i]
+            partition = self.partitions[i]
+            if partition is None or not _is_batch(item) or not item.info.attributes & TRANSACTIONAL:
+                continue
+            if item.info.producer_id < 0 or partition.leader_epoch < 0:
+                continue
+            if partition.rules.internal and not self.from_admin():
+                continue
+            if not item.judged:
+                item.code = self.judge(item, partition)
+                item.judged = True
+            if item.code != 0 or not partition.producers.needs_verification(&item.info):
+                continue
+            if asked is None:
+                asked = Verifications.__new__(Verifications)
+                asked.open(self, self.parsed.version, &item.info)
+            item.code = asked.begin(i, partition, &item.info, self.now_ms)
+        if asked is None:
+            return 0
+        self.verifications = asked
+        if not asked.ask(self.sink.transactions, PyUnicode_DecodeUTF8(
+                <const char*>self.produce.data + self.parsed.transactional_id.start,
+                self.parsed.transactional_id.length, "replace")):
+            self.take_verdicts()
+            return 0
+        self.own_frame()
+        self.wait_for_coordinator()
+        return 1
+
+    cdef int wait_for_coordinator(self) except -1:
+        return self.sink.set_deadline(self, self.timeout_at_ms())
+
+    cdef int take_verdicts(self) except -1:
+        """What came of the questions, into the items' codes."""
+        cdef Verifications asked = self.verifications
+        cdef int32_t i
+        cdef Py_ssize_t n
+        for n in range(len(asked.places)):
+            i = asked.places[n]
+            if self.parsed.items[i].code == 0:
+                self.parsed.items[i].code = asked.settle(n)
+        asked.close()
+        return 0
+
+    cdef int give_up_waiting(self) except -1:
+        """Time is up, or the connection is gone: nothing more is appended."""
+        self.expired = True
+        if self.verifications is not None:
+            self.verifications.close()
+        return self.run()
 
     cdef int32_t judge(self, ProduceItem* item, Partition partition) except -3000:
         """Validation under the topic's rules: 0 or an error."""
@@ -215,12 +315,27 @@ cdef class ProduceRequest(Request):
             code = validate_compressed(p, &rules, &item.info, &item.result)
         if code == 0:
             stamp_timestamps(self.produce.data + item.records.start, &item.info, &rules, &item.result)
+            if item.result.renumber or _recodes(item, partition.rules):
+                code = self.recode(item, partition.rules)
+        return code
+
+    cdef int32_t recode(self, ProduceItem* item, TopicRules topic) except -3000:
+        """Re-encodes a valid batch as the topic's compression.type says: 0 or an error."""
+        cdef int codec = topic.codec if topic.codec >= 0 else item.info.attributes & CODEC_MASK
+        cdef object level = topic.codec_level if topic.codec >= 0 else None
+        cdef int32_t code = recode_batch(
+            self.produce.data + item.records.start, &item.info, codec, level, topic.max_message_bytes,
+            item.result.renumber, &item.recoded)
+        if code != 0:
+            item.result.reason = REASON_TOO_LARGE if code == MESSAGE_TOO_LARGE else REASON_DECOMPRESSED_SIZE
         return code
 
     cdef int32_t append(self, ProduceItem* item, Partition partition) except -3000:
         """0 or an error once items[position] is settled (self.pending_end_lsn is set where appended), APPEND_WAIT."""
         cdef AppendResult result
         cdef int32_t code
+        cdef Verification guard = None
+        cdef bint verify = True
         if partition is None:
             return UNKNOWN_TOPIC_ID if self.parsed.version >= TOPIC_ID_VERSION else UNKNOWN_TOPIC_OR_PARTITION
         if partition.rules.internal and not self.from_admin():
@@ -236,7 +351,14 @@ cdef class ProduceRequest(Request):
             return NOT_ENOUGH_REPLICAS
         if partition.deleted:
             return UNKNOWN_TOPIC_OR_PARTITION
-        code = partition.append(self.produce.data + item.records.start, &item.info, self.now_ms, &result)
+        if item.info.size > partition.rules.segment_bytes:
+            return RECORD_LIST_TOO_LARGE
+        if self.verifications is not None:
+            guard = self.verifications.guard_of(self.position)
+            verify = not self.verifications.disabled
+        code = partition.append(
+            item.recoded if item.recoded != NULL else self.produce.data + item.records.start, &item.info, self.now_ms,
+            guard, verify, &result)
         if code == APPEND_FAILED:
             return KAFKA_STORAGE_ERROR
         if code == APPEND_TOO_LARGE:
@@ -248,7 +370,10 @@ cdef class ProduceRequest(Request):
         self.pending_waiters = None if result.duplicate else partition.waiters
         if result.end_lsn > self.end_lsn:
             self.end_lsn = result.end_lsn
-        self.put(0, result.base_offset, partition)
+        if item.recoded != NULL:
+            free(item.recoded)
+            item.recoded = NULL
+        self.put(0, result.base_offset, result.max_timestamp if partition.rules.log_append_time else -1, partition)
         return 0
 
     def from_admin(self) -> bool:
@@ -271,20 +396,18 @@ cdef class ProduceRequest(Request):
                 self.push_pending(None)
                 if not self.stalled:
                     self.stalled = True
-                    if frame_own(self.produce, self.budget) < 0:
-                        raise MemoryError
-                    self.sink.set_deadline(self, self.arrival_us // 1000 + max(self.parsed.timeout_ms, 0))
+                    self.own_frame()
+                    self.sink.set_deadline(self, self.timeout_at_ms())
                 return self.sink.stall(self)
             if code != 0:
-                self.put(<int16_t>code, -1, partition)
+                self.put(<int16_t>code, -1, -1, partition)
         return self.settle()
 
-    cdef int put(self, int16_t error, int64_t base_offset, Partition partition) except -1:
+    cdef int put(self, int16_t error, int64_t base_offset, int64_t append_time, Partition partition) except -1:
         """Writes the answer of items[position] and moves on."""
         cdef int32_t i = self.position
         cdef ProduceItem* item = &self.parsed.items[i]
         cdef int64_t position
-        cdef int64_t append_time = -1
         cdef int64_t log_start = -1
         cdef int32_t epoch = -1
         cdef int32_t record_error = -1
@@ -297,12 +420,12 @@ cdef class ProduceRequest(Request):
                 record_error = item.result.first_bad_record
                 if item.result.reason != 0:
                     message = reason_text(item.result.reason).encode()
+                elif self.verifications is not None:
+                    message = self.verifications.message_of(i)
             if error == NOT_LEADER_OR_FOLLOWER and partition is not None:
                 epoch = partition.leader_epoch
         else:
             log_start = partition.log_start_offset
-            if partition.rules.log_append_time:
-                append_time = self.now_ms
         position = put_produce_partition(self.response, self.parsed, i, error, base_offset, append_time, log_start,
                                          record_error, message, self.sink.node_id, epoch)
         if error == 0:
@@ -364,22 +487,32 @@ cdef class ProduceRequest(Request):
         return self.sink.finish(self)
 
     cdef int resume(self) except -1:
+        cdef Verifications asked = self.verifications
         if self.done or self.produce == NULL:
             return 0
         if self.cancelled:
-            self.expired = True
-        return self.run()
+            return self.give_up_waiting()
+        if asked is not None and asked.is_open():
+            if not asked.answered:
+                return 0        # woken for something that is over
+            if asked.must_retry(self.sink.loop_ms):
+                return self.sink.set_deadline(self, min(self.sink.loop_ms + VERIFY_RETRY_MS, self.timeout_at_ms()))
+            self.sink.clear_deadline(self)
+            self.take_verdicts()
+        return self.proceed()
 
     cdef int expire(self) except -1:
+        cdef Verifications asked = self.verifications
         if self.done or self.produce == NULL:
             return 0
-        self.expired = True
-        return self.run()
+        if asked is not None and asked.is_open() and asked.answered and self.sink.loop_ms < self.timeout_at_ms():
+            asked.ask_again(self.sink.transactions)
+            return self.wait_for_coordinator()
+        return self.give_up_waiting()
 
     cdef int cancel(self) except -1:
-        if self.stalled and self.produce != NULL:
-            self.expired = True
-            return self.run()
+        if self.produce != NULL and (self.stalled or (self.verifications is not None and self.verifications.is_open())):
+            return self.give_up_waiting()
         return 0
 
 

@@ -21,6 +21,7 @@ cdef struct Verdict:
     bint duplicate
     int64_t base_offset       # of the first append, for a duplicate
     int64_t end_lsn
+    int64_t timestamp         # of the first append, for a duplicate
     int32_t marker            # MARKER_ of marker.pxd
     int32_t coordinator_epoch
 
@@ -36,17 +37,45 @@ cdef class ProducerEntry:
     cdef CachedBatch batches[CACHED_BATCHES]   # oldest first
 
 
+cdef class Verification:
+    """The guard of a producer's first batch of a transaction (KIP-890), from the question to the coordinator on.
+
+    One per producer id. It goes with the first append of the transaction and with any marker; a batch that was verified
+    under a guard that is gone is refused, so nothing lands behind the marker that ended its transaction.
+    """
+    cdef readonly int64_t producer_id
+    cdef readonly int16_t epoch
+    cdef readonly int32_t lowest_sequence # of the batches that asked; a higher one may not be the first. -1: no sequences
+    cdef readonly bint supports_epoch_bump     # a transaction of version 2: each starts with sequence 0
+    cdef readonly int64_t last_ticket     # number of the newest question; it supersedes the older ones
+    cdef readonly int32_t pending         # questions without answer
+    cdef int64_t started_ms
+
+
 cdef class ProducerStates:
     """Producer state of one partition: pending state, in log order, which is what validation reads. GIL held."""
     cdef dict entries                     # producer id -> ProducerEntry
+    cdef dict verifications               # producer id -> Verification
     cdef readonly int64_t limit           # producer ids kept
     cdef Transaction* transactions        # by first offset; from `first` on
     cdef int32_t first
     cdef int32_t count
     cdef int32_t capacity
     cdef readonly list aborted            # (producer id, first offset, last offset, last stable offset), by last offset
-    # Judges a batch without changing anything: 0 or a Kafka error code.
-    cdef int judge(self, const uint8_t* batch, const BatchInfo* info, Verdict* verdict) except -3000
+    # Judges a batch without changing anything: 0 or a Kafka error code. With `verify` a transactional batch needs its
+    # producer's open transaction, or `guard` as the guard in force. A batch without sequence is the coordinator's own.
+    cdef int judge(self, const uint8_t* batch, const BatchInfo* info, Verification guard, bint verify,
+                   Verdict* verdict) except -3000
+    # Whether the coordinator must be asked before this transactional client batch is appended.
+    cdef bint needs_verification(self, const BatchInfo* info) except -1
+    # Notes the question and returns the guard; None when there are too many.
+    cdef Verification begin_verification(self, int64_t producer_id, int16_t epoch, int32_t sequence,
+                                         bint supports_epoch_bump, int64_t now_ms)
+    # The question is answered. A final refusal drops the guard: nothing verified waits for it.
+    cdef int end_verification(self, Verification guard, bint refused) except -1
+    cdef int judge_marker(self, const uint8_t* batch, const BatchInfo* info, ProducerEntry entry,
+                          Verdict* verdict) except -3000
+    cdef int judge_first(self, const BatchInfo* info, ProducerEntry entry, Verification guard) except -3000
     # Allocates what `update` needs.
     cdef int prepare(self) except -1
     # The batch has been appended at base_offset.

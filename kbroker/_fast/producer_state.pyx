@@ -1,5 +1,8 @@
 """Idempotence and transaction state of a partition, per producer id (Kafka protocol guide; KIP-98, KIP-890)."""
 
+from bisect import bisect_left
+from operator import itemgetter
+
 from kbroker import limits
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -31,6 +34,23 @@ cdef int32_t last_sequence(int32_t base, int32_t delta) noexcept nogil:
     return <int32_t>(last if last <= SEQUENCE_MAX else last - SEQUENCE_MAX - 1)
 
 
+cdef CachedBatch* find_batch(ProducerEntry entry, const BatchInfo* info) noexcept:
+    """The cached batch with just these sequences, or NULL."""
+    cdef int32_t i
+    cdef int32_t last = last_sequence(info.base_sequence, info.last_offset_delta)
+    for i in range(entry.count):
+        if entry.batches[i].last_sequence == last and first_sequence(&entry.batches[i]) == info.base_sequence:
+            return &entry.batches[i]
+    return NULL
+
+
+cdef inline bint in_transaction(ProducerEntry entry, int16_t epoch) noexcept:
+    return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
+
+
+_THIRD = itemgetter(2)     # an open transaction's first offset, an aborted one's last
+
+
 cdef class ProducerEntry:
     def __cinit__(self):
         self.epoch = -1
@@ -39,9 +59,15 @@ cdef class ProducerEntry:
         self.txn_first_offset = -1
 
 
+cdef class Verification:
+    def __repr__(self):
+        return f"Verification(producer_id={self.producer_id}, epoch={self.epoch}, pending={self.pending})"
+
+
 cdef class ProducerStates:
     def __cinit__(self, limit=None):
         self.entries = {}
+        self.verifications = {}
         self.aborted = []
         self.limit = limits.PRODUCER_IDS_PER_PARTITION_MAX if limit is None else limit
 
@@ -51,11 +77,12 @@ cdef class ProducerStates:
     def __len__(self):
         return len(self.entries)
 
-    cdef int judge(self, const uint8_t* batch, const BatchInfo* info, Verdict* verdict) except -3000:
+    cdef int judge(self, const uint8_t* batch, const BatchInfo* info, Verification guard, bint verify,
+                   Verdict* verdict) except -3000:
         cdef ProducerEntry entry
         cdef CachedBatch* known
-        cdef int32_t i, last, expected
-        cdef Cursor record
+        cdef int32_t expected
+        cdef int code
         verdict.duplicate = False
         verdict.marker = MARKER_NONE
         verdict.coordinator_epoch = -1
@@ -63,46 +90,105 @@ cdef class ProducerStates:
             return 0
         entry = <ProducerEntry>self.entries.get(info.producer_id)
         if info.attributes & CONTROL:
-            if info.attributes & CODEC_MASK:
-                return INVALID_RECORD
-            record = cursor_of(batch + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES)
-            if take_marker(&record, &verdict.marker, &verdict.coordinator_epoch) < 0:
-                return INVALID_RECORD
-            if verdict.marker == MARKER_NONE or entry is None:
+            return self.judge_marker(batch, info, entry, verdict)
+        if entry is None and <int64_t>len(self.entries) >= self.limit and self.count >= self.limit:
+            return THROTTLING_QUOTA_EXCEEDED  # every known producer has an open transaction
+        if entry is not None and info.producer_epoch == entry.epoch and info.base_sequence >= 0:
+            known = find_batch(entry, info)
+            if known != NULL:
+                verdict.duplicate = True
+                verdict.base_offset = known.last_offset - known.offset_delta
+                verdict.end_lsn = known.end_lsn
+                verdict.timestamp = known.timestamp
                 return 0
-            if info.producer_epoch < entry.epoch:
-                return INVALID_PRODUCER_EPOCH
-            if verdict.coordinator_epoch < entry.coordinator_epoch:
-                return TRANSACTION_COORDINATOR_FENCED
-            return 0
-        if info.base_sequence < 0:
-            return INVALID_RECORD
-        if entry is None:
-            if <int64_t>len(self.entries) >= self.limit and self.count >= self.limit:
-                return THROTTLING_QUOTA_EXCEEDED  # every known producer has an open transaction
-            return 0
-        if entry.epoch < 0:
-            return 0
-        last = last_sequence(info.base_sequence, info.last_offset_delta)
-        if info.producer_epoch == entry.epoch:
-            for i in range(entry.count):
-                known = &entry.batches[i]
-                if known.last_sequence == last and first_sequence(known) == info.base_sequence:
-                    verdict.duplicate = True
-                    verdict.base_offset = known.last_offset - known.offset_delta
-                    verdict.end_lsn = known.end_lsn
-                    return 0
-        if info.producer_epoch < entry.epoch:
+        if entry is not None and info.producer_epoch < entry.epoch:
             return INVALID_PRODUCER_EPOCH
-        if info.producer_epoch > entry.epoch or entry.count == 0:
-            expected = 0
-        else:
-            expected = last_sequence(entry.batches[entry.count - 1].last_sequence, 1)
-        if info.base_sequence != expected:
-            return OUT_OF_ORDER_SEQUENCE_NUMBER
+        if verify and info.attributes & TRANSACTIONAL and not in_transaction(entry, info.producer_epoch):
+            code = self.judge_first(info, entry, guard)
+            if code != 0:
+                return code
+        if entry is None or entry.epoch < 0:
+            return 0
+        if info.base_sequence >= 0:
+            if info.producer_epoch > entry.epoch or entry.count == 0:
+                expected = 0
+            else:
+                expected = last_sequence(entry.batches[entry.count - 1].last_sequence, 1)
+            if info.base_sequence != expected:
+                return OUT_OF_ORDER_SEQUENCE_NUMBER
         if entry.txn_first_offset >= 0 and not info.attributes & TRANSACTIONAL:
             return INVALID_TXN_STATE
         return 0
+
+    cdef int judge_marker(self, const uint8_t* batch, const BatchInfo* info, ProducerEntry entry,
+                          Verdict* verdict) except -3000:
+        cdef Cursor record
+        if info.attributes & CODEC_MASK:
+            return INVALID_RECORD
+        record = cursor_of(batch + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES)
+        if take_marker(&record, &verdict.marker, &verdict.coordinator_epoch) < 0:
+            return INVALID_RECORD
+        if verdict.marker == MARKER_NONE or entry is None:
+            return 0
+        if info.producer_epoch < entry.epoch:
+            return INVALID_PRODUCER_EPOCH
+        if verdict.coordinator_epoch < entry.coordinator_epoch:
+            return TRANSACTION_COORDINATOR_FENCED
+        return 0
+
+    cdef int judge_first(self, const BatchInfo* info, ProducerEntry entry, Verification guard) except -3000:
+        """A batch that opens its producer's transaction here: it must have been verified, and be the first of those
+        that asked."""
+        cdef Verification current = <Verification>self.verifications.get(info.producer_id)
+        if current is not None and info.producer_epoch < current.epoch:
+            return INVALID_PRODUCER_EPOCH
+        if current is None or current is not guard:
+            return INVALID_TXN_STATE
+        if info.base_sequence < 0:
+            return 0
+        if info.base_sequence > current.lowest_sequence:
+            return OUT_OF_ORDER_SEQUENCE_NUMBER
+        if current.supports_epoch_bump and info.base_sequence != 0 and (entry is None or entry.count == 0):
+            return OUT_OF_ORDER_SEQUENCE_NUMBER
+        return 0
+
+    cdef bint needs_verification(self, const BatchInfo* info) except -1:
+        cdef ProducerEntry entry = <ProducerEntry>self.entries.get(info.producer_id)
+        if entry is None:
+            return True
+        if info.producer_epoch < entry.epoch or in_transaction(entry, info.producer_epoch):
+            return False
+        return info.producer_epoch != entry.epoch or info.base_sequence < 0 or find_batch(entry, info) == NULL
+
+    cdef Verification begin_verification(self, int64_t producer_id, int16_t epoch, int32_t sequence,
+                                         bint supports_epoch_bump, int64_t now_ms):
+        cdef Verification guard = <Verification>self.verifications.get(producer_id)
+        if guard is None or guard.epoch < epoch:
+            if guard is None and <int64_t>len(self.verifications) >= self.limit:
+                return None
+            guard = Verification.__new__(Verification)
+            guard.producer_id = producer_id
+            guard.epoch = epoch
+            guard.lowest_sequence = sequence
+            guard.supports_epoch_bump = supports_epoch_bump
+            guard.started_ms = now_ms
+            self.verifications[producer_id] = guard
+        elif guard.epoch == epoch and sequence < guard.lowest_sequence:
+            guard.lowest_sequence = sequence
+        guard.last_ticket += 1
+        guard.pending += 1
+        return guard
+
+    cdef int end_verification(self, Verification guard, bint refused) except -1:
+        guard.pending -= 1
+        if refused and guard.pending == 0 and self.verifications.get(guard.producer_id) is guard:
+            del self.verifications[guard.producer_id]
+        return 0
+
+    @property
+    def verification_count(self):
+        """Producers with a guard."""
+        return len(self.verifications)
 
     cdef int prepare(self) except -1:
         cdef int32_t capacity
@@ -138,19 +224,22 @@ cdef class ProducerStates:
             entry.epoch = info.producer_epoch
             entry.count = 0
         entry.last_timestamp = info.max_timestamp
+        if self.verifications and info.attributes & TRANSACTIONAL:
+            self.verifications.pop(info.producer_id, None)
         if control:
             entry.coordinator_epoch = verdict.coordinator_epoch
             return self.end_transaction(entry, verdict.marker, base_offset + info.last_offset_delta)
-        if entry.count == CACHED_BATCHES:
-            memmove(&entry.batches[0], &entry.batches[1], (CACHED_BATCHES - 1) * sizeof(CachedBatch))
-            entry.count -= 1
-        newest = &entry.batches[entry.count]
-        entry.count += 1
-        newest.last_sequence = last_sequence(info.base_sequence, info.last_offset_delta)
-        newest.offset_delta = info.last_offset_delta
-        newest.last_offset = base_offset + info.last_offset_delta
-        newest.timestamp = info.max_timestamp
-        newest.end_lsn = end_lsn
+        if info.base_sequence >= 0:
+            if entry.count == CACHED_BATCHES:
+                memmove(&entry.batches[0], &entry.batches[1], (CACHED_BATCHES - 1) * sizeof(CachedBatch))
+                entry.count -= 1
+            newest = &entry.batches[entry.count]
+            entry.count += 1
+            newest.last_sequence = last_sequence(info.base_sequence, info.last_offset_delta)
+            newest.offset_delta = info.last_offset_delta
+            newest.last_offset = base_offset + info.last_offset_delta
+            newest.timestamp = info.max_timestamp
+            newest.end_lsn = end_lsn
         if info.attributes & TRANSACTIONAL and entry.txn_first_offset < 0:
             self.prepare()
             entry.txn_first_offset = base_offset
@@ -199,15 +288,43 @@ cdef class ProducerStates:
         return 0
 
     def expire(self, int64_t now_ms, int64_t expiration_ms):
-        """Forgets producers without an open transaction that have been silent for ``expiration_ms``; returns how many."""
+        """Forgets producers without an open transaction that have been silent for ``expiration_ms``; returns how many.
+        Guards of verifications that came to nothing go after the same time."""
         cdef ProducerEntry entry
+        cdef Verification guard
         cdef list gone = []
+        for guard in list(self.verifications.values()):
+            if guard.pending == 0 and now_ms - guard.started_ms >= expiration_ms:
+                del self.verifications[guard.producer_id]
         for entry in self.entries.values():
             if entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= expiration_ms:
                 gone.append(entry.producer_id)
         for producer_id in gone:
             del self.entries[producer_id]
         return len(gone)
+
+    def open_transactions(self):
+        """[(producer id, epoch, first offset, coordinator epoch, last timestamp)] by first offset."""
+        cdef ProducerEntry entry
+        cdef list found = []
+        for entry in self.entries.values():
+            if entry.txn_first_offset >= 0:
+                found.append((entry.producer_id, entry.epoch, entry.txn_first_offset, entry.coordinator_epoch,
+                              entry.last_timestamp))
+        found.sort(key=_THIRD)
+        return found
+
+    def active_producers(self):
+        """[(producer id, epoch, last sequence, last timestamp, coordinator epoch, open transaction's first offset)] by
+        producer id; what does not exist is -1 (DescribeProducers, KIP-664)."""
+        cdef ProducerEntry entry
+        cdef list found = []
+        for entry in self.entries.values():
+            found.append((entry.producer_id, entry.epoch,
+                          entry.batches[entry.count - 1].last_sequence if entry.count else -1,
+                          entry.last_timestamp, entry.coordinator_epoch, entry.txn_first_offset))
+        found.sort()
+        return found
 
     def snapshot(self):
         """List of (producer id, epoch, coordinator epoch, last timestamp, open transaction's first offset or -1,
@@ -233,6 +350,7 @@ cdef class ProducerStates:
         """Replaces everything by a snapshot."""
         cdef ProducerEntry entry
         self.entries.clear()
+        self.verifications.clear()
         self.first = self.count = 0
         opened = []
         for producer_id, epoch, coordinator_epoch, last_timestamp, txn_first_offset, batches in states:
@@ -259,7 +377,13 @@ cdef class ProducerStates:
 
     def aborted_between(self, int64_t fetch_offset, int64_t upper):
         """(producer id, first offset) of the aborted transactions that a read of [fetch_offset, upper) must know."""
-        return [(item[0], item[1]) for item in self.aborted if item[2] >= fetch_offset and item[1] < upper]
+        found = []
+        for item in self.aborted[bisect_left(self.aborted, fetch_offset, key=_THIRD):]:
+            if item[1] < upper:
+                found.append((item[0], item[1]))
+            if item[3] >= upper:
+                break       # what was still open then begins at or above its last stable offset
+        return found
 
     def trim_aborted(self, int64_t log_start_offset):
         """Forgets aborted transactions that end below the log start offset."""

@@ -38,7 +38,6 @@ cdef class Reactor(Poller):
     cdef readonly int32_t connection_count
     cdef readonly int64_t connections_opened
     cdef readonly int64_t connections_closed
-    cdef readonly int64_t disk_reads    # sends that had to wait for the disk
 
     cdef unsigned long thread_id
     cdef bint stopped
@@ -72,8 +71,7 @@ cdef class Reactor(Poller):
     cdef int take_wal(self) except -1
     cdef int expire_deadlines(self) except -1
     cdef int process(self, Channel* ch) except -1
-    cdef int read_ahead(self) except -1
-    cdef int read_from_disk(self, Connection connection) except -1
+    cdef bint lingers(self, Connection connection) except -1
     cdef int run_woken(self) except -1
     cdef int start_frames(self, Connection connection) except -1
     cdef bint may_start(self, Connection connection) except -1

@@ -16,6 +16,7 @@ class Connection:
     def closed(self) -> bool: ...
 
 class Reactor(Poller):
+    transactions: Any
     idle_ms: int
     no_progress_ms: int
     connections_max: int
@@ -25,7 +26,6 @@ class Reactor(Poller):
     connection_count: int
     connections_opened: int
     connections_closed: int
-    disk_reads: int
     def __init__(
         self,
         wal: Wal,

@@ -9,8 +9,6 @@ Back-pressure: a connection is not read while one of its frames cannot start, wh
 answers are unsent, or while the frame it is sending does not fit the memory budget.
 """
 
-import functools
-import os
 import threading
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -21,10 +19,6 @@ from libc.stdlib cimport free
 from posix.unistd cimport close, write
 
 from kbroker._fast.channel cimport (
-    AHEAD_BYTES,
-    DISK_READ,
-    DISK_READING,
-    DISK_WANTED,
     Channel,
     Frame,
     channel_free,
@@ -47,15 +41,7 @@ from kbroker._fast.request cimport DeadlineHeap, Request, Response
 
 cdef enum:
     SWEEP_INTERVAL_MS = 1000
-    DISK_READ_BYTES = 1048576   # of a WAL file, for the next send of a reader that is behind
     STALLED_FAILURES = 8        # a retry round ends after so many that still have to wait
-
-
-def _ask_disk(int fd, int64_t position):
-    try:
-        os.posix_fadvise(fd, position, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
-    finally:
-        os.close(fd)
 
 
 cdef class Connection:
@@ -140,6 +126,7 @@ cdef class Reactor(Poller):
         finally:
             self.thread_id = 0
             self._close_all()
+            self.wal.cache.remove_waiter(self.scratch.waiter)
             if self.wal_fd >= 0:
                 self.wal.remove_wakeup_fd(self.wal_fd)
 
@@ -231,7 +218,6 @@ cdef class Reactor(Poller):
         self.adopt_accepted()
         self.take_wal()
         self.take_inbox()
-        self.read_ahead()
         self.expire_deadlines()
         i = 0
         while i < self.ready_count:     # grows while it is worked on
@@ -393,52 +379,32 @@ cdef class Reactor(Poller):
             self.start_frames(connection)       # the peer closed behind these
         if connection.channel == NULL:
             return 0
-        if ch.closing:
+        if ch.closing and not self.lingers(connection):
             return self.drop(ch)
         if channel_keep(ch, &self.memory.budget) < 0:
             return self.fail(connection, "no memory for a frame")
-        if ch.disk_state == DISK_WANTED:
-            return self.read_from_disk(connection)
-        self.mark_dirty(ch)
-        return 0
-
-    cdef int read_from_disk(self, Connection connection) except -1:
-        """Has a worker bring the WAL bytes of a send into the page cache: this thread never waits for the disk."""
-        cdef Channel* ch = connection.channel
-        if self.executor is None:
-            ch.disk_state = DISK_READ
+        if ch.closing:
+            self.remove_fd(ch.fd)   # epoll would report the end again and again
+        else:
             self.mark_dirty(ch)
-            return 0
-        ch.disk_state = DISK_READING
-        self.disk_reads += 1
-        # A descriptor of its own: the connection may end, and its segment with it, before the worker comes to it.
-        self.executor.submit(self._read_from_disk, connection, os.dup(ch.disk_fd), ch.disk_position)
         return 0
 
-    def _read_from_disk(self, Connection connection, int fd, int64_t position):
-        try:
-            os.pread(fd, DISK_READ_BYTES, position)
-        except OSError:
-            pass  # the send itself meets the error, and says so
-        finally:
-            os.close(fd)
-        self.call_later(functools.partial(self._disk_read, connection))
+    cdef bint lingers(self, Connection connection) except -1:
+        """Whether a connection that its peer has closed still has a Produce to append: what was received counts.
 
-    cdef int read_ahead(self) except -1:
-        """Has a worker ask the disk for what readers of a WAL file come to next."""
-        if self.scratch.ahead_wanted:
-            self.scratch.ahead_wanted = False
-            if self.executor is not None:
-                try:
-                    self.executor.submit(_ask_disk, os.dup(self.scratch.ahead_fd), self.scratch.ahead_from)
-                except OSError:
-                    self.scratch.ahead_fd = -1  # the file's last reader has gone
-        return 0
-
-    def _disk_read(self, Connection connection):
-        if connection.channel != NULL:
-            connection.channel.disk_state = DISK_READ
-            self.mark_dirty(connection.channel)
+        Not one that waits for space in the WAL: that would hold memory for a client that is gone.
+        """
+        cdef Channel* ch = connection.channel
+        cdef Request last = connection.tail
+        return (
+            ch.reason == NULL
+            and not self.draining
+            and ch.in_flight > 0
+            and last is not None
+            and last.api_key == 0
+            and not (<ProduceRequest>last).stalled
+            and (last.blocking or ch.first != NULL)
+        )
 
     cdef int run_woken(self) except -1:
         """Resumes requests and moves connections on until nothing is left to do."""
@@ -670,8 +636,23 @@ cdef class Reactor(Poller):
                 self.ready[kept] = self.ready[i]
                 kept += 1
         self.ready_count = kept
+        kept = 0
+        for i in range(self.sender_count):
+            if (<Connection>self.senders[i].connection).channel != NULL:
+                self.senders[kept] = self.senders[i]
+                kept += 1
+        self.sender_count = kept
+        kept = 0
+        for i in range(self.waiting_count):
+            if (<Connection>self.waiting[i].connection).channel != NULL:
+                self.waiting[kept] = self.waiting[i]
+                kept += 1
+        self.waiting_count = kept
         for i in range(self.dead_count):
             ch = self.dead[i]
+            if ch.held >= 0:
+                self.wal.cache.release(ch.held)
+                ch.held = -1
             if ch.previous != NULL:
                 ch.previous.following = ch.following
             else:

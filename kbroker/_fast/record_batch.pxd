@@ -57,6 +57,7 @@ cdef struct ValidationResult:
     int64_t true_max_timestamp    # over the records; -1 where LogAppendTime
     int32_t first_bad_record      # index for recordErrors, -1 when the batch as a whole is at fault
     int32_t reason                # index into record_batch.REASONS (Python: reason_text(reason))
+    bint renumber                 # compressed records whose offset deltas are not 0, 1, 2, ...: re-encode (recode.pxd)
 
 # Reads and bounds-checks the header. 0, or a Kafka error code (CORRUPT_MESSAGE, INVALID_RECORD). No CRC check.
 cdef int parse_header(const uint8_t* p, Py_ssize_t n, BatchInfo* out) noexcept nogil

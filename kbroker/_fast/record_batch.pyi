@@ -13,6 +13,7 @@ class ValidationOutcome(NamedTuple):
     message: str
     first_bad_record: int
     true_max_timestamp: int
+    renumber: bool = False
 
 def reason_text(reason: int) -> str: ...
 def validate(

@@ -111,7 +111,8 @@ REASONS = (
 )
 
 ValidationOutcome = namedtuple(
-    "ValidationOutcome", ["error_code", "message", "first_bad_record", "true_max_timestamp"])
+    "ValidationOutcome", ["error_code", "message", "first_bad_record", "true_max_timestamp", "renumber"],
+    defaults=[False])
 
 
 class CorruptRecordsError(ValueError):
@@ -191,6 +192,7 @@ cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* r
     result.true_max_timestamp = -1
     result.first_bad_record = -1
     result.reason = REASON_NONE
+    result.renumber = False
     code = _frame(p, n, &reason)
     if code != 0:
         return _fault(result, code, reason)
@@ -236,6 +238,8 @@ cdef struct Judge:
     int32_t reason
     int code
     bint compacted
+    bint may_renumber             # other offset deltas are noted, not refused
+    bint renumber
     bint log_append_time          # the topic's rule
     bint marked_log_append_time   # the client's claim
 
@@ -255,6 +259,8 @@ cdef Judge _judge(const ValidationRules* rules, const BatchInfo* info) noexcept 
     j.reason = REASON_NONE
     j.code = 0
     j.compacted = rules.compacted
+    j.may_renumber = info.attributes & CODEC_MASK != 0
+    j.renumber = False
     j.log_append_time = rules.log_append_time
     j.marked_log_append_time = info.attributes & LOG_APPEND_TIME != 0
     return j
@@ -272,7 +278,9 @@ cdef inline int _judge_record(Judge* j, int64_t timestamp_delta, int32_t offset_
     """Judges what is not structure, and counts the record. Not 0: an error that ends the scan."""
     cdef int64_t timestamp = <int64_t>(<uint64_t>j.base_timestamp + <uint64_t>timestamp_delta)
     if offset_delta != j.index:
-        return REASON_OFFSET_DELTA
+        if not j.may_renumber:
+            return REASON_OFFSET_DELTA
+        j.renumber = True
     if j.compacted and not has_key:
         _blame(j, INVALID_RECORD, REASON_NULL_KEY)
     elif not j.log_append_time and timestamp != -1:
@@ -309,6 +317,7 @@ cdef int _verdict(const Judge* j, int reason, ValidationResult* result) noexcept
     result.first_bad_record = j.first_bad_record
     result.true_max_timestamp = -1 if j.log_append_time else j.max_timestamp
     result.reason = j.reason
+    result.renumber = j.renumber
     return j.code
 
 
@@ -393,6 +402,7 @@ cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, con
     result.true_max_timestamp = -1
     result.first_bad_record = -1
     result.reason = REASON_NONE
+    result.renumber = False
     body = PyMemoryView_FromMemory(
         <char*>p + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES, PyBUF_READ)
     source.open(info.attributes & CODEC_MASK, body, limits.DECOMPRESSED_BATCH_BYTES_MAX)
@@ -438,7 +448,8 @@ def validate(batch, *, int64_t now_ms=0, int64_t before_max_ms=INT64_MAX, int64_
              int produce_version=9, bint stamp=False):
     """Validates the records of one partition of a produce request, exactly as the produce path does.
 
-    With ``stamp`` an accepted batch, which must be writable, also gets its leader's timestamps.
+    With ``stamp`` an accepted batch, which must be writable, also gets its leader's timestamps. ``renumber`` in the
+    outcome: it is accepted, but to be re-encoded with offset deltas 0, 1, 2, ... (recode.recode).
     """
     cdef Py_buffer view
     cdef ValidationRules rules
@@ -462,6 +473,7 @@ def validate(batch, *, int64_t now_ms=0, int64_t before_max_ms=INT64_MAX, int64_
         if code == 0 and stamp:
             stamp_timestamps(<uint8_t*>view.buf, &info, &rules, &result)
         return ValidationOutcome(
-            code, REASONS[result.reason], result.first_bad_record, result.true_max_timestamp)
+            code, REASONS[result.reason], result.first_bad_record, result.true_max_timestamp,
+            code == 0 and result.renumber)
     finally:
         PyBuffer_Release(&view)

@@ -4,18 +4,18 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from kbroker._fast.endian cimport store_i16, store_i32, store_i64
 from kbroker._fast.partition cimport ReadPlan
 from kbroker._fast.wal cimport Wal
+from kbroker._fast.wal_cache cimport WalFile
 
 cdef enum PartKind:
     PART_OWNED = 0      # bytes of Output.data
-    PART_WAL = 1        # a range of the WAL: pinned in memory, or read from its file, at each system call
+    PART_WAL = 1        # a range of the WAL: pinned in memory or in the cache of its file, at each system call
     PART_OBJECT = 2     # a buffer of a Python object that the Response keeps
 
 cdef struct OutputPart:
     int32_t kind
-    int32_t fd              # PART_WAL: the segment's file
     int64_t start           # PART_OWNED: offset in data; PART_WAL: WAL position; PART_OBJECT: address
     int64_t length
-    int64_t first_lsn       # PART_WAL: of the segment
+    WalFile file            # PART_WAL: the segment's
 
 cdef struct Output:
     # One response as the socket sees it, length prefix included. Read without the GIL by the reactor's thread only.
@@ -28,6 +28,10 @@ cdef struct Output:
     int64_t total_bytes
     int32_t part            # progress: the part being sent, and how much of it went out
     int64_t offset
+    int64_t sent_bytes
+    int32_t ahead_count     # parts behind the last one that the next answer is expected to send: read ahead
+    int32_t wanted          # parts that the cache of WAL files has been asked for
+    int64_t wanted_bytes
     PyObject* owner         # the Response; the queue that holds the Output holds one reference to it
 
 
@@ -41,11 +45,15 @@ cdef class Response:
     cdef int64_t run_start          # start of the owned bytes that no part covers yet
     cdef list keep                  # acquired buffers, and the ReadPlans whose segments are borrowed
     cdef int grow(self, int64_t more) except -1
-    cdef int add_part(self, int32_t kind, int64_t start, int64_t length, int32_t fd, int64_t first_lsn) except -1
+    cdef int add_part(self, int32_t kind, int64_t start, int64_t length) except -1
     cdef int close_run(self) except -1
     cdef int put_bytes(self, const uint8_t* p, int64_t n) except -1
     cdef int put_uvarint(self, uint32_t value) except -1
     cdef int add_plan(self, Wal wal, ReadPlan plan, int32_t first, int32_t end, int64_t copy_below) except -1
+    # After finish: has what a plan refers to read ahead when this answer goes out.
+    cdef int add_ahead(self, Wal wal, ReadPlan plan) except -1
+    cdef OutputPart* new_part(self, int32_t kind, int64_t start, int64_t length) except NULL
+    cdef int add_wal_part(self, Wal wal, ReadPlan plan, int32_t i) except -1
     cdef int keep_plan(self, ReadPlan plan) except -1
     cdef int add_object(self, object data) except -1
     cdef int finish(self) except -1
@@ -119,6 +127,7 @@ cdef class RequestSink:
     cdef public dict topics_by_id
     cdef public int32_t node_id
     cdef public object cold_reader      # request(partition_log, offset, upper, max_bytes, callback), or None
+    cdef public object transactions     # kbroker.coordinator.transactions.TransactionCoordinator, or None
     cdef public object executor         # for work that takes over a millisecond
     cdef public object sessions         # FetchSessions, shared by all reactors
     cdef public int64_t fetch_bytes_max

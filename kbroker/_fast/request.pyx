@@ -46,31 +46,47 @@ cdef class Response:
         self.out.capacity = capacity
         return 0
 
-    cdef int add_part(self, int32_t kind, int64_t start, int64_t length, int32_t fd, int64_t first_lsn) except -1:
+    cdef OutputPart* new_part(self, int32_t kind, int64_t start, int64_t length) except NULL:
+        """Room for one more part, behind all others; the caller counts it."""
         cdef OutputPart* part
         cdef int32_t capacity
+        cdef int32_t count = self.out.count + self.out.ahead_count
         cdef void* parts
         invariant(length > 0)
-        if self.out.count == self.out.part_capacity:
+        if count == self.out.part_capacity:
             capacity = self.out.part_capacity * 2 if self.out.part_capacity else 4
             parts = PyMem_Realloc(self.out.parts, capacity * sizeof(OutputPart))
             if parts == NULL:
                 raise MemoryError
             self.out.parts = <OutputPart*>parts
             self.out.part_capacity = capacity
-        part = &self.out.parts[self.out.count]
+        part = &self.out.parts[count]
         part.kind = kind
-        part.fd = fd
         part.start = start
         part.length = length
-        part.first_lsn = first_lsn
+        return part
+
+    cdef int add_part(self, int32_t kind, int64_t start, int64_t length) except -1:
+        self.new_part(kind, start, length)
         self.out.count += 1
         self.out.total_bytes += length
         return 0
 
+    cdef int add_wal_part(self, Wal wal, ReadPlan plan, int32_t i) except -1:
+        """Room for a reference; the caller counts it."""
+        cdef BatchRef* ref = &plan.refs[i]
+        cdef OutputPart* part = self.new_part(PART_WAL, ref.lsn, ref.length)
+        cdef WalSegment segment = <WalSegment>plan.segments[ref.segment]
+        part.file.fd = segment.fd
+        part.file.direct_fd = segment.direct_fd
+        part.file.first_lsn = segment.first_lsn
+        # With the GIL both are of one moment: what becomes durable later may be in a replacement file.
+        part.file.end_lsn = max(min(segment.end_lsn, wal.durable()), ref.lsn + ref.length)
+        return 0
+
     cdef int close_run(self) except -1:
         if self.out.size > self.run_start:
-            self.add_part(PART_OWNED, self.run_start, self.out.size - self.run_start, -1, 0)
+            self.add_part(PART_OWNED, self.run_start, self.out.size - self.run_start)
             self.run_start = self.out.size
         return 0
 
@@ -96,7 +112,6 @@ cdef class Response:
         cdef int32_t i
         cdef BatchRef* ref
         cdef const uint8_t* p
-        cdef WalSegment segment
         for i in range(first, end):
             ref = &plan.refs[i]
             if ref.length <= copy_below and self.out.size < COPIED_BYTES_MAX:
@@ -108,8 +123,16 @@ cdef class Response:
                         wal.unpin(ref.lsn, ref.length)
                     continue
             self.close_run()
-            segment = <WalSegment>plan.segments[ref.segment]
-            self.add_part(PART_WAL, ref.lsn, ref.length, segment.fd, segment.first_lsn)
+            self.add_wal_part(wal, plan, i)
+            self.out.count += 1
+            self.out.total_bytes += ref.length
+        return 0
+
+    cdef int add_ahead(self, Wal wal, ReadPlan plan) except -1:
+        cdef int32_t i
+        for i in range(plan.count):
+            self.add_wal_part(wal, plan, i)
+            self.out.ahead_count += 1
         return 0
 
     cdef int keep_plan(self, ReadPlan plan) except -1:
@@ -128,7 +151,7 @@ cdef class Response:
         self.keep.append(held)
         if held.view.len > 0:
             self.close_run()
-            self.add_part(PART_OBJECT, <int64_t><uintptr_t>held.view.buf, held.view.len, -1, 0)
+            self.add_part(PART_OBJECT, <int64_t><uintptr_t>held.view.buf, held.view.len)
         return 0
 
     cdef int finish(self) except -1:

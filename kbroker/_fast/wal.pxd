@@ -2,8 +2,10 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, u
 from posix.types cimport off_t
 
 from kbroker._fast.arena cimport Arena
+from kbroker._fast.atomic cimport load64
 from kbroker._fast.commit cimport CommitQueue
 from kbroker._fast.pthread cimport pthread_cond_t, pthread_mutex_t
+from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_faults cimport Faults
 
 # Results of an append other than a WAL position.
@@ -39,7 +41,7 @@ cdef class WalSegment:
     cdef readonly int64_t end_lsn        # first position after it (capacity end; where the data ends once recovered)
     cdef readonly str path
     cdef public int32_t borrows
-    cdef int direct_fd                   # the same file with O_DIRECT while it is written to, else -1
+    cdef readonly int direct_fd          # the same file with O_DIRECT, -1 where the file system has none
     cdef public int index_fd             # its index file once sealed, else -1
     cdef public bint sealed              # indexed on disk, its partitions hold slices
 
@@ -59,6 +61,7 @@ cdef class Wal:
     cdef readonly int64_t wal_bytes
     cdef readonly Faults faults
     cdef readonly list segments          # WalSegment by first_lsn; changed with the GIL only
+    cdef readonly WalCache cache         # blocks read back from the segment files
     cdef readonly dict partitions        # (topic id, partition) -> Partition, for sealing and recovery
     cdef readonly object keeper          # kbroker._fast.wal_keeper.SegmentKeeper
     cdef object thread
@@ -103,6 +106,8 @@ cdef class Wal:
     # Pins [lsn, lsn + length) in memory and returns its address, or NULL when it is no longer resident.
     cdef const uint8_t* pin(self, int64_t lsn, int64_t length) noexcept nogil
     cdef void unpin(self, int64_t lsn, int64_t length) noexcept nogil
+    cdef inline bint holds(self, int64_t lsn) noexcept nogil:     # whether it is still in memory
+        return load64(&self.resident) <= lsn
     # Reads from the file (page cache). Returns bytes read or -errno.
     cdef Py_ssize_t read_file(self, int fd, int64_t first_lsn, int64_t lsn, uint8_t* out, Py_ssize_t length) noexcept nogil
     # The kept segment that holds `lsn`, or None. The caller borrows it before it releases the GIL.

@@ -7,6 +7,7 @@ from typing_extensions import Buffer
 from kbroker._fast.arena import Arena
 from kbroker._fast.commit import CommitQueue
 from kbroker._fast.partition import Partition
+from kbroker._fast.wal_cache import WalCache
 from kbroker._fast.wal_faults import Faults
 from kbroker._fast.wal_keeper import SegmentKeeper
 from kbroker._fast.wal_scan import SegmentScan
@@ -26,6 +27,8 @@ class WalSegment:
     def end_lsn(self) -> int: ...
     @property
     def path(self) -> str: ...
+    @property
+    def direct_fd(self) -> int: ...
 
 class Wal:
     def __init__(
@@ -39,6 +42,7 @@ class Wal:
         faults: Faults | None = None,
         clock: object = None,
         retry_ms: int = 200,
+        cache_bytes: int = 16777216,
     ) -> None: ...
     @property
     def arena(self) -> Arena: ...
@@ -58,6 +62,8 @@ class Wal:
     def faults(self) -> Faults: ...
     @property
     def segments(self) -> list[WalSegment]: ...
+    @property
+    def cache(self) -> WalCache: ...
     @property
     def partitions(self) -> dict[tuple[bytes, int], Partition]: ...
     @property

@@ -33,6 +33,7 @@ from kbroker._fast.pthread cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_format cimport (
     ENTRY_CRC_START,
     ENTRY_HEADER_BYTES,
@@ -66,23 +67,14 @@ cdef class WalSegment:
         self.path = path
         self.index_fd = index_fd
         self.sealed = sealed
-        self.direct_fd = -1
-
-    def open_direct(self):
-        """Opens the file for writes that bypass the page cache, where the file system has that."""
         try:
-            self.direct_fd = os.open(self.path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+            self.direct_fd = os.open(path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
         except OSError:
             self.direct_fd = -1
 
-    def close_direct(self):
-        """Nothing is written to this segment any more."""
+    def __dealloc__(self):
         if self.direct_fd >= 0:
             close(self.direct_fd)
-            self.direct_fd = -1
-
-    def __dealloc__(self):
-        self.close_direct()
         if self.fd >= 0:
             close(self.fd)
         if self.index_fd >= 0:
@@ -94,7 +86,7 @@ cdef class WalSegment:
 
 cdef class Wal:
     def __cinit__(self, Arena arena not None, directory, *, int64_t segment_bytes, int64_t wal_bytes, cluster_id,
-                  Faults faults=None, clock=None, int retry_ms=200):
+                  Faults faults=None, clock=None, int retry_ms=200, int64_t cache_bytes=16777216):
         self.prepare_fd = self.seal_fd = -1
         if segment_bytes <= 0 or segment_bytes % arena.chunk_bytes or arena.arena_bytes % segment_bytes:
             raise ValueError("segment_bytes must be a multiple of the chunk size and divide arena_bytes")
@@ -111,6 +103,7 @@ cdef class Wal:
         self.wal_bytes = wal_bytes
         self.faults = faults if faults is not None else Faults()
         self.segments = []
+        self.cache = WalCache(cache_bytes)
         self.partitions = {}
         self.slot_count = <int32_t>(arena.arena_bytes // segment_bytes) + 4
         self.slots = <SegmentSlot*>calloc(self.slot_count, sizeof(SegmentSlot))
@@ -123,7 +116,7 @@ cdef class Wal:
         self.seal_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __init__(self, arena, directory, *, segment_bytes, wal_bytes, cluster_id, faults=None, clock=None,
-                 retry_ms=200):
+                 retry_ms=200, cache_bytes=16777216):
         from kbroker._fast.wal_keeper import SegmentKeeper
         self.keeper = SegmentKeeper(self, Path(self.directory), retry_ms)
 
@@ -491,6 +484,7 @@ cdef class Wal:
         self.keeper.begin()
         self.thread = threading.Thread(target=self.run, name="wal", daemon=True)
         self.thread.start()
+        self.cache.start()
         self.keeper.start()
         return self.keeper.wait_ready(wait_seconds)
 
@@ -505,6 +499,7 @@ cdef class Wal:
         if self.thread is not None:
             self.thread.join()
         self.keeper.stop()
+        self.cache.close()
 
     def sync(self, double timeout=30.0):
         """Waits until everything appended before the call is durable. False on time-out or failure."""
@@ -611,7 +606,6 @@ cdef class Wal:
         """Adds a prepared segment: appends may go on into it."""
         cdef SegmentSlot* slot = &self.slots[(segment.first_lsn // self.segment_bytes) % self.slot_count]
         self.segments.append(segment)
-        segment.open_direct()
         with nogil:
             pthread_mutex_lock(&self.lock)
             slot.fd = segment.fd
@@ -679,7 +673,6 @@ cdef class Wal:
     def mark_sealed(self, WalSegment segment not None):
         """The segment's index is on disk and attached: the ring may reuse its place."""
         segment.sealed = True
-        segment.close_direct()
         with nogil:
             pthread_mutex_lock(&self.lock)
             invariant(self.sealed_end < segment.end_lsn and segment.end_lsn <= self.durable_end)

@@ -15,7 +15,7 @@ from enum import Enum
 
 from kbroker.coordinator.event_loop import Timer
 from kbroker.coordinator.group_offsets import GroupOffsets
-from kbroker.coordinator.group_state import StoredGroup, StoredMember
+from kbroker.coordinator.group_state import GroupRecord, StoredGroup, StoredMember
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.records import ConsumerProtocolSubscription, decode_consumer_protocol
 
@@ -88,9 +88,9 @@ class ClassicGroupMember:
 class ClassicGroup:
     """The membership of one group. Pure bookkeeping: no timers are set and no records written here."""
 
-    def __init__(self, group_id: str, now_ms: int) -> None:
+    def __init__(self, group_id: str, now_ms: int, offsets: GroupOffsets | None = None) -> None:
         self.group_id = group_id
-        self.offsets = GroupOffsets()
+        self.offsets = GroupOffsets() if offsets is None else offsets
         self.stored: StoredGroup | None = None
         self.state = ClassicGroupState.EMPTY
         self.previous_state = ClassicGroupState.EMPTY
@@ -112,6 +112,11 @@ class ClassicGroup:
 
     # -- states --------------------------------------------------------------------------------------------------
 
+    @property
+    def is_empty(self) -> bool:
+        """True if it has no members and expects none."""
+        return self.state is ClassicGroupState.EMPTY and not self.pending_members
+
     def transition_to(self, state: ClassicGroupState, now_ms: int) -> None:
         """Changes the state and notes when."""
         self.previous_state, self.state = self.state, state
@@ -125,6 +130,11 @@ class ClassicGroup:
             ClassicGroupState.COMPLETING_REBALANCE,
             ClassicGroupState.STABLE,
         )
+
+    @property
+    def lacks_rebalance(self) -> bool:
+        """True for a group that was a consumer group just before: its partitions have not been assigned anew."""
+        return self.stored is not None and bool(self.stored.members) and self.stored.leader is None
 
     @property
     def all_members_joined(self) -> bool:
@@ -333,6 +343,19 @@ class ClassicGroup:
                 subscription=member.metadata(self.protocol or ""),
                 assignment=assignments.get(member.member_id, b""),
             )
+
+    def tombstones(self) -> list[GroupRecord]:
+        """Records that remove the group; its offsets stay."""
+        return [] if self.stored is None else [GroupRecord(self.group_id, None)]
+
+    def cancel_timers(self) -> None:
+        """Ends all timers: the object is not used any more."""
+        for timer in (self.join_timer, self.sync_timer, *self.pending_members.values()):
+            if timer is not None:
+                timer.cancel()
+        for member in self.members.values():
+            if member.session_timer is not None:
+                member.session_timer.cancel()
 
     def restore(self) -> None:
         """Rebuilds the membership from `stored`, after a load: Stable with the stored members, or Empty."""

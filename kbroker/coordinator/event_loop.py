@@ -48,7 +48,8 @@ class Timer:
     def postpone(self, delay_seconds: float) -> bool:
         """Moves the deadline to `delay_seconds` from now; False if it is not active or would move closer.
 
-        Only a number changes: a heartbeat must not cost a heap operation.
+        Only a number changes: a heartbeat must not cost a heap operation. The one method that any thread may call; a
+        timer that fires at the same moment may not notice.
         """
         deadline = self._loop.monotonic() + delay_seconds
         if self.callback is None or deadline < self.queued_deadline:
@@ -136,8 +137,9 @@ class EventLoop:
         return max(0.0, self._timers[0][0] - self.monotonic())
 
     def _push(self, timer: Timer) -> None:
-        timer.queued_deadline = timer.deadline
-        heapq.heappush(self._timers, (timer.deadline, next(self._sequence), timer))
+        deadline = timer.deadline  # read once: another thread may postpone it
+        timer.queued_deadline = deadline
+        heapq.heappush(self._timers, (deadline, next(self._sequence), timer))
 
     def _run_due_timer(self) -> bool:
         """Runs one due timer, or puts a postponed one back. False if none is due."""

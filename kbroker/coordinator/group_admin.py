@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState
-from kbroker.coordinator.group_shard import GroupShard
+from collections.abc import Sequence
+
+from kbroker.coordinator.classic_group import (
+    CONSUMER_PROTOCOL_TYPE,
+    ClassicGroup,
+    ClassicGroupMember,
+    ClassicGroupState,
+)
+from kbroker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
+from kbroker.coordinator.group_shard import Group, GroupShard
 from kbroker.coordinator.group_state import GroupRecord, OffsetRecord, Record
 from kbroker.coordinator.result import Result
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.apis.k15_describe_groups import DescribedGroup, DescribedGroupMember
 from kbroker.protocol.apis.k16_list_groups import ListedGroup
 
+EMPTY_STATES = (ClassicGroupState.EMPTY, ConsumerGroupState.EMPTY)
 GROUP_TYPE_CLASSIC = "classic"
+GROUP_TYPE_CONSUMER = "consumer"
 
 
 def list_groups(shard: GroupShard, states: frozenset[str], types: frozenset[str]) -> Result:
     """The shard's groups; empty filters pass all. Filters are in lower case."""
-    if types and GROUP_TYPE_CLASSIC not in types:
-        return Result(response=[])
-    return Result(
-        response=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=GROUP_TYPE_CLASSIC,
+    listed = []
+    for group in shard.groups.values():
+        group_type = GROUP_TYPE_CONSUMER if isinstance(group, ConsumerGroup) else GROUP_TYPE_CLASSIC
+        if types and group_type not in types:
+            continue
+        state = group.state.value
+        if not states or state.lower() in states:
+            listed.append(
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=state,
+                    group_type=group_type,
+                )
             )
-            for group in shard.groups.values()
-            if not states or group.state.value.lower() in states
-        ]
-    )
+    return Result(response=listed)
 
 
 def describe(shard: GroupShard, group_id: str) -> Result:
-    """One group; see `not_described` for the others."""
+    """One classic group; see `not_described` for the others."""
     group = shard.groups.get(group_id)
     if group is None:
         return Result(response=not_described(group_id, ErrorCode.GROUP_ID_NOT_FOUND))
+    if isinstance(group, ConsumerGroup):
+        not_classic = not_described(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+        not_classic.error_message = f"Group {group_id} is not a classic group."
+        return Result(response=not_classic)
     stable = group.state is ClassicGroupState.STABLE
     return Result(
         response=DescribedGroup(
@@ -77,9 +93,40 @@ def delete(shard: GroupShard, group_id: str) -> Result:
     group = shard.groups.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if group.state is not ClassicGroupState.EMPTY:
+    if group.state not in EMPTY_STATES:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-    records: list[Record] = [OffsetRecord(group_id, topic, partition, None) for topic, partition, _ in group.offsets]
-    if group.stored is not None or not records:
-        records.append(GroupRecord(group_id, None))
+    partitions = {(topic, partition) for topic, partition, _ in group.offsets}
+    partitions.update(shard.pending_offsets.of_group(group_id))
+    records: list[Record] = [OffsetRecord(group_id, topic, partition, None) for topic, partition in partitions]
+    records += group.tombstones() or ([] if records else [GroupRecord(group_id, None)])
     return Result(records=records, response=ErrorCode.NONE)
+
+
+def delete_offsets(shard: GroupShard, group_id: str, partitions: Sequence[tuple[str, int]]) -> Result:
+    """Removes committed offsets, pending ones too. The response has the outcome of each partition.
+
+    Raises GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP for a group with members whose subscriptions nobody here can read.
+    """
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    group = shard.groups.get(group_id)
+    if group is None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+    if group.state not in EMPTY_STATES and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+    outcome = {
+        key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.subscribes_to(key[0]) else ErrorCode.NONE
+        for key in partitions
+    }
+    records: list[Record] = [
+        OffsetRecord(group_id, topic, partition, None)
+        for (topic, partition), error in outcome.items()
+        if not error and _has_offset(shard, group, topic, partition)
+    ]
+    return Result(records=records, response=outcome)
+
+
+def _has_offset(shard: GroupShard, group: Group, topic: str, partition: int) -> bool:
+    return group.offsets.get(topic, partition) is not None or shard.pending_offsets.is_pending(
+        group.group_id, topic, partition
+    )

@@ -22,3 +22,21 @@ class GroupConfig(ShardConfig):
     offset_metadata_length_max: int = limits.OFFSET_METADATA_LENGTH_MAX  # offset.metadata.max.bytes
     offsets_retention_ms: int = 10_080 * 60_000  # offsets.retention.minutes
     offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
+    consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
+    consumer_session_timeout_min_ms: int = 45_000  # group.consumer.min.session.timeout.ms
+    consumer_session_timeout_max_ms: int = 60_000  # group.consumer.max.session.timeout.ms
+    consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    consumer_heartbeat_interval_min_ms: int = 5_000  # group.consumer.min.heartbeat.interval.ms
+    consumer_heartbeat_interval_max_ms: int = 15_000  # group.consumer.max.heartbeat.interval.ms
+    consumer_group_size_max: int = limits.GROUP_SIZE_MAX  # group.consumer.max.size
+    migration_policy: str = "bidirectional"  # group.consumer.migration.policy
+
+    @property
+    def upgrade_enabled(self) -> bool:
+        """A classic group becomes a consumer group when a member of the new protocol joins it."""
+        return self.migration_policy in ("upgrade", "bidirectional")
+
+    @property
+    def downgrade_enabled(self) -> bool:
+        """A consumer group becomes a classic one when only members of the classic protocol are left."""
+        return self.migration_policy in ("downgrade", "bidirectional")

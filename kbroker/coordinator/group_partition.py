@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
+@lru_cache(maxsize=16_384)
 def java_hash(text: str) -> int:
     """Java's String.hashCode: over UTF-16 code units, as a signed 32-bit integer."""
     value = 0

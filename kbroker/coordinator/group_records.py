@@ -1,41 +1,36 @@
 """Durable state to and from the records of `__consumer_offsets`, in Kafka's own schemas.
 
     key                                    value
-    v1  OffsetCommitKey                    OffsetCommitValue v3; v1 where the client gave a retention time
+    v1  OffsetCommitKey                    OffsetCommitValue: see offset_records
     v2  GroupMetadataKey                   GroupMetadataValue v3
+    v3-8, v16: see consumer_group_records
 
 A null value removes. Every version that Kafka ever wrote is read.
 """
 
 from __future__ import annotations
 
+from kbroker.coordinator.consumer_group_records import decode_consumer_group_record, encode_consumer_group_record
 from kbroker.coordinator.group_state import (
     GroupRecord,
-    OffsetAndMetadata,
     OffsetRecord,
     Record,
     StoredGroup,
     StoredMember,
 )
+from kbroker.coordinator.offset_records import decode_offset_record, encode_offset_record, is_offset_key
 from kbroker.coordinator.shard import UnknownRecordError
 from kbroker.errors import ProtocolError
 from kbroker.protocol import records
-from kbroker.protocol.records import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    MemberMetadata,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
-
-_VALUE_VERSION_WITH_EXPIRY = 1
+from kbroker.protocol.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 
 def encode_record(record: Record) -> tuple[bytes, bytes | None]:
     """Key and value of the record."""
     if isinstance(record, OffsetRecord):
-        key = OffsetCommitKey(group=record.group_id, topic=record.topic, partition=record.partition)
-        return records.encode_record(key), None if record.value is None else _encode_offset(record.value)
+        return encode_offset_record(record)
+    if not isinstance(record, GroupRecord):
+        return encode_consumer_group_record(record)
     group_key = records.encode_record(GroupMetadataKey(group=record.group_id))
     return group_key, None if record.value is None else _encode_group(record.value)
 
@@ -43,38 +38,17 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
 def decode_record(key: bytes, value: bytes | None) -> Record:
     """The record; raises UnknownRecordError."""
     try:
+        if is_offset_key(key):
+            return decode_offset_record(key, value)
         decoded = records.decode_group_key(key)
-        if isinstance(decoded, OffsetCommitKey):
-            offset = None if value is None else _decode_offset(value)
-            return OffsetRecord(decoded.group, decoded.topic, decoded.partition, offset)
         if isinstance(decoded, GroupMetadataKey):
             return GroupRecord(decoded.group, None if value is None else _decode_group(value))
+        other = decode_consumer_group_record(key, value)
+        if other is not None:
+            return other
         raise UnknownRecordError(f"type {records.record_version(key)}")
     except ProtocolError as error:
         raise UnknownRecordError(str(error)) from error
-
-
-def _encode_offset(value: OffsetAndMetadata) -> bytes:
-    message = OffsetCommitValue(
-        offset=value.offset,
-        leader_epoch=value.leader_epoch,
-        metadata=value.metadata,
-        commit_timestamp=value.commit_timestamp_ms,
-        expire_timestamp=value.expire_timestamp_ms,
-    )
-    # Requests that give a retention time (v2-4) carry no leader epoch, so the older layout loses nothing.
-    return records.encode_record(message, _VALUE_VERSION_WITH_EXPIRY if value.expire_timestamp_ms >= 0 else None)
-
-
-def _decode_offset(value: bytes) -> OffsetAndMetadata:
-    message = records.decode_record(OffsetCommitValue, value)
-    return OffsetAndMetadata(
-        message.offset,
-        message.leader_epoch,
-        message.metadata,
-        message.commit_timestamp,
-        message.expire_timestamp,
-    )
 
 
 def _encode_group(group: StoredGroup) -> bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbroker.coordinator import rebalance
+from kbroker.coordinator import consumer_classic, rebalance
 from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupState
+from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.result import Result
 from kbroker.errors import ErrorCode, KafkaError
@@ -18,6 +19,8 @@ def heartbeat(shard: GroupShard, request: HeartbeatRequest) -> Result:
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = shard.group(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        return consumer_classic.heartbeat(shard, group, request)
     member = group.member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -25,6 +28,26 @@ def heartbeat(shard: GroupShard, request: HeartbeatRequest) -> Result:
     if group.state is ClassicGroupState.PREPARING_REBALANCE:
         return Result(response=HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
     return Result(response=HeartbeatResponse())
+
+
+def renew_session(shard: GroupShard, request: HeartbeatRequest) -> bool:
+    """The heartbeat of a member that has nothing to be told; False if it is any other and needs `heartbeat`.
+
+    Any thread may call it: it looks at single values, each of which was true a moment ago, and moves a deadline.
+    """
+    group = shard.groups.get(request.group_id)
+    if (
+        not isinstance(group, ClassicGroup)
+        or group.state is not ClassicGroupState.STABLE
+        or group.generation != request.generation_id
+    ):
+        return False
+    instance_id = request.group_instance_id
+    if instance_id is not None and group.static_members.get(instance_id) != request.member_id:
+        return False
+    member = group.members.get(request.member_id)
+    timer = None if member is None else member.session_timer
+    return member is not None and timer is not None and timer.postpone(member.session_timeout_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +63,8 @@ def leave(shard: GroupShard, group_id: str, leavers: list[Leaver]) -> Result:
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = shard.groups.get(group_id)
+    if isinstance(group, ConsumerGroup):
+        return consumer_classic.leave(shard, group, leavers)
     answers = []
     for leaver in leavers:
         error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _remove(shard, group, leaver)

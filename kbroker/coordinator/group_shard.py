@@ -6,18 +6,28 @@ Knows no thread and no log. Handlers (the modules beside this one) decide on the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from kbroker.coordinator import offset_expiry, rebalance
+from kbroker.coordinator import consumer_session, offset_expiry, rebalance
 from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupState
+from kbroker.coordinator.consumer_group import ConsumerGroup
+from kbroker.coordinator.consumer_group_state import ConsumerGroupRecord, GroupEpochRecord, MemberRecord
+from kbroker.coordinator.consumer_update import GroupUpdate
 from kbroker.coordinator.event_loop import Timer
 from kbroker.coordinator.group_config import GroupConfig
+from kbroker.coordinator.group_environment import GroupEnvironment
 from kbroker.coordinator.group_records import decode_record, encode_record
 from kbroker.coordinator.group_state import GroupRecord, OffsetRecord, Record
+from kbroker.coordinator.member_timers import MemberTimers
 from kbroker.coordinator.result import Operation, Result
-from kbroker.coordinator.shard import Marker, ProducerStamp, Scheduler
+from kbroker.coordinator.shard import UNSETTLED, Marker, ProducerStamp, Scheduler, Unsettled
+from kbroker.coordinator.transaction_guards import TransactionGuards
+from kbroker.coordinator.transactional_offsets import TransactionalOffsets
 from kbroker.errors import ErrorCode, KafkaError
+
+Group = ClassicGroup | ConsumerGroup
+LiveKey = tuple[str, str | tuple[type, str] | type[GroupRecord], int | None]
 
 
 @dataclass(slots=True)
@@ -38,11 +48,16 @@ class GroupShard:
         now_ms: Callable[[], int],
         topic_exists: Callable[[str, int], bool],
         total_groups: Callable[[], int] | None = None,
+        environment: GroupEnvironment | None = None,
     ) -> None:
         self.config = config
         self.topic_exists = topic_exists
         self._total_groups = total_groups or (lambda: len(self.groups))
-        self.groups: dict[str, ClassicGroup] = {}
+        self.environment = environment or GroupEnvironment()
+        self.groups: dict[str, Group] = {}
+        self.timers = MemberTimers(self.schedule)
+        self.pending_offsets = TransactionalOffsets()
+        self.guards = TransactionGuards()
         self.counts = GroupCounts()
         self._now_ms = now_ms
         self._runtime: Scheduler | None = None
@@ -62,14 +77,14 @@ class GroupShard:
 
     # -- groups --------------------------------------------------------------------------------------------------
 
-    def group(self, group_id: str) -> ClassicGroup:
+    def group(self, group_id: str) -> Group:
         """The group, or UNKNOWN_MEMBER_ID: what members of a group that is gone are told."""
         group = self.groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group
 
-    def admit(self, group_id: str) -> ClassicGroup:
+    def admit(self, group_id: str) -> Group:
         """The group for a join, created if the bound on groups allows; else POLICY_VIOLATION."""
         if group_id not in self.groups:
             self.check_group_bound()
@@ -80,28 +95,42 @@ class GroupShard:
         if self._total_groups() >= self.config.groups_max:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "too many groups")
 
-    def get_or_create(self, group_id: str) -> ClassicGroup:
-        """The group, created Empty if there is none."""
+    def get_or_create(self, group_id: str) -> Group:
+        """The group, created Empty and classic if there is none."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = ClassicGroup(group_id, self.now_ms())
             self.counts.groups += 1
         return group
 
-    def drop_if_abandoned(self, group: ClassicGroup) -> None:
+    def drop_if_abandoned(self, group: Group) -> None:
         """Forgets a group that nobody joined in the end; without this, probing clients would fill memory."""
-        if group.is_abandoned and self.groups.get(group.group_id) is group:
+        if group.is_abandoned and self.groups.get(group.group_id) is group and not self._has_pending(group):
             self._drop(group)
 
-    def _drop(self, group: ClassicGroup) -> None:
+    def _has_pending(self, group: Group) -> bool:
+        return self.pending_offsets.has_group(group.group_id)
+
+    def _drop(self, group: Group) -> None:
         del self.groups[group.group_id]
         self.counts.groups -= 1
-        self.counts.members -= len(group.members)
         self.counts.offsets -= len(group.offsets)
-        group.transition_to(ClassicGroupState.DEAD, self.now_ms())
-        for timer in (group.join_timer, group.sync_timer, *group.pending_members.values()):
-            if timer is not None:
-                timer.cancel()
+        self._retire(group)
+
+    def _retire(self, group: Group) -> None:
+        """Ends what an object that is no longer the group has going on."""
+        self.counts.members -= len(group.members)
+        if isinstance(group, ClassicGroup):
+            group.transition_to(ClassicGroupState.DEAD, self.now_ms())
+            group.cancel_timers()
+            return
+        for member_id in group.members:
+            self.timers.cancel_member(group.group_id, member_id)
+
+    def _replace(self, old: Group, new: Group) -> None:
+        """A group changes its type; its offsets are those of the new object."""
+        self._retire(old)
+        self.groups[old.group_id] = new
 
     def activate(self) -> Result:
         """Turns replayed state into live groups.
@@ -109,16 +138,50 @@ class GroupShard:
         Members keep ids and generation and get a whole session timeout to show up, so a restart moves no partition.
         Offsets of topics that were deleted just before the restart go, lest a new topic of the name inherit them.
         """
+        result = offset_expiry.drop_topics(self, lambda topic: not self.topic_exists(topic, 0))
         for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                consumer_session.restore_timers(self, group)
+                result.records += self._refreshed(group, self._all_topics(group))
+                continue
             group.restore()
             self.counts.members += len(group.members)
             for member in group.members.values():
                 rebalance.restart_session(self, group, member)
-        return offset_expiry.drop_topics(self, lambda topic: not self.topic_exists(topic, 0))
+            if group.lacks_rebalance:
+                rebalance.prepare(self, group)
+        return result
+
+    def _all_topics(self, group: ConsumerGroup) -> Collection[str]:
+        """All that expressions of the group match or matched."""
+        if not group.has_regex:
+            return ()
+        matched = (regex.topics for regex in group.resolved.values())
+        return frozenset().union(self.environment.topics.names(), *matched)
+
+    def _refreshed(self, group: ConsumerGroup, changed: Collection[str]) -> list[Record]:
+        """What changes in a group because topics have."""
+        if not group.members:
+            return []
+        update = GroupUpdate(self, group)
+        update.refresh(bump=False, changed=changed)
+        return update.records
+
+    def topics_changed(self, topics: Collection[str]) -> Result:
+        """Topics were created or deleted, or have more partitions: groups that read them begin a new epoch at once."""
+        records: list[Record] = []
+        for group in self.groups.values():
+            if isinstance(group, ConsumerGroup) and (
+                group.has_regex or any(group.subscribes_to(topic) for topic in topics)
+            ):
+                records += self._refreshed(group, topics)
+        return Result(records=records)
 
     def deactivate(self, error: ErrorCode) -> None:
         """Answers everything that is parked in the groups."""
         for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                continue
             for member in group.members.values():
                 rebalance.answer_join(group, member, rebalance.join_error(error, member.member_id))
                 rebalance.fail_sync(member, error)
@@ -134,57 +197,130 @@ class GroupShard:
         return decode_record(key, value)
 
     def replay_marker(self, marker: Marker) -> None:
-        """The end of a transaction; nothing was committed in one."""
+        """The end of a transaction: its offsets are published or dropped."""
+        self.guards.drop(marker.producer_id)
+        for group_id, (topic, partition), value in self.pending_offsets.end(marker.producer_id, marker.commit):
+            group = self.get_or_create(group_id)
+            if value is not None:
+                self.counts.offsets += group.offsets.put(topic, partition, value)
+            self.drop_if_abandoned(group)
 
     def replay(self, record: Record, stamp: ProducerStamp | None = None) -> None:
         """Applies one record. The only place where durable state changes."""
         if isinstance(record, OffsetRecord):
-            self._replay_offset(record)
-        else:
+            self._replay_offset(record, stamp)
+        elif isinstance(record, GroupRecord):
             self._replay_group(record)
+        else:
+            self._replay_consumer_group(record)
 
-    def _replay_offset(self, record: OffsetRecord) -> None:
-        if record.value is not None:
-            group = self.get_or_create(record.group_id)
-            self.counts.offsets += group.offsets.put(record.topic, record.partition, record.value)
+    def _replay_offset(self, record: OffsetRecord, stamp: ProducerStamp | None) -> None:
+        group_id, topic, partition, value = record
+        if value is None:
+            self._remove_offset(group_id, topic, partition)
             return
-        existing = self.groups.get(record.group_id)
-        if existing is not None:
-            self.counts.offsets -= existing.offsets.remove(record.topic, record.partition)
-            self.drop_if_abandoned(existing)
+        group = self.get_or_create(group_id)
+        if stamp is not None:
+            self.pending_offsets.put(stamp, group_id, topic, partition, value)
+            return
+        self.counts.offsets += group.offsets.put(topic, partition, value)
+        if self.pending_offsets:
+            self.pending_offsets.supersede(group_id, topic, partition)
+
+    def _remove_offset(self, group_id: str, topic: str, partition: int) -> None:
+        self.pending_offsets.remove(group_id, topic, partition)
+        group = self.groups.get(group_id)
+        if group is not None:
+            self.counts.offsets -= group.offsets.remove(topic, partition)
+            self.drop_if_abandoned(group)
 
     def _replay_group(self, record: GroupRecord) -> None:
-        if record.value is not None:
-            self.get_or_create(record.group_id).stored = record.value
-            return
         existing = self.groups.get(record.group_id)
-        if existing is None:
+        if record.value is not None:
+            self._replay_classic_group(existing, record)
+            return
+        if not isinstance(existing, ClassicGroup):
             return
         existing.stored = None
-        if existing.offsets:
+        if existing.offsets or self._has_pending(existing):
             # A tombstone of the group alone leaves its offsets: they are those of a simple consumer from here on.
             existing.protocol_type = None
             existing.generation = 0
         else:
             self._drop(existing)
 
+    def _replay_classic_group(self, existing: Group | None, record: GroupRecord) -> None:
+        if isinstance(existing, ConsumerGroup):
+            self._replace(existing, ClassicGroup(record.group_id, self.now_ms(), existing.offsets))
+        group = self.get_or_create(record.group_id)
+        assert isinstance(group, ClassicGroup)
+        is_new, group.stored = group.stored is None, record.value
+        if self._runtime is not None and is_new and not group.members:
+            # Not the end of a rebalance but of a conversion: the members are those of the record, here and now.
+            group.restore()
+            self.counts.members += len(group.members)
+
+    def _replay_consumer_group(self, record: ConsumerGroupRecord) -> None:
+        group = self.groups.get(record.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if record[-1] is None:
+                return  # removes what is gone already
+            group = self._become_consumer_group(record.group_id, group)
+        members = len(group.members)
+        group.apply(record)
+        self.counts.members += len(group.members) - members
+        if isinstance(record, MemberRecord) and record.metadata is None:
+            self.timers.cancel_member(record.group_id, record.member_id)
+        elif isinstance(record, GroupEpochRecord) and record.epoch is None:
+            self._end_consumer_group(group)
+
+    def _become_consumer_group(self, group_id: str, existing: ClassicGroup | None) -> ConsumerGroup:
+        group = ConsumerGroup(group_id, None if existing is None else existing.offsets)
+        if existing is None:
+            self.groups[group_id] = group
+            self.counts.groups += 1
+        else:
+            self._replace(existing, group)
+        return group
+
+    def _end_consumer_group(self, group: ConsumerGroup) -> None:
+        if group.offsets or self._has_pending(group):
+            self._replace(group, ClassicGroup(group.group_id, self.now_ms(), group.offsets))
+        else:
+            self._drop(group)
+
     # -- snapshot ------------------------------------------------------------------------------------------------
 
-    def live_keys(self) -> Iterator[tuple[str, str | None, int]]:
-        """Keys of all live records: (group id, topic, partition), topic None for the group's own record."""
+    def live_keys(self) -> Iterator[LiveKey]:
+        """Keys of all live records: (group id, topic, partition) of an offset, or (group id, what, None)."""
         for group in self.groups.values():
-            if group.stored is not None:
-                yield group.group_id, None, -1
+            if isinstance(group, ConsumerGroup):
+                for key in group.live_keys():
+                    yield group.group_id, key, None
+            elif group.stored is not None:
+                yield group.group_id, GroupRecord, None
             for topic, partition, _ in group.offsets:
                 yield group.group_id, topic, partition
+            for topic, partition in self.pending_offsets.of_group(group.group_id):
+                if group.offsets.get(topic, partition) is None:
+                    yield group.group_id, topic, partition
 
-    def live_record(self, key: tuple[str, str | None, int]) -> Record | None:
-        """The record that now says the state of `key`; None if there is none any more."""
+    def live_record(self, key: LiveKey) -> Record | Unsettled | None:
+        """The record that now says the state of `key`; None if there is none any more.
+
+        UNSETTLED while an open transaction has committed the partition: a plain record written now would come behind
+        the transaction's and win.
+        """
         group_id, topic, partition = key
         group = self.groups.get(group_id)
         if group is None:
             return None
-        if topic is None:
-            return None if group.stored is None else GroupRecord(group_id, group.stored)
+        if isinstance(topic, tuple):
+            return group.record(*topic) if isinstance(group, ConsumerGroup) else None
+        if not isinstance(topic, str) or partition is None:
+            stored = group.stored if isinstance(group, ClassicGroup) else None
+            return None if stored is None else GroupRecord(group_id, stored)
+        if self.pending_offsets.is_pending(group_id, topic, partition):
+            return UNSETTLED
         value = group.offsets.get(topic, partition)
         return None if value is None else OffsetRecord(group_id, topic, partition, value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kbroker.coordinator.consumer_group_state import ConsumerGroupRecord
+
 
 class OffsetAndMetadata(NamedTuple):
     """A committed offset."""
@@ -58,4 +60,4 @@ class GroupRecord(NamedTuple):
     value: StoredGroup | None
 
 
-Record = OffsetRecord | GroupRecord
+Record = OffsetRecord | GroupRecord | ConsumerGroupRecord

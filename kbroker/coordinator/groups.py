@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.coordinator import (
+    consumer_describe,
+    consumer_heartbeat,
     group_admin,
     group_session,
     join_group,
@@ -15,15 +19,22 @@ from kbroker.coordinator import (
     offset_expiry,
     rebalance,
     sync_group,
+    transactional_commit,
 )
+from kbroker.coordinator.consumer_group_state import JOIN_EPOCH
+from kbroker.coordinator.consumer_heartbeat import ConsumerHeartbeat
 from kbroker.coordinator.group_config import GroupConfig
+from kbroker.coordinator.group_environment import GroupEnvironment
+from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.group_session import Leaver
 from kbroker.coordinator.group_shard import GroupCounts, GroupShard
 from kbroker.coordinator.join_group import JoinRequest
-from kbroker.coordinator.offset_commit import CommitRequest, FetchedOffsets
-from kbroker.coordinator.result import complete
+from kbroker.coordinator.offset_commit import CommitRequest, FetchedOffsets, FetchRequest
+from kbroker.coordinator.result import Result, complete
+from kbroker.coordinator.shard import Marker
 from kbroker.coordinator.shard_runtime import Request, ShardState
 from kbroker.coordinator.shard_set import ShardSet, identity
+from kbroker.coordinator.transactional_commit import TransactionalCommitRequest
 from kbroker.errors import ErrorCode
 from kbroker.log.internal_log import InternalLog
 from kbroker.protocol.apis.k11_join_group import JoinGroupResponse
@@ -32,12 +43,15 @@ from kbroker.protocol.apis.k13_leave_group import LeaveGroupResponse
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 from kbroker.protocol.apis.k15_describe_groups import DescribedGroup
 from kbroker.protocol.apis.k16_list_groups import ListedGroup
+from kbroker.protocol.apis.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from kbroker.protocol.apis.k69_consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 
 
 class GroupCoordinator:
     """Groups and committed offsets of the broker.
 
-    `topic_exists(topic, partition)` must be quick; the other arguments are ShardSet's.
+    `topic_exists(topic, partition)` must be quick; `environment` is what consumer groups read of the broker; the other
+    arguments are ShardSet's.
     Start it when the topics are known: offsets of topics that are gone are dropped as the shards load.
     """
 
@@ -49,16 +63,22 @@ class GroupCoordinator:
         open_logs: Callable[[], Sequence[InternalLog] | None],
         ensure_topic: Callable[[], object],
         topic_exists: Callable[[str, int], bool],
+        environment: GroupEnvironment | None = None,
         executor: Executor | None = None,
     ) -> None:
         self.config = config
         self.topic_exists = topic_exists
+        environment = environment or GroupEnvironment()
+        self._changed_topics: set[str] = set()
+        self._changed_topics_lock = threading.Lock()
         self.shards: ShardSet[GroupShard] = ShardSet(
             "group-coordinator",
             config,
             clock,
             partitions=config.offsets_topic_partitions,
-            new_shard=lambda: GroupShard(config, clock.now_ms, topic_exists, lambda: self.counts.groups),
+            new_shard=lambda: GroupShard(
+                config, clock.now_ms, topic_exists, lambda: self.counts.groups, environment
+            ),
             open_logs=open_logs,
             ensure_topic=ensure_topic,
             executor=executor,
@@ -128,6 +148,14 @@ class GroupCoordinator:
             ),
         )
 
+    def renew_session(self, request: HeartbeatRequest) -> bool:
+        """Heartbeat of a member of a Stable group: renews its session at once, without the loop thread.
+
+        Most requests of a broker with many idle consumers are these. False: `heartbeat` has the answer.
+        """
+        runtime = self.shards.runtime(request.group_id)
+        return runtime.state is ShardState.ACTIVE and group_session.renew_session(runtime.shard, request)
+
     def heartbeat(self, request: HeartbeatRequest) -> Future[HeartbeatResponse]:
         """Heartbeat. While the shard loads it is simply fine, as in Kafka: the member has done nothing wrong."""
         return self._submit(
@@ -150,6 +178,33 @@ class GroupCoordinator:
             ),
         )
 
+    def consumer_heartbeat(self, request: ConsumerHeartbeat) -> Future[ConsumerGroupHeartbeatResponse]:
+        """ConsumerGroupHeartbeat; the answer comes when what it changed is durable."""
+        return self._submit(
+            request.group_id,
+            Request(
+                lambda shard, future: consumer_heartbeat.answer(shard, request),
+                lambda error: ConsumerGroupHeartbeatResponse(error_code=error),
+                needs_topic=request.member_epoch == JOIN_EPOCH,
+            ),
+        )
+
+    def on_topic_changed(self, topic: str) -> None:
+        """A topic was created or deleted, or has more partitions: consumer groups that read it rebalance at once."""
+        with self._changed_topics_lock:
+            is_first = not self._changed_topics
+            self._changed_topics.add(topic)
+        if is_first:
+            self.loop.post(self._topics_changed)
+
+    def _topics_changed(self) -> None:
+        with self._changed_topics_lock:
+            topics, self._changed_topics = frozenset(self._changed_topics), set()
+        for runtime in self.shards.runtimes:
+            # One that is loading looks at all topics when it is done.
+            if runtime.state is ShardState.ACTIVE:
+                runtime.submit(Request(lambda shard, future: shard.topics_changed(topics), _no_response))
+
     # -- offsets -------------------------------------------------------------------------------------------------
 
     def commit_offsets(self, request: CommitRequest) -> Future[ErrorCode]:
@@ -159,16 +214,69 @@ class GroupCoordinator:
             Request(lambda shard, future: offset_commit.commit(shard, request), identity, needs_topic=True),
         )
 
-    def fetch_offsets(
-        self, group_id: str, topics: list[tuple[str, list[int]]] | None
-    ) -> Future[FetchedOffsets | ErrorCode]:
-        """OffsetFetch of one group: durable offsets only; `topics` None asks for all of them.
+    def commit_offsets_in_transaction(
+        self, request: TransactionalCommitRequest, verify: Callable[[int], Future[ErrorCode]]
+    ) -> Future[ErrorCode]:
+        """TxnOffsetCommit; one error for all its partitions.
 
-        No transactional commit can be pending before TxnOffsetCommit is served, so every answer is a stable one.
+        `verify(partition)` asks the transaction coordinator whether this partition of the offsets topic belongs to the
+        producer's open transaction, with the error for the client. It is not called where the log shows that already.
         """
+        answer: Future[ErrorCode] = Future()
+
+        def resume(run: Callable[[GroupShard], Result]) -> None:
+            self._submit(request.group_id, Request(lambda shard, _: run(shard), identity, answer, needs_topic=True))
+
+        def ask() -> Future[ErrorCode]:
+            return verify(group_partition(request.group_id, len(self.shards.runtimes)))
+
+        return self._submit(
+            request.group_id,
+            Request(
+                lambda shard, _: transactional_commit.commit(shard, request, ask, resume),
+                identity,
+                answer,
+                needs_topic=True,
+            ),
+        )
+
+    def write_marker(
+        self, partition: int, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
+    ) -> Future[ErrorCode]:
+        """Ends a producer's transaction in one partition of the offsets topic; NONE once the marker is durable.
+
+        May be repeated. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED and (no such partition)
+        UNKNOWN_TOPIC_OR_PARTITION are final; after any other error the marker should be sent again.
+        """
+        marker = Marker(producer_id, producer_epoch, coordinator_epoch, commit)
+        request = Request(
+            lambda shard, _: Result(marker=marker, response=ErrorCode.NONE), identity, waits_for_load=True
+        )
+        self.shards.post(partial(self._write_marker, partition, request), request)
+        return request.future
+
+    def _write_marker(self, partition: int, request: Request) -> None:
+        if not self.shards.has_topic:
+            complete(request.future, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif 0 <= partition < len(self.shards.runtimes):
+            self.shards.runtimes[partition].submit(request)
+        else:
+            complete(request.future, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def fetch_offsets(self, request: FetchRequest) -> Future[FetchedOffsets | ErrorCode]:
+        """OffsetFetch of one group: durable offsets only."""
+        return self._submit(
+            request.group_id,
+            Request(lambda shard, future: offset_commit.fetch(shard, request), identity, is_read=True),
+        )
+
+    def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> Future[dict[tuple[str, int], ErrorCode] | ErrorCode]:
+        """OffsetDelete: the outcome of each partition, or one error for the whole group."""
         return self._submit(
             group_id,
-            Request(lambda shard, future: offset_commit.fetch(shard, group_id, topics), identity, is_read=True),
+            Request(lambda shard, future: group_admin.delete_offsets(shard, group_id, partitions), identity),
         )
 
     def on_topic_deleted(self, topic: str) -> Future[None]:
@@ -208,6 +316,17 @@ class GroupCoordinator:
             Request(
                 lambda shard, future: group_admin.describe(shard, group_id),
                 lambda error: group_admin.not_described(group_id, error),
+                is_read=True,
+            ),
+        )
+
+    def describe_consumer_group(self, group_id: str) -> Future[DescribedConsumerGroup]:
+        """One consumer group; an unknown or a classic one has error GROUP_ID_NOT_FOUND."""
+        return self._submit(
+            group_id,
+            Request(
+                lambda shard, future: consumer_describe.describe(shard, group_id),
+                lambda error: consumer_describe.not_described(group_id, error),
                 is_read=True,
             ),
         )

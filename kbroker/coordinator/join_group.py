@@ -6,13 +6,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from kbroker.coordinator import rebalance
+from kbroker.coordinator import consumer_classic, rebalance
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
     ClassicGroupMember,
     ClassicGroupState,
     Protocols,
 )
+from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.group_state import GroupRecord
 from kbroker.coordinator.result import Result, complete
@@ -45,16 +46,54 @@ def join(shard: GroupShard, request: JoinRequest, future: Future) -> Result:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     if not config.session_timeout_min_ms <= request.session_timeout_ms <= config.session_timeout_max_ms:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+    found = shard.groups.get(request.group_id)
+    if isinstance(found, ConsumerGroup) and not found.is_empty:
+        return consumer_classic.join(shard, found, request)
+    if isinstance(found, ConsumerGroup) and not request.member_id:
+        return _take_over(shard, found, request, future)
     if request.member_id:
         group = shard.group(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         _check_size(shard, group, request.member_id)
         return _join_existing(shard, group, request, future)
     group = shard.admit(request.group_id)
+    assert isinstance(group, ClassicGroup)
     try:
         _check_size(shard, group, "")
         return _join_new(shard, group, request, future)
     finally:
         shard.drop_if_abandoned(group)  # a refused client leaves nothing behind
+
+
+def _take_over(shard: GroupShard, group: ConsumerGroup, request: JoinRequest, future: Future) -> Result:
+    """A consumer group without members gives way to a classic one; its offsets stay."""
+
+    def removed(error: ErrorCode) -> Result | None:
+        if error:
+            complete(future, rebalance.join_error(error, request.member_id))
+            return None
+        try:
+            result = join(shard, request, future)
+        except KafkaError as refused:
+            complete(future, rebalance.join_error(refused.code, request.member_id))
+            return None
+        if result.response is not None:
+            _answer_when_durable(result, future)
+        return result
+
+    return Result(records=list(group.tombstones()), on_complete=removed)
+
+
+def _answer_when_durable(result: Result, future: Future) -> None:
+    """Completes the request with the result's response, as the runtime does for a first result."""
+    response, then = result.response, result.on_complete
+
+    def done(error: ErrorCode) -> Result | None:
+        complete(future, rebalance.join_error(error) if error else response)
+        return None if then is None else then(error)
+
+    result.response, result.on_complete = None, done
 
 
 def _check_size(shard: GroupShard, group: ClassicGroup, member_id: str) -> None:

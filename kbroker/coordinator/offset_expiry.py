@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kbroker.coordinator.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, ClassicGroupState
+from kbroker.coordinator.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroupState
+from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.group_offsets import RetentionBase, is_expired
-from kbroker.coordinator.group_state import GroupRecord, OffsetRecord, Record
+from kbroker.coordinator.group_state import OffsetRecord, Record
 from kbroker.coordinator.result import Result
 
 if TYPE_CHECKING:
-    from kbroker.coordinator.group_shard import GroupShard
+    from kbroker.coordinator.group_shard import Group, GroupShard
 
 
 def expire(shard: GroupShard) -> Result:
@@ -20,28 +21,32 @@ def expire(shard: GroupShard) -> Result:
     for group in list(shard.groups.values()):
         expired = list(_expired_offsets(shard, group))
         records += expired
-        none_left = len(expired) == len(group.offsets)
-        if none_left and group.state is ClassicGroupState.EMPTY and not group.pending_members:
-            if group.stored is not None:
-                records.append(GroupRecord(group.group_id, None))
-            else:
+        none_left = len(expired) == len(group.offsets) and not shard.pending_offsets.has_group(group.group_id)
+        if none_left and group.is_empty:
+            tombstones = group.tombstones()
+            records += tombstones
+            if not tombstones:
                 shard.drop_if_abandoned(group)
     return Result(records=records)
 
 
-def _expired_offsets(shard: GroupShard, group: ClassicGroup) -> Iterator[OffsetRecord]:
+def _expired_offsets(shard: GroupShard, group: Group) -> Iterator[OffsetRecord]:
     base = _retention_base(group)
     if base is None:
         return
     now_ms, retention_ms = shard.now_ms(), shard.config.offsets_retention_ms
     for topic, partition, value in group.offsets:
-        if is_expired(value, base, now_ms, retention_ms) and not group.subscribes_to(topic):
+        if (
+            is_expired(value, base, now_ms, retention_ms)
+            and not group.subscribes_to(topic)
+            and not shard.pending_offsets.is_pending(group.group_id, topic, partition)
+        ):
             yield OffsetRecord(group.group_id, topic, partition, None)
 
 
-def _retention_base(group: ClassicGroup) -> RetentionBase | None:
+def _retention_base(group: Group) -> RetentionBase | None:
     """What retention counts from; None: nothing expires while the group is as it is."""
-    if group.protocol_type is None:  # simple consumers
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None:  # None: simple consumers
         return lambda value: value.commit_timestamp_ms
     if group.state is ClassicGroupState.EMPTY:
         empty_since_ms = group.state_timestamp_ms
@@ -52,10 +57,13 @@ def _retention_base(group: ClassicGroup) -> RetentionBase | None:
 
 
 def drop_topics(shard: GroupShard, is_gone: Callable[[str], bool]) -> Result:
-    """Tombstones for the offsets of topics that no longer exist."""
+    """Tombstones for the offsets of topics that no longer exist, pending ones too."""
     records: list[Record] = []
     for group in shard.groups.values():
         for topic, partitions in group.offsets.topics().items():
             if is_gone(topic):
                 records += [OffsetRecord(group.group_id, topic, partition, None) for partition in partitions]
+        for topic, partition in shard.pending_offsets.of_group(group.group_id):
+            if is_gone(topic) and group.offsets.get(topic, partition) is None:
+                records.append(OffsetRecord(group.group_id, topic, partition, None))
     return Result(records=records)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker.errors import ErrorCode
@@ -30,6 +31,16 @@ class Marker(NamedTuple):
     producer_epoch: int
     coordinator_epoch: int
     commit: bool
+
+
+class Unsettled(Enum):
+    """Type of UNSETTLED."""
+
+    UNSETTLED = "unsettled"
+
+
+# Instead of a live record: there is one, but it depends on the end of a transaction.
+UNSETTLED = Unsettled.UNSETTLED
 
 
 class Scheduler(Protocol):
@@ -74,8 +85,8 @@ class Shard(Protocol):
         """A key for each record that a snapshot must hold."""
         ...
 
-    def live_record(self, key: Any) -> Any | None:
-        """The record that now says the state of `key`; None if there is none any more."""
+    def live_record(self, key: Any) -> Any | Unsettled | None:
+        """The record that now says the state of `key`; None if there is none any more, UNSETTLED if none can yet."""
         ...
 
     def activate(self) -> Result:

@@ -42,6 +42,13 @@ _LOAD_RETRY_FIRST_MS = 500
 _LOAD_RETRY_LAST_MS = 30_000
 _SNAPSHOT_RETRY_MS = 10_000
 
+# Zombies, and what comes after the end of its transaction: the log does its duty.
+_FENCED = (
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+)
+
 # What clients are told when an append fails (Kafka's mapping for coordinators).
 _APPEND_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -93,7 +100,7 @@ class _Write:
     batches: deque[_Batch]  # still to append
     give_up_at: float = 0.0  # monotonic seconds
     retry_ms: int = _APPEND_RETRY_FIRST_MS
-    on_append: Callable[[int, int, int], None] | None = None  # base offset, bytes, records
+    on_append: Callable[[int, int], None] | None = None  # bytes, records
 
 
 @dataclass(slots=True)
@@ -216,7 +223,8 @@ class ShardRuntime(Generic[S]):
             self._wait_for_space(write)
             return
         except FastKafkaError as refused:
-            logger.error("%s: append refused: %s", self._log, refused)
+            fenced = refused.code in _FENCED
+            logger.log(logging.INFO if fenced else logging.ERROR, "%s: append refused: %s", self._log, refused)
             self._give_up(write, ErrorCode(refused.code))
             return
         self._unblock(write)
@@ -227,9 +235,9 @@ class ShardRuntime(Generic[S]):
         pending = _Pending(write if len(write.batches) == 1 else None)
         durable = partial(self._durable_any_thread, self._epoch, pending)
         if batch.marker is not None:
-            base_offset = log.append_marker(*batch.marker, self.now_ms(), durable)
+            log.append_marker(*batch.marker, self.now_ms(), durable)
         else:
-            base_offset = log.append(batch.data, self.now_ms(), durable)
+            log.append(batch.data, self.now_ms(), durable)
         write.batches.popleft()
         self._pending.append(pending)
         if batch.marker is not None:
@@ -239,7 +247,7 @@ class ShardRuntime(Generic[S]):
         self._size.total_bytes += len(batch.data)
         self._size.total_records += max(len(batch.records), 1)
         if write.on_append is not None:
-            write.on_append(base_offset, len(batch.data), len(batch.records))
+            write.on_append(len(batch.data), len(batch.records))
 
     def _batches(self, records: Sequence[Any], stamp: ProducerStamp | None) -> Iterator[_Batch]:
         """The records as one record batch, or several where they are large; a transaction's batches are its own."""
@@ -283,8 +291,13 @@ class ShardRuntime(Generic[S]):
             self._run_backlog()
 
     def _unblock(self, write: _Write) -> None:
-        if self._blocked is write:
+        unblocked = self._blocked is write
+        if unblocked:
             self._blocked = None
+        if write.result.marker is not None and self._snapshot is not None and self._snapshot.waits:
+            # Now and not from the queue, in which the next transaction may come first, and again.
+            self._snapshot_step(self._snapshot)
+        if unblocked:
             self._run_backlog()
 
     def _run_backlog(self) -> None:
@@ -328,8 +341,7 @@ class ShardRuntime(Generic[S]):
     def _load(self, log: InternalLog, epoch: int) -> None:
         """Worker thread: builds a shard that nobody else sees yet."""
         try:
-            shard = self._new_shard()
-            size = shard_load.replay_log(log, shard)
+            shard, size = shard_load.load(log, self._new_shard)
             if shard_snapshot.is_due(size, self._config):
                 shard_load.measure_live(shard, size)
         except Exception:
@@ -388,10 +400,11 @@ class ShardRuntime(Generic[S]):
     def _snapshot_if_due(self) -> None:
         if (
             self._snapshot is None
+            and self._log is not None
             and self._loop.monotonic() >= self._snapshot_not_before
             and shard_snapshot.is_due(self._size, self._config)
         ):
-            self._snapshot = shard_snapshot.Snapshot(self.shard, self._size)
+            self._snapshot = shard_snapshot.Snapshot(self.shard, self._size, self._log.next_offset)
             self._loop.post(partial(self._snapshot_step, self._snapshot))
 
     def _snapshot_step(self, snapshot: shard_snapshot.Snapshot) -> None:
@@ -404,7 +417,8 @@ class ShardRuntime(Generic[S]):
             return
         records = snapshot.next_slice()
         if not records:
-            self._finish_snapshot(snapshot)
+            if not snapshot.waits:
+                self._finish_snapshot(snapshot)
             return
         batches = deque(self._batches(records, None))
         result = Result(records, on_complete=partial(self._slice_done, snapshot))
@@ -422,8 +436,6 @@ class ShardRuntime(Generic[S]):
 
     def _finish_snapshot(self, snapshot: shard_snapshot.Snapshot) -> None:
         assert self._log is not None
-        if snapshot.start_offset is None:  # nothing is live
-            snapshot.start_offset = self._log.next_offset
         advance = Result(on_complete=partial(self._advance_start, self._log, snapshot))
         if self._pending:
             self._pending[-1].reads.append((advance, None))
@@ -432,7 +444,6 @@ class ShardRuntime(Generic[S]):
 
     def _advance_start(self, log: InternalLog, snapshot: shard_snapshot.Snapshot, error: ErrorCode) -> None:
         offset = snapshot.start_offset
-        assert offset is not None
 
         def advance() -> None:
             try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator import rebalance
+from kbroker.coordinator import consumer_classic, rebalance
 from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupState
+from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.group_state import GroupRecord
 from kbroker.coordinator.result import Result
@@ -20,6 +21,8 @@ def sync(shard: GroupShard, request: SyncGroupRequest, future: Future) -> Result
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = shard.group(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        return consumer_classic.sync(shard, group, request)
     member = group.member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)

@@ -1,4 +1,4 @@
-"""ApiVersions (key 18), versions 0-4: which APIs and versions this broker serves.
+"""ApiVersions (key 18), versions 0-5: which APIs and versions this broker serves.
 
 Behaviour:
 - The list is protocol.api_keys, the same table that dispatch uses. Produce is listed from 0, though 0-2 are not
@@ -6,13 +6,14 @@ Behaviour:
 - The response header is always version 0, whatever the body (the dispatch layer sees to it).
 - A request above the range is answered in the version 0 body with UNSUPPORTED_VERSION (35) and the range of this
   API alone (`unsupported_version_response`), from which clients pick a version and ask again (KIP-511).
-- No features: none are finalized, the epoch is -1, so that clients use transactions V1 and classic groups.
+- Features are those of handlers.features that are enabled, each finalized at its level.
 
 Versions:
 - v1 throttle_time_ms. v3 flexible; client software name and version, which must match KIP-511's pattern: otherwise
-  INVALID_REQUEST (42). v4 may list features whose minimum is 0.
+  INVALID_REQUEST (42). Below v4 supported features whose minimum is 0 are left out: clients of then refuse them
+  (KAFKA-17011). v5: a client that wants another cluster or broker gets REBOOTSTRAP_REQUIRED (129, KIP-1242).
 
-Gaps: v5 (cluster id and node id in the request).
+Gaps: none.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ import re
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.features import FINALIZED_EPOCH, enabled_features
 from kbroker.protocol.api_keys import ApiKey, api_versions_for_response
-from kbroker.protocol.apis.k18_api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.apis.k18_api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 SOFTWARE_PATTERN = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -34,7 +42,27 @@ def handle(context: Context, info: RequestInfo, request: ApiVersionsRequest) -> 
         and SOFTWARE_PATTERN.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=_served())
+    if request.cluster_id is not None and (request.cluster_id, request.node_id) != (
+        context.cluster_id,
+        context.node_id,
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+    if context.telemetry is not None and info.api_version >= 3:
+        context.telemetry.met(info, request.client_software_name, request.client_software_version)
+    features = enabled_features()
+    return ApiVersionsResponse(
+        api_keys=_served(),
+        supported_features=[
+            SupportedFeatureKey(name=feature.name, min_version=feature.lowest, max_version=feature.highest)
+            for feature in features
+            if feature.lowest > 0 or info.api_version >= 4
+        ],
+        finalized_features_epoch=FINALIZED_EPOCH,
+        finalized_features=[
+            FinalizedFeatureKey(name=feature.name, max_version_level=feature.level, min_version_level=feature.level)
+            for feature in features
+        ],
+    )
 
 
 def unsupported_version_response() -> ApiVersionsResponse:
@@ -52,4 +80,4 @@ def _served() -> list[ApiVersion]:
     ]
 
 
-HANDLER = Handler(18, 0, 4, handle, inline=True)
+HANDLER = Handler(18, 0, 5, handle, inline=True)

@@ -6,6 +6,7 @@ READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = 3, 4, 5, 6, 7, 8
 CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 9, 10, 11, 12
 
 NOT_ASKED = -(2**31)
+NO_AUTHORIZER = "No Authorizer is configured."
 
 
 def _bits(*operations: int) -> int:

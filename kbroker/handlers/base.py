@@ -33,6 +33,9 @@ class Context:
     cold_reader: Any  # kbroker.log.cold_read.ColdReader
     cluster_id: str
     node_id: int
+    transactions: Any = None  # kbroker.coordinator.transactions.TransactionCoordinator
+    log_starts: Any = None  # kbroker.log.log_starts.LogStarts
+    telemetry: Any = None  # kbroker.handlers.client_telemetry.ClientTelemetry
 
 
 # A handler decides and returns the response message, or a future of it when the answer comes later.

@@ -1,25 +1,29 @@
-"""DescribeConfigs (key 32), versions 1-4: configs of topics and of this broker.
+"""DescribeConfigs (key 32), versions 1-4: configs of topics, brokers, loggers, groups and client metrics.
 
 Behaviour:
 - Keys null or empty: all. Synonyms in order of precedence when asked for. Sensitive values are null.
 - Topic: unknown UNKNOWN_TOPIC_OR_PARTITION (3), illegal name INVALID_TOPIC (17).
-- Broker: the own id gives every broker config, all read-only; the empty name (defaults of all brokers, altered at run
-  time) gives none; another id is INVALID_REQUEST (42).
-- Client metrics and groups have no configs: an empty list. Broker loggers and unknown types: INVALID_REQUEST (42).
+- Broker: the own id gives every broker config, read-only where it cannot be altered at run time; the empty name those
+  altered for all brokers; another id is INVALID_REQUEST (42). Loggers: the own id only.
+- Groups and client metrics: every config, whether the group or resource exists or not. An empty name, or an unknown
+  type: INVALID_REQUEST (42).
 
 Versions: v1 synonyms and sources. v3 config type and documentation. v4 flexible.
 
-Gaps: configs of groups and of client metrics.
+Gaps: none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.metadata.config_defs import ConfigEntry
+from kbroker.handlers.config_resources import check_logger_resource, logger_levels
+from kbroker.metadata.client_metrics import describe_client_metrics
+from kbroker.metadata.config_changes import EVERY_BROKER, ResourceType, check_broker_name
+from kbroker.metadata.config_defs import ConfigEntry, ConfigSource
+from kbroker.metadata.group_configs import describe_group
 from kbroker.metadata.topic_rules import check_name
 from kbroker.protocol.apis.k32_describe_configs import (
     DescribeConfigsRequest,
@@ -29,15 +33,6 @@ from kbroker.protocol.apis.k32_describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-
-
-class ResourceType(IntEnum):
-    """What has configs."""
-
-    TOPIC = 2
-    BROKER = 4
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 def handle(context: Context, info: RequestInfo, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
@@ -53,11 +48,17 @@ def _resource(
     )
     keys = set(resource.configuration_keys or ())
     try:
-        result.configs = [
-            _config(entry, request)
-            for entry in _entries(context, resource)
-            if not keys or entry.definition.name in keys
-        ]
+        if resource.resource_type == ResourceType.BROKER_LOGGER:
+            check_logger_resource(context, resource.resource_name)
+            result.configs = [
+                _logger(name, level) for name, level in logger_levels().items() if not keys or name in keys
+            ]
+        else:
+            result.configs = [
+                _config(entry, request)
+                for entry in _entries(context, resource)
+                if not keys or entry.definition.name in keys
+            ]
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message
     return result
@@ -66,26 +67,37 @@ def _resource(
 def _entries(context: Context, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
     """The configs of a resource. Raises KafkaError."""
     name = resource.resource_name
+    image, broker_configs = context.topics.image, context.topics.broker_configs
     match resource.resource_type:
         case ResourceType.TOPIC:
             check_name(name)
-            topic = context.topics.image.by_name.get(name)
+            topic = image.by_name.get(name)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name} does not exist.")
-            return context.topics.broker_configs.describe_topic(topic.configs)
+            return broker_configs.describe_topic(topic.configs)
         case ResourceType.BROKER:
-            if name == "":
-                return ()
-            if name != str(context.node_id):
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"Unexpected broker id, expected {context.node_id} or empty string, but received {name}",
-                )
-            return context.topics.broker_configs.describe()
-        case ResourceType.CLIENT_METRICS | ResourceType.GROUP:
-            return ()
+            if check_broker_name(name, broker_configs) == EVERY_BROKER:
+                return broker_configs.describe_default()
+            return broker_configs.describe()
+        case ResourceType.CLIENT_METRICS:
+            _check_named(name, "Client metrics subscription name")
+            return describe_client_metrics(image.client_metrics.get(name, {}))
+        case ResourceType.GROUP:
+            _check_named(name, "Group name")
+            return describe_group(image.group_configs.get(name, {}), broker_configs)
         case other:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
+
+
+def _check_named(name: str, what: str) -> None:
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{what} must not be empty")
+
+
+def _logger(name: str, level: str) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=name, value=level, config_source=ConfigSource.BROKER_LOGGER, synonyms=[], documentation=None
+    )
 
 
 def _config(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

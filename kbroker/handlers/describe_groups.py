@@ -1,6 +1,7 @@
 """DescribeGroups (key 15), versions 0-6, classic groups.
 
-Behaviour: metadata and assignments are shown of Stable groups only. Without access control all operations are allowed.
+Behaviour: metadata and assignments are shown of Stable groups only. A consumer group (KIP-848) is answered as an
+unknown one: clients then ask with ConsumerGroupDescribe. Without access control all operations are allowed.
 Per version: 0-5 an unknown group is Dead, without an error; 1 throttle; 3 authorized operations; 4 static members;
 5 flexible; 6 GROUP_ID_NOT_FOUND and an error message.
 Known gaps: none.

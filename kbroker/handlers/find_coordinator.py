@@ -1,10 +1,11 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Behaviour: every group is coordinated here. The first look-up creates `__consumer_offsets` and is answered when the
-topic exists. Host and port are those of the listener that the client came through.
+Behaviour: every group and transactional id is coordinated here. The first look-up creates `__consumer_offsets` or
+`__transaction_state` and is answered when the topic exists. Host and port are those of the listener that the client
+came through.
 Per version: 0 groups only; 1 key type, error message, throttle; 3 flexible; 4 a batch of keys, each with its own
 error; 6 share coordinators (key type 2).
-Known gaps: transaction coordinators answer COORDINATOR_NOT_AVAILABLE; share coordinators INVALID_REQUEST.
+Known gaps: share coordinators answer INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def handle(
         )
 
     if request.key_type == KEY_TYPE_TRANSACTION:
-        return answer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "transactions are not served yet")
+        return later(context.transactions.locate(), lambda error: answer(error, None))
     if request.key_type != KEY_TYPE_GROUP:
         return answer(ErrorCode.INVALID_REQUEST, f"key type {request.key_type} is not served")
     return later(context.groups.locate(), lambda error: answer(error, None))

@@ -14,8 +14,12 @@ from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-def handle(context: Context, info: RequestInfo, request: HeartbeatRequest) -> Future[HeartbeatResponse]:
+def handle(
+    context: Context, info: RequestInfo, request: HeartbeatRequest
+) -> HeartbeatResponse | Future[HeartbeatResponse]:
     """Renews a session."""
+    if context.groups.renew_session(request):
+        return HeartbeatResponse()
     future: Future[HeartbeatResponse] = context.groups.heartbeat(request)
     return future
 

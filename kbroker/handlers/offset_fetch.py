@@ -1,9 +1,11 @@
-"""OffsetFetch (key 9), versions 1-9.
+"""OffsetFetch (key 9), versions 1-10.
 
 Behaviour: durable offsets only. A partition or a group without a commit answers -1 and no error.
 Per version: 1 errors per partition; 2 null topics ask for all, top-level error; 3 throttle; 5 leader epoch; 6 flexible;
-7 requireStable; 8 a batch of groups, each with its own error; 9 member id and epoch (for groups of the newer protocol).
-Known gaps: version 10 (topic ids).
+7 requireStable: UNSTABLE_OFFSET_COMMIT where a transaction that committed the partition is still open; 8 a batch of
+groups, each with its own error; 9 member id and epoch (for groups of the newer protocol); 10 topics by id, an unknown
+one UNKNOWN_TOPIC_ID.
+Known gaps: none.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from kbroker.coordinator.group_state import OffsetAndMetadata
-from kbroker.coordinator.offset_commit import FetchedOffsets
+from kbroker.coordinator.offset_commit import FetchedOffset, FetchedOffsets, FetchRequest
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import all_of, later
+from kbroker.handlers.offset_topics import TOPIC_IDS_MIN_VERSION
 from kbroker.protocol.apis.k09_offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -40,10 +44,30 @@ Fetched = FetchedOffsets | ErrorCode
 def handle(context: Context, info: RequestInfo, request: OffsetFetchRequest) -> Future[OffsetFetchResponse]:
     """Fetches committed offsets."""
     if info.api_version < _BATCH_MIN_VERSION:
-        fetched = context.groups.fetch_offsets(request.group_id, _names(request.topics))
-        return later(fetched, lambda result: _single(request, info.api_version, result))
-    fetches = [context.groups.fetch_offsets(group.group_id, _names(group.topics)) for group in request.groups]
-    return later(all_of(fetches), lambda results: _batch(request, results))
+        fetch = FetchRequest(request.group_id, _names(request.topics), request.require_stable)
+        return later(context.groups.fetch_offsets(fetch), lambda result: _single(request, info.api_version, result))
+    by_id = info.api_version >= TOPIC_IDS_MIN_VERSION
+    fetches = [
+        context.groups.fetch_offsets(
+            FetchRequest(
+                group.group_id,
+                _names_by_id(context, group) if by_id else _names(group.topics),
+                request.require_stable,
+                group.member_id,
+                group.member_epoch,
+            )
+        )
+        for group in request.groups
+    ]
+
+    def answer(results: list[Fetched]) -> OffsetFetchResponse:
+        groups = zip(request.groups, results, strict=True)
+        return OffsetFetchResponse(groups=[_group(context, group, fetched, by_id) for group, fetched in groups])
+
+    return later(all_of(fetches), answer)
+
+
+# -- versions below 8 --------------------------------------------------------------------------------------------
 
 
 def _names(
@@ -52,12 +76,26 @@ def _names(
     return None if topics is None else [(topic.name, topic.partition_indexes) for topic in topics]
 
 
-def _values(
-    partitions: list[tuple[int, OffsetAndMetadata | None]], error: ErrorCode
-) -> Iterator[dict[str, Any]]:
+def _single(request: OffsetFetchRequest, version: int, fetched: Fetched) -> OffsetFetchResponse:
+    if isinstance(fetched, ErrorCode):
+        if version >= _TOP_LEVEL_ERROR_MIN_VERSION:
+            return OffsetFetchResponse(error_code=fetched)
+        fetched = [(name, [(p, fetched) for p in partitions]) for name, partitions in _names(request.topics) or []]
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic, partitions=[OffsetFetchResponsePartition(**value) for value in _values(parts)]
+            )
+            for topic, parts in fetched
+        ]
+    )
+
+
+def _values(partitions: list[tuple[int, FetchedOffset]]) -> Iterator[dict[str, Any]]:
     """The fields of each partition's answer, alike in both layouts."""
-    for partition, committed in partitions:
-        value = committed or _NOTHING_COMMITTED
+    for partition, fetched in partitions:
+        error = fetched if isinstance(fetched, ErrorCode) else ErrorCode.NONE
+        value = fetched if isinstance(fetched, OffsetAndMetadata) else _NOTHING_COMMITTED
         yield {
             "partition_index": partition,
             "committed_offset": value.offset,
@@ -67,38 +105,55 @@ def _values(
         }
 
 
-def _single(request: OffsetFetchRequest, version: int, fetched: Fetched) -> OffsetFetchResponse:
-    error = ErrorCode.NONE
+# -- batches -----------------------------------------------------------------------------------------------------
+
+
+def _names_by_id(context: Context, group: OffsetFetchRequestGroup) -> list[tuple[str, list[int]]] | None:
+    """The topics that are known; `_group` answers for the others."""
+    if group.topics is None:
+        return None
+    known = [(context.logs.by_id.get(topic.topic_id), topic.partition_indexes) for topic in group.topics]
+    return [(log.name, partitions) for log, partitions in known if log is not None]
+
+
+def _group(
+    context: Context, asked: OffsetFetchRequestGroup, fetched: Fetched, by_id: bool
+) -> OffsetFetchResponseGroup:
     if isinstance(fetched, ErrorCode):
-        error = fetched
-        if version >= _TOP_LEVEL_ERROR_MIN_VERSION:
-            return OffsetFetchResponse(error_code=error)
-        fetched = [(name, [(p, None) for p in partitions]) for name, partitions in _names(request.topics) or []]
-    return OffsetFetchResponse(
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic, partitions=[OffsetFetchResponsePartition(**value) for value in _values(parts, error)]
-            )
-            for topic, parts in fetched
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=fetched)
+    if by_id:
+        topics = _topics_by_id(context, asked, fetched)
+    else:
+        topics = [OffsetFetchResponseTopics(name=name, partitions=_partitions(parts)) for name, parts in fetched]
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+
+
+def _topics_by_id(
+    context: Context, asked: OffsetFetchRequestGroup, fetched: FetchedOffsets
+) -> list[OffsetFetchResponseTopics]:
+    """Each topic with its id: that of the question, so that one deleted meanwhile is answered too."""
+    if asked.topics is None:
+        logs = [(context.logs.by_name.get(name), parts) for name, parts in fetched]
+        return [
+            OffsetFetchResponseTopics(topic_id=log.topic_id, partitions=_partitions(parts))
+            for log, parts in logs
+            if log is not None
         ]
-    )
-
-
-def _batch(request: OffsetFetchRequest, results: list[Fetched]) -> OffsetFetchResponse:
-    groups = []
-    for asked, fetched in zip(request.groups, results, strict=True):
-        if isinstance(fetched, ErrorCode):
-            groups.append(OffsetFetchResponseGroup(group_id=asked.group_id, error_code=fetched))
-            continue
-        topics = [
-            OffsetFetchResponseTopics(
-                name=topic,
-                partitions=[OffsetFetchResponsePartitions(**value) for value in _values(parts, ErrorCode.NONE)],
-            )
-            for topic, parts in fetched
+    offsets = {name: dict(parts) for name, parts in fetched}
+    topics = []
+    for topic in asked.topics:
+        log = context.logs.by_id.get(topic.topic_id)
+        known = None if log is None else offsets.get(log.name)
+        parts = [
+            (index, ErrorCode.UNKNOWN_TOPIC_ID if known is None else known.get(index))
+            for index in topic.partition_indexes
         ]
-        groups.append(OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics))
-    return OffsetFetchResponse(groups=groups)
+        topics.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=_partitions(parts)))
+    return topics
 
 
-HANDLER = Handler(9, 1, 9, handle, inline=True)
+def _partitions(parts: list[tuple[int, FetchedOffset]]) -> list[OffsetFetchResponsePartitions]:
+    return [OffsetFetchResponsePartitions(**value) for value in _values(parts)]
+
+
+HANDLER = Handler(9, 1, 10, handle, inline=True)

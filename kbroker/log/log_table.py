@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from kbroker._fast.compression import CODECS
 from kbroker._fast.partition import Partition, TopicRules
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.partition_log import PartitionLog
@@ -22,6 +23,7 @@ from kbroker.storage.manifest_image import ManifestImage
 logger = logging.getLogger(__name__)
 
 OFFLINE_EPOCH = -1
+_CODECS = {**CODECS, "producer": -1, "uncompressed": CODECS["none"]}  # by compression.type
 
 
 class TopicLog:
@@ -47,7 +49,7 @@ class LogTable:
     """Topics by name and by id. Lock: `_lock` serialises changes; look-ups take none.
 
     It is a topic listener (on_created and so on, as metadata.topics calls them). `on_removed` is told of a topic
-    that was deleted, after it left the table; `on_log_start` of a partition whose log start was moved by a client.
+    that was deleted, after it left the table.
     """
 
     def __init__(self, wal: Any, image: ManifestImage, leader_epoch: int) -> None:
@@ -56,7 +58,6 @@ class LogTable:
         self.image = image
         self.leader_epoch = leader_epoch
         self.on_removed: Callable[[TopicLog], None] | None = None
-        self.on_log_start: Callable[[PartitionLog], None] | None = None
         self._wal = wal
         self._lock = threading.Lock()
         self._leading = False  # until the WAL has been replayed
@@ -145,9 +146,11 @@ class LogTable:
         )
         partition.rules = topic_log.rules
         epochs = LeaderEpochs(state.leader_epochs if state is not None else ())
-        partition.log = PartitionLog(partition, self.image, epochs, self._log_start_moved)
+        partition.log = PartitionLog(partition, self.image, epochs)
         if state is not None and state.producers:
             partition.restore_producers([(*entry[:5], list(entry[5])) for entry in state.producers.values()])
+        if state is not None and state.aborted:
+            partition.producers.restore_aborted(state.aborted)
         if self._leading:
             epochs.assign(self.leader_epoch, partition.next_offset)
         return partition
@@ -165,10 +168,6 @@ class LogTable:
                     log.epochs.assign(epoch, start_offset)
                 log.epochs.assign(self.leader_epoch, partition.next_offset)
                 log.epochs.trim_start(partition.log_start_offset)
-
-    def _log_start_moved(self, log: PartitionLog) -> None:
-        if self.on_log_start is not None:
-            self.on_log_start(log)
 
     # -- topic listener ----------------------------------------------------------------------------------------
 
@@ -199,7 +198,21 @@ def topic_rules(config: Any, internal: bool) -> TopicRules:
         log_append_time=config.log_append_time,
         delete_enabled=config.delete_enabled,
         internal=internal,
+        codec=_CODECS[config.compression_type],
+        codec_level=_codec_level(config),
+        segment_bytes=config.segment_bytes,
     )
+
+
+def _codec_level(config: Any) -> int | None:
+    match config.compression_type:
+        case "gzip":
+            return int(config.compression_gzip_level)
+        case "lz4":
+            return int(config.compression_lz4_level)
+        case "zstd":
+            return int(config.compression_zstd_level)
+    return None
 
 
 def _at(topic_log: TopicLog | None, index: int) -> Partition | None:

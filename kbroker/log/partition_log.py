@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -12,25 +12,18 @@ from kbroker.storage.partition_state import AbortedTransaction, ObjectRef, Parti
 
 
 class PartitionLog:
-    """Hangs at Partition.log. Any thread may read; only the retention thread and DeleteRecords move the log start.
+    """Hangs at Partition.log. Any thread may read; only Retention and LogStarts move the log start.
 
     `partition` is the hot state (kbroker._fast.partition.Partition). What is in objects is read from the manifest's
     image at each call, so it is never behind a flush.
     """
 
-    __slots__ = ("_image", "_on_log_start", "epochs", "partition")
+    __slots__ = ("_image", "epochs", "partition")
 
-    def __init__(
-        self,
-        partition: Any,
-        image: ManifestImage,
-        epochs: LeaderEpochs,
-        on_log_start: Callable[[PartitionLog], None] | None = None,
-    ) -> None:
+    def __init__(self, partition: Any, image: ManifestImage, epochs: LeaderEpochs) -> None:
         self.partition = partition
         self.epochs = epochs
         self._image = image
-        self._on_log_start = on_log_start
 
     @property
     def state(self) -> PartitionState | None:
@@ -67,24 +60,20 @@ class PartitionLog:
         if offset > self.partition.log_start_offset:
             self.partition.log_start_offset = offset
             self.epochs.trim_start(offset)
+            self.partition.producers.trim_aborted(offset)
         return self.partition.log_start_offset
 
-    def delete_records(self, offset: int) -> int:
-        """DeleteRecords (KIP-107): returns the new log start offset; -1 means the high watermark.
+    def delete_target(self, offset: int) -> int:
+        """Where the log would start after DeleteRecords (KIP-107) up to `offset`; -1 means the high watermark.
 
-        In effect at once; in the manifest with the next flush or retention pass, as Kafka's checkpoint of log starts.
         Raises KafkaError: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, INVALID_TOPIC_EXCEPTION.
         """
         if self.partition.rules.internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")
         if not self.partition.rules.delete_enabled:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "cleanup.policy has no delete")
-        high_watermark = self.partition.high_watermark()
+        high_watermark: int = self.partition.high_watermark()
         target = high_watermark if offset == -1 else offset
         if not 0 <= target <= high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        before = self.partition.log_start_offset
-        log_start_offset = self.raise_log_start(target)
-        if log_start_offset > before and self._on_log_start is not None:
-            self._on_log_start(self)
-        return log_start_offset
+        return target

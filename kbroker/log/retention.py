@@ -116,10 +116,25 @@ class Retention:
             for topic_id in dropped:
                 self._dropped.pop(topic_id, None)
 
+    # -- topic listener (metadata.topics.TopicListener): other configs may let data go at once ----------------------
+
+    def on_created(self, topic: Any, config: Any) -> None:
+        """Nothing to do."""
+
+    def on_deleted(self, topic: Any) -> None:
+        """Nothing to do: `topic_removed` follows."""
+
+    def on_partitions_added(self, topic: Any, config: Any, previous: int) -> None:
+        """Nothing to do."""
+
+    def on_config(self, topic: Any, config: Any) -> None:
+        """The next turn looks at all partitions."""
+        self.nudge()
+
     # -- one pass ----------------------------------------------------------------------------------------------
 
     def check_once(self) -> int:
-        """Moves the log start of every partition that time, size or DeleteRecords let go; returns how many moved.
+        """Moves the log start of every partition that time, size or a coordinator let go; returns how many moved.
 
         Raises StoreError, Fenced.
         """
@@ -184,7 +199,7 @@ class Retention:
     # -- the thread --------------------------------------------------------------------------------------------
 
     def nudge(self) -> None:
-        """Asks for a pass now: a topic was deleted, or a client moved a log start."""
+        """Asks for a pass now: a topic was deleted or has other configs."""
         self._check_asked = True
         self._wake.set()
 

@@ -1,19 +1,21 @@
-"""Broker configs as DescribeConfigs shows them, and the defaults that they give to topics.
+"""The running broker's configs: what was given at start, what was changed since, and the defaults they give to topics.
 
-Names, types and defaults are Apache Kafka's. Rows that kbroker has no use for are there because tools read them:
-`inter.broker.protocol.version` and `default.replication.factor` decide what UIs and connectors do.
+A value comes from the first of: altered at run time for this broker, altered for all brokers, given at start, default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.broker_config_table import BROKER_CONFIGS, COARSER, DYNAMIC
 from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 
-COMPATIBLE_VERSION = "4.0-IV3"  # the Kafka release whose APIs the served versions match best
+logger = logging.getLogger(__name__)
 
 
 class ConfigSource(IntEnum):
@@ -24,6 +26,9 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,76 +56,6 @@ class ConfigEntry:
         return self.definition.type is ConfigType.PASSWORD
 
 
-_BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
-_SHORT, _DOUBLE, _LIST = ConfigType.SHORT, ConfigType.DOUBLE, ConfigType.LIST
-
-_BROKER_ROWS: tuple[tuple[str, ConfigType, str | None, str], ...] = (
-    ("advertised.listeners", _STRING, None, "Addresses told to clients."),
-    ("auto.create.topics.enable", _BOOLEAN, "true", "Create a topic that a client asks for."),
-    ("broker.id", _INT, "-1", "Id of this broker."),
-    ("broker.rack", _STRING, None, "Rack of this broker."),
-    ("compression.type", _STRING, "producer", TOPIC_CONFIGS["compression.type"].documentation),
-    ("connections.max.idle.ms", _LONG, "600000", "Quiet connections are closed after this time."),
-    ("default.replication.factor", _INT, "1", "Replicas of a topic that does not say."),
-    ("delete.topic.enable", _BOOLEAN, "true", "Topics may be deleted."),
-    ("fetch.max.bytes", _INT, "57671680", "Most bytes of one fetch response."),
-    ("group.consumer.assignors", _LIST, "uniform,range", "Server-side assignors."),
-    ("group.consumer.heartbeat.interval.ms", _INT, "5000", "Heartbeat interval of consumer groups."),
-    ("group.consumer.session.timeout.ms", _INT, "45000", "Session time-out of consumer groups."),
-    ("group.initial.rebalance.delay.ms", _INT, "3000", "Wait for more members before a group's first rebalance."),
-    ("group.max.session.timeout.ms", _INT, "1800000", "Longest session time-out of a member."),
-    ("group.max.size", _INT, "2147483647", "Most members of a group."),
-    ("group.min.session.timeout.ms", _INT, "6000", "Shortest session time-out of a member."),
-    ("inter.broker.protocol.version", _STRING, COMPATIBLE_VERSION, "Kafka release that tools may take this for."),
-    ("listeners", _LIST, "PLAINTEXT://:9092", "Addresses this broker listens on."),
-    ("log.cleaner.backoff.ms", _LONG, "15000", "Pause of the cleaner when nothing is to do."),
-    ("log.cleaner.dedupe.buffer.size", _LONG, "134217728", "Memory of the key map of compaction."),
-    ("log.cleaner.enable", _BOOLEAN, "true", "Compaction runs."),
-    ("log.cleaner.threads", _INT, "1", "Threads of the cleaner."),
-    ("log.dirs", _STRING, None, "The data directory."),
-    ("log.retention.check.interval.ms", _LONG, "300000", "Interval of retention."),
-    ("log.retention.hours", _INT, "168", "Kept for tools; log.retention.ms decides."),
-    ("log.retention.minutes", _INT, None, "Kept for tools; log.retention.ms decides."),
-    ("log.roll.hours", _INT, "168", "Kept for tools; log.roll.ms decides."),
-    ("max.connections", _INT, "20000", "Most connections."),
-    ("max.incremental.fetch.session.cache.slots", _INT, "1000", "Most fetch sessions."),
-    ("node.id", _INT, "-1", "Id of this broker."),
-    ("num.io.threads", _INT, "8", "Kept for tools."),
-    ("num.network.threads", _INT, "3", "Kept for tools."),
-    ("num.partitions", _INT, "1", "Partitions of a topic that does not say."),
-    ("offset.metadata.max.bytes", _INT, "4096", "Longest metadata of an offset commit."),
-    ("offsets.retention.check.interval.ms", _LONG, "600000", "Interval of offset expiry."),
-    ("offsets.retention.minutes", _INT, "10080", "Offsets of an empty group are kept this long."),
-    ("offsets.topic.num.partitions", _INT, "50", "Partitions of __consumer_offsets."),
-    ("offsets.topic.replication.factor", _SHORT, "3", "Kept for tools."),
-    ("process.roles", _LIST, "broker,controller", "Roles of this process."),
-    ("producer.id.expiration.ms", _INT, "86400000", "Quiet producer ids are forgotten after this time."),
-    ("queued.max.requests", _INT, "500", "Kept for tools."),
-    ("replica.lag.time.max.ms", _LONG, "30000", "Kept for tools."),
-    ("request.timeout.ms", _INT, "30000", "Kept for tools."),
-    ("socket.request.max.bytes", _INT, "104857600", "Largest request."),
-    ("transaction.max.timeout.ms", _INT, "900000", "Longest transaction time-out."),
-    ("transaction.partition.verification.enable", _BOOLEAN, "true", "Kept for tools."),
-    ("transaction.state.log.min.isr", _INT, "2", "Kept for tools."),
-    ("transaction.state.log.num.partitions", _INT, "50", "Partitions of __transaction_state."),
-    ("transaction.state.log.replication.factor", _SHORT, "3", "Kept for tools."),
-    ("transactional.id.expiration.ms", _INT, "604800000", "Quiet transactional ids are forgotten after this time."),
-)
-
-
-def _broker_table() -> dict[str, ConfigDef]:
-    table = {name: ConfigDef(name, kind, default, text) for name, kind, default, text in _BROKER_ROWS}
-    for topic in TOPIC_CONFIGS.values():
-        if topic.synonym and topic.synonym not in table:
-            table[topic.synonym] = ConfigDef(
-                topic.synonym, topic.type, topic.default, f"Default of {topic.name}: {topic.documentation}", topic.check
-            )
-    return dict(sorted(table.items()))
-
-
-BROKER_CONFIGS: dict[str, ConfigDef] = _broker_table()
-
-
 def config_text(value: Any) -> str:
     """A value as Kafka writes it."""
     if isinstance(value, bool):
@@ -128,25 +63,39 @@ def config_text(value: Any) -> str:
     return str(value)
 
 
+def entry_of(definition: ConfigDef, synonyms: tuple[ConfigSynonym, ...], *, read_only: bool) -> ConfigEntry:
+    """The config whose value comes from the first of `synonyms`, or that has none."""
+    if not synonyms:
+        return ConfigEntry(definition, None, ConfigSource.DEFAULT, read_only, ())
+    return ConfigEntry(definition, synonyms[0].value, synonyms[0].source, read_only, synonyms)
+
+
 class BrokerConfigs:
     """The running broker's configs by Kafka's names. Immutable.
 
     `static` are the settings the broker runs with (options, file, environment; those equal to the default count as
-    default); names outside the table are shown as strings.
+    default, None as not given); names outside the table are shown as strings. `dynamic` and `dynamic_default` are those
+    altered at run time, for this broker and for all.
     """
 
-    def __init__(self, static: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        static: Mapping[str, Any] | None = None,
+        dynamic: Mapping[str, str] | None = None,
+        dynamic_default: Mapping[str, str] | None = None,
+    ) -> None:
         self._static: dict[str, str] = {}
         for name, value in (static or {}).items():
             text = config_text(value)
             definition = BROKER_CONFIGS.get(name)
-            if definition is None or definition.default != text:
+            if value is not None and (definition is None or definition.default != text):
                 self._static[name] = text
-        self.topic_defaults: dict[str, str] = {
-            topic.name: self._static[topic.synonym]
-            for topic in TOPIC_CONFIGS.values()
-            if topic.synonym is not None and topic.synonym in self._static
-        }
+        self._layers = (
+            (ConfigSource.DYNAMIC_BROKER, usable(dynamic or {})),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, usable(dynamic_default or {})),
+            (ConfigSource.STATIC_BROKER, self._static),
+        )
+        self.topic_defaults: dict[str, str] = dict(self._given_topic_defaults())
 
     @classmethod
     def of_broker(
@@ -170,9 +119,28 @@ class BrokerConfigs:
             }
         )
 
+    @property
+    def node_id(self) -> int:
+        """Of this broker; -1 when not given."""
+        return self.number("node.id")
+
+    def altered(self, dynamic: Mapping[str, str], dynamic_default: Mapping[str, str]) -> BrokerConfigs:
+        """The same start, with these altered at run time and no others. Unusable ones are left out and logged."""
+        return BrokerConfigs(self._static, dynamic, dynamic_default)
+
+    # -- values ------------------------------------------------------------------------------------------------
+
     def text(self, name: str) -> str | None:
         """The value in force, as text. Raises KeyError for a name that is neither set nor in the table."""
-        return self._static[name] if name in self._static else BROKER_CONFIGS[name].default
+        for _, values in self._layers:
+            if name in values:
+                return values[name]
+        definition = BROKER_CONFIGS[name]
+        for coarser, factor in COARSER.get(name, ()):
+            found = self.text(coarser)
+            if found is not None:
+                return _scaled(found, factor)
+        return definition.default
 
     def number(self, name: str) -> int:
         """The value in force of an integer config."""
@@ -182,12 +150,33 @@ class BrokerConfigs:
         """The value in force of a boolean config."""
         return self.text(name) == "true"
 
+    def _given_topic_defaults(self) -> Iterator[tuple[str, str]]:
+        for topic in TOPIC_CONFIGS.values():
+            if topic.synonym is None:
+                continue
+            names = (topic.synonym, *(name for name, _ in COARSER.get(topic.synonym, ())))
+            if any(name in values for _, values in self._layers for name in names):
+                text = self.text(topic.synonym)
+                if text is not None:
+                    yield topic.name, text
+
+    # -- descriptions ------------------------------------------------------------------------------------------
+
     def describe(self) -> Iterator[ConfigEntry]:
-        """Every broker config. All are read-only: they are set at start."""
-        extra = (ConfigDef(name, _STRING, None, "") for name in self._static if name not in BROKER_CONFIGS)
+        """Every broker config; read-only are those that cannot be altered at run time."""
+        extra = (ConfigDef(name, ConfigType.STRING, None, "") for name in self._static if name not in BROKER_CONFIGS)
         for definition in (*BROKER_CONFIGS.values(), *extra):
-            synonyms = self._broker_synonyms(definition.name, definition.default)
-            yield _entry(definition, synonyms, read_only=True)
+            synonyms = self.synonyms(definition.name)
+            # Places of coarser units come into force by `text`; they are not this config's own value.
+            own = tuple(synonym for synonym in synonyms if synonym.name == definition.name)
+            entry = entry_of(definition, own and synonyms, read_only=definition.name not in DYNAMIC)
+            yield entry
+
+    def describe_default(self) -> Iterator[ConfigEntry]:
+        """The configs altered for all brokers."""
+        for name in sorted(self._layers[1][1]):
+            synonyms = tuple(s for s in self.synonyms(name) if s.source is ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            yield entry_of(BROKER_CONFIGS[name], synonyms, read_only=False)
 
     def describe_topic(self, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
         """Every config of a topic that has `overrides` of its own."""
@@ -195,19 +184,61 @@ class BrokerConfigs:
             own = overrides.get(definition.name)
             if definition.hidden and own is None:
                 continue
-            synonyms = self._broker_synonyms(definition.synonym or definition.name, definition.default)
+            synonyms = self.synonyms(definition.synonym) if definition.synonym else ()
             if own is not None:
                 synonyms = (ConfigSynonym(definition.name, own, ConfigSource.TOPIC), *synonyms)
-            yield _entry(definition, synonyms, read_only=False)
+            source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+            value = own if own is not None else self.topic_defaults.get(definition.name, definition.default)
+            yield ConfigEntry(definition, value, source, False, synonyms)
 
-    def _broker_synonyms(self, name: str, default: str | None) -> tuple[ConfigSynonym, ...]:
-        fallback = (ConfigSynonym(name, default, ConfigSource.DEFAULT),) if default is not None else ()
-        if name not in self._static:
-            return fallback
-        return (ConfigSynonym(name, self._static[name], ConfigSource.STATIC_BROKER), *fallback)
+    def synonyms(self, name: str) -> tuple[ConfigSynonym, ...]:
+        """Every place that has a value for a broker config, in order of precedence."""
+        names = (name, *(coarser for coarser, _ in COARSER.get(name, ())))
+        found = [
+            ConfigSynonym(candidate, values[candidate], source)
+            for source, values in self._layers
+            for candidate in names
+            if candidate in values
+        ]
+        for candidate in names:
+            definition = BROKER_CONFIGS.get(candidate)
+            if definition is not None and definition.default is not None:
+                found.append(ConfigSynonym(candidate, definition.default, ConfigSource.DEFAULT))
+        return tuple(found)
 
 
-def _entry(definition: ConfigDef, synonyms: tuple[ConfigSynonym, ...], *, read_only: bool) -> ConfigEntry:
-    if not synonyms:
-        return ConfigEntry(definition, None, ConfigSource.DEFAULT, read_only, ())
-    return ConfigEntry(definition, synonyms[0].value, synonyms[0].source, read_only, synonyms)
+def _scaled(text: str, factor: int) -> str:
+    value = int(text)
+    return str(value * factor) if value >= 0 else text
+
+
+def usable(values: Mapping[str, str]) -> dict[str, str]:
+    """Those of stored run-time configs that this kbroker can apply. The others were judged by another version."""
+    kept = {}
+    for name, text in values.items():
+        try:
+            check_dynamic(name, text)
+        except KafkaError as error:
+            logger.error("the broker config %s is ignored: %s", name, error)
+        else:
+            kept[name] = text
+    return kept
+
+
+def check_dynamic(name: str, text: str) -> None:
+    """Judges one run-time change of a broker config. Raises KafkaError as `refusal` and ConfigDef.parse do."""
+    problem = refusal((name,))
+    if problem is not None:
+        raise problem
+    BROKER_CONFIGS[name].parse(text)
+
+
+def refusal(names: Iterable[str]) -> KafkaError | None:
+    """Why these broker configs cannot be altered at run time, or None."""
+    unknown = sorted(name for name in names if name not in BROKER_CONFIGS)
+    if unknown:
+        return KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown broker config names: {', '.join(unknown)}")
+    fixed = sorted(name for name in names if name not in DYNAMIC)
+    if fixed:
+        return KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}")
+    return None

@@ -8,8 +8,11 @@ from typing import Any
 
 from kbroker.errors import CorruptionError
 from kbroker.metadata.records import (
+    PAYLOAD_VERSION,
     BrokerConfig,
+    ClientMetricsConfigs,
     FieldReader,
+    GroupConfigs,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdBlock,
@@ -68,6 +71,8 @@ class MetadataImage:
     collisions: Mapping[str, str] = field(default_factory=dict)  # collision_key -> the one name that has it
     next_producer_id: int = 0
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def partition_count(self) -> int:
@@ -82,7 +87,7 @@ class MetadataImage:
 
     def to_json(self) -> dict[str, Any]:
         """The image as the payload of a checkpoint."""
-        return {
+        value: dict[str, Any] = {
             "version": 1,
             "topics": [topic.to_json() for topic in self.by_name.values()],
             "next_producer_id": self.next_producer_id,
@@ -90,13 +95,22 @@ class MetadataImage:
                 {"node_id": node_id, "configs": dict(configs)} for node_id, configs in self.broker_configs.items()
             ],
         }
+        if self.group_configs or self.client_metrics:
+            value["version"] = 2
+            value["group_configs"] = _named(self.group_configs)
+            value["client_metrics"] = _named(self.client_metrics)
+        return value
+
+
+def _named(resources: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+    return [{"name": name, "configs": dict(configs)} for name, configs in resources.items()]
 
 
 def image_from_json(number: int, value: Any, where: str) -> MetadataImage:
     """The image of a checkpoint that covers the records up to `number`. Raises CorruptionError naming `where`."""
     reader = FieldReader(value, where)
     version = reader.integer("version", 1, 2**31 - 1)
-    if version != 1:
+    if version > PAYLOAD_VERSION:
         raise CorruptionError(f"{where}: metadata checkpoint version {version} is newer than this kbroker understands")
     topics, configs = value.get("topics"), value.get("broker_configs")
     if not isinstance(topics, list) or not isinstance(configs, list):
@@ -107,9 +121,27 @@ def image_from_json(number: int, value: Any, where: str) -> MetadataImage:
     for item in configs:
         fields = FieldReader(item, where)
         builder.broker_configs[fields.integer("node_id", -1, 2**31 - 1)] = fields.configs()
+    if version >= 2:
+        _read_named(value.get("group_configs"), builder.group_configs, where)
+        _read_named(value.get("client_metrics"), builder.client_metrics, where)
     builder.next_producer_id = reader.integer("next_producer_id", 0, 2**63 - 1)
     builder.number = number
     return builder.build()
+
+
+def _read_named(items: Any, into: dict[str, Mapping[str, str]], where: str) -> None:
+    if not isinstance(items, list):
+        raise CorruptionError(f"{where}: bad or missing group_configs or client_metrics in a metadata checkpoint")
+    for item in items:
+        fields = FieldReader(item, where)
+        into[fields.resource_name()] = fields.configs()
+
+
+def _set(resources: dict[str, Mapping[str, str]], name: str, configs: Mapping[str, str]) -> None:
+    if configs:
+        resources[name] = dict(configs)
+    else:
+        resources.pop(name, None)
 
 
 class ImageBuilder:
@@ -119,6 +151,8 @@ class ImageBuilder:
         self.number = image.number
         self.next_producer_id = image.next_producer_id
         self.broker_configs = dict(image.broker_configs)
+        self.group_configs = dict(image.group_configs)
+        self.client_metrics = dict(image.client_metrics)
         self._by_name = dict(image.by_name)
         self._by_id = dict(image.by_id)
         self._collisions = dict(image.collisions)
@@ -126,7 +160,14 @@ class ImageBuilder:
     def build(self) -> MetadataImage:
         """The image; the builder must not be used after."""
         return MetadataImage(
-            self.number, self._by_name, self._by_id, self._collisions, self.next_producer_id, self.broker_configs
+            self.number,
+            self._by_name,
+            self._by_id,
+            self._collisions,
+            self.next_producer_id,
+            self.broker_configs,
+            self.group_configs,
+            self.client_metrics,
         )
 
     def apply(self, number: int, records: Iterable[MetadataRecord], where: str) -> None:
@@ -167,6 +208,10 @@ class ImageBuilder:
                 self.next_producer_id = record.next_producer_id
             case BrokerConfig():
                 self.broker_configs[record.node_id] = dict(record.configs)
+            case GroupConfigs():
+                _set(self.group_configs, record.name, record.configs)
+            case ClientMetricsConfigs():
+                _set(self.client_metrics, record.name, record.configs)
 
     def _topic(self, topic_id: bytes, where: str) -> TopicImage:
         try:

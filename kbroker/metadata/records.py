@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from kbroker.errors import CorruptionError
 from kbroker.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
 
-PAYLOAD_VERSION = 1
+PAYLOAD_VERSION = 2  # 2: configs of groups and of client metrics
+RESOURCE_NAME_LENGTH_MAX = 32_767  # of a group, say: a protocol string
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,35 @@ class BrokerConfig:
     configs: Mapping[str, str]
 
 
-MetadataRecord = TopicCreated | TopicDeleted | PartitionsAdded | TopicConfigs | ProducerIdBlock | BrokerConfig
+@dataclass(frozen=True, slots=True)
+class GroupConfigs:
+    """A group's own configs are these and no others; none: it has none."""
+
+    TYPE: ClassVar[str] = "group_configs"
+    name: str
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMetricsConfigs:
+    """A client metrics resource has these configs and no others; none: it is gone."""
+
+    TYPE: ClassVar[str] = "client_metrics_configs"
+    name: str
+    configs: Mapping[str, str]
+
+
+MetadataRecord = (
+    TopicCreated
+    | TopicDeleted
+    | PartitionsAdded
+    | TopicConfigs
+    | ProducerIdBlock
+    | BrokerConfig
+    | GroupConfigs
+    | ClientMetricsConfigs
+)
+SINCE_VERSION_2 = (GroupConfigs, ClientMetricsConfigs)
 
 
 def record_to_json(record: MetadataRecord) -> dict[str, Any]:
@@ -85,8 +114,10 @@ def record_to_json(record: MetadataRecord) -> dict[str, Any]:
 
 
 def payload(records: Iterable[MetadataRecord]) -> dict[str, Any]:
-    """The payload of one numbered object: records that become true together."""
-    return {"version": PAYLOAD_VERSION, "records": [record_to_json(record) for record in records]}
+    """The payload of one numbered object: records that become true together, in the lowest version that has them."""
+    records = list(records)
+    version = 2 if any(isinstance(record, SINCE_VERSION_2) for record in records) else 1
+    return {"version": version, "records": [record_to_json(record) for record in records]}
 
 
 def parse_payload(value: Any, where: str) -> list[MetadataRecord]:
@@ -94,7 +125,7 @@ def parse_payload(value: Any, where: str) -> list[MetadataRecord]:
     version = value.get("version") if isinstance(value, dict) else None
     if not isinstance(version, int):
         raise CorruptionError(f"{where}: no version in a metadata record")
-    if version != PAYLOAD_VERSION:
+    if not 1 <= version <= PAYLOAD_VERSION:
         raise CorruptionError(f"{where}: metadata record version {version} is newer than this kbroker understands")
     records = value.get("records")
     if not isinstance(records, list):
@@ -119,6 +150,10 @@ def record_from_json(value: Any, where: str) -> MetadataRecord:
             return ProducerIdBlock(reader.integer("next_producer_id", 0, 2**63 - 1))
         case BrokerConfig.TYPE:
             return BrokerConfig(reader.integer("node_id", -1, 2**31 - 1), reader.configs())
+        case GroupConfigs.TYPE:
+            return GroupConfigs(reader.resource_name(), reader.configs())
+        case ClientMetricsConfigs.TYPE:
+            return ClientMetricsConfigs(reader.resource_name(), reader.configs())
         case _:
             raise CorruptionError(f"{where}: metadata record of unknown type {kind!r}; a newer kbroker wrote it")
 
@@ -153,6 +188,13 @@ class FieldReader:
         """A topic name: of legal length; what it may hold was judged when it was created."""
         name = self.text("name")
         if not 0 < len(name) <= TOPIC_NAME_LENGTH_MAX or "/" in name:
+            raise self._bad("name")
+        return name
+
+    def resource_name(self) -> str:
+        """The name of a group or of a client metrics resource."""
+        name = self.text("name")
+        if not 0 < len(name) <= RESOURCE_NAME_LENGTH_MAX:
             raise self._bad("name")
         return name
 

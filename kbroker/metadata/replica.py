@@ -1,8 +1,9 @@
 """The local copy of the metadata: what the bucket's log says, in the metadata store, with the number it has reached.
 
 Keys: `applied` (number of the last record, decimal), `cluster` (cluster id), `topic/<topic id hex>` (JSON as in a
-checkpoint), `producer_ids` (next producer id, decimal), `broker_config/<node id>` (JSON). The bucket is the truth; the
-copy proves at start that the bucket has lost nothing that this broker had seen.
+checkpoint), `producer_ids` (next producer id, decimal), `broker_config/<node id>`, `group_config/<group>` and
+`client_metrics/<name>` (JSON). The bucket is the truth; the copy proves at start that the bucket has lost nothing that
+this broker had seen.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ CLUSTER = "cluster"
 PRODUCER_IDS = "producer_ids"
 TOPIC = "topic/"
 BROKER_CONFIG = "broker_config/"
+GROUP_CONFIG = "group_config/"
+CLIENT_METRICS = "client_metrics/"
 
 
 class MetadataReplica:
@@ -79,6 +82,10 @@ class MetadataReplica:
             builder.add_topic(topic_from_json(json.loads(row.value), row.key), row.key)
         for row in self._store.range(BROKER_CONFIG):
             builder.broker_configs[int(row.key.removeprefix(BROKER_CONFIG))] = json.loads(row.value)
+        for row in self._store.range(GROUP_CONFIG):
+            builder.group_configs[row.key.removeprefix(GROUP_CONFIG)] = json.loads(row.value)
+        for row in self._store.range(CLIENT_METRICS):
+            builder.client_metrics[row.key.removeprefix(CLIENT_METRICS)] = json.loads(row.value)
         return builder.build()
 
     def _compare(self, copy: MetadataImage, image: MetadataImage) -> None:
@@ -120,6 +127,10 @@ def _contents(image: MetadataImage) -> dict[str, object]:
         contents[PRODUCER_IDS] = image.next_producer_id
     for node_id, configs in image.broker_configs.items():
         contents[f"{BROKER_CONFIG}{node_id}"] = configs
+    for group, configs in image.group_configs.items():
+        contents[f"{GROUP_CONFIG}{group}"] = configs
+    for name, configs in image.client_metrics.items():
+        contents[f"{CLIENT_METRICS}{name}"] = configs
     return contents
 
 

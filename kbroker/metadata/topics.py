@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from kbroker.errors import ErrorCode, KafkaError, StartError
 from kbroker.limits import PARTITIONS_MAX, PRODUCER_ID_BLOCK
+from kbroker.metadata.config_changes import ConfigChange, altered, plan_change
 from kbroker.metadata.config_defs import BrokerConfigs
+from kbroker.metadata.group_configs import group_config_values
 from kbroker.metadata.image import (
     CONSUMER_OFFSETS,
     INTERNAL_TOPICS,
@@ -25,6 +27,8 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.metadata_log import MetadataLog
 from kbroker.metadata.records import (
+    BrokerConfig,
+    GroupConfigs,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdBlock,
@@ -85,6 +89,8 @@ class Topics:
         self._log = log
         self._lock = threading.RLock()
         self._listeners: list[TopicListener] = []
+        self._on_broker_configs: list[Callable[[BrokerConfigs], None]] = []
+        self._on_group_config: list[Callable[[str], None]] = []
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-read")
 
@@ -95,6 +101,7 @@ class Topics:
         except KafkaError as error:
             raise StartError(f"a broker setting is no default for topics: {error}") from None
         image = self._log.load()
+        self.broker_configs = altered(self.broker_configs, image.broker_configs)
         for topic in image.by_name.values():
             try:
                 self.config_of(topic)
@@ -109,6 +116,22 @@ class Topics:
             for topic in self.image.by_name.values():
                 listener.on_created(topic, self.config_of(topic))
             self._listeners.append(listener)
+
+    def add_config_listener(
+        self,
+        on_broker_configs: Callable[[BrokerConfigs], None] | None = None,
+        on_group_config: Callable[[str], None] | None = None,
+    ) -> None:
+        """Adds a follower of configs that change at run time: the broker's (all of them), a group's (its id).
+
+        Called as a TopicListener is. `on_broker_configs` is also told what they are now.
+        """
+        with self._lock:
+            if on_broker_configs is not None:
+                on_broker_configs(self.broker_configs)
+                self._on_broker_configs.append(on_broker_configs)
+            if on_group_config is not None:
+                self._on_group_config.append(on_group_config)
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Runs a changing method on the metadata worker, for callers that must not block."""
@@ -126,6 +149,10 @@ class Topics:
     def config_of(self, topic: TopicImage) -> TopicConfig:
         """The typed configs of a topic, broker defaults included."""
         return parse_topic_config(topic.configs, self.broker_configs.topic_defaults)
+
+    def group_config(self, group_id: str) -> dict[str, Any]:
+        """The typed configs of a group by name, broker defaults included. The group need not exist."""
+        return group_config_values(self.image.group_configs.get(group_id, {}), self.broker_configs)
 
     # -- changes -----------------------------------------------------------------------------------------------
 
@@ -248,16 +275,31 @@ class Topics:
                 if failure:
                     raise failure
 
-    def set_configs(self, name: str, configs: Mapping[str, str], validate_only: bool = False) -> None:
-        """Replaces a topic's own configs. Raises KafkaError."""
+    def alter_configs(self, changes: Sequence[ConfigChange], validate_only: bool = False) -> list[KafkaError | None]:
+        """Makes what is legal true in one record; an error per change that is not. Positions match `changes`."""
         with self._lock:
-            self._settle_locked()
-            topic = self._topic_locked(name)
-            parse_topic_config(configs, self.broker_configs.topic_defaults)
-            if not validate_only and dict(configs) != dict(topic.configs):
-                failure = self._commit_locked([TopicConfigs(topic.topic_id, dict(configs))])
-                if failure:
-                    raise failure
+            try:
+                self._settle_locked()
+            except KafkaError as error:
+                return [error] * len(changes)
+            results: list[KafkaError | None] = []
+            records: list[MetadataRecord] = []
+            image = self.image
+            for change in changes:
+                try:
+                    record = plan_change(change, image, self.broker_configs)
+                except KafkaError as error:
+                    results.append(error)
+                    continue
+                results.append(None)
+                if record is not None:
+                    records.append(record)
+                if isinstance(record, BrokerConfig):  # judged together with the next one of the same request
+                    image = image.apply(image.number + 1, [record])
+            if validate_only or not records:
+                return results
+            failure = self._commit_locked(records)
+            return [error or failure for error in results]
 
     def claim_producer_ids(self) -> range:
         """A block of producer ids that nobody has had and nobody else will get. Raises KafkaError."""
@@ -313,6 +355,23 @@ class Topics:
         self.image = after
         for call in later:
             call()
+        if any(isinstance(record, BrokerConfig) for record in records):
+            self._show_broker_configs_locked()
+        for record in records:
+            if isinstance(record, GroupConfigs):
+                for tell_group in self._on_group_config:
+                    tell_group(record.name)
+
+    def _show_broker_configs_locked(self) -> None:
+        before = self.broker_configs.topic_defaults
+        self.broker_configs = altered(self.broker_configs, self.image.broker_configs)
+        for topic in self.image.by_name.values():
+            config = self.config_of(topic)
+            if config != parse_topic_config(topic.configs, before):
+                for listener in self._listeners:
+                    listener.on_config(topic, config)
+        for tell in self._on_broker_configs:
+            tell(self.broker_configs)
 
 
 def _deletion(listener: TopicListener, topic: TopicImage) -> Callable[[], None]:

@@ -82,13 +82,17 @@ class PartitionsSchema(Struct):
 
 
 class TransactionLogValue(Message, versions="0-1", flexible="1+", owned=True):
-    """State of a transactional id; version 1 is for transaction.version 1 and above (KIP-890)."""
+    """State of a transactional id; version 1 is for transaction.version 1 and above (KIP-890).
+
+    `last_producer_epoch` is kbroker's own: Kafka knows no such tag, and skips it.
+    """
 
     producer_id: int = F(INT64, "0+")
     previous_producer_id: int = F(INT64, "1+", default=-1, tag=0)
     next_producer_id: int = F(INT64, "1+", default=-1, tag=1)
     producer_epoch: int = F(INT16, "0+")
     next_producer_epoch: int = F(INT16, "1+", default=-1, tag=3)
+    last_producer_epoch: int = F(INT16, "1+", default=-1, tag=1000)
     transaction_timeout_ms: int = F(INT32, "0+")
     transaction_status: int = F(INT8, "0+")
     transaction_partitions: list[PartitionsSchema] | None = F([PartitionsSchema], "0+", nullable="0+")
@@ -127,7 +131,7 @@ WRITTEN_VERSION: dict[type[Message], int] = {
     GroupMetadataKey: 2,
     GroupMetadataValue: 3,
     TransactionLogKey: 0,
-    TransactionLogValue: 0,
+    TransactionLogValue: 1,
     ConsumerProtocolSubscription: 3,
     ConsumerProtocolAssignment: 3,
 }

@@ -82,13 +82,14 @@ class PartitionFold:
         batch_epoch = int(scan.producer_epochs[place])
         if batch_epoch != epoch:
             batches = ()
-        last_sequence = (int(scan.base_sequences[place]) + delta) & 0x7FFFFFFF
-        batch: ProducerBatch = (last_sequence, base_offset + delta, delta, timestamp)
         if transactional and first < 0:
             first = base_offset
             self._open[producer_id] = first
-        kept = (*batches, batch)[-PRODUCER_BATCHES_MAX:]
-        self._touched[producer_id] = (producer_id, batch_epoch, coordinator_epoch, timestamp, first, kept)
+        base_sequence = int(scan.base_sequences[place])
+        if base_sequence >= 0:  # a coordinator's batch has none
+            batch: ProducerBatch = ((base_sequence + delta) & 0x7FFFFFFF, base_offset + delta, delta, timestamp)
+            batches = (*batches, batch)[-PRODUCER_BATCHES_MAX:]
+        self._touched[producer_id] = (producer_id, batch_epoch, coordinator_epoch, timestamp, first, batches)
 
     def _add_marker(self, scan: BatchScan, entries: Any, place: int, producer_id: int) -> None:
         marker = int(scan.marker_types[place])

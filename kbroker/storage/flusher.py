@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,7 +32,8 @@ from kbroker.storage.upload import Claim, ClaimLost, FlushStopped, StoredFile, S
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.25
-PACE_SHARE = 0.8  # of the expected time until the next flush
+PACE_SECONDS = 0.1  # over which what comes in is measured
+PACE_SHARE = 0.8  # of flush_seconds: what a flush of a quiet broker takes
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
 SYNC_SECONDS = 10.0
 RETRY_SECONDS = 5.0  # after a failure that nobody expected
@@ -127,10 +127,12 @@ class Flusher:
         self._requested_lsn = -1
         self._urgent = False
         self._oldest_since: float | None = None
-        self._last_start = clock.monotonic()
+        self._slowest = float(limits.UPLOAD_BYTES_PER_SECOND_MIN)  # of a paced flush
+        self._ingest = 0.0  # bytes per second, lately
+        self._measured = clock.monotonic(), wal.durable_lsn
         self._checked_at_lsn = 0
         self._thread: threading.Thread | None = None
-        self.pacer = Pacer(clock.monotonic, self._stop.wait)
+        self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace)
         self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set)
         self._uploader = Uploader(store, keys, self.guard, self.pacer, broker_epoch)
         self._pool = ThreadPoolExecutor(self.settings.upload_threads, thread_name_prefix="upload")
@@ -196,7 +198,9 @@ class Flusher:
         if plan.end_lsn <= self.flushed_lsn:
             return False
         self._oldest_since = started
-        self._set_pace(plan, started)
+        self._slowest = max(
+            plan.total_bytes / (self.settings.flush_seconds * PACE_SHARE), limits.UPLOAD_BYTES_PER_SECOND_MIN
+        )
         folds: dict[tuple[bytes, int], PartitionFold] = {}
         files = self._store_objects(plan, folds)
         self._commit(plan, files, folds)
@@ -205,14 +209,21 @@ class Flusher:
         self.metrics.seconds += self._clock.monotonic() - started
         return True
 
-    def _set_pace(self, plan: FlushPlan, started: float) -> None:
-        expected = min(self.settings.flush_seconds, started - self._last_start)
-        self._last_start = started
+    def _pace(self) -> float:
+        """Bytes per second that uploads may take now, 0 for no limit; called by the pacer, one thread at a time.
+
+        As fast as data comes in when half the way to pressure is unflushed; slower below, up to four times as fast
+        above.
+        """
         if not self.settings.paced or self._urgent or self.pressure:
-            self.pacer.burst()
-        else:
-            rate = plan.total_bytes / max(expected * PACE_SHARE, 0.001)
-            self.pacer.set_rate(max(rate, limits.UPLOAD_BYTES_PER_SECOND_MIN))
+            return 0.0
+        now, durable_lsn = self._clock.monotonic(), self._wal.durable_lsn
+        since, lsn = self._measured
+        if now - since >= PACE_SECONDS:
+            self._ingest = (self._ingest + (durable_lsn - lsn) / (now - since)) / 2
+            self._measured = now, durable_lsn
+        fill = self.unflushed_bytes / (PRESSURE_SHARE * self.settings.wal_bytes)
+        return max(self._slowest, self._ingest * (2 * fill) ** 2)
 
     def _store_objects(self, plan: FlushPlan, folds: dict[tuple[bytes, int], PartitionFold]) -> list[StoredFile]:
         """Builds in order on this thread, uploads on the pool; returns the stored files in order of the plan."""
@@ -229,11 +240,11 @@ class Flusher:
             plan.objects.reverse()
             while plan.objects:
                 built = builder.build(plan.objects.pop())
-                self._wait_for_room(room)
+                room.acquire()
                 uploads.append(self._pool.submit(self._uploader.store, built))
                 uploads[-1].add_done_callback(lambda _: room.release())
                 del built
-            return [self._result(upload) for upload in uploads]
+            return [upload.result() for upload in uploads]
         except BaseException:
             for upload in uploads:
                 upload.cancel()
@@ -241,17 +252,6 @@ class Flusher:
                 if not upload.cancelled():
                     upload.exception()  # waits: no upload may outlive the flush that it belongs to
             raise
-
-    def _wait_for_room(self, room: threading.BoundedSemaphore) -> None:
-        while not room.acquire(timeout=POLL_SECONDS):
-            if self.pressure:
-                self.pacer.burst()
-
-    def _result(self, upload: Future[StoredFile]) -> StoredFile:
-        while not wait_for([upload], POLL_SECONDS).done:
-            if self.pressure:
-                self.pacer.burst()
-        return upload.result()
 
     def _commit(self, plan: FlushPlan, files: list[StoredFile], folds: dict[tuple[bytes, int], PartitionFold]) -> None:
         # Once given to the log, a record that failed is in doubt and settled by itself: never built a second time.
@@ -338,7 +338,6 @@ class Flusher:
             target = self._wal.durable_lsn
             self._requested_lsn = max(self._requested_lsn, target)
             self._urgent = True
-            self.pacer.burst()
             self._condition.notify_all()
             if not wait:
                 return self.flushed_lsn >= target

@@ -63,7 +63,7 @@ class Manifest:
         self._clock = clock
         self._on_fenced = on_fenced
         self._checkpoint_records = checkpoint_records
-        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self.producer_id_expiration_ms = producer_id_expiration_ms
         self._lock = threading.Lock()
         self._in_doubt: tuple[dict[str, Any], ManifestRecord, Callable[[], None] | None] | None = None
         self._since_checkpoint = 0
@@ -149,7 +149,7 @@ class Manifest:
             logger.warning("no manifest checkpoint: %s", error)
 
     def _checkpoint_locked(self) -> None:
-        self.image.expire_producers(self._clock.now_ms(), self._producer_id_expiration_ms)
+        self.image.expire_producers(self._clock.now_ms(), self.producer_id_expiration_ms)
         payload = write_checkpoint(self.image)
         self._guard_fence(lambda: self._log.checkpoint(payload))
         self._since_checkpoint = 0

@@ -31,6 +31,7 @@ def write_checkpoint(image: ManifestImage) -> dict[str, Any]:
         "f": [[f.key, f.size, f.etag, f.crc32c, f.created_ms] for f in image.files.values()],
         "w": dict(image.wal_flushed),
         "q": dict(image.deletions),
+        "u": dict(image.reserved),
         "p": partitions,
     }
 
@@ -45,6 +46,7 @@ def _write_partition(state: PartitionState, place_of_file: dict[int, int]) -> di
         "s": state.log_start_offset,
         "e": state.end_offset,
         "l": state.last_stable_offset,
+        "c": state.clean_offset,
         "o": state.open_transactions,
         "h": state.leader_epochs,
         "a": state.aborted,
@@ -71,6 +73,8 @@ def read_checkpoint(payload: Any, root: str, name: str) -> ManifestImage:
         image.wal_flushed[parser.text(data_dir_id, "w", 64)] = parser.integer(lsn, "w")
     for key, due_ms in parser.mapping(checkpoint.get("q"), "q").items():
         image.deletions[parser.key(key, "q")] = parser.integer(due_ms, "q")
+    for key, due_ms in parser.mapping(checkpoint.get("u", {}), "u").items():
+        image.reserved[parser.key(key, "u")] = parser.integer(due_ms, "u")
     for topic_hex, entries in parser.mapping(checkpoint.get("p"), "p").items():
         states = image.partitions[parser.topic_id(topic_hex, "p")] = {}
         for number, entry in parser.mapping(entries, topic_hex).items():
@@ -79,7 +83,7 @@ def read_checkpoint(payload: Any, root: str, name: str) -> ManifestImage:
             _read_partition(parser, state, entry, what, image)
             states[state.partition] = state
     for file in image.files.values():
-        if file.live < 1 or file.key in image.deletions:
+        if file.live < 1 or file.key in image.deletions or file.key in image.reserved:
             raise parser.fail(f"object {file.key} holds nothing, or is both live and to be deleted")
     return image
 
@@ -89,6 +93,7 @@ def _read_partition(parser: RecordParser, state: PartitionState, value: Any, wha
     state.log_start_offset = parser.integer(entry.get("s"), f"{what}.s")
     state.last_stable_offset = parser.integer(entry.get("l"), f"{what}.l")
     end_offset = parser.integer(entry.get("e"), f"{what}.e")
+    state.clean_offset = parser.integer(entry.get("c", state.log_start_offset), f"{what}.c")
     state.open_transactions = parser.pairs(_lists(entry.get("o")), f"{what}.o")
     state.leader_epochs = parser.pairs(_lists(entry.get("h")), f"{what}.h")
     state.aborted = parser.aborted(_lists(entry.get("a")), f"{what}.a")

@@ -6,6 +6,7 @@ going backwards raises CorruptionError that names the record, and nothing of it 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -36,6 +37,7 @@ class ManifestImage:
         self.files: dict[int, StoredObject] = {}
         self.wal_flushed: dict[str, int] = {}
         self.deletions: dict[str, int] = {}  # key below the root -> when it may be deleted, ms since the epoch
+        self.reserved: dict[str, int] = {}  # key that a rewrite may become live under -> when it is given up
         self._next_file = 0
         self._file_of_key: dict[str, int] = {}
 
@@ -91,7 +93,8 @@ class ManifestImage:
     def due_deletions(self, now_ms: int, limit: int) -> list[str]:
         """Keys below the root whose grace time is over, never one that holds live data."""
         with self.lock:
-            due = (key for key, due_ms in self.deletions.items() if due_ms <= now_ms and not self.is_live(key))
+            waiting = itertools.chain(self.deletions.items(), self.reserved.items())
+            due = (key for key, due_ms in waiting if due_ms <= now_ms and not self.is_live(key))
             return [key for key, _ in zip(due, range(limit), strict=False)]
 
     def _ref(self, row: RefRow) -> ObjectRef:
@@ -130,6 +133,9 @@ class ManifestImage:
         for key, _ in record.queued:
             if key in self._file_of_key or key in keys:
                 raise CorruptionError(f"{name}: object {key} is live and to be deleted")
+        for key, _ in record.reserved:
+            if key in self._file_of_key or key in self.deletions or key in self.reserved or key in keys:
+                raise CorruptionError(f"{name}: object {key} cannot be reserved, it is known already")
         for topic_id, _ in record.dropped_topics:
             if any(key[0] == topic_id for key in record.partitions):
                 raise CorruptionError(f"{name}: topic {topic_id.hex()} is dropped and changed")
@@ -149,6 +155,8 @@ class ManifestImage:
             raise CorruptionError(f"{what}: end offset {delta.end_offset}, but its objects end at {end_offset}")
         if delta.last_stable_offset is not None and delta.last_stable_offset > end_offset:
             raise CorruptionError(f"{what}: last stable offset {delta.last_stable_offset} is above {end_offset}")
+        if delta.clean_offset is not None and not state.clean_offset <= delta.clean_offset <= end_offset:
+            raise CorruptionError(f"{what}: clean offset {delta.clean_offset} is below the last one or above the end")
         last_epoch, last_start = state.leader_epochs[-1] if state.leader_epochs else (-1, -1)
         for epoch, start in delta.leader_epochs:
             if epoch <= last_epoch or start < last_start:
@@ -166,6 +174,7 @@ class ManifestImage:
             for number, entry in enumerate(record.files):
                 files[number] = self._next_file
                 self._file_of_key[entry.key] = self._next_file
+                self.reserved.pop(entry.key, None)
                 self.files[self._next_file] = StoredObject(*entry, created_ms=record.time_ms)
                 self._next_file += 1
             # Counted before anything is dropped: a partition may drop at once what another one still needs.
@@ -177,10 +186,13 @@ class ManifestImage:
             for topic_id, grace_ms in record.dropped_topics:
                 for state in self.partitions.pop(topic_id, {}).values():
                     self._release(state.remove(0, state.object_count), record.time_ms + grace_ms)
+            self.reserved.update(record.reserved)
             for key, due_ms in record.queued:
+                self.reserved.pop(key, None)
                 self.deletions.setdefault(key, due_ms)
             for key in record.deleted:
                 self.deletions.pop(key, None)
+                self.reserved.pop(key, None)
             if record.wal is not None:
                 self.wal_flushed[record.wal[0]] = record.wal[1]
 
@@ -192,10 +204,7 @@ class ManifestImage:
         if state is None:
             state = states[partition] = PartitionState(topic_id, partition, delta.log_start_offset or 0)
         due_ms = time_ms + delta.grace_ms
-        replaced: list[RefRow] = []
-        for base_offset in delta.removed:
-            index = state.index_of(base_offset)
-            replaced += state.remove(index, index + 1)
+        replaced = _remove(state, delta.removed)
         for row in sorted(delta.added):
             stored = row._replace(file=files[row.file])
             if row.base_offset >= state.end_offset:
@@ -211,13 +220,19 @@ class ManifestImage:
             state.producers[entry[0]] = entry
         state.leader_epochs += delta.leader_epochs
         state.aborted += delta.aborted
+        if delta.aborted_gone:
+            gone = set(delta.aborted_gone)
+            state.aborted = tuple(entry for entry in state.aborted if entry[2] not in gone)
+        if delta.clean_offset is not None:
+            state.clean_offset = delta.clean_offset
         if delta.log_start_offset is not None and delta.log_start_offset > state.log_start_offset:
             self._move_log_start(state, delta.log_start_offset)
         self._release(replaced + state.remove(0, state.expired()), due_ms)
 
     def _move_log_start(self, state: PartitionState, log_start_offset: int) -> None:
         state.log_start_offset = log_start_offset
-        state.leader_epochs = trim_epochs(state.leader_epochs, log_start_offset)
+        # Not beyond what is flushed: epochs that begin there, below a start that DeleteRecords moved, are yet to come.
+        state.leader_epochs = trim_epochs(state.leader_epochs, min(log_start_offset, state.end_offset))
         state.aborted = tuple(entry for entry in state.aborted if entry[2] >= log_start_offset)
 
     def _release(self, rows: Iterable[RefRow], due_ms: int) -> None:
@@ -265,6 +280,21 @@ def _judge_added(state: PartitionState, delta: PartitionDelta, what: str) -> int
     if _ranges(inside) != _ranges(removed):
         raise CorruptionError(f"{what}: replaces offsets {_ranges(removed)} by {_ranges(inside)}")
     return end_offset
+
+
+def _remove(state: PartitionState, base_offsets: Iterable[int]) -> list[RefRow]:
+    """Takes out the objects that begin at these offsets, neighbours together: compaction may replace thousands."""
+    removed: list[RefRow] = []
+    wanted = sorted(base_offsets)
+    while wanted:
+        first = last = state.index_of(wanted[0])
+        taken = 0
+        while taken < len(wanted) and last < state.object_count and state.row(last).base_offset == wanted[taken]:
+            last += 1
+            taken += 1
+        removed += state.remove(first, last)
+        del wanted[:taken]
+    return removed
 
 
 def _ranges(rows: list[RefRow]) -> list[tuple[int, int]]:

@@ -44,6 +44,8 @@ class PartitionDelta(NamedTuple):
     producers: tuple[ProducerEntry, ...]
     removed: tuple[int, ...]
     added: tuple[RefRow, ...]
+    clean_offset: int | None = None
+    aborted_gone: tuple[int, ...] = ()  # last offsets
 
 
 class ManifestRecord(NamedTuple):
@@ -56,6 +58,7 @@ class ManifestRecord(NamedTuple):
     dropped_topics: tuple[tuple[bytes, int], ...]
     queued: tuple[tuple[str, int], ...]
     deleted: tuple[str, ...]
+    reserved: tuple[tuple[str, int], ...] = ()
 
 
 class RecordParser:
@@ -134,6 +137,17 @@ class RecordParser:
         return tuple(
             (self.integer(pair[0], what, low), self.integer(pair[1], what, low))
             for pair in (self.array(item, what, 2) for item in self.array(value, what))
+        )
+
+    def integers(self, value: Any, what: str) -> tuple[int, ...]:
+        """A list of integers >= 0."""
+        return tuple(self.integer(item, what) for item in self.array(value, what))
+
+    def keys_due(self, value: Any, what: str) -> tuple[tuple[str, int], ...]:
+        """A list of [key, time]."""
+        return tuple(
+            (self.key(key, what), self.integer(due_ms, what))
+            for key, due_ms in (self.array(item, what, 2) for item in self.array(value, what))
         )
 
     def aborted(self, value: Any, what: str) -> tuple[AbortedTransaction, ...]:
@@ -222,8 +236,10 @@ class RecordParser:
             leader_epochs=self.pairs(entry.get("h", []), f"{what}.h"),
             aborted=self.aborted(entry.get("a", []), f"{what}.a"),
             producers=self.producers(entry.get("b", []), f"{what}.b"),
-            removed=tuple(self.integer(n, f"{what}.m") for n in self.array(entry.get("m", []), f"{what}.m")),
+            removed=self.integers(entry.get("m", []), f"{what}.m"),
             added=tuple(self.ref(row, f"{what}.r", file_sizes) for row in self.array(entry.get("r", []), what)),
+            clean_offset=optional("c"),
+            aborted_gone=self.integers(entry.get("k", []), f"{what}.k"),
         )
 
 
@@ -243,10 +259,6 @@ def parse_record(payload: Any, name: str) -> ManifestRecord:
     if "w" in record:
         data_dir, lsn = parser.array(record["w"], "w", 2)
         wal = (parser.text(data_dir, "w", 64), parser.integer(lsn, "w"))
-    queued = []
-    for item in parser.array(record.get("q", []), "q"):
-        key, due_ms = parser.array(item, "q", 2)
-        queued.append((parser.key(key, "q"), parser.integer(due_ms, "q")))
     return ManifestRecord(
         time_ms=parser.integer(record.get("t"), "t"),
         wal=wal,
@@ -256,6 +268,7 @@ def parse_record(payload: Any, name: str) -> ManifestRecord:
             (parser.topic_id(topic_hex, "d"), parser.integer(grace_ms, "d"))
             for topic_hex, grace_ms in parser.mapping(record.get("d", {}), "d").items()
         ),
-        queued=tuple(queued),
+        queued=parser.keys_due(record.get("q", []), "q"),
         deleted=tuple(parser.key(key, "x") for key in parser.array(record.get("x", []), "x")),
+        reserved=parser.keys_due(record.get("u", []), "u"),
     )

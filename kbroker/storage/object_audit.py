@@ -16,7 +16,16 @@ from kbroker.storage.claim_format import decode_claim
 from kbroker.storage.klix import KlixFooter, NeedMore
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
-from kbroker.storage.object_keys import CLAIMS_DIR, MANIFEST_DIR, METADATA_DIR, KlixKey, ObjectKeys, PackKey
+from kbroker.storage.object_keys import (
+    CLAIMS_DIR,
+    MANIFEST_DIR,
+    METADATA_DIR,
+    KlixKey,
+    ObjectKeys,
+    PackKey,
+    parse_key,
+    split_root,
+)
 from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed
 from kbroker.storage.pack import PackDirectory, PackImage
 from kbroker.storage.partition_state import ObjectRef, PartitionState
@@ -32,7 +41,11 @@ class _Named(NamedTuple):
 
 
 def audit_image(data: bytes | memoryview, name: str, ref: ObjectRef | None = None) -> list[str]:
-    """Faults of one KLIX image: index against batches, CRC of each batch, continuity of offsets; and against `ref`."""
+    """Faults of one KLIX image: index against batches, CRC of each batch, continuity of offsets; and against `ref`.
+
+    A rewritten object (its key has a generation) may have gaps, also at its ends: compaction took what was there.
+    """
+    gaps = ref is not None and _may_have_gaps(ref.key)
     try:
         footer = KlixFooter.parse(bytes(data[-_footer_bytes(data) :]), len(data), name)
     except CorruptionError as error:
@@ -46,7 +59,7 @@ def audit_image(data: bytes | memoryview, name: str, ref: ObjectRef | None = Non
             fault = _entry_fault(footer, index, position, len(batch), header)
             if fault:
                 faults.append(f"{name}: {fault}")
-            if expected is not None and header.base_offset != expected:
+            if expected is not None and header.base_offset != expected and not (gaps and header.base_offset > expected):
                 faults.append(f"{name}: offset {header.base_offset} at byte {position}, {expected} expected")
             expected = header.next_offset
             position += len(batch)
@@ -58,6 +71,12 @@ def audit_image(data: bytes | memoryview, name: str, ref: ObjectRef | None = Non
     if not faults and ref is not None:
         faults += [f"{name}: {fault}" for fault in _ref_faults(footer, ref)]
     return faults
+
+
+def _may_have_gaps(key: str) -> bool:
+    parts = split_root(key)
+    parsed = parse_key(parts[2] if parts is not None else key)
+    return isinstance(parsed, KlixKey) and parsed.generation > 0
 
 
 def _footer_bytes(data: bytes | memoryview) -> int:
@@ -79,9 +98,16 @@ def _entry_fault(footer: KlixFooter, index: int, position: int, length: int, hea
 
 
 def _ref_faults(footer: KlixFooter, ref: ObjectRef) -> Iterator[str]:
+    inside = ref.base_offset <= footer.base_offset and footer.end_offset <= ref.end_offset
+    if inside and _may_have_gaps(ref.key):
+        bounds: tuple[tuple[str, int, int], ...] = ()
+    else:
+        bounds = (
+            ("begins at offset", footer.base_offset, ref.base_offset),
+            ("ends at offset", footer.end_offset, ref.end_offset),
+        )
     for what, found, named in (
-        ("begins at offset", footer.base_offset, ref.base_offset),
-        ("ends at offset", footer.end_offset, ref.end_offset),
+        *bounds,
         ("has max timestamp", footer.max_timestamp, ref.max_timestamp),
         ("holds records:", footer.record_count, ref.record_count),
     ):
@@ -134,7 +160,7 @@ class BucketAudit:
         named: dict[str, list[_Named]] = {}
         for state in self._image.states():
             yield from self._continuity_faults(state, named)
-        due = {self._keys.full(key) for key in self._image.deletions}
+        due = {self._keys.full(key) for key in (*self._image.deletions, *self._image.reserved)}
         self.orphans = sorted(set(listed) - set(named) - due)
         for key in sorted(named):
             yield from self._object_faults(listed.get(key), key, sorted(named[key], key=lambda item: item.ref.start))

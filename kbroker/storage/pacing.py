@@ -1,4 +1,4 @@
-"""Pacing of uploads: a flush spreads its bytes over the time until the next one, so it costs little at any moment."""
+"""Pacing of uploads: a flush spreads its bytes over time, so that it costs little at any moment."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from kbroker.storage.object_store import BodySource
 
 
 class Pacer:
-    """Gives leave to send bytes at a rate. Shared by the upload threads; `burst` lets everybody go at once.
+    """Gives leave to send bytes at a rate. Shared by the upload threads.
 
-    `wait(seconds)` sleeps and may return early; `monotonic` is the clock's.
+    `wait(seconds)` sleeps and may return early; `monotonic` is the clock's. `rate()`, where given, is asked again and
+    again for the bytes per second, 0 for no limit; it must be quick.
     """
 
-    def __init__(self, monotonic: Callable[[], float], wait: Callable[[float], object]) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        wait: Callable[[float], object],
+        rate: Callable[[], float] | None = None,
+    ) -> None:
         self._monotonic = monotonic
         self._wait = wait
+        self._rate = rate
         self._lock = threading.Lock()
         self._bytes_per_second = 0.0  # 0: no limit
         self._next = 0.0  # when the next byte may go
@@ -27,15 +34,13 @@ class Pacer:
             self._bytes_per_second = bytes_per_second
             self._next = self._monotonic()
 
-    def burst(self) -> None:
-        """Ends all pacing until the next `set_rate`."""
-        self.set_rate(0.0)
-
     def acquire(self, count: int) -> None:
         """Returns when `count` more bytes may go."""
         while True:
             with self._lock:
                 now = self._monotonic()
+                if self._rate is not None:
+                    self._bytes_per_second = self._rate()
                 if not self._bytes_per_second or self._next <= now:
                     if self._bytes_per_second:
                         self._next = max(self._next, now - 0.1) + count / self._bytes_per_second

@@ -91,6 +91,7 @@ class PartitionState:
         "_bases",
         "_rows",
         "aborted",
+        "clean_offset",
         "data_bytes",
         "end_offset",
         "last_stable_offset",
@@ -108,6 +109,7 @@ class PartitionState:
         self.log_start_offset = log_start_offset
         self.end_offset = log_start_offset
         self.last_stable_offset = log_start_offset
+        self.clean_offset = log_start_offset  # compaction has been up to here; the log start may have passed it
         self.open_transactions: tuple[tuple[int, int], ...] = ()
         self.leader_epochs: tuple[tuple[int, int], ...] = ()
         self.aborted: tuple[AbortedTransaction, ...] = ()

@@ -67,8 +67,11 @@ class WireServer:
         *,
         cold_reader: Any = None,
         executor: Executor | None = None,
+        transactions: Any = None,
     ) -> None:
-        """`logs` has by_name and by_id; `executor` judges large compressed batches."""
+        """`logs` has by_name and by_id; `executor` judges and re-encodes large compressed batches; `transactions` is
+        the transaction coordinator (kbroker.coordinator.transactions), without which transactional batches are refused.
+        """
         self._memory = FrameMemory(options.frame_memory_bytes, options.frame_bytes_max)
         self._sessions = FetchSessions(limits.FETCH_SESSIONS_MAX)
         self.reactors = [
@@ -93,6 +96,7 @@ class WireServer:
             for number in range(options.reactors)
         ]
         for reactor in self.reactors:
+            reactor.transactions = transactions
             reactor.join(self.reactors)
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []

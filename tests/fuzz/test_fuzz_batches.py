@@ -11,6 +11,7 @@ import pytest
 
 from kbroker import limits
 from kbroker._fast import compression
+from kbroker._fast.recode import recode
 from kbroker._fast.record_batch import CorruptRecordsError, validate
 from kbroker._fast.records import build_batch, iter_batches, iter_records, parse_marker, seal
 from tests.reference import record_twin as twin
@@ -68,6 +69,9 @@ def test_mutated_batches() -> None:
         if len(batch) < 61 or batch[22] & 7 == 0:
             expected = twin.validate(before, now_ms=NOW, **rules)
             assert outcome.error_code == expected.error_code, before.hex()
+        if outcome.renumber:
+            before = recode(before, batch[22] & 7, renumber=True)
+            assert not validate(before, now_ms=NOW, **rules).renumber
         for read in (iter_records, iter_batches):
             try:
                 assert len(list(read(before))) <= len(before) * 1100

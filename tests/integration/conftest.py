@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from broker_process import BrokerProcess
+from feature_table import pytest_collection_modifyitems as pytest_collection_modifyitems
+from feature_table import pytest_runtest_logreport as pytest_runtest_logreport
+from feature_table import pytest_sessionfinish as pytest_sessionfinish
 from s3_server import BUCKET, S3Server, find_server, s3_server
 
 # For tests where the kind of store plays no part; the others run on both.

@@ -56,6 +56,7 @@ def topic_config(admin: AdminClient, topic: str) -> dict[str, Any]:
     return done(admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]))
 
 
+@pytest.mark.feature("confluent-kafka", "admin")
 def test_create_describe_delete(broker: BrokerProcess, admin: AdminClient) -> None:
     topic = f"made-{uuid.uuid4()}"
     done(admin.create_topics([NewTopic(topic, 5, 1, config={"retention.ms": "1234567", "cleanup.policy": "compact"})]))
@@ -158,6 +159,7 @@ def committed(admin: AdminClient, group: str) -> dict[tuple[str, int], int]:
     return {(entry.topic, entry.partition): entry.offset for entry in found.topic_partitions if entry.offset >= 0}
 
 
+@pytest.mark.feature("confluent-kafka", "admin")
 def test_create_partitions(broker: BrokerProcess, admin: AdminClient) -> None:
     """New partitions take data at once; fewer than there are is refused; all as before after a restart."""
     topic = new_topic(broker, CLIENT, "grows", 2)
@@ -197,6 +199,7 @@ def test_cluster_is_described(broker: BrokerProcess, admin: AdminClient) -> None
     assert cluster.controller.id == 1
 
 
+@pytest.mark.feature("confluent-kafka", "admin")
 @ON_A_FOLDER
 def test_groups_are_listed_described_deleted(broker: BrokerProcess, admin: AdminClient) -> None:
     topic, group = new_topic(broker, CLIENT, "grouped", 3), "group-to-delete"
@@ -214,6 +217,7 @@ def test_groups_are_listed_described_deleted(broker: BrokerProcess, admin: Admin
     assert group not in [entry.group_id for entry in listed.valid]
 
 
+@pytest.mark.feature("confluent-kafka", "admin")
 def test_offsets_are_altered(broker: BrokerProcess, admin: AdminClient) -> None:
     """An empty group's offsets can be set by Admin, and outlive a kill -9."""
     topic, group = new_topic(broker, CLIENT, "altered", 2), "group-to-alter"
@@ -224,6 +228,7 @@ def test_offsets_are_altered(broker: BrokerProcess, admin: AdminClient) -> None:
     assert committed(admin, group) == {(topic, 0): 4, (topic, 1): 9}
 
 
+@pytest.mark.feature("kafka-python", "admin")
 @ON_A_FOLDER
 def test_kafka_python_admin(broker: BrokerProcess) -> None:
     """Another admin client speaks other versions."""

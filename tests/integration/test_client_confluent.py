@@ -14,6 +14,8 @@ from conftest import ON_A_FOLDER
 from scenarios import IDEMPOTENT, Mode, assert_all_read, new_topic
 from workload import CODECS, Delivered, Message, Read, Sent, Shape, generated, sized, spread
 
+pytestmark = pytest.mark.feature("confluent-kafka")
+
 DEADLINE_SECONDS = 60.0
 QUIET = {"log_level": 0}
 
@@ -127,20 +129,24 @@ def poll_messages(consumer: Consumer, count: int) -> Read:
 CLIENT = Confluent()
 
 
+@pytest.mark.feature("produce and consume")
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec_and_acks(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec)
 
 
+@pytest.mark.feature("produce and consume")
 @pytest.mark.parametrize(("store", "codec"), [("folder", "none"), ("s3", "zstd")], indirect=["store"])
 def test_large_messages(broker: BrokerProcess, codec: str) -> None:
     scenarios.large_messages(broker, CLIENT, codec)
 
 
+@pytest.mark.feature("restarts")
 def test_restarts_keep_everything(broker: BrokerProcess) -> None:
     scenarios.restarts(broker, CLIENT)
 
 
+@pytest.mark.feature("restarts")
 @ON_A_FOLDER
 def test_restarts_without_a_write(broker: BrokerProcess) -> None:
     """Starts that write nothing leave nothing behind that a later start takes for damage."""
@@ -156,6 +162,7 @@ def test_restarts_without_a_write(broker: BrokerProcess) -> None:
     assert_all_read(broker, CLIENT, topic, total)
 
 
+@pytest.mark.feature("produce and consume")
 def test_real_text(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "lz4", 12_000)
 
@@ -171,6 +178,7 @@ def test_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None
     assert_all_read(broker, CLIENT, topic, fits)
 
 
+@pytest.mark.feature("idempotence")
 def test_idempotent_producer_lives_through_kill_9(broker: BrokerProcess) -> None:
     """One producer, in the middle of sending when the broker is killed: nothing lost, doubled or out of order."""
     topic = new_topic(broker, CLIENT, "through-kill")
@@ -197,6 +205,7 @@ def test_idempotent_producer_lives_through_kill_9(broker: BrokerProcess) -> None
     assert_all_read(broker, CLIENT, topic, sent)
 
 
+@pytest.mark.feature("restarts")
 @ON_A_FOLDER
 def test_consumer_lives_through_restarts(broker: BrokerProcess) -> None:
     """An assigned consumer goes on where it was after a kill -9 and after a clean stop."""

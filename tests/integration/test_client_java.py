@@ -17,7 +17,7 @@ from java_tools import properties
 from scenarios import IDEMPOTENT, MODES, Mode, end_offsets, new_topic
 from workload import CODECS, Delivered, Headers, Message, Read, Shape, text
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.feature("Java")]
 SEPARATOR = "\x1f"
 NULL = "~null~"
 
@@ -127,6 +127,7 @@ def _to_headers(data: bytes) -> Headers:
 CLIENT = Java()
 
 
+@pytest.mark.feature("produce and consume")
 @pytest.mark.parametrize(
     ("store", "codec"), [*(("folder", codec) for codec in CODECS), ("s3", "zstd")], indirect=["store"]
 )
@@ -135,14 +136,17 @@ def test_every_codec_and_acks(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec, MODES if codec in ("gzip", "zstd") else MODES[1::2])
 
 
+@pytest.mark.feature("produce and consume")
 def test_large_messages(broker: BrokerProcess) -> None:
     scenarios.large_messages(broker, CLIENT, "lz4")
 
 
+@pytest.mark.feature("restarts")
 def test_restarts_keep_everything(broker: BrokerProcess) -> None:
     scenarios.restarts(broker, CLIENT)
 
 
+@pytest.mark.feature("produce and consume")
 @ON_A_FOLDER
 def test_real_text(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "snappy", 6_000)
@@ -232,6 +236,7 @@ class _Verifiable:
         self._reader.join(20)
 
 
+@pytest.mark.feature("idempotence")
 def test_acknowledged_messages_outlive_kill_9(broker: BrokerProcess) -> None:
     """A producer that does not retry, over two kills: what it saw acknowledged lies at the offset it was told."""
     topic = new_topic(broker, CLIENT, "verifiable", 3)
@@ -251,6 +256,7 @@ def test_acknowledged_messages_outlive_kill_9(broker: BrokerProcess) -> None:
     assert lost == []
 
 
+@pytest.mark.feature("groups")
 @ON_A_FOLDER
 def test_verifiable_consumer_commits(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "verified", 3)
@@ -269,6 +275,7 @@ def test_verifiable_consumer_commits(broker: BrokerProcess) -> None:
     assert sum(last.values()) == len(lines)
 
 
+@pytest.mark.feature("admin")
 @ON_A_FOLDER
 def test_topic_and_group_tools(broker: BrokerProcess) -> None:
     """The tools people type: topics, offsets, groups, configs, API versions."""

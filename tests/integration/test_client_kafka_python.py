@@ -15,6 +15,8 @@ from kafka.errors import MessageSizeTooLargeError
 from scenarios import IDEMPOTENT, Mode, assert_all_read, new_topic
 from workload import CODECS, Delivered, Message, Read, Sent, Shape, generated, sized, spread
 
+pytestmark = pytest.mark.feature("kafka-python")
+
 DEADLINE_SECONDS = 60.0
 
 
@@ -117,19 +119,23 @@ def poll_messages(consumer: KafkaConsumer, count: int) -> Read:
 CLIENT = KafkaPython()
 
 
+@pytest.mark.feature("produce and consume")
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec_and_acks(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec)
 
 
+@pytest.mark.feature("produce and consume")
 def test_large_messages(broker: BrokerProcess) -> None:
     scenarios.large_messages(broker, CLIENT, "gzip")
 
 
+@pytest.mark.feature("restarts")
 def test_restarts_keep_everything(broker: BrokerProcess) -> None:
     scenarios.restarts(broker, CLIENT)
 
 
+@pytest.mark.feature("produce and consume")
 def test_real_text(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "zstd", 6_000)
 
@@ -141,6 +147,7 @@ def test_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None
         CLIENT.send(broker.bootstrap, topic, [(0, sized([2000], seed=1)[0])], codec="none", mode=IDEMPOTENT)
 
 
+@pytest.mark.feature("idempotence")
 def test_idempotent_producer_lives_through_kill_9(broker: BrokerProcess) -> None:
     """One producer, in the middle of sending when the broker is killed: nothing lost, doubled or out of order."""
     topic = new_topic(broker, CLIENT, "through-kill")

@@ -16,6 +16,8 @@ from conftest import ON_A_FOLDER, require
 from scenarios import IDEMPOTENT, MODES, Mode, new_topic
 from workload import CODECS, Delivered, Headers, Message, Read, Shape
 
+pytestmark = pytest.mark.feature("kcat")
+
 TIMEOUT_SECONDS = 30.0
 SEPARATOR = "~|~"
 NULL = b""  # with -Z, an empty key or value is null
@@ -107,23 +109,28 @@ def _headers(text: bytes) -> Headers:
 CLIENT = Kcat()
 
 
+@pytest.mark.feature("produce and consume")
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec_and_acks(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec, MODES)
 
 
+@pytest.mark.feature("produce and consume")
 def test_large_messages(broker: BrokerProcess) -> None:
     scenarios.large_messages(broker, CLIENT, "none")
 
 
+@pytest.mark.feature("restarts")
 def test_restarts_keep_everything(broker: BrokerProcess) -> None:
     scenarios.restarts(broker, CLIENT)
 
 
+@pytest.mark.feature("produce and consume")
 def test_real_text(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "lz4", 12_000)
 
 
+@pytest.mark.feature("produce and consume")
 @ON_A_FOLDER
 def test_headers(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "headers")

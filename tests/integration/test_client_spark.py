@@ -17,7 +17,7 @@ from scenarios import IDEMPOTENT, new_topic
 from test_client_confluent import CLIENT as CONFLUENT
 from workload import CODECS, Delivered, Message, Read, Sent, assert_delivered, generated, spread, text
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.feature("Spark"), pytest.mark.spark, pytest.mark.timeout(240)]
 JARS = Path(__file__).parents[2] / ".tools" / "spark"
 
 
@@ -80,6 +80,7 @@ def _bytes(data: bytearray | None) -> bytes | None:
     return None if data is None else bytes(data)
 
 
+@pytest.mark.feature("produce and consume")
 def test_batch_read(broker: BrokerProcess, spark: Any) -> None:
     """Data of every codec in objects, log files and memory, read once in full, and split finer than partitions."""
     topic = new_topic(broker, CONFLUENT, "spark-read")
@@ -99,6 +100,7 @@ def test_batch_read(broker: BrokerProcess, spark: Any) -> None:
     assert_delivered(total, read_all(spark, broker, topic, minPartitions="8"))
 
 
+@pytest.mark.feature("produce and consume")
 @ON_A_FOLDER
 def test_batch_write(broker: BrokerProcess, spark: Any) -> None:
     """Spark's sink writes text with headers; another client reads exactly that."""

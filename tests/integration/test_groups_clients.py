@@ -17,6 +17,8 @@ from scenarios import IDEMPOTENT, new_topic
 from test_client_confluent import CLIENT, QUIET, open_consumer, poll_messages
 from workload import Message, Sent, spread
 
+pytestmark = pytest.mark.feature("confluent-kafka")
+
 PARTITIONS = 4
 DEADLINE_SECONDS = 20.0
 Place = tuple[int, int]  # partition, offset
@@ -33,7 +35,8 @@ class Member:
             "reconnect.backoff.max.ms": 500,
             **options,
         }
-        self._consumer = open_consumer(bootstrap, group, **settings)
+        chosen = {name: value for name, value in settings.items() if value is not None}
+        self._consumer = open_consumer(bootstrap, group, **chosen)
         self._changed = threading.Condition()
         self._ending = False
         self._commits_wanted = 0
@@ -122,6 +125,7 @@ def state_of(broker: BrokerProcess, group: str) -> tuple[str, int]:
     return described.state.name, len(described.members)
 
 
+@pytest.mark.feature("groups")
 @ON_A_FOLDER
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
 def test_two_members_share_and_take_over(broker: BrokerProcess, members: list[Member], assignor: str) -> None:
@@ -154,6 +158,7 @@ def test_two_members_share_and_take_over(broker: BrokerProcess, members: list[Me
     assert len(first.read) + len(second.read) == len(expected), "something was read twice"
 
 
+@pytest.mark.feature("groups")
 def test_commit_and_resume(broker: BrokerProcess) -> None:
     """A group goes on where it committed: by the same client library and by another one, also after restarts."""
     topic, group = group_topic(broker, "resume")
@@ -189,6 +194,7 @@ def test_commit_and_resume(broker: BrokerProcess) -> None:
     assert sorted(places) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(20, 30)]
 
 
+@pytest.mark.feature("groups")
 @pytest.mark.parametrize("clean", [False, True], ids=["kill", "stop"])
 def test_restart_keeps_members_and_assignment(broker: BrokerProcess, members: list[Member], clean: bool) -> None:
     """Members find their group again after a restart of the broker: no rebalance, nothing lost, nothing twice."""
@@ -217,6 +223,7 @@ def test_restart_keeps_members_and_assignment(broker: BrokerProcess, members: li
     assert sorted(both[0].read + both[1].read) == [(p, o) for p in range(PARTITIONS) for o in range(20)]
 
 
+@pytest.mark.feature("groups")
 @ON_A_FOLDER
 def test_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, members: list[Member]) -> None:
     """group.instance.id: a member that goes and comes again gets the same partitions; the other sees nothing."""
@@ -236,6 +243,7 @@ def test_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, mem
     assert one.rebalances == rebalances
 
 
+@pytest.mark.feature("groups")
 @ON_A_FOLDER
 def test_member_that_dies_is_replaced(broker: BrokerProcess, members: list[Member]) -> None:
     """A member that stops its heartbeats loses its partitions after the session time-out."""

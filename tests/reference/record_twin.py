@@ -260,7 +260,7 @@ def validate(
         for index in range(count):
             start = position
             record, position = decode_record(body, position)
-            if record.offset_delta != index:
+            if record.offset_delta != index and not attributes & 7:
                 raise BadRecord("offset delta")
             timestamp = _wrap64(base_timestamp + record.timestamp_delta)
             newest = max(newest, timestamp)

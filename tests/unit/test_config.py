@@ -14,6 +14,7 @@ from kbroker.config import (
     KAFKA_CHOICES,
     KAFKA_DEFAULTS,
     KAFKA_MINIMA,
+    KAFKA_OPTIONAL,
     OPTIONS,
     BrokerConfig,
     ConfigError,
@@ -143,11 +144,20 @@ def test_kafka_settings_from_every_source(tmp_path) -> None:
 def test_kafka_settings_have_bounds_and_choices() -> None:
     assert set(KAFKA_MINIMA) <= set(KAFKA_DEFAULTS)
     assert set(KAFKA_CHOICES) == {name for name, value in KAFKA_DEFAULTS.items() if isinstance(value, str)}
+    assert set(KAFKA_OPTIONAL) == {name for name, value in KAFKA_DEFAULTS.items() if value is None}
     for name, value in KAFKA_DEFAULTS.items():
+        if value is None:
+            continue
         assert load(kafka=[f"{name}={value}"]).kafka[name] == value
         if isinstance(value, int) and not isinstance(value, bool):
             with pytest.raises(ConfigError, match=f"{name}: .* is less than"):
                 load(kafka=[f"{name}={KAFKA_MINIMA.get(name, 0) - 1}"])
+
+
+def test_settings_without_a_default_may_be_given() -> None:
+    kafka = load(kafka=["broker.rack=zone-a", "log.retention.minutes=5", "log.cleaner.min.cleanable.ratio=0.25"]).kafka
+    assert (kafka["broker.rack"], kafka["log.retention.minutes"], kafka["log.retention.ms"]) == ("zone-a", 5, None)
+    assert kafka["log.cleaner.min.cleanable.ratio"] == 0.25
 
 
 @pytest.mark.parametrize(
@@ -157,6 +167,9 @@ def test_kafka_settings_have_bounds_and_choices() -> None:
         ("num.partitions", "'num.partitions' is not NAME=VALUE"),
         ("num.partitions=x", "num.partitions: 'x' is not a whole number"),
         ("delete.topic.enable=maybe", "delete.topic.enable: 'maybe' is neither true nor false"),
+        ("log.cleaner.min.cleanable.ratio=1.5", "log.cleaner.min.cleanable.ratio: '1.5' is not between 0 and 1"),
+        ("log.cleaner.min.cleanable.ratio=half", "log.cleaner.min.cleanable.ratio: 'half' is not a number"),
+        ("log.retention.ms=-2", "log.retention.ms: -2 is less than -1"),
         ("log.cleanup.policy=keep", "log.cleanup.policy: 'keep' is none of"),
     ],
 )

@@ -27,6 +27,7 @@ def fake_broker():
         wal=SimpleNamespace(
             syncs=1, bytes_written=2, entries=3, append_waits=4, disk_bytes=5, unflushed_bytes=6,
             arena=SimpleNamespace(arena_bytes=8),
+            cache=SimpleNamespace(used_bytes=52, hits=53, misses=54, loaded_bytes=55),
         ),
         flusher=SimpleNamespace(metrics=FlushMetrics(flushes=9, objects=10, bytes=11, seconds=1.5, failures=2)),
         store=SimpleNamespace(counters=counters),
@@ -36,6 +37,12 @@ def fake_broker():
         ),
         cold_reader=SimpleNamespace(requests=30, deferred=31, failures=32),
         groups=SimpleNamespace(counts=SimpleNamespace(groups=40, members=41, offsets=42)),
+        cleaner=SimpleNamespace(
+            metrics=SimpleNamespace(
+                rounds=46, failures=47, bytes_read=48, bytes_written=49, seconds=50, uncleanable_partitions=51
+            )
+        ),
+        telemetry=SimpleNamespace(pushes=43, refused=44, pushed_bytes=45),
     )  # fmt: skip
 
 
@@ -57,6 +64,8 @@ def test_what_the_parts_say_is_what_is_scraped() -> None:
         ("kbroker_request_bytes_total", ("Produce",), 400),
         ("kbroker_response_bytes_total", ("Produce",), 40),
         ("kbroker_connections", (), 7),
+        ("kbroker_cleaner_rounds_total", (), 46),
+        ("kbroker_cleaner_written_bytes_total", (), 49),
         ("kbroker_wal_syncs_total", (), 1),
         ("kbroker_wal_written_bytes_total", (), 2),
         ("kbroker_wal_waits_total", (), 4),
@@ -76,6 +85,9 @@ def test_what_the_parts_say_is_what_is_scraped() -> None:
         ("kbroker_read_ahead_wasted_bytes_total", (), 22),
         ("kbroker_cold_reads_total", ("deferred",), 31),
         ("kbroker_groups", (), 40),
+        ("kbroker_client_metrics_pushes_total", (), 43),
+        ("kbroker_client_metrics_refused_total", (), 44),
+        ("kbroker_client_metrics_bytes_total", (), 45),
         ("kbroker_group_offsets", (), 42),
     ):
         assert found[name, labels] == value, name

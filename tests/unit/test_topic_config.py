@@ -45,7 +45,7 @@ def test_defaults_are_kafkas() -> None:
     assert config.cleanup_policy == ("delete",)
     assert (config.retention_ms, config.retention_bytes) == (604_800_000, -1)
     assert (config.max_message_bytes, config.segment_bytes) == (1_048_588, 1 << 30)
-    assert config.message_timestamp_after_max_ms == 2**63 - 1
+    assert config.message_timestamp_after_max_ms == 3_600_000
     assert config.delete_enabled
     assert not config.compacted
     assert not config.log_append_time

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.producer_state import ProducerStates
+from kbroker._fast.records import build_control_batch, iter_batches
 from tests.reference.producer_twin import ProducerTwin
 from tests.reference.wal_harness import SEGMENT, Log, batch, marker
 
@@ -107,6 +108,112 @@ def test_markers_fence_and_close_transactions(tmp_path: Path) -> None:
         assert code_of(log, batch(sequence=0, producer_id=7, epoch=4)) == 0
         partition.producers.trim_aborted(3)
         assert partition.producers.aborted == []
+
+
+def test_append_marker_and_what_is_told_of_producers(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        partition = log.partition()
+        for pid in (9, 7):
+            log.append(batch(sequence=0, records=3, producer_id=pid, epoch=3, attributes=0x10, timestamp=50))
+        log.append(batch(sequence=4, producer_id=8, epoch=0, timestamp=60))
+        assert partition.open_transactions() == [(9, 3, 0, -1, 50), (7, 3, 3, -1, 50)]
+        assert partition.active_producers() == [(7, 3, 2, 50, -1, 3), (8, 0, 4, 60, -1, -1), (9, 3, 2, 50, -1, 0)]
+        done: list[int] = []
+        base, end = partition.append_marker(7, 4, 11, False, 77, done.append)
+        assert base == 7
+        log.sync()
+        assert done == [0]
+        assert log.wal.durable_lsn >= end
+        ((_, stored),) = iter_batches(partition.read_bytes(7, 8, 1000), check_crc=True)
+        assert stored == build_control_batch(
+            0, producer_id=7, producer_epoch=4, coordinator_epoch=11, timestamp_ms=77, base_offset=7, leader_epoch=1
+        )
+        assert partition.open_transactions() == [(9, 3, 0, -1, 50)]
+        assert partition.active_producers()[0] == (7, 4, -1, 77, 11, -1)
+        assert partition.producers.aborted == [(7, 3, 7, 0)]
+        # The same epochs again are as good, lower ones are fenced. A marker without transaction leaves its epochs.
+        assert partition.append_marker(7, 4, 11, False, 78)[0] == 8
+        for epoch, coordinator_epoch, code in ((3, 11, 47), (4, 10, 52)):
+            with pytest.raises(FastKafkaError) as refused:
+                partition.append_marker(7, epoch, coordinator_epoch, True, 79)
+            assert refused.value.code == code
+        assert partition.append_marker(100, 5, 0, True, 80)[0] == 9
+        assert partition.active_producers()[-1] == (100, 5, -1, 80, 0, -1)
+        assert len(partition.producers.aborted) == 1
+
+
+def test_a_coordinators_batches_have_no_sequence(tmp_path: Path) -> None:
+    offsets = {"producer_id": 7, "sequence": -1, "attributes": 0x10}
+    with Log(tmp_path).start() as log:
+        partition = log.partition()
+        assert code_of(log, batch(epoch=3, **offsets)) == 87
+        partition.rules.internal = True
+        for _ in range(7):
+            assert code_of(log, batch(epoch=3, **offsets)) == 0
+        assert partition.open_transactions() == [(7, 3, 0, -1, 1000)]
+        assert partition.producer_snapshot()[0][5] == []
+        assert code_of(log, batch(epoch=2, **offsets)) == 47
+        assert code_of(log, batch(producer_id=7, epoch=3, sequence=-1)) == 48
+        log.sync()
+        assert partition.last_stable_offset() == 0
+        partition.append_marker(7, 4, 0, False, 1)
+        log.sync()
+        assert partition.last_stable_offset() == 8
+        assert partition.producers.aborted_between(0, 8) == [(7, 0)]
+        assert code_of(log, batch(epoch=3, **offsets)) == 47
+        assert code_of(log, batch(epoch=4, **offsets)) == 0
+
+
+def test_a_guard_does_not_outlive_a_marker(tmp_path: Path) -> None:
+    first = batch(sequence=0, producer_id=7, epoch=0, attributes=0x10)
+    with Log(tmp_path).start() as log:
+        partition = log.partition()
+        stale = partition.begin_verification(7, 0, 0, sequence=0)
+        partition.append_marker(7, 0, 0, False, 1)
+        partition.end_verification(stale, refused=False)
+        guard = partition.begin_verification(7, 0, 0, sequence=0)
+        with pytest.raises(FastKafkaError) as refused:
+            partition.append_bytes(first, 0, None, stale)
+        assert refused.value.code == 48
+        assert partition.append_bytes(first, 0, None, guard)[0] == 1
+        assert partition.begin_verification(7, 0, 0, sequence=1) is None  # the transaction is open
+        assert partition.producers.verification_count == 0
+
+
+def test_guards_are_bounded_and_expire() -> None:
+    with tempfile.TemporaryDirectory() as folder, Log(Path(folder)).start() as log:
+        partition = log.partition()
+        asked = partition.begin_verification(1, 0, 1000, sequence=0)
+        again = partition.begin_verification(1, 0, 2000, sequence=5)
+        assert again is asked
+        assert (asked.pending, asked.last_ticket, asked.lowest_sequence) == (2, 2, 0)
+        partition.end_verification(asked, refused=True)
+        assert partition.producers.verification_count == 1  # the other question is open
+        partition.expire(10**12)
+        assert partition.producers.verification_count == 1
+        partition.end_verification(asked, refused=False)
+        partition.expire(1000)
+        assert partition.producers.verification_count == 1
+        partition.expire(10**12)
+        assert partition.producers.verification_count == 0
+
+
+def test_aborted_transactions_of_a_range(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        partition = log.partition()
+        for n in range(40):
+            for pid in (1, 2, 3):
+                if (n + pid) % 4:
+                    log.append(batch(producer_id=pid, epoch=n, sequence=0, attributes=0x10))
+            for pid in (3, 1, 2):
+                if (n * pid) % 5 < 3:
+                    partition.append_marker(pid, n, 0, n % 2 == 0, 1)
+        aborted = partition.producers.aborted
+        assert len(aborted) > 20
+        for low in range(0, partition.next_offset, 3):
+            for high in range(low, partition.next_offset + 1, 7):
+                expected = [(a[0], a[1]) for a in aborted if a[2] >= low and a[1] < high]
+                assert partition.producers.aborted_between(low, high) == expected
 
 
 def test_a_damaged_marker_is_refused(tmp_path: Path) -> None:

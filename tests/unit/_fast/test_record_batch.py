@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from kbroker import limits
 from kbroker._fast import compression
+from kbroker._fast.recode import recode
 from kbroker._fast.record_batch import REASONS, ValidationOutcome, reason_text, validate
 from kbroker._fast.records import build_batch, iter_records, parse_batch_header, seal
 from tests.reference import record_twin as twin
@@ -159,7 +161,6 @@ def record_from(body: bytes, length: int | None = None) -> bytes:
         (record_from(b"\0\0\0\x01\x01\x02\x01\x01"), "header key length"),
         (record_from(b"\0\0\0\x01\x01\x02\x02a\x03"), "value length"),
         (record_from(b"\0\0\0\x01\x01\x02\x02a\x04b"), "beyond the record"),
-        (record_from(b"\0\0\x02\x01\x01\0"), "offset delta"),
         (record_from(b"\0" + b"\x80" * 10 + b"\0\x01\x01\0"), "beyond the record"),
         (b"\x80\x80\x80\x80\x80\x01", "beyond the record"),
     ],
@@ -173,6 +174,25 @@ def test_bad_records(record: bytes, text: str, codec: str) -> None:
 def test_the_bad_record_is_named_by_its_place() -> None:
     bad = twin.encode_record(twin.TwinRecord(0, 1, b"k", b"v", []))[:-1] + b"\x01"
     assert_refused(with_body(GOOD + bad, 2), INVALID, "header count", first_bad_record=1)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_offset_deltas_out_of_order_are_refused_or_rewritten(codec: str) -> None:
+    number = compression.CODECS[codec]
+    deltas = (0, 2, 70000, -5)
+    records = [twin.TwinRecord(i, delta, b"k", b"v" * i, [(b"h", None)]) for i, delta in enumerate(deltas)]
+    body = compression.compress(number, b"".join(twin.encode_record(r) for r in records))
+    batch = with_body(body, 4, number)
+    if codec == "none":
+        assert_refused(batch, INVALID, "offset delta", first_bad_record=1)
+        return
+    assert validate(batch, now_ms=NOW) == ValidationOutcome(OK, "", -1, NOW + 3, True)
+    assert not validate(batch_of(4, codec=codec), now_ms=NOW).renumber
+    rewritten = recode(batch, number, renumber=True)
+    plain = [twin.encode_record(replace(r, offset_delta=i)) for i, r in enumerate(records)]
+    assert compression.decompress(number, rewritten[61:], 10**6) == b"".join(plain)
+    assert rewritten[:8] + rewritten[12:17] + rewritten[21:61] == batch[:8] + batch[12:17] + batch[21:61]
+    assert validate(rewritten, now_ms=NOW) == ValidationOutcome(OK, "", -1, NOW + 3, False)
 
 
 @pytest.mark.parametrize("codec", CODECS)

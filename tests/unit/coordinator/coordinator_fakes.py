@@ -8,13 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from kbroker._fast.records import parse_batch_header
+from kbroker._fast.commit import FastKafkaError
+from kbroker._fast.records import CONTROL_ABORT, CONTROL_COMMIT, build_control_batch, parse_batch_header
 from kbroker.clock import ManualClock
 from kbroker.coordinator.group_config import GroupConfig
 from kbroker.coordinator.group_session import Leaver
 from kbroker.coordinator.groups import GroupCoordinator
 from kbroker.coordinator.join_group import JoinRequest
-from kbroker.coordinator.offset_commit import CommitRequest
+from kbroker.coordinator.offset_commit import CommitRequest, FetchRequest
+from kbroker.coordinator.shard import ProducerStamp
+from kbroker.coordinator.transactional_commit import TransactionalCommitRequest
+from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
@@ -33,6 +37,7 @@ class MemoryLog:
         self.refuse_always: Exception | None = None
         self.on_read: Callable[[], None] = lambda: None
         self.reads = 0
+        self.epochs: dict[int, int] = {}  # producer id -> highest epoch seen
         self._waiting: deque[tuple[int, bytes, Callable[[int], None]]] = deque()
 
     def append(self, batch: bytes, now_ms: int, on_durable: Callable[[int], None]) -> int:
@@ -40,6 +45,7 @@ class MemoryLog:
             raise self.refusals.popleft()
         if self.refuse_always is not None:
             raise self.refuse_always
+        self._judge(batch)
         base_offset = self.next_offset
         stamped = struct.pack(">q", base_offset) + batch[8:]
         self.next_offset += parse_batch_header(stamped).record_count
@@ -47,6 +53,31 @@ class MemoryLog:
         if not self.hold:
             self.release()
         return base_offset
+
+    def _judge(self, batch: bytes) -> None:
+        header = parse_batch_header(batch)
+        if header.producer_id >= 0:
+            if header.producer_epoch < self.epochs.get(header.producer_id, -1):
+                raise FastKafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "fenced")
+            self.epochs[header.producer_id] = header.producer_epoch
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        now_ms: int,
+        on_durable: Callable[[int], None],
+    ) -> int:
+        marker = build_control_batch(
+            CONTROL_COMMIT if commit else CONTROL_ABORT,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=now_ms,
+        )
+        return self.append(marker, now_ms, on_durable)
 
     def release(self, count: int | None = None, error: int = 0) -> None:
         """Makes appends durable, or fails them."""
@@ -76,6 +107,8 @@ class MemoryLog:
         log = MemoryLog()
         log.batches = list(self.batches)
         log.start_offset = self.start_offset
+        for _, batch in log.batches:
+            log._judge(batch)
         last = self.batches[-1] if self.batches else None
         log.next_offset = last[0] + parse_batch_header(last[1]).record_count if last else 0
         return log
@@ -99,6 +132,13 @@ class HandExecutor(Executor):
             self.waiting.popleft()()
 
 
+def answered(value: Any) -> Future[Any]:
+    """A future that is done."""
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
 class Bench:
     """One coordinator and short-hands for its clients."""
 
@@ -116,6 +156,8 @@ class Bench:
         self.has_topic = has_topic
         self.topics: set[str] = {"t", "u"}
         self.ensure_calls = 0
+        self.verified: list[tuple[int, int, int]] = []  # producer id and epoch, partition
+        self.verification: Callable[[], Future[ErrorCode]] = lambda: answered(ErrorCode.NONE)
         self.coordinator = GroupCoordinator(
             GroupConfig(**settings),
             self.clock,
@@ -270,8 +312,49 @@ class Bench:
         self.run()
         return future
 
-    def fetch(self, *, group: str = "g", topic: str = "t", partition: int = 0) -> Future[Any]:
-        future = self.coordinator.fetch_offsets(group, [(topic, [partition])])
+    def commit_in_transaction(
+        self,
+        offset: int = 5,
+        *,
+        producer: int = 1,
+        epoch: int = 0,
+        topic: str = "t",
+        partition: int = 0,
+        group: str = "g",
+        generation: int = -1,
+        member_id: str = "",
+        instance: str | None = None,
+    ) -> Future[Any]:
+        """A TxnOffsetCommit. The transaction coordinator says what `verification` holds."""
+
+        def verify(partition: int) -> Future[ErrorCode]:
+            self.verified.append((producer, epoch, partition))
+            return self.verification()
+
+        future = self.coordinator.commit_offsets_in_transaction(
+            TransactionalCommitRequest(
+                group_id=group,
+                generation=generation,
+                member_id=member_id,
+                group_instance_id=instance,
+                stamp=ProducerStamp(producer, epoch),
+                offsets=[(topic, partition, offset, -1, "")],
+            ),
+            verify,
+        )
+        self.run()
+        return future
+
+    def end(self, producer: int = 1, epoch: int = 0, *, commit: bool = True, partition: int = 0) -> Future[Any]:
+        """A transaction marker in one partition of the offsets topic."""
+        future = self.coordinator.write_marker(partition, producer, epoch, 0, commit)
+        self.run()
+        return future
+
+    def fetch(
+        self, *, group: str = "g", topic: str = "t", partition: int = 0, stable: bool = False
+    ) -> Future[Any]:
+        future = self.coordinator.fetch_offsets(FetchRequest(group, [(topic, [partition])], stable))
         self.run()
         return future
 
@@ -280,12 +363,28 @@ class Bench:
         value = self.fetch(**where).result(0)[0][1][0][1]
         return None if value is None else value.offset
 
+    def stable_offset(self, **where: Any) -> int | ErrorCode | None:
+        """The committed offset as a client sees it that asks for a stable one; UNSTABLE_OFFSET_COMMIT."""
+        value = self.fetch(stable=True, **where).result(0)[0][1][0][1]
+        return value if value is None or isinstance(value, ErrorCode) else value.offset
+
+    def delete_offsets(self, *partitions: tuple[str, int], group: str = "g") -> Any:
+        future = self.coordinator.delete_offsets(group, partitions)
+        self.run()
+        return future.result(0)
+
     def all_offsets(self, group: str = "g") -> dict[tuple[str, int], int]:
-        future = self.coordinator.fetch_offsets(group, None)
+        future = self.coordinator.fetch_offsets(FetchRequest(group, None))
         self.run()
         return {
             (topic, partition): value.offset for topic, parts in future.result(0) for partition, value in parts
         }
+
+    def fetch_all(self, group: str = "g", *, stable: bool) -> dict[tuple[str, int], Any]:
+        """What an OffsetFetch without topics answers."""
+        future = self.coordinator.fetch_offsets(FetchRequest(group, None, stable))
+        self.run()
+        return {(topic, partition): value for topic, parts in future.result(0) for partition, value in parts}
 
     def describe(self, group: str = "g") -> Any:
         future = self.coordinator.describe_group(group)

@@ -13,7 +13,7 @@ from kbroker.coordinator.group_session import Leaver
 from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.groups import GroupCoordinator
 from kbroker.coordinator.join_group import JoinRequest
-from kbroker.coordinator.offset_commit import CommitRequest
+from kbroker.coordinator.offset_commit import CommitRequest, FetchRequest
 from kbroker.coordinator.shard_runtime import ShardState
 from kbroker.errors import CorruptionError, ErrorCode
 
@@ -334,6 +334,23 @@ def test_commits_during_a_snapshot_win(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.restarted().all_offsets() == written
 
 
+@pytest.mark.parametrize("live", [0, 3])
+def test_what_is_new_before_the_first_slice_stays(live: int) -> None:
+    """A snapshot begins with a commit; the next one, of a new group, is queued already."""
+    bench = Bench(snapshot_min_records=100).start()
+    for partition in range(live):
+        bench.commit(1, partition=partition, group="live")
+    while bench.log.next_offset + (0 if live else 1) < 100:
+        bench.commit(1)
+    if not live:
+        bench.coordinator.delete_group("g")
+    for group in ("g", "new"):
+        bench.coordinator.commit_offsets(CommitRequest(group, -1, "", None, 9, -1, [("t", 0, 7, -1, "")]))
+    bench.run()
+    assert bench.log.start_offset > 90
+    assert [bench.restarted().committed(group=group) for group in ("g", "new")] == [7, 7]
+
+
 def test_snapshot_of_nothing_empties_the_log() -> None:
     bench = Bench(snapshot_min_records=100).start()
     for offset in range(51):
@@ -429,7 +446,7 @@ def test_on_its_own_threads() -> None:
     assert coordinator.join_group(join).result(10).generation_id == 1
     commits = [CommitRequest(f"s{i}", -1, "", None, 9, -1, [("t", 0, i, -1, "")]) for i in range(100)]
     assert [f.result(10) for f in [coordinator.commit_offsets(commit) for commit in commits]] == [0] * 100
-    fetched = coordinator.fetch_offsets("s7", None).result(10)
+    fetched = coordinator.fetch_offsets(FetchRequest("s7", None)).result(10)
     assert not isinstance(fetched, ErrorCode)
     committed = fetched[0][1][0][1]
     assert committed is not None

@@ -154,7 +154,8 @@ class GroupHistory(RuleBasedStateMachine):
             expected = {("t", p): offset for (name, p), offset in self.offsets.items() if name == group}
             assert self.bench.all_offsets(group) == expected
             assert replayed.all_offsets(group) == expected
-            for mine, theirs in zip(self.bench.coordinator.shards.runtimes, replayed.coordinator.shards.runtimes, strict=True):
+            runtimes = self.bench.coordinator.shards.runtimes
+            for mine, theirs in zip(runtimes, replayed.coordinator.shards.runtimes, strict=True):
                 stored = {g.group_id: g.stored for g in mine.shard.groups.values() if g.stored or g.offsets}
                 assert stored == {g.group_id: g.stored for g in theirs.shard.groups.values()}
         counts = self.bench.coordinator.counts

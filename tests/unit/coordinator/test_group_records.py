@@ -17,6 +17,8 @@ from kbroker.coordinator.group_state import (
     StoredGroup,
     StoredMember,
 )
+from kbroker.protocol.records import OffsetCommitValue
+from kbroker.protocol.records import encode_record as encode_message
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 stamps = st.integers(0, 2**60)
@@ -107,3 +109,21 @@ def test_a_cut_value_is_refused(group: StoredGroup, data: st.DataObject) -> None
     cut = data.draw(st.integers(0, len(value) - 1))
     with pytest.raises(UnknownRecordError):
         decode_record(key, value[:cut])
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+def test_every_layout_of_an_offset_is_read(version: int) -> None:
+    message = OffsetCommitValue(offset=42, leader_epoch=5, metadata="m\u00e9", commit_timestamp=10, expire_timestamp=20)
+    record = decode_record(b"\x00\x00\x00\x01g\x00\x01t\x00\x00\x00\x07", encode_message(message, version))
+    expected = OffsetAndMetadata(42, 5 if version >= 3 else -1, "m\u00e9", 10, 20 if version == 1 else -1)
+    assert record == OffsetRecord("g", "t", 7, expected)
+
+
+@given(offsets | expiring, st.data())
+def test_a_cut_offset_is_refused(offset: OffsetAndMetadata, data: st.DataObject) -> None:
+    key, value = encode_record(OffsetRecord("group", "topic", 3, offset))
+    assert value is not None
+    with pytest.raises(UnknownRecordError):
+        decode_record(key, value[: data.draw(st.integers(0, len(value) - 1))])
+    with pytest.raises(UnknownRecordError):
+        decode_record(key[: data.draw(st.integers(0, len(key) - 1))], value)

@@ -12,6 +12,8 @@ from kbroker._fast.records import build_batch
 from kbroker._fast.wal import Wal
 from kbroker.clock import ManualClock
 from kbroker.handlers.base import Context, RequestInfo
+from kbroker.handlers.client_telemetry import ClientTelemetry
+from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
 from kbroker.metadata.config_defs import BrokerConfigs
 from kbroker.metadata.image import TopicImage
@@ -22,7 +24,7 @@ from kbroker.metadata.sqlite_store import SqliteStore
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import Topics
 from kbroker.protocol.codec import decode_request, decode_response, encode_request, encode_response
-from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.manifest import Manifest
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.numbered_log import NumberedLog
 from kbroker.storage.object_store import StoreUnavailable
@@ -81,13 +83,16 @@ class AdminBroker:
         patience = Patience(deadline_s=0, wait=lambda seconds: True)
         numbered = NumberedLog(self.store, "root/_metadata", 1, b"n" * 16, patience=patience)
         replica = MetadataReplica(SqliteStore(":memory:"), CLUSTER_ID)
-        configs = BrokerConfigs(settings)
+        configs = BrokerConfigs({"node.id": NODE_ID, "log.dirs": str(folder), **(settings or {})})
         self.topics = Topics(MetadataLog(numbered, replica, self.clock), CLUSTER_ID, configs)
         self.topics.load()
-        self.logs = LogTable(self.wal, ManifestImage("root/"), LEADER_EPOCH)
+        self.manifest = Manifest(NumberedLog(self.store, "root/_manifest", 1, b"m" * 16, patience=patience), self.clock)
+        self.manifest.load()
+        self.logs = LogTable(self.wal, self.manifest.image, LEADER_EPOCH)
         self.topics.add_listener(self.logs)
         self.logs.begin_leading()
         self.cold = ColdObjects()
+        self.log_starts = LogStarts(self.logs, self.manifest, self.clock)
         self.context = Context(
             config=None,
             clock=self.clock,
@@ -98,6 +103,8 @@ class AdminBroker:
             cold_reader=self.cold,
             cluster_id=CLUSTER_ID,
             node_id=NODE_ID,
+            log_starts=self.log_starts,
+            telemetry=ClientTelemetry(self.clock),
         )
 
     def close(self) -> None:

@@ -11,8 +11,10 @@ import pytest
 from admin_context import CLUSTER_ID, NODE_ID, AdminBroker
 
 from kbroker.errors import ErrorCode
-from kbroker.handlers import api_versions, describe_cluster, init_producer_id, registry
+from kbroker.handlers import api_versions, describe_cluster, features, init_producer_id, registry
+from kbroker.handlers.features import Feature
 from kbroker.handlers.later import all_of, later
+from kbroker.metadata.broker_config_table import COMPATIBLE_VERSION
 from kbroker.protocol.api_keys import SERVED, ApiKey
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
@@ -34,7 +36,7 @@ def software(name: str = "kbroker-test", version: str = "1.0") -> ApiVersionsReq
     return ApiVersionsRequest(client_software_name=name, client_software_version=version)
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_the_list_is_what_is_served(broker: AdminBroker, version: int) -> None:
     response = broker.ask(api_versions, version, software())
     assert response.error_code == 0
@@ -47,10 +49,50 @@ def test_the_list_is_what_is_served(broker: AdminBroker, version: int) -> None:
     assert listed[ApiKey.PRODUCE][0] == 0, "librdkafka turns compression off otherwise"
 
 
-def test_no_feature_is_finalized(broker: AdminBroker) -> None:
-    response = broker.ask(api_versions, 4, software())
-    assert (response.finalized_features_epoch, response.finalized_features) == (-1, [])
-    assert response.supported_features == []
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_enabled_features_are_finalized_at_their_level(
+    broker: AdminBroker, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr(
+        features,
+        "FEATURES",
+        (
+            Feature("metadata.version", 7, 25, 25, enabled=True),
+            Feature("group.version", 0, 1, 1, enabled=True),
+            Feature("share.version", 0, 1, 1, enabled=False),
+        ),
+    )
+    response = broker.ask(api_versions, version, software())
+    supported = [(key.name, key.min_version, key.max_version) for key in response.supported_features]
+    # Below v4 none may have the minimum 0: clients of then refuse the whole answer.
+    assert supported == [("metadata.version", 7, 25), ("group.version", 0, 1)][: 2 if version >= 4 else 1]
+    assert response.finalized_features_epoch >= 0, "clients ignore finalized features otherwise"
+    levels = [(key.name, key.max_version_level) for key in response.finalized_features]
+    assert levels == [("metadata.version", 25), ("group.version", 1)]
+
+
+def test_metadata_version_is_the_release_that_broker_configs_name() -> None:
+    (metadata,) = [feature for feature in features.FEATURES if feature.name == "metadata.version"]
+    assert (metadata.level, COMPATIBLE_VERSION) == (25, "4.0-IV3"), "both say the same release"
+    assert all(feature.lowest <= feature.level <= feature.highest for feature in features.FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "code"),
+    [
+        (None, -1, 0),
+        (CLUSTER_ID, NODE_ID, 0),
+        ("another", NODE_ID, ErrorCode.REBOOTSTRAP_REQUIRED),
+        (CLUSTER_ID, NODE_ID + 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+    ],
+)
+def test_a_client_of_another_cluster_or_broker_is_sent_away(
+    broker: AdminBroker, cluster_id: str | None, node_id: int, code: int
+) -> None:
+    request = software()
+    request.cluster_id, request.node_id = cluster_id, node_id
+    assert broker.ask(api_versions, 5, request).error_code == code
+    assert broker.ask(api_versions, 4, request).error_code == 0
 
 
 @pytest.mark.parametrize("bad", ["", "-x", "x-", "a b", "ä", ".", "x\n"])
@@ -68,8 +110,8 @@ def test_names_that_match(broker: AdminBroker, good: str) -> None:
 
 def test_above_the_range_the_answer_is_version_0_with_the_range() -> None:
     body = encode_response(18, 0, api_versions.unsupported_version_response())
-    # error 35, one entry: key 18, versions 0 to 4
-    assert body.hex() == "0023" + "00000001" + "0012" + "0000" + "0004"
+    # error 35, one entry: key 18, versions 0 to 5
+    assert body.hex() == "0023" + "00000001" + "0012" + "0000" + "0005"
 
 
 # -- DescribeCluster -----------------------------------------------------------------------------------------------
@@ -126,10 +168,6 @@ def test_a_producer_that_brings_its_id_gets_a_new_one(broker: AdminBroker) -> No
 @pytest.mark.parametrize("request_", [idempotent(producer_id=5), idempotent(epoch=5), idempotent(transactional_id="")])
 def test_malformed_requests(broker: AdminBroker, request_: InitProducerIdRequest) -> None:
     assert init(broker, request_) == (ErrorCode.INVALID_REQUEST, -1, -1)
-
-
-def test_transactions_are_refused_clearly(broker: AdminBroker) -> None:
-    assert init(broker, idempotent(transactional_id="x")) == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
 
 
 def test_without_the_store_the_answer_is_retriable_and_later_ids_never_repeat(broker: AdminBroker) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, Future
-from types import ModuleType
 from typing import Any
 
 import pytest
+from group_client import TOPIC_NAMES, Client, topic_id, versions
 
-from kbroker.clock import ManualClock
-from kbroker.coordinator.group_config import GroupConfig
-from kbroker.coordinator.groups import GroupCoordinator
 from kbroker.errors import ErrorCode
 from kbroker.handlers import (
     delete_groups,
@@ -24,12 +20,6 @@ from kbroker.handlers import (
     offset_fetch,
     sync_group,
 )
-from kbroker.handlers.base import Context, RequestInfo
-from kbroker.protocol.apis.k08_offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from kbroker.protocol.apis.k09_offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -37,125 +27,12 @@ from kbroker.protocol.apis.k09_offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.apis.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
 from kbroker.protocol.apis.k13_leave_group import LeaveGroupRequest, MemberIdentity
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kbroker.protocol.apis.k15_describe_groups import DescribeGroupsRequest
 from kbroker.protocol.apis.k16_list_groups import ListGroupsRequest
 from kbroker.protocol.apis.k42_delete_groups import DeleteGroupsRequest
-from kbroker.protocol.codec import decode_request, decode_response, encode_request, encode_response
-
-
-class ListLog:
-    """A log that is durable at once and keeps nothing: these tests do not restart."""
-
-    start_offset = 0
-    next_offset = 0
-
-    def append(self, batch: bytes, now_ms: int, on_durable: Any) -> int:
-        self.next_offset += 1
-        on_durable(0)
-        return self.next_offset - 1
-
-
-class NowExecutor(Executor):
-    """Runs work at once."""
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        fn(*args, **kwargs)
-        return Future()
-
-
-class Client:
-    """Asks handlers through the codecs, with a coordinator run by hand."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.topic_made = False
-        self.groups = GroupCoordinator(
-            GroupConfig(initial_rebalance_delay_ms=0),
-            self.clock,
-            open_logs=lambda: [ListLog() for _ in range(50)] if self.topic_made else None,  # type: ignore[misc]
-            ensure_topic=self._make_topic,
-            topic_exists=lambda topic, partition: topic == "t" and 0 <= partition < 2,
-            executor=NowExecutor(),
-        )
-        self.groups.start_by_hand()
-        self.context = Context(
-            config=None,
-            clock=self.clock,
-            logs=None,
-            topics=None,
-            groups=self.groups,
-            producer_ids=None,
-            cold_reader=None,
-            cluster_id="c",
-            node_id=7,
-        )
-
-    def _make_topic(self) -> None:
-        self.topic_made = True
-
-    def ask(self, module: ModuleType, version: int, request: Any) -> Any:
-        key = module.HANDLER.api_key
-        assert module.HANDLER.inline
-        assert module.HANDLER.min_version <= version <= module.HANDLER.max_version
-        frame = bytearray(encode_request(key, version, request))
-        received = decode_request(key, version, memoryview(frame))
-        info = RequestInfo(key, version, "client", "10.0.0.1", "broker.example", 9999)
-        answer = module.HANDLER.handle(self.context, info, received)
-        frame[:] = bytes(len(frame))  # the receive buffer is used again while the request is parked
-        self.groups.loop.run_pending()
-        if isinstance(answer, Future):
-            answer = answer.result(0)
-        return decode_response(key, version, encode_response(key, version, answer))
-
-    def join(self, version: int, member_id: str = "", group: str = "g", instance: str | None = None) -> Any:
-        request = JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=60_000,
-            member_id=member_id,
-            group_instance_id=instance,
-            protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"meta")],
-        )
-        return self.ask(join_group, version, request)
-
-    def member(self, group: str = "g") -> str:
-        """One member of a Stable group in generation 1."""
-        member_id = str(self.join(3, group=group).member_id)
-        assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")]
-        self.ask(
-            sync_group,
-            3,
-            SyncGroupRequest(group_id=group, generation_id=1, member_id=member_id, assignments=assignments),
-        )
-        return member_id
-
-    def commit(self, version: int, *partitions: tuple[str, int, int, str], **fields: Any) -> list[int]:
-        topics = [
-            OffsetCommitRequestTopic(
-                name=topic,
-                partitions=[
-                    OffsetCommitRequestPartition(
-                        partition_index=partition,
-                        committed_offset=offset,
-                        committed_leader_epoch=4,
-                        committed_metadata=metadata,
-                    )
-                ],
-            )
-            for topic, partition, offset, metadata in partitions
-        ]
-        fields.setdefault("group_id", "g")
-        answer = self.ask(offset_commit, version, OffsetCommitRequest(topics=topics, **fields))
-        return [part.error_code for topic in answer.topics for part in topic.partitions]
-
-
-def versions(module: ModuleType) -> range:
-    return range(module.HANDLER.min_version, module.HANDLER.max_version + 1)
 
 
 @pytest.fixture
@@ -244,18 +121,17 @@ def test_leave_group(client: Client, version: int) -> None:
 
 @pytest.mark.parametrize("version", versions(offset_commit))
 def test_offset_commit_and_fetch(client: Client, version: int) -> None:
-    codes = client.commit(
-        version, ("t", 0, 5, "m"), ("t", 9, 5, ""), ("nope", 0, 5, ""), ("t", 1, 6, "x" * 4_097)
-    )
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    codes = client.commit(version, ("t", 0, 5, "m"), ("t", 9, 5, ""), ("nope", 0, 5, ""), ("t", 1, 6, "x" * 4_097))
     assert codes == [
         0,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        unknown,
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
     ]
     assert client.commit(version, ("t", 1, 7, "x" * 4_096)) == [0]
     assert client.commit(version, ("t", 1, 7, "\U0001f600" * 2_049)) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
-    assert client.commit(version, ("nope", 0, 5, "")) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert client.commit(version, ("nope", 0, 5, "")) == [unknown]
     illegal = client.commit(version, ("t", 0, 5, ""), group_id="new", generation_id_or_member_epoch=3)
     assert illegal == [ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION]
     (found,) = fetch(client, 5, ["g"], [("t", [0])])
@@ -275,7 +151,7 @@ def fetch(client: Client, version: int, groups: list[str], topics: list[tuple[st
                 group_id=group,
                 topics=None
                 if topics is None
-                else [OffsetFetchRequestTopics(name=n, partition_indexes=p) for n, p in topics],
+                else [OffsetFetchRequestTopics(name=n, topic_id=topic_id(n), partition_indexes=p) for n, p in topics],
             )
             for group in groups
         ]
@@ -285,7 +161,7 @@ def fetch(client: Client, version: int, groups: list[str], topics: list[tuple[st
     return [
         [
             (
-                topic.name,
+                topic.name or TOPIC_NAMES[topic.topic_id],
                 part.partition_index,
                 part.committed_offset,
                 part.committed_leader_epoch,

@@ -283,7 +283,7 @@ def test_synonyms_in_order_of_precedence_and_only_when_asked(broker: AdminBroker
     assert [(synonym.name, synonym.value, synonym.source) for synonym in config.synonyms] == [
         ("retention.ms", "7", 1),
         ("log.retention.ms", "1234", 4),
-        ("log.retention.ms", "604800000", 5),
+        ("log.retention.hours", "168", 5),
     ]
     assert configs_of(describe(broker, TOPIC, "t"))["retention.ms"].synonyms == []
 
@@ -309,7 +309,10 @@ def test_keys_select_and_an_empty_list_is_all_as_null_is(broker: AdminBroker) ->
         (TOPIC, "a/", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, str(NODE_ID + 1), ErrorCode.INVALID_REQUEST),
         (BROKER, "x", ErrorCode.INVALID_REQUEST),
-        (BROKER_LOGGER, str(NODE_ID), ErrorCode.INVALID_REQUEST),
+        (BROKER_LOGGER, "", ErrorCode.INVALID_REQUEST),
+        (BROKER_LOGGER, str(NODE_ID + 1), ErrorCode.INVALID_REQUEST),
+        (GROUP, "", ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "", ErrorCode.INVALID_REQUEST),
         (99, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -330,10 +333,21 @@ def test_broker_configs_are_what_tools_read(broker: AdminBroker) -> None:
     assert configs["broker.rack"].value == "r1"
     assert configs["num.partitions"].config_source == 5
     assert configs["log.retention.ms"].value == "1234"
-    assert all(config.read_only for config in configs.values())
+    assert configs["num.partitions"].read_only
+    assert not configs["log.retention.ms"].read_only
     assert all(1 <= config.config_source <= 8 for config in configs.values())
 
 
-@pytest.mark.parametrize(("kind", "name"), [(BROKER, ""), (CLIENT_METRICS, "m"), (GROUP, "g")])
-def test_resources_without_configs_are_empty(broker: AdminBroker, kind: int, name: str) -> None:
-    assert configs_of(describe(broker, kind, name)) == {}
+def test_the_configs_of_all_brokers_are_those_that_were_altered(broker: AdminBroker) -> None:
+    assert configs_of(describe(broker, BROKER, "")) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [(CLIENT_METRICS, "interval.ms", "300000"), (GROUP, "consumer.session.timeout.ms", "45000")],
+)
+def test_groups_and_client_metrics_without_own_configs_have_the_defaults(
+    broker: AdminBroker, kind: int, key: str, value: str
+) -> None:
+    configs = configs_of(describe(broker, kind, "unheard of"))
+    assert (configs[key].value, configs[key].config_source, configs[key].read_only) == (value, 5, False)

@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
 from flush_harness import KEYS, KIB, Storage, batch, topic_id
 
 from kbroker.errors import StartError
+from kbroker.log.log_starts import LogStarts
 from kbroker.log.recovery import drop_deleted_topics
 from kbroker.log.retention import Retention
 from kbroker.storage.memory_store import MemoryStore
@@ -112,6 +113,25 @@ def test_after_the_disk_is_lost_the_bucket_has_one_moment_and_epochs_go_up(start
     assert again.manifest.image.wal_flushed_lsn("dir-1") is not None
 
 
+@pytest.mark.parametrize("disk_lost", [False, True])
+def test_aborted_transactions_are_known_after_a_restart_and_go_with_the_log_start(start, disk_lost):
+    store = MemoryStore()
+    s = start(store)
+    s.append("t", 0, batch([b"x"], producer_id=4, producer_epoch=0, base_sequence=0, transactional=True))
+    hot = s.table.partition("t", 0)
+    hot.append_marker(4, 0, 0, False, 0)
+    s.sync()
+    expected = hot.producers.aborted_between(0, 2)
+    assert expected == [(4, 0)]
+    s.flush()
+    s.close()
+    again = start(store, epoch=2, **({"directory": "other", "data_dir_id": "dir-2"} if disk_lost else {}))
+    hot = again.table.partition("t", 0)
+    assert hot.producers.aborted_between(0, 2) == expected
+    hot.log.raise_log_start(2)
+    assert hot.producers.aborted_between(0, 2) == []
+
+
 def test_epochs_of_what_was_replayed(start):
     store = MemoryStore()
     s = start(store, epoch=1)
@@ -154,9 +174,10 @@ def test_log_start_beyond_what_was_flushed_survives_the_loss_of_the_disk(start):
     s.flush()
     s.append("t", 0, batch([b"b"] * 6))
     s.sync()
-    assert s.table.partition("t", 0).log.delete_records(-1) == 10
-    retention = Retention(s.table, s.manifest, store, s.clock)
-    assert retention.check_once() == 1
+    moves = LogStarts(s.table, s.manifest, s.clock)
+    moved = moves.move([(s.table.partition("t", 0), 10)], 1000)
+    moves.turn()
+    moved.result(0)
     s.close()
     kept = start(store, epoch=2)
     assert kept.table.partition("t", 0).next_offset == 10

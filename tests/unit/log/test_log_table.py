@@ -83,13 +83,14 @@ def test_delete_records_is_refused_where_kafka_refuses(storage):
     log = topic.partitions[0].log
     for offset in (-2, 4):
         with pytest.raises(KafkaError) as caught:
-            log.delete_records(offset)
+            log.delete_target(offset)
         assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert log.delete_records(-1) == 3
+    assert (log.delete_target(-1), log.delete_target(2)) == (3, 2)
     storage.table.set_config(topic_id("t"), parse_topic_config({"cleanup.policy": "compact"}))
     with pytest.raises(KafkaError) as caught:
-        log.delete_records(0)
+        log.delete_target(0)
     assert caught.value.code == ErrorCode.POLICY_VIOLATION
+    assert topic.partitions[0].log_start_offset == 0, "judging moves nothing"
 
 
 def test_epochs_begin_when_leading_begins(storage):

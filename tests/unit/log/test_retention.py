@@ -10,7 +10,8 @@ from flush_harness import KEYS, NOW_MS, HeldClaim, Storage, batch, topic_id
 from kbroker.log.retention import Retention
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.object_store import StoreUnavailable
-from kbroker.storage.store_faults import Fault, FaultyStore
+from kbroker.storage.store_faults import FaultyStore
+from kbroker.topic_config import parse_topic_config
 
 HOUR = 3_600_000
 
@@ -190,21 +191,19 @@ def test_a_deleted_topic_leaves_the_bucket_and_its_name_starts_empty(storage):
     assert storage.retention.check_once() == 0
 
 
-def test_delete_records_raises_the_log_start_and_frees_whole_objects(storage):
-    storage.add_topic("t", 1, file_delete_delay_ms=0, retention_ms=-1)
-    asked = threading.Event()
-    storage.table.on_log_start = lambda log: asked.set()
+def test_other_configs_of_a_topic_are_looked_at_in_the_next_turn(storage):
+    storage.add_topic("t", 1, retention_ms=-1)
     fill(storage, "t", 4)
-    log = storage.table.partition("t", 0).log
-    assert log.delete_records(2) == 2
-    assert asked.is_set()
-    assert log.delete_records(1) == 2
-    assert storage.retention.check_once() == 1
-    assert storage.retention.delete_once() == 2
-    storage.store.inject(Fault("put", times=1 << 30))
-    assert log.delete_records(3) == 3  # in effect although the bucket cannot be told yet
-    with pytest.raises(StoreUnavailable):
-        storage.retention.check_once()
+    storage.retention.start()
+    done = threading.Event()
+    turn = storage.retention.turn
+    storage.retention.turn = lambda: (turn(), done.set())
+    config = parse_topic_config({"retention.ms": str(HOUR)})
+    storage.table.set_config(topic_id("t"), config)
+    storage.retention.on_config(None, config)
+    assert done.wait(20)
+    storage.retention.stop()
+    assert log_start(storage, "t") == 2
 
 
 def test_the_thread_wakes_when_nudged(storage):

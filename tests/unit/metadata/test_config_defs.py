@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.config import KAFKA_DEFAULTS
-from kbroker.metadata.config_defs import BROKER_CONFIGS, BrokerConfigs, ConfigSource
+from kbroker.metadata.broker_config_table import BROKER_CONFIGS, COARSER, DYNAMIC
+from kbroker.metadata.config_defs import BrokerConfigs, ConfigSource
 from kbroker.topic_config import TOPIC_CONFIGS, parse_topic_config
 
 
@@ -45,8 +46,53 @@ def test_settings_at_their_default_are_shown_as_default() -> None:
 def test_settings_that_were_given_are_the_topics_defaults() -> None:
     configs = running(log_retention_ms=77, log_cleanup_policy="compact", num_partitions=3)
     assert configs.topic_defaults == {"retention.ms": "77", "cleanup.policy": "compact"}
+    assert configs.node_id == 4
     assert parse_topic_config({}, configs.topic_defaults).retention_ms == 77
     assert configs.number("num.partitions") == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "retention_ms"),
+    [
+        ({}, None),
+        ({"log_retention_hours": 2}, "7200000"),
+        ({"log_retention_hours": -1}, "-1"),
+        ({"log_retention_hours": 2, "log_retention_minutes": 5}, "300000"),
+        ({"log_retention_hours": 2, "log_retention_minutes": 5, "log_retention_ms": 9}, "9"),
+    ],
+)
+def test_the_finest_unit_of_retention_decides(settings: dict[str, object], retention_ms: str | None) -> None:
+    assert running(**settings).topic_defaults.get("retention.ms") == retention_ms
+    assert running().text("log.retention.ms") == "604800000"
+
+
+def test_what_was_altered_at_run_time_comes_first() -> None:
+    started = running(log_retention_ms=77)
+    configs = started.altered({"log.retention.ms": "1"}, {"log.retention.ms": "2", "message.max.bytes": "3"})
+    assert (configs.text("log.retention.ms"), configs.number("message.max.bytes")) == ("1", 3)
+    assert configs.topic_defaults == {"retention.ms": "1", "max.message.bytes": "3"}
+    assert [(synonym.name, synonym.value, int(synonym.source)) for synonym in configs.synonyms("log.retention.ms")] == [
+        ("log.retention.ms", "1", 2),
+        ("log.retention.ms", "2", 3),
+        ("log.retention.ms", "77", 4),
+        ("log.retention.hours", "168", 5),
+    ]
+    assert [entry.definition.name for entry in configs.describe_default()] == ["log.retention.ms", "message.max.bytes"]
+    assert configs.altered({}, {}).topic_defaults == started.topic_defaults == {"retention.ms": "77"}
+
+
+def test_only_run_time_configs_are_not_read_only() -> None:
+    assert {entry.definition.name for entry in running().describe() if not entry.read_only} == set(DYNAMIC)
+    assert set(BROKER_CONFIGS) >= DYNAMIC
+    assert {name for finer, coarser in COARSER.items() for name, _ in coarser} <= set(BROKER_CONFIGS)
+    assert set(COARSER) <= DYNAMIC
+
+
+def test_a_stored_config_that_cannot_be_used_is_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    configs = running().altered({"log.retention.ms": "soon", "node.id": "5", "no.such": "1"}, {"max.connections": "9"})
+    assert configs.topic_defaults == {}
+    assert (configs.node_id, configs.number("max.connections")) == (4, 9)
+    assert caplog.text.count("is ignored") == 3
 
 
 @pytest.mark.parametrize(("value", "expected"), [(True, True), (False, False)])

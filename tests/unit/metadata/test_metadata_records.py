@@ -13,6 +13,8 @@ from kbroker.errors import CorruptionError
 from kbroker.metadata.image import MetadataImage, image_from_json
 from kbroker.metadata.records import (
     BrokerConfig,
+    ClientMetricsConfigs,
+    GroupConfigs,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdBlock,
@@ -31,6 +33,8 @@ EXAMPLES: list[MetadataRecord] = [
     ProducerIdBlock(1000),
     BrokerConfig(-1, {"log.retention.ms": "1"}),
     TopicDeleted(A),
+    GroupConfigs("a group", {"consumer.session.timeout.ms": "50000"}),
+    ClientMetricsConfigs("all", {"metrics": "*"}),
 ]
 
 
@@ -83,8 +87,40 @@ def test_a_bad_field_is_corruption_that_names_the_record(change: dict[str, Any])
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
-    with pytest.raises(CorruptionError, match="version 2 is newer"):
-        parse_payload({"version": 2, "records": []}, "record 1")
+    with pytest.raises(CorruptionError, match="version 3 is newer"):
+        parse_payload({"version": 3, "records": []}, "record 1")
+    with pytest.raises(CorruptionError, match="checkpoint version 3 is newer"):
+        image_from_json(1, {"version": 3, "topics": [], "broker_configs": [], "next_producer_id": 0}, "checkpoint 1")
+
+
+def test_the_version_is_the_lowest_that_has_the_records() -> None:
+    assert payload(EXAMPLES[:-2])["version"] == 1
+    assert payload([GroupConfigs("g", {})])["version"] == 2
+    plain = MetadataImage().apply(1, [TopicCreated("t", B, 1, {})])
+    assert plain.to_json()["version"] == 1
+    assert plain.apply(2, [ClientMetricsConfigs("m", {"metrics": "*"})]).to_json()["version"] == 2
+
+
+def test_a_checkpoint_of_version_1_reads() -> None:
+    value = {"version": 1, "topics": [], "next_producer_id": 7, "broker_configs": [{"node_id": -1, "configs": {}}]}
+    image = image_from_json(3, value, "checkpoint 3")
+    assert (image.next_producer_id, dict(image.group_configs), dict(image.client_metrics)) == (7, {}, {})
+
+
+def test_configs_of_groups_and_client_metrics_are_replaced_and_go_when_empty() -> None:
+    image = MetadataImage().apply(1, [GroupConfigs("g/é", {"a": "1"}), ClientMetricsConfigs("m", {"b": "2"})])
+    again = image_from_json(1, json.loads(json.dumps(image.to_json())), "checkpoint 1")
+    assert again == image
+    assert (again.group_configs, again.client_metrics) == ({"g/é": {"a": "1"}}, {"m": {"b": "2"}})
+    gone = image.apply(2, [GroupConfigs("g/é", {}), ClientMetricsConfigs("m", {"b": "3"})])
+    assert (gone.group_configs, gone.client_metrics) == ({}, {"m": {"b": "3"}})
+
+
+@pytest.mark.parametrize("bad", [None, [{}], [{"name": "", "configs": {}}], [{"name": "g", "configs": {"a": 1}}]])
+def test_bad_configs_in_a_checkpoint(bad: Any) -> None:
+    value = {"version": 2, "topics": [], "next_producer_id": 0, "broker_configs": [], "client_metrics": []}
+    with pytest.raises(CorruptionError, match="checkpoint 1"):
+        image_from_json(1, {**value, "group_configs": bad}, "checkpoint 1")
 
 
 JSON = st.recursive(

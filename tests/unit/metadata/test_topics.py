@@ -11,6 +11,7 @@ from metadata_fakes import Bucket, BucketLog
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError, StartError
 from kbroker.metadata import topics as topics_module
+from kbroker.metadata.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType
 from kbroker.metadata.config_defs import BrokerConfigs
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.metadata_log import MetadataLog
@@ -173,7 +174,8 @@ def test_listeners_hear_of_new_topics_before_and_of_deleted_ones_after_the_image
     topics.add_listener(recorder)
     new = create(topics, "new", 2, configs={"retention.ms": "5"})
     topics.create_partitions("new", 4)
-    topics.set_configs("new", {"retention.ms": "6"})
+    change = ConfigChange(ResourceType.TOPIC, "new", [ConfigOperation("retention.ms", Operation.SET, "6")])
+    assert topics.alter_configs([change]) == [None]
     assert topics.delete_topics([new.topic_id]) == [None]
     assert recorder.events == [
         ("created", "old", 1, 604_800_000, True),

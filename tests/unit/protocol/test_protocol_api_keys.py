@@ -49,13 +49,13 @@ def test_old_clients_find_their_versions() -> None:
 
 def test_produce_lists_version_0_but_does_not_serve_it() -> None:
     listed = {key: (low, high) for key, low, high in api_versions_for_response()}
-    assert listed[ApiKey.PRODUCE] == (0, 11)
+    assert listed[ApiKey.PRODUCE] == (0, 13)
     assert not is_served(ApiKey.PRODUCE, 2)
-    assert not is_served(ApiKey.PRODUCE, 12)
+    assert not is_served(ApiKey.PRODUCE, 14)
     assert [key for key, _, _ in api_versions_for_response()] == sorted(listed)
     assert not is_served(4, 0)
-    assert not is_served(ApiKey.END_TXN, 0)
-    assert not is_served(ApiKey.API_VERSIONS, 5)
+    assert not is_served(ApiKey.SASL_HANDSHAKE, 0)
+    assert not is_served(ApiKey.API_VERSIONS, 6)
 
 
 def test_titles_are_kafkas() -> None:

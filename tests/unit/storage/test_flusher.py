@@ -338,6 +338,28 @@ def test_triggers(start):
     assert flusher.due() == "request"
 
 
+def test_uploads_go_as_fast_as_data_comes_in_and_without_limit_under_pressure(start):
+    settings = FlushSettings(flush_seconds=60, wal_bytes=64 * MIB, plan=PlanLimits())
+    s = start(topics=[("t", 1)], settings=settings)
+
+    def pace_after(mebibytes, seconds):
+        for _ in range(mebibytes):
+            s.append("t", 0, batch([b"v" * (MIB - 4 * KIB)]))
+        s.sync()
+        s.clock.advance(seconds)
+        return s.flusher._pace() / MIB
+
+    assert pace_after(0, 1) == 16  # the slowest
+    slow = pace_after(8, 0.1)  # 80 MiB/s come in, half of that is believed; a quarter of the way to pressure
+    assert slow == 16
+    half = pace_after(8, 0.1)  # half the way
+    assert 50 < half < 75
+    faster = pace_after(8, 0.1)
+    assert 1.8 * half < faster
+    assert pace_after(0, 0.1) < 0.6 * faster  # nothing comes in any more
+    assert pace_after(9, 0.1) == 0
+
+
 def test_thread_flushes_on_request_pauses_and_flushes_at_stop(start):
     s = start(topics=[("t", 1)])
     s.flusher.start()

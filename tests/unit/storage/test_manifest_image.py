@@ -223,3 +223,59 @@ def test_many_references_are_small():
     grown = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert grown / 40_000 < 150  # bytes per reference
+
+
+def test_compaction_replaces_many_objects_by_few_and_moves_the_clean_offset():
+    image = flushed(0, 10, 25, 30, 44)
+    image.apply(record(u=[[klix(0, 1), 9000], [klix(20, 1), 9000]]))
+    assert image.reserved == {klix(0, 1): 9000, klix(20, 1): 9000}
+    swap = {"r": [ref(0, 0, 20), ref(1, 20, 30)], "m": [25, 0, 10], "c": 28, "g": 100}
+    image.apply(record([file(klix(0, 1)), file(klix(20, 1))], {0: swap}))
+    assert [(r.base_offset, r.end_offset) for r in image.objects_from(TOPIC, 0)] == [(0, 20), (20, 30), (30, 44)]
+    assert image.partition(TOPIC, 0).clean_offset == 28
+    assert image.reserved == {}
+    assert image.deletions == {klix(0): 5100, klix(10): 5100, klix(25): 5100}
+    again = read_checkpoint(json.loads(json.dumps(write_checkpoint(image))), "root/", "checkpoint 1")
+    assert again.partition(TOPIC, 0).clean_offset == 28
+
+
+def test_a_reservation_ends_by_a_name_by_giving_up_or_by_time():
+    image = flushed(0, 10)
+    image.apply(record(u=[[klix(0, 1), 9000], [klix(0, 2), 9000], [klix(0, 3), 9500]]))
+    image.apply(record(q=[[klix(0, 2), 6000]]))
+    assert image.deletions == {klix(0, 2): 6000}
+    assert image.due_deletions(8999, 10) == [klix(0, 2)]
+    assert image.due_deletions(9000, 10) == [klix(0, 2), klix(0, 1)]
+    again = read_checkpoint(json.loads(json.dumps(write_checkpoint(image))), "root/", "checkpoint 1")
+    assert again.reserved == {klix(0, 1): 9000, klix(0, 3): 9500}
+    image.apply(record(x=[klix(0, 1), klix(0, 2)]))
+    assert image.reserved == {klix(0, 3): 9500}
+    assert image.deletions == {}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (record(u=[[klix(0), 1]]), "cannot be reserved"),
+        (record(u=[[klix(0, 1), 1]]), "cannot be reserved"),
+        (record(u=[[klix(0, 9), 1]]), "cannot be reserved"),
+        (record([file(klix(10))], {0: {"r": [ref(0, 10, 20)]}}, u=[[klix(10), 1]]), "cannot be reserved"),
+        (record(u=[["/etc", 1]]), "not a key"),
+        (record(u=[[klix(0, 2)]]), "list of 2"),
+        (record(partitions={0: {"c": 4}}), "clean offset 4"),
+        (record(partitions={0: {"c": 11}}), "clean offset 11"),
+        (record(partitions={0: {"k": ["x"]}}), "not an integer"),
+    ],
+)
+def test_reservations_and_clean_offsets_that_cannot_be_are_refused(bad, message):
+    image = flushed(0, 10)
+    image.apply(record(partitions={0: {"c": 5}}, u=[[klix(0, 1), 9000]], q=[[klix(0, 9), 9000]]))
+    with pytest.raises(CorruptionError, match=message):
+        image.apply(bad)
+
+
+def test_aborted_transactions_without_batches_leave_the_list():
+    image = flushed(0, 10)
+    image.apply(record(partitions={0: {"a": [[7, 1, 3, 4], [8, 2, 5, 6], [7, 6, 8, 9]]}}))
+    image.apply(record(partitions={0: {"k": [3, 8], "a": [[9, 1, 9, 10]]}}))
+    assert image.partition(TOPIC, 0).aborted == ((8, 2, 5, 6), (9, 1, 9, 10))

@@ -18,10 +18,10 @@ def test_bytes_take_their_time():
     assert 0.99 <= clock.monotonic() - start <= 1.11
 
 
-def test_burst_lets_everything_through():
+def test_no_rate_lets_everything_through():
     clock, pacer = paced(1)
     pacer.acquire(1000)
-    pacer.burst()
+    pacer.set_rate(0)
     start = clock.monotonic()
     pacer.acquire(10**9)
     assert clock.monotonic() == start
@@ -35,3 +35,13 @@ def test_body_is_unchanged():
         read_exactly(body, position, memoryview(out)[position : position + 100])
     assert bytes(out) == b"0123456789" * 50
     assert clock.monotonic() >= 1000.39
+
+
+def test_a_rate_that_is_asked_for_counts_at_once():
+    clock = ManualClock()
+    rates = iter([1000.0, 1000.0, 0.0])
+    pacer = Pacer(clock.monotonic, clock.advance, lambda: next(rates))
+    start = clock.monotonic()
+    pacer.acquire(100)
+    pacer.acquire(100)  # waits, and finds that there is no limit any more
+    assert clock.monotonic() - start < 0.11

@@ -6,6 +6,7 @@ import struct
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 from wire_harness import LONG_MS, Client, fetch_request, until, wire_broker
 
@@ -20,7 +21,7 @@ from kbroker.wire.dispatch import Dispatcher
 def broker_with(tmp_path, handle, inline=False):
     with ThreadPoolExecutor(4) as workers:
         handlers = {12: Handler(12, 0, 4, handle, inline), 18: api_versions.HANDLER}
-        with wire_broker(tmp_path, dispatch=Dispatcher(handlers, None, workers)) as broker:
+        with wire_broker(tmp_path, dispatch=Dispatcher(handlers, SimpleNamespace(telemetry=None), workers)) as broker:
             yield broker
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from wire_harness import (
+    LONG_MS,
+    MIB,
     NOW_MS,
     Client,
+    Coordinator,
     batch,
     fetch_request,
     fetched,
@@ -15,6 +20,9 @@ from wire_harness import (
     values,
     wire_broker,
 )
+
+from kbroker._fast.compression import CODECS
+from kbroker._fast.records import build_batch, iter_batches, iter_records
 
 
 @pytest.mark.parametrize("version", range(3, 13))
@@ -112,9 +120,83 @@ def test_log_append_time_is_stamped_and_told(tmp_path):
         assert produced(client.ask(0, 9, produce_request(bytes(batch(b"b"))))).error_code == 0
 
 
-def test_null_key_on_a_compacted_topic_names_the_record(tmp_path):
-    from kbroker._fast.records import build_batch
+def test_log_append_time_of_a_duplicate_is_that_of_the_first(tmp_path):
+    once = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0, codec="gzip")
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        broker.logs.by_name["t"].partitions[0].rules.log_append_time = True
+        first = produced(client.ask(0, 9, produce_request(once)))
+        while True:  # until the broker's clock has moved
+            other = produced(client.ask(0, 9, produce_request(batch(b"b"))))
+            if other.log_append_time_ms > first.log_append_time_ms:
+                break
+        again = produced(client.ask(0, 9, produce_request(once)))
+        assert (again.base_offset, again.log_append_time_ms) == (0, first.log_append_time_ms)
 
+
+@pytest.mark.parametrize("target", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("source", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compression_type_of_the_topic(tmp_path, source, target):
+    small = batch(b"s", codec=source, producer_id=7, producer_epoch=0, base_sequence=0)
+    large = batch(*(b"%d" % i * 50 for i in range(9000)), codec=source)
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        rules = broker.logs.by_name["t"].partitions[0].rules
+        rules.codec, rules.max_message_bytes = CODECS[target], 3 * MIB
+        client.socket.sendall(client.frame(0, 9, produce_request(large)) + client.frame(0, 9, produce_request(small)))
+        assert [produced(client.receive()[1]).base_offset for _ in range(2)] == [0, 9000]
+        assert produced(client.ask(0, 9, produce_request(small))).base_offset == 9000  # known as a duplicate
+        stored = bytes(fetched(client.ask(1, 11, fetch_request(("t", 0, 0), partition_max_bytes=20 * MIB))).records)
+        assert [header.codec for header, _ in iter_batches(stored, check_crc=True)] == [CODECS[target]] * 2
+        assert values(stored) == [b"%d" % i * 50 for i in range(9000)] + [b"s"]
+        if source == target:
+            assert stored[21:].startswith(large[21:])  # the client's bytes
+
+
+@pytest.mark.parametrize("values_count", [1, 9000])
+def test_a_batch_too_large_once_re_encoded(tmp_path, values_count):
+    data = batch(*(b"%d" % i * 50 for i in range(values_count)), codec="zstd")
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        rules = broker.logs.by_name["t"].partitions[0].rules
+        rules.codec, rules.max_message_bytes = 0, len(data)
+        answer = produced(client.ask(0, 9, produce_request(data)))
+        assert (answer.error_code, answer.error_message) == (10, "the batch is larger than max.message.bytes")
+        rules.codec = -1
+        assert produced(client.ask(0, 9, produce_request(data))).error_code == 0
+
+
+def test_compression_with_log_append_time_and_a_wrong_max_timestamp(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        rules = broker.logs.by_name["t"].partitions[0].rules
+        rules.codec = 4
+        client.ask(0, 9, produce_request(batch(b"a", max_timestamp=NOW_MS + 77)))
+        rules.log_append_time = True
+        told = produced(client.ask(0, 9, produce_request(batch(b"b")))).log_append_time_ms
+        stored = bytes(fetched(client.ask(1, 11, fetch_request(("t", 0, 0)))).records)
+        headers = [header for header, _ in iter_batches(stored, check_crc=True)]
+        assert [(h.codec, h.timestamp_type, h.max_timestamp) for h in headers] == [(4, 0, NOW_MS), (4, 1, told)]
+
+
+def test_offset_deltas_of_compressed_batches_are_put_in_order(tmp_path):
+    odd = build_batch(
+        [(b"k", b"%d" % i, NOW_MS, []) for i in range(3)], codec="lz4", offset_deltas=[0, 5, 5], last_offset_delta=2
+    )
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        assert produced(client.ask(0, 9, produce_request(odd))).base_offset == 0
+        assert produced(client.ask(0, 9, produce_request(batch(b"3")))).base_offset == 3
+        stored = bytes(fetched(client.ask(1, 11, fetch_request(("t", 0, 0)))).records)
+        records = [(r.offset, r.value) for _, body in iter_batches(stored, check_crc=True) for r in iter_records(body)]
+        assert records == [(i, b"%d" % i) for i in range(4)]
+
+
+def test_an_append_larger_than_segment_bytes(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        data = batch(b"a" * 100)
+        broker.logs.by_name["t"].partitions[0].rules.segment_bytes = len(data) - 1
+        assert produced(client.ask(0, 9, produce_request(data))).error_code == 18
+        broker.logs.by_name["t"].partitions[0].rules.segment_bytes = len(data)
+        assert produced(client.ask(0, 9, produce_request(data))).error_code == 0
+
+
+def test_null_key_on_a_compacted_topic_names_the_record(tmp_path):
     records = build_batch([(b"k", b"v", NOW_MS, []), (None, b"v", NOW_MS, [])])
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         broker.logs.by_name["t"].partitions[0].rules.compacted = True
@@ -142,6 +224,25 @@ def test_acks_zero_has_no_answer_and_an_error_closes(tmp_path):
         assert produced(client.ask(0, 9, produce_request(batch(b"b")))).base_offset == 1
         client.send(0, 9, produce_request(batch(b"a"), topic="missing", acks=0))
         assert client.is_closed()
+
+
+def test_what_was_received_is_appended_though_the_client_has_gone(tmp_path):
+    large = batch(*(b"%d" % i * 50 for i in range(9000)), codec="zstd")
+    workers_may_go_on = threading.Event()
+    with wire_broker(tmp_path) as broker, Client(broker) as other:
+        for _ in range(2):  # all workers: nothing compressed is judged until then
+            broker.executor.submit(workers_may_go_on.wait, 20)
+        with Client(broker) as client:
+            for _ in range(3):
+                client.send(0, 9, produce_request(large, acks=0))
+        for _ in range(3):  # the reactor has seen the end by then
+            other.ask(1, 11, fetch_request(("t", 0, 0), max_wait_ms=0))
+        assert broker.logs.by_name["t"].partitions[0].next_offset == 0
+        workers_may_go_on.set()
+        for offset in (0, 9000, 18000):
+            assert fetched(other.ask(1, 11, fetch_request(("t", 0, offset), max_wait_ms=LONG_MS))).records
+        other.ask(1, 11, fetch_request(("t", 0, 0), max_wait_ms=0))
+        assert broker.server.connection_count == 1
 
 
 def test_fetch_errors(tmp_path):
@@ -183,7 +284,7 @@ def test_limits_without_room_for_anything_still_give_one_batch(tmp_path, max_byt
 
 
 def test_read_committed_stops_at_the_last_stable_offset(tmp_path):
-    with wire_broker(tmp_path) as broker, Client(broker) as client:
+    with wire_broker(tmp_path, transactions=Coordinator()) as broker, Client(broker) as client:
         partition = broker.logs.by_name["t"].partitions[0]
         client.ask(0, 9, produce_request(batch(b"a")))
         open_batch = batch(b"b", transactional=True, producer_id=5, producer_epoch=0, base_sequence=0)

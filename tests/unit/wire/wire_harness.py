@@ -6,8 +6,8 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +58,7 @@ class WireBroker:
         segment_bytes: int = 4 * MIB,
         wal_bytes: int = 64 * MIB,
         cold_reader: Any = None,
+        transactions: Any = None,
     ) -> None:
         self.wal = Wal(
             Arena(arena_bytes, MIB),
@@ -84,6 +85,7 @@ class WireBroker:
             options or WireOptions(),
             cold_reader=cold_reader,
             executor=self.executor,
+            transactions=transactions,
         )
         listening = bind("127.0.0.1", 0)
         self.address = listening.getsockname()
@@ -108,6 +110,40 @@ def wire_broker(folder: Path, topics: dict[str, int] | None = None, **options: A
         yield broker
     finally:
         broker.close()
+
+
+@dataclass
+class Question:
+    """One call of verify_partitions."""
+
+    transactional_id: str
+    producer: tuple[int, int]
+    partitions: list[tuple[str, int]]
+    add: bool
+    future: Future[dict[tuple[str, int], int]]
+
+    def answer(self, code: int = 0) -> None:
+        self.future.set_result(dict.fromkeys(self.partitions, code))
+
+
+class Coordinator:
+    """A transaction coordinator that answers `codes` one by one, then `code`; with None the test answers."""
+
+    def __init__(self, code: int | None = 0, codes: Sequence[int | None] = ()) -> None:
+        self.code = code
+        self.codes = list(codes)
+        self.questions: list[Question] = []
+        self.verification_enabled = True
+
+    def verify_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[Any], *, add: bool
+    ) -> Future[dict[tuple[str, int], int]]:
+        question = Question(transactional_id, (producer_id, producer_epoch), partitions, add, Future())
+        self.questions.append(question)
+        code = self.codes.pop(0) if self.codes else self.code
+        if code is not None:
+            question.answer(code)
+        return question.future
 
 
 class Client:

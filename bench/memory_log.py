@@ -1,0 +1,90 @@
+"""A coordinator on logs in memory, run by hand: its own cost, without the write-ahead log's."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from kbroker._fast.records import build_control_batch, iter_batches, parse_batch_header
+from kbroker.clock import ManualClock
+from kbroker.coordinator.group_config import GroupConfig
+from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.limits import MIB
+
+READ_BYTES = 4 * MIB
+
+
+class MemoryLog:
+    """Durable at once. Reads as an internal log does: in pieces, with every CRC checked."""
+
+    def __init__(self) -> None:
+        self._batches: list[bytes] = []
+        self.start_offset = 0
+        self.next_offset = 0
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(len(batch) for batch in self._batches)
+
+    def append(self, batch: bytes, now_ms: int, on_durable: Callable[[int], None]) -> int:
+        base_offset = self.next_offset
+        self._batches.append(struct.pack(">q", base_offset) + batch[8:])
+        self.next_offset += parse_batch_header(batch).record_count
+        on_durable(0)
+        return base_offset
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        now_ms: int,
+        on_durable: Callable[[int], None],
+    ) -> int:
+        marker = build_control_batch(
+            int(commit),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=now_ms,
+        )
+        return self.append(marker, now_ms, on_durable)
+
+    def advance_start(self, offset: int) -> None:
+        self.start_offset = offset
+        self._batches = [batch for batch in self._batches if parse_batch_header(batch).next_offset > offset]
+
+    def read_all(self) -> Iterator[memoryview]:
+        piece = bytearray()
+        for batch in self._batches:
+            piece += batch
+            if len(piece) >= READ_BYTES:
+                yield from (found for _, found in iter_batches(bytes(piece), check_crc=True))
+                piece.clear()
+        yield from (found for _, found in iter_batches(bytes(piece), check_crc=True))
+
+
+class NowExecutor(Executor):
+    """Runs work at once."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        fn(*args, **kwargs)
+        return Future()
+
+
+def coordinator_on(logs: list[MemoryLog], executor: Executor | None = None) -> GroupCoordinator:
+    """A started coordinator; its loop is run by the caller."""
+    coordinator = GroupCoordinator(
+        GroupConfig(initial_rebalance_delay_ms=0),
+        ManualClock(),
+        open_logs=lambda: logs,  # type: ignore[arg-type,return-value]
+        ensure_topic=lambda: None,
+        topic_exists=lambda topic, partition: True,
+        executor=executor or NowExecutor(),
+    )
+    coordinator.start_by_hand()
+    coordinator.loop.run_pending()
+    return coordinator

@@ -1,0 +1,127 @@
+"""The group coordinator: a restart after many commits, and what commits and heartbeats cost.
+
+`KBROKER_BENCH_COMMITS` is the number of commits before the restart; the product's promise is for 10 million:
+
+    KBROKER_BENCH_COMMITS=10000000 python -m pytest bench/test_bench_coordinator.py -k restart -s
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import pytest
+
+from bench.memory_log import MemoryLog, coordinator_on
+from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.coordinator.join_group import JoinRequest
+from kbroker.coordinator.offset_commit import CommitRequest
+from kbroker.coordinator.shard_runtime import ShardState
+from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+COMMITS = int(os.environ.get("KBROKER_BENCH_COMMITS", 100_000))
+GROUPS = int(os.environ.get("KBROKER_BENCH_GROUPS", 10_000))
+OFFSETS_PER_GROUP = 10
+SHARDS = 50
+LOAD_SECONDS_MAX = 5.0
+HEARTBEATS = 1_000
+
+
+def join(coordinator: GroupCoordinator, group_id: str) -> str:
+    """A Stable group of one member; its id."""
+    protocols = [("range", bytes(40))]
+    request = JoinRequest(
+        group_id, "", None, "client", "/127.0.0.1", 1_800_000, 60_000, "consumer", protocols, False, True
+    )
+    joined = coordinator.join_group(request)
+    coordinator.loop.run_pending()
+    member_id = str(joined.result(0).member_id)
+    synced = coordinator.sync_group(
+        SyncGroupRequest(
+            group_id=group_id,
+            generation_id=1,
+            member_id=member_id,
+            assignments=[SyncGroupRequestAssignment(member_id=member_id, assignment=bytes(80))],
+        )
+    )
+    coordinator.loop.run_pending()
+    assert synced.result(0).error_code == 0
+    return member_id
+
+
+def commit_of(group: int, member_id: str, offset: int, partitions: range) -> CommitRequest:
+    """One consumer's commit."""
+    offsets = [("orders.events", partition, offset, 3, "") for partition in partitions]
+    return CommitRequest(f"consumers-{group}", 1, member_id, None, 9, -1, offsets)
+
+
+@cache
+def committed_logs() -> list[MemoryLog]:
+    """Logs after all commits, each of one offset: the most expensive mix to read again."""
+    logs = [MemoryLog() for _ in range(SHARDS)]
+    coordinator = coordinator_on(logs)
+    members = [join(coordinator, f"consumers-{group}") for group in range(GROUPS)]
+    for number in range(COMMITS):
+        group, partition = number % GROUPS, number // GROUPS % OFFSETS_PER_GROUP
+        request = commit_of(group, members[group], number, range(partition, partition + 1))
+        committed = coordinator.commit_offsets(request)
+        coordinator.loop.run_pending()
+        assert committed.result(0) == 0
+    coordinator.stop()
+    return logs
+
+
+@pytest.mark.benchmark(group="coordinator-restart")
+def test_restart(benchmark: Any) -> None:
+    logs = committed_logs()
+
+    def load() -> GroupCoordinator:
+        with ThreadPoolExecutor(4) as executor:
+            coordinator = coordinator_on(logs, executor)
+            while any(runtime.state is not ShardState.ACTIVE for runtime in coordinator.shards.runtimes):
+                coordinator.loop.run_pending()
+                time.sleep(0.001)
+        return coordinator
+
+    coordinator = benchmark.pedantic(load, rounds=3)
+    counts = coordinator.counts
+    assert (counts.groups, counts.offsets) == (GROUPS, min(COMMITS, GROUPS * OFFSETS_PER_GROUP))
+    records = sum(log.next_offset - log.start_offset for log in logs)
+    held = sum(log.bytes_held for log in logs)
+    seconds = benchmark.stats.stats.min
+    print(f"\n{COMMITS} commits left {records} records in {held / 1e6:.1f} MB: {seconds:.2f} s to load")
+    assert seconds <= LOAD_SECONDS_MAX
+
+
+@pytest.mark.benchmark(group="coordinator-requests")
+@pytest.mark.parametrize("partitions", [1, 10])
+def test_commit(benchmark: Any, partitions: int) -> None:
+    coordinator = coordinator_on([MemoryLog() for _ in range(SHARDS)])
+    member_id = join(coordinator, "consumers-0")
+    request = commit_of(0, member_id, 7, range(partitions))
+
+    def one() -> None:
+        coordinator.commit_offsets(request)
+        coordinator.loop.run_pending()
+
+    benchmark(one)
+
+
+@pytest.mark.benchmark(group="coordinator-requests")
+def test_heartbeat(benchmark: Any) -> None:
+    coordinator = coordinator_on([MemoryLog() for _ in range(SHARDS)])
+    requests = [
+        HeartbeatRequest(group_id=f"g-{group}", generation_id=1, member_id=join(coordinator, f"g-{group}"))
+        for group in range(HEARTBEATS)
+    ]
+
+    def all_members() -> None:
+        for request in requests:
+            coordinator.heartbeat(request)
+            coordinator.loop.run_pending()
+
+    benchmark.pedantic(all_members, rounds=10, warmup_rounds=1)

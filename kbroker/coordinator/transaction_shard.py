@@ -1,0 +1,167 @@
+"""The transactional ids of one partition of `__transaction_state`: the state machine.
+
+Knows no thread and no log. Handlers (the modules beside this one) decide on the current state and return records;
+`replay` alone changes durable state, at append for live traffic and in offset order for a load. What is not a record,
+such as which markers are still to be written, follows from the state and begins anew with a load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kbroker.coordinator.event_loop import Timer
+from kbroker.coordinator.marker_writer import MarkerWriter, WriteMarker
+from kbroker.coordinator.result import Operation, Result
+from kbroker.coordinator.shard import Marker, ProducerStamp, Scheduler
+from kbroker.coordinator.transaction_config import TransactionConfig
+from kbroker.coordinator.transaction_records import decode_record, encode_record
+from kbroker.coordinator.transaction_state import Transaction, TransactionRecord, TransactionState
+from kbroker.coordinator.transaction_waits import CompletionWaits
+from kbroker.errors import ErrorCode, KafkaError
+
+_COMPLETE_RETRY_MS = 100
+
+
+class TransactionShard:
+    """State of one shard. Touched by the loop thread only (before a load has ended: by its worker only).
+
+    `take_producer_id` gives an unused producer id, or raises; `total_ids` counts the ids of all shards;
+    `post` queues a call for the loop thread from any thread.
+    """
+
+    def __init__(
+        self,
+        config: TransactionConfig,
+        *,
+        write_marker: WriteMarker,
+        coordinator_epoch: int,
+        post: Callable[[Callable[[], None]], None],
+        take_producer_id: Callable[[], int],
+        total_ids: Callable[[], int],
+    ) -> None:
+        self.config = config
+        self.take_producer_id = take_producer_id
+        self.transactions: dict[str, Transaction] = {}
+        self.markers = MarkerWriter(write_marker, coordinator_epoch, post, self._markers_written)
+        self.waits = CompletionWaits(post)
+        self._total_ids = total_ids
+        self._runtime: Scheduler | None = None
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The runtime, once there is one."""
+        assert self._runtime is not None
+        return self._runtime
+
+    def attach(self, runtime: Scheduler) -> None:
+        """Gives a loaded shard its runtime."""
+        self._runtime = runtime
+        self.markers.attach(runtime)
+
+    def now_ms(self) -> int:
+        """Wall clock."""
+        return self.scheduler.now_ms()
+
+    def schedule(self, delay_ms: int, operation: Operation) -> Timer:
+        """Runs `operation` on the loop thread after `delay_ms`."""
+        return self.scheduler.schedule(delay_ms, operation)
+
+    def activate(self) -> Result:
+        """Takes up the transactions whose markers were not all known to be written."""
+        for transactional_id, transaction in self.transactions.items():
+            if transaction.state.is_prepared:
+                self.markers.begin(transactional_id, transaction)
+        return Result()
+
+    def deactivate(self, error: ErrorCode) -> None:
+        """Answers the requests that wait."""
+        self.markers.stop()
+        self.waits.refuse_all(error)
+
+    # -- transactional ids ---------------------------------------------------------------------------------------
+
+    def transaction_of(self, transactional_id: str, producer_id: int) -> Transaction:
+        """The state that this producer may act on; INVALID_PRODUCER_ID_MAPPING if the id is not the producer's."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.producer_id != producer_id:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return transaction
+
+    def check_bound(self) -> None:
+        """Raises POLICY_VIOLATION if the broker holds as many transactional ids as it may."""
+        if self._total_ids() >= self.config.transactional_ids_max:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "too many transactional ids")
+
+    # -- ends of transactions ------------------------------------------------------------------------------------
+
+    def prepared(self, records: list[TransactionRecord], response: object = None) -> Result:
+        """Makes decisions durable; those with partitions to tell are told to them then."""
+
+        def decided(error: ErrorCode) -> None:
+            if error:
+                return
+            for transactional_id, transaction in records:
+                if transaction is not None and transaction.state.is_prepared:
+                    self.markers.begin(transactional_id, transaction)
+
+        return Result(list(records), response=response, on_complete=decided)
+
+    def _markers_written(self, transactional_id: str, prepared: Transaction) -> None:
+        self.schedule(0, lambda: self._complete(transactional_id, prepared))
+
+    def _complete(self, transactional_id: str, prepared: Transaction) -> Result | None:
+        if self.transactions.get(transactional_id) is not prepared:
+            return None
+
+        def completed(error: ErrorCode) -> None:
+            if error:  # nothing was appended
+                self.schedule(_COMPLETE_RETRY_MS, lambda: self._complete(transactional_id, prepared))
+
+        return Result([TransactionRecord(transactional_id, complete(prepared, self.now_ms()))], on_complete=completed)
+
+    # -- replay --------------------------------------------------------------------------------------------------
+
+    def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None]:
+        """Key and value of a record."""
+        return encode_record(record)
+
+    def decode(self, key: bytes, value: bytes | None) -> TransactionRecord:
+        """The record; raises UnknownRecordError."""
+        return decode_record(key, value)
+
+    def replay(self, record: TransactionRecord, stamp: ProducerStamp | None = None) -> None:
+        """Applies one record. The only place where durable state changes."""
+        if record.value is None:
+            self.transactions.pop(record.transactional_id, None)
+        else:
+            self.transactions[record.transactional_id] = record.value
+        if record.value is None or not record.value.state.is_prepared:
+            self.waits.resume(record.transactional_id)
+
+    def replay_marker(self, marker: Marker) -> None:
+        """The coordinator's own records are in no transaction."""
+
+    # -- snapshot ------------------------------------------------------------------------------------------------
+
+    def live_keys(self) -> Iterator[str]:
+        """The transactional ids."""
+        return iter(self.transactions)
+
+    def live_record(self, key: str) -> TransactionRecord | None:
+        """The record that now says the state of `key`; None if there is none any more."""
+        transaction = self.transactions.get(key)
+        return None if transaction is None else TransactionRecord(key, transaction)
+
+
+def complete(prepared: Transaction, now_ms: int) -> Transaction:
+    """The state after the last marker. An id that was reserved at Prepare* takes over now."""
+    committed = prepared.state is TransactionState.PREPARE_COMMIT
+    identity = prepared.granted
+    return prepared.changed(
+        state=TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        next_producer_id=-1,
+        partitions=frozenset(),
+        last_update_ms=now_ms,
+    )

@@ -1,0 +1,195 @@
+"""Client metrics (KIP-714): who is asked for which, and what was pushed. State of GetTelemetrySubscriptions and
+PushTelemetry.
+
+A client instance is known by the id it was given. It is remembered in memory only: one that is not known, after a
+restart say, is taken up by its next request.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from base64 import urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kbroker._fast.compression import DecompressionError, decompress_pieces
+from kbroker.clock import Clock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.handlers.base import RequestInfo
+from kbroker.metadata.client_metrics import ALL_METRICS, INTERVAL_MS_DEFAULT, interval_ms, matches, metrics
+
+logger = logging.getLogger(__name__)
+
+INSTANCES_MAX = 10_000  # the longest unheard of is forgotten
+CLIENTS_MAX = 10_000  # whose software is remembered from their ApiVersions
+SELECTOR_LENGTH_MAX = 256  # of what a client says of itself: patterns are matched against it
+DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
+ACCEPTED_CODECS = (4, 3, 1, 2)  # zstd, lz4, gzip, snappy: the client takes the first that it has
+
+Resources = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a client is asked for. `number` changes with any of it."""
+
+    number: int
+    metrics: tuple[str, ...]
+    interval_ms: int
+
+
+@dataclass(slots=True)
+class _Instance:
+    subscription: Subscription
+    asked_ms: float = -1.0  # on the monotonic clock; -1: not yet
+    pushed_ms: float = -1.0
+    may_ask: bool = False  # its last push was refused in a way that sends it back to ask
+    may_push: bool = True  # it has not pushed since it asked: clients spread their first pushes, so it may come early
+    terminated: bool = False
+
+
+class ClientTelemetry:
+    """Thread-safe; `_lock` protects everything below. Times are of the monotonic clock, in milliseconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.pushes = 0
+        self.pushed_bytes = 0  # as metrics, decompressed
+        self.refused = 0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._instances: OrderedDict[bytes, _Instance] = OrderedDict()
+        self._software: OrderedDict[tuple[str, str | None], tuple[str, str]] = OrderedDict()
+
+    def met(self, info: RequestInfo, name: str, version: str) -> None:
+        """A client said in ApiVersions which software it is."""
+        with self._lock:
+            key = (info.client_host, info.client_id)
+            self._software[key] = (name[:SELECTOR_LENGTH_MAX], version[:SELECTOR_LENGTH_MAX])
+            self._software.move_to_end(key)
+            while len(self._software) > CLIENTS_MAX:
+                self._software.popitem(last=False)
+
+    def subscribe(self, instance_id: bytes, info: RequestInfo, resources: Resources) -> Subscription:
+        """What the client is asked for now. Raises KafkaError THROTTLING_QUOTA_EXCEEDED when it asks too soon."""
+        subscription = self._subscription(instance_id, info, resources)
+        now_ms = self._clock.monotonic() * 1000
+        with self._lock:
+            instance = self._instance_locked(instance_id, subscription)
+            last_ms = max(instance.asked_ms, instance.pushed_ms)
+            early = last_ms >= 0 and now_ms - last_ms < instance.subscription.interval_ms
+            # A changed subscription may be asked for at once: that is how a client gets to know of it.
+            changed = instance.subscription.number != subscription.number
+            if early and not changed and not instance.may_ask:
+                raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            instance.subscription, instance.asked_ms = subscription, now_ms
+            instance.may_ask, instance.may_push = False, True
+        return subscription
+
+    def push(
+        self,
+        instance_id: bytes,
+        info: RequestInfo,
+        resources: Resources,
+        *,
+        subscription_number: int,
+        terminating: bool,
+        codec: int,
+        body: bytes | memoryview,
+        bytes_max: int,
+    ) -> None:
+        """Takes metrics. Raises KafkaError as KIP-714 says."""
+        current = self._subscription(instance_id, info, resources)
+        now_ms = self._clock.monotonic() * 1000
+        with self._lock:
+            instance = self._instance_locked(instance_id, current)
+            refusal = _push_refusal(instance, current, now_ms, subscription_number, terminating, codec)
+            if refusal is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+                instance.pushed_ms, instance.may_push = now_ms, False
+            instance.terminated = instance.terminated or terminating
+            instance.may_ask = refusal in (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        size = 0
+        if refusal is ErrorCode.NONE:
+            refusal = ErrorCode.TELEMETRY_TOO_LARGE if len(body) > bytes_max else ErrorCode.NONE
+        if refusal is ErrorCode.NONE:
+            size, refusal = _size(codec, body)
+        with self._lock:
+            self.pushes += refusal is ErrorCode.NONE
+            self.refused += refusal is not ErrorCode.NONE
+            self.pushed_bytes += size
+        if refusal is not ErrorCode.NONE:
+            raise KafkaError(refusal)
+        logger.debug("client %s (%s) pushed %d bytes of metrics", instance_id.hex(), info.client_id, size)
+
+    def _instance_locked(self, instance_id: bytes, subscription: Subscription) -> _Instance:
+        instance = self._instances.get(instance_id)
+        if instance is None:
+            instance = self._instances[instance_id] = _Instance(subscription)
+            while len(self._instances) > INSTANCES_MAX:
+                self._instances.popitem(last=False)
+        self._instances.move_to_end(instance_id)
+        return instance
+
+    def _subscription(self, instance_id: bytes, info: RequestInfo, resources: Resources) -> Subscription:
+        if not resources:
+            return _subscription(instance_id, (), INTERVAL_MS_DEFAULT)
+        client = self._selectors(instance_id, info)
+        wanted: set[str] = set()
+        intervals = []
+        for configs in resources.values():
+            if metrics(configs) and matches(configs, client):
+                wanted.update(metrics(configs))
+                intervals.append(interval_ms(configs))
+        names = (ALL_METRICS,) if ALL_METRICS in wanted else tuple(sorted(wanted))
+        return _subscription(instance_id, names, min(intervals, default=INTERVAL_MS_DEFAULT))
+
+    def _selectors(self, instance_id: bytes, info: RequestInfo) -> dict[str, str]:
+        with self._lock:
+            name, version = self._software.get((info.client_host, info.client_id), ("", ""))
+        return {
+            "client_instance_id": uuid_text(instance_id),
+            "client_id": (info.client_id or "")[:SELECTOR_LENGTH_MAX],
+            "client_software_name": name,
+            "client_software_version": version,
+            "client_source_address": info.client_host,
+        }
+
+
+def _subscription(instance_id: bytes, names: tuple[str, ...], interval: int) -> Subscription:
+    number = zlib.crc32("\n".join((*names, str(interval))).encode(), zlib.crc32(instance_id))
+    return Subscription(number - (1 << 32) if number >= 1 << 31 else number, names, interval)
+
+
+def _push_refusal(
+    instance: _Instance, current: Subscription, now_ms: float, subscription_number: int, terminating: bool, codec: int
+) -> ErrorCode:
+    if instance.terminated:
+        return ErrorCode.INVALID_REQUEST
+    early = now_ms - instance.pushed_ms < instance.subscription.interval_ms
+    if early and not instance.may_push and not terminating:
+        return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    if subscription_number != current.number:
+        return ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+    if codec != 0 and codec not in ACCEPTED_CODECS:
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    return ErrorCode.NONE
+
+
+def _size(codec: int, body: bytes | memoryview) -> tuple[int, ErrorCode]:
+    """Bytes of the metrics, decompressed piece by piece: nothing here looks into them."""
+    size = 0
+    try:
+        for piece in decompress_pieces(codec, body):
+            size += len(piece)
+            if size > DECOMPRESSED_BYTES_MAX:
+                return 0, ErrorCode.TELEMETRY_TOO_LARGE
+    except DecompressionError:
+        return 0, ErrorCode.INVALID_RECORD
+    return size, ErrorCode.NONE
+
+
+def uuid_text(raw: bytes) -> str:
+    """A UUID as Kafka writes it: URL-safe base64 without padding."""
+    return urlsafe_b64encode(raw).decode().rstrip("=")

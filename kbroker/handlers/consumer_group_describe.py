@@ -1,0 +1,39 @@
+"""ConsumerGroupDescribe (key 69), versions 0-1: consumer groups with epochs, members and assignments (KIP-848).
+
+Behaviour: GROUP_ID_NOT_FOUND for an unknown group and for a classic one. Without access control all operations are
+allowed.
+Per version: 1 the type of each member (KIP-1099).
+Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from kbroker.handlers.authorized_operations import DELETE, DESCRIBE, READ
+from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.later import all_of, later
+from kbroker.protocol.apis.k69_consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+
+_GROUP_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
+
+
+def handle(
+    context: Context, info: RequestInfo, request: ConsumerGroupDescribeRequest
+) -> Future[ConsumerGroupDescribeResponse]:
+    """Describes groups."""
+
+    def answer(groups: list[DescribedGroup]) -> ConsumerGroupDescribeResponse:
+        for group in groups:
+            if request.include_authorized_operations and not group.error_code:
+                group.authorized_operations = _GROUP_OPERATIONS
+        return ConsumerGroupDescribeResponse(groups=groups)
+
+    return later(all_of([context.groups.describe_consumer_group(group_id) for group_id in request.group_ids]), answer)
+
+
+HANDLER = Handler(69, 0, 1, handle, inline=True)

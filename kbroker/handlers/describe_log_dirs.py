@@ -1,0 +1,69 @@
+"""DescribeLogDirs (key 35), versions 1-5: how many bytes each partition has.
+
+Behaviour:
+- One log directory, the data directory. A partition's size is what it has in objects, as the manifest says, and what
+  its log holds beyond them. Nothing lags.
+- Null topics: all. Unknown topics and partitions are left out.
+
+Versions: v2 flexible. v3 top-level error. v4 total and usable bytes: -1, not known, since most of the bytes are in the
+object store (docs/decisions/092-sizes-of-log-dirs.md). v5 cordoned directories: never.
+
+Gaps: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.protocol.apis.k35_describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+UNKNOWN_BYTES = -1
+
+
+def handle(context: Context, info: RequestInfo, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """Sizes as of now."""
+    topics = []
+    for name, partitions in _selected(context, request.topics):
+        described = [
+            DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition_size(partition))
+            for partition in partitions
+        ]
+        if described:
+            topics.append(DescribeLogDirsTopic(name=name, partitions=described))
+    result = DescribeLogDirsResult(
+        log_dir=context.topics.broker_configs.text("log.dirs") or "",
+        topics=topics,
+        total_bytes=UNKNOWN_BYTES,
+        usable_bytes=UNKNOWN_BYTES,
+    )
+    return DescribeLogDirsResponse(results=[result])
+
+
+def partition_size(partition: Any) -> int:
+    """Bytes of a partition: in objects, and in the write-ahead log beyond them."""
+    state = partition.log.state
+    return (state.data_bytes if state is not None else 0) + partition.unflushed_bytes
+
+
+def _selected(context: Context, topics: list[DescribableLogDirTopic] | None) -> Iterable[tuple[str, Iterable[Any]]]:
+    if topics is None:
+        for name, log in list(context.logs.by_name.items()):
+            yield name, log.partitions
+        return
+    for topic in topics:
+        log = context.logs.by_name.get(topic.topic)
+        if log is not None:
+            wanted = sorted({index for index in topic.partitions if 0 <= index < len(log.partitions)})
+            yield topic.topic, [log.partitions[index] for index in wanted]
+
+
+HANDLER = Handler(35, 1, 5, handle)

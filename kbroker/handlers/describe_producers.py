@@ -1,0 +1,54 @@
+"""DescribeProducers (key 61), version 0: the producers that a partition knows, with their open transactions.
+
+Behaviour: UNKNOWN_TOPIC_OR_PARTITION (3) for a partition that does not exist. Internal topics are described too.
+Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from kbroker.errors import ErrorCode
+from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.protocol.apis.k61_describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+
+def handle(context: Context, info: RequestInfo, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """Describes the producers of each partition."""
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name, partitions=[_describe(context, topic.name, index) for index in topic.partition_indexes]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe(context: Context, topic: str, index: int) -> PartitionResponse:
+    partition = context.logs.partition(topic, index)
+    if partition is None:
+        return PartitionResponse(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                last_sequence=last_sequence,
+                last_timestamp=last_timestamp,
+                coordinator_epoch=coordinator_epoch,
+                current_txn_start_offset=start_offset,
+            )
+            for producer_id, epoch, last_sequence, last_timestamp, coordinator_epoch, start_offset in (
+                partition.active_producers()
+            )
+        ],
+    )
+
+
+HANDLER = Handler(61, 0, 0, handle)

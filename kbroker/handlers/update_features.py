@@ -1,0 +1,74 @@
+"""UpdateFeatures (key 57), versions 0-2: feature levels are the program's, so only what they are is granted.
+
+Behaviour:
+- The present level: granted. Another one, up or down: INVALID_UPDATE_VERSION (95). A feature that is not listed: the
+  same. A feature twice, an empty name, an unknown upgrade type: INVALID_REQUEST (42).
+- Nothing is changed in any case, so validate_only makes no difference.
+
+Versions: v0 and v1 a result per feature; v2 the first error at the top, for all of them. v1 upgrade types instead of
+allow_downgrade.
+
+Gaps: none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.features import enabled_features
+from kbroker.protocol.apis.k57_update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+def handle(context: Context, info: RequestInfo, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+    """Judges each update."""
+    counts = Counter(update.feature for update in request.feature_updates)
+    if not request.feature_updates or "" in counts or max(counts.values()) > 1:
+        return UpdateFeaturesResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message="Features must be named, each once."
+        )
+    errors = [_judge(update, info.api_version) for update in request.feature_updates]
+    if info.api_version >= 2:
+        first = next((error for error in errors if error is not None), None)
+        return UpdateFeaturesResponse(
+            error_code=ErrorCode.NONE if first is None else first.code,
+            error_message=None if first is None else first.message,
+        )
+    return UpdateFeaturesResponse(
+        error_message=None,
+        results=[
+            UpdatableFeatureResult(
+                feature=update.feature,
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=None if error is None else error.message,
+            )
+            for update, error in zip(request.feature_updates, errors, strict=True)
+        ],
+    )
+
+
+def _judge(update: FeatureUpdateKey, version: int) -> KafkaError | None:
+    name, level = update.feature, update.max_version_level
+    if version >= 1 and update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        return KafkaError(ErrorCode.INVALID_REQUEST, "The controller does not support the given upgrade type.")
+    feature = next((feature for feature in enabled_features() if feature.name == name), None)
+    if feature is None:
+        problem = "the broker does not support this feature."
+    elif level == feature.level:
+        return None
+    elif not feature.lowest <= level <= feature.highest:
+        problem = f"the broker only supports versions {feature.lowest}-{feature.highest}"
+    else:
+        problem = f"the broker runs it at version {feature.level}, which does not change"
+    return KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"Invalid update version {level} for feature {name}: {problem}")
+
+
+HANDLER = Handler(57, 0, 2, handle, inline=True)

@@ -1,0 +1,215 @@
+"""The cleaner: threads that compact the dirtiest partition first, at a bounded rate."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.errors import CorruptionError
+from kbroker.log.compaction import Cleanable, cleanable
+from kbroker.log.compaction_round import (
+    CleanerSettings,
+    CompactionRound,
+    RoundObsolete,
+    RoundReport,
+    RoundStopped,
+    RoundTools,
+)
+from kbroker.log.log_table import LogTable
+from kbroker.storage.manifest import Manifest
+from kbroker.storage.numbered_log import Fenced
+from kbroker.storage.object_keys import ObjectKeys
+from kbroker.storage.object_store import ObjectStore, StoreError
+from kbroker.storage.ownership import Superseded
+from kbroker.storage.pacing import Pacer
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 60.0  # after a failure, for that partition
+
+Place = tuple[bytes, int]
+
+
+@dataclass(slots=True)
+class CleanerMetrics:
+    """Counters since the start; read by the metrics endpoint without a lock."""
+
+    rounds: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0
+    failures: int = 0
+    uncleanable_partitions: int = 0
+    last_error: str | None = None
+
+
+class Cleaner:
+    """Compacts every topic whose cleanup.policy contains compact.
+
+    `run_once` is one round, for the threads and for tests. Lock: `_lock` protects which partitions are being
+    compacted and which are put off; it is never held during work. A partition with a batch that cannot be read is
+    left alone until the next start: its data stays as it is.
+    """
+
+    def __init__(
+        self,
+        table: LogTable,
+        manifest: Manifest,
+        store: ObjectStore,
+        keys: ObjectKeys,
+        clock: Clock,
+        *,
+        settings: CleanerSettings | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.metrics = CleanerMetrics()
+        self._table = table
+        self._manifest = manifest
+        self._store = store
+        self._keys = keys
+        self._clock = clock
+        self._stop = threading.Event()
+        self._pacer = Pacer(clock.monotonic, self._stop.wait)
+        self._thread_count = threads
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._busy: set[Place] = set()
+        self._not_before: dict[Place, float] = {}
+        self._uncleanable: set[Place] = set()
+        self.configure(settings or CleanerSettings())
+
+    def configure(self, settings: CleanerSettings) -> None:
+        """Takes other settings, from the next round on; the rate at once."""
+        self.settings = settings
+        self._pacer.set_rate(settings.io_bytes_per_second)
+
+    # -- choosing ----------------------------------------------------------------------------------------------
+
+    def _candidates(self) -> Iterator[tuple[Cleanable, Any, Any]]:
+        """(what is cleanable, partition, config) of the partitions that are due."""
+        image, now_ms = self._manifest.image, self._clock.now_ms()
+        for topic_log in list(self._table.by_id.values()):
+            if not topic_log.config.compacted:
+                continue
+            for partition in topic_log.partitions:
+                with image.lock:
+                    state = image.partition(partition.topic_id, partition.index)
+                    if state is None:
+                        continue
+                    found = cleanable(state, topic_log.config, now_ms, lambda file: image.files[file].created_ms)
+                if found.due(topic_log.config, now_ms):
+                    yield found, partition, topic_log.config
+
+    def _choose(self) -> tuple[Any, Any] | None:
+        """The dirtiest partition that is due and free, now marked as busy; overdue ones first."""
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        due = sorted(
+            self._candidates(), key=lambda item: (item[0].overdue(item[2], now_ms), item[0].ratio), reverse=True
+        )
+        with self._lock:
+            for _, partition, config in due:
+                place = (partition.topic_id, partition.index)
+                blocked = place in self._busy or place in self._uncleanable
+                if not blocked and self._not_before.get(place, 0.0) <= now:
+                    self._busy.add(place)
+                    return partition, config
+        return None
+
+    # -- one round ---------------------------------------------------------------------------------------------
+
+    def run_once(self) -> RoundReport | None:
+        """One round over the dirtiest partition; None when nothing is due, or the round came to nothing.
+
+        Raises RoundStopped, Fenced, Superseded; other failures are logged, and the partition is put off.
+        """
+        chosen = self._choose() if self.settings.enabled else None
+        if chosen is None:
+            return None
+        partition, config = chosen
+        place = (partition.topic_id, partition.index)
+        try:
+            report = self._compact(partition, config)
+            self._put_off(place, 0.0 if report is not None else RETRY_SECONDS)
+            return report
+        except (StoreError, RoundObsolete, CorruptionError) as error:
+            self._note_failure(place, f"{partition.topic}-{partition.index}", error)
+            return None
+        finally:
+            with self._lock:
+                self._busy.discard(place)
+
+    def _compact(self, partition: Any, config: Any) -> RoundReport | None:
+        started = self._clock.monotonic()
+        tools = RoundTools(
+            self._manifest, self._store, self._keys, self._clock, self.settings, self._pacer.acquire,
+            self._stop.is_set,
+        )  # fmt: skip
+        report = CompactionRound(tools, partition, config).run()
+        if report is not None:
+            metrics = self.metrics
+            metrics.rounds += 1
+            metrics.records_read += report.records_read
+            metrics.records_kept += report.records_kept
+            metrics.bytes_read += report.bytes_read
+            metrics.bytes_written += report.bytes_written
+            metrics.seconds += self._clock.monotonic() - started
+            logger.debug("compacted %s-%d: %s", partition.topic, partition.index, report)
+        return report
+
+    def _put_off(self, place: Place, seconds: float) -> None:
+        with self._lock:
+            if seconds:
+                self._not_before[place] = self._clock.monotonic() + seconds
+            else:
+                self._not_before.pop(place, None)
+
+    def _note_failure(self, place: Place, name: str, error: Exception) -> None:
+        self.metrics.failures += 1
+        self.metrics.last_error = str(error)
+        self._put_off(place, RETRY_SECONDS)
+        if isinstance(error, CorruptionError):
+            with self._lock:
+                self._uncleanable.add(place)
+                self.metrics.uncleanable_partitions = len(self._uncleanable)
+            logger.error("%s will not be compacted until the next start: %s", name, error)
+        elif isinstance(error, StoreError):
+            logger.warning("compaction of %s could not finish, will try again: %s", name, error)
+        else:
+            logger.info("%s", error)
+
+    # -- the threads -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the threads."""
+        for number in range(self._thread_count):
+            thread = threading.Thread(target=self._run, name=f"cleaner-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Ends the threads; a round under way is given up, and leaves nothing behind."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                if self.run_once() is not None:
+                    continue
+            except RoundStopped:
+                return
+            except (Fenced, Superseded) as error:
+                logger.error("compaction has stopped: %s", error)
+                return
+            except Exception as error:  # nobody knows this failure; without the thread the logs would only grow
+                self.metrics.failures += 1
+                self.metrics.last_error = repr(error)
+                logger.exception("compaction failed, will try again")
+            self._stop.wait(self.settings.backoff_ms / 1000)

@@ -1,0 +1,311 @@
+"""One round of log compaction over one partition: two passes over its objects, new objects, one manifest record.
+
+Nothing is true before that record: it names the new objects in place of the old ones, which then go after
+file.delete.delay.ms. Each new key is reserved by a manifest record before its first byte is sent; a key that was
+reserved and never named is deleted when its reservation ends, so a crash at any point leaves nothing behind. Reserving
+also proves that this broker still owns the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker import limits
+from kbroker._fast.compact import BatchFilter, KeyScan
+from kbroker._fast.key_map import LOAD_PERCENT, SLOT_BYTES, KeyMap
+from kbroker._fast.record_batch import CorruptRecordsError
+from kbroker.clock import Clock
+from kbroker.errors import CorruptionError
+from kbroker.log.compaction import Cleanable, cleanable
+from kbroker.log.compaction_source import ObjectBlocks
+from kbroker.log.compaction_writer import OutputWriter, WrittenObject
+from kbroker.storage.manifest import Manifest
+from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.object_keys import KlixKey, ObjectKeys, klix_key
+from kbroker.storage.object_store import NotFound, ObjectStore, StoreError
+from kbroker.storage.partition_state import KLIX, AbortedTransaction, ObjectRef, PartitionState
+
+logger = logging.getLogger(__name__)
+
+GENERATION_TRIES = 100  # keys in the bucket that the manifest does not know; more than that is not an accident
+RESERVATION_MARGIN_MS = 600_000  # a reservation that ends sooner is not used any more
+
+
+class RoundStopped(Exception):
+    """The cleaner is stopping."""
+
+
+class RoundObsolete(Exception):
+    """The objects of the partition changed meanwhile: nothing was swapped, and the round may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerSettings:
+    """How to compact. Sizes are bytes."""
+
+    enabled: bool = True
+    backoff_ms: int = 15_000
+    dedupe_buffer_bytes: int = 128 * limits.MIB  # the key map, at most
+    io_bytes_per_second: float = limits.CLEANER_IO_BYTES_PER_SECOND  # reads and writes together; 0: no limit
+    object_bytes_max: int = limits.KLIX_OBJECT_BYTES_MAX
+    object_batches_max: int = limits.CLEANER_OBJECT_BATCHES_MAX
+    read_bytes: int = limits.CLEANER_READ_BYTES
+    part_bytes: int = limits.CLEANER_PART_BYTES
+    producer_id_expiration_ms: int = limits.PRODUCER_ID_EXPIRATION_MS
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What a round did."""
+
+    clean_offset: int
+    map_full: bool
+    records_read: int
+    records_kept: int
+    bytes_read: int
+    bytes_written: int
+    objects_replaced: int
+    objects_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTools:
+    """What every round of a cleaner uses. `acquire` paces reads and writes; `stopping` ends a round early."""
+
+    manifest: Manifest
+    store: ObjectStore
+    keys: ObjectKeys
+    clock: Clock
+    settings: CleanerSettings
+    acquire: Callable[[int], None]
+    stopping: Callable[[], bool]
+
+
+class CompactionRound:
+    """Compacts one partition once. Used by one thread, and no two at a time for one partition.
+
+    `run` raises RoundStopped, RoundObsolete, StoreError (nothing swapped, or in doubt as the manifest says it),
+    CorruptionError (a batch that cannot be read: nothing is swapped), Fenced.
+    """
+
+    def __init__(self, tools: RoundTools, partition: Any, config: Any) -> None:
+        self._tools = tools
+        self._partition = partition
+        self._config = config
+        self._now_ms = tools.clock.now_ms()
+        self._reserved: list[str] = []
+        self._given = False
+        settings = tools.settings
+        self._source = ObjectBlocks(tools.store, self._paced, settings.read_bytes)
+        self._inputs: list[ObjectRef] = []
+        self._aborted: tuple[AbortedTransaction, ...] = ()
+        self._last_batches: dict[int, tuple[int, int]] = {}
+
+    def run(self) -> RoundReport | None:
+        """One round; None when there is nothing to compact."""
+        target = self._look()
+        if target is None:
+            return None
+        key_map, map_end, full = self._map_keys(target)
+        if map_end <= target.start:
+            if full:
+                raise CorruptionError(
+                    f"{self._name}: the batch at offset {map_end} has more keys than fit into "
+                    f"log.cleaner.dedupe.buffer.size, here {self._tools.settings.dedupe_buffer_bytes} bytes"
+                )
+            return None
+        self._inputs = [ref for ref in self._inputs if ref.base_offset < map_end]
+        batches = BatchFilter(
+            key_map, map_end, self._now_ms, self._config.delete_retention_ms, self._aborted, self._last_batches
+        )
+        writer = self._writer()
+        try:
+            self._rewrite(batches, writer)
+            if not batches.changed and writer.nothing_sent and self._is_one_object():
+                self._swap([], map_end, batches)
+            else:
+                self._swap(writer.finish(self._inputs[-1].end_offset), map_end, batches)
+        except BaseException:
+            self._clean_up(writer)
+            raise
+        return RoundReport(
+            map_end, full, batches.records_read, batches.records_kept, self._source.bytes_read, writer.bytes_written,
+            len(self._inputs), len(writer.written),
+        )  # fmt: skip
+
+    @property
+    def _name(self) -> str:
+        return f"{self._partition.topic}-{self._partition.index}"
+
+    def _is_one_object(self) -> bool:
+        return len(self._inputs) == 1 and self._inputs[0].kind == KLIX
+
+    # -- before ------------------------------------------------------------------------------------------------
+
+    def _look(self) -> Cleanable | None:
+        """Takes what the manifest says now: the objects, and what is dirty of them."""
+        image = self._tools.manifest.image
+        partition = self._partition
+        with image.lock:
+            state = image.partition(partition.topic_id, partition.index)
+            if state is None or not state.object_count:
+                return None
+            target = cleanable(state, self._config, self._now_ms, lambda file: image.files[file].created_ms)
+            if target.dirty_bytes == 0:
+                return None
+            for ref in image.objects_from(partition.topic_id, partition.index):
+                if ref.base_offset >= target.end:
+                    break
+                self._inputs.append(ref)
+            self._aborted = state.aborted
+            self._last_batches = dict(self._live_producers(state))
+        return target
+
+    def _live_producers(self, state: PartitionState) -> Iterator[tuple[int, tuple[int, int]]]:
+        expired_ms = self._now_ms - self._tools.settings.producer_id_expiration_ms
+        for producer_id, epoch, _, last_timestamp, first_offset, batches in state.producers.values():
+            if first_offset >= 0 or last_timestamp > expired_ms:
+                yield producer_id, (batches[-1][1] if batches else -1, epoch)
+
+    # -- the passes --------------------------------------------------------------------------------------------
+
+    def _map_keys(self, target: Cleanable) -> tuple[KeyMap, int, bool]:
+        # No larger than what the dirty records can fill; the memory is given back with the round.
+        wanted = (target.dirty_records + 1) * 100 // LOAD_PERCENT + 2
+        key_map = KeyMap(min(self._tools.settings.dedupe_buffer_bytes, wanted * SLOT_BYTES))
+        scan = KeyScan(key_map, target.start, target.end, self._aborted)
+        for ref in self._inputs:
+            if ref.end_offset > target.start and not scan.done:
+                with self._blame(ref):
+                    for block in self._source.blocks(ref, target.start):
+                        if not scan.feed(block):
+                            break
+        return key_map, scan.next_offset, scan.full
+
+    def _rewrite(self, batches: BatchFilter, writer: OutputWriter) -> None:
+        for ref in self._inputs:
+            with self._blame(ref):
+                for block in self._source.blocks(ref):
+                    batches.feed(block)
+                    if batches.pending_bytes:
+                        writer.add(*batches.take())
+
+    @contextlib.contextmanager
+    def _blame(self, ref: ObjectRef) -> Iterator[None]:
+        try:
+            yield
+        except CorruptRecordsError as error:
+            raise CorruptionError(f"{ref.key}: {error}") from None
+
+    def _paced(self, count: int) -> None:
+        if self._tools.stopping():
+            raise RoundStopped(self._name)
+        self._tools.acquire(count)
+
+    def _writer(self) -> OutputWriter:
+        settings = self._tools.settings
+        segment_bytes = max(self._config.segment_bytes, limits.CLEANER_OBJECT_BYTES_MIN)
+        return OutputWriter(
+            self._tools.store,
+            self._reserve,
+            self._tools.keys.full,
+            self._paced,
+            start_offset=self._inputs[0].base_offset,
+            object_bytes_max=min(settings.object_bytes_max, segment_bytes),
+            object_batches_max=settings.object_batches_max,
+            part_bytes=settings.part_bytes,
+        )
+
+    # -- keys --------------------------------------------------------------------------------------------------
+
+    def _reserve(self, base_offset: int) -> str:
+        """A key that no object has or had, and that only this round may use; the manifest knows of it from now on."""
+        tools, partition = self._tools, self._partition
+        generation = 1 + max(self._generation(ref) for ref in self._inputs)
+        for attempt in range(GENERATION_TRIES):
+            key = klix_key(partition.topic, partition.topic_id, partition.index, base_offset, generation + attempt)
+            try:
+                tools.store.head(tools.keys.full(key))
+            except NotFound:
+                if self._try_reserve(key):
+                    self._reserved.append(key)
+                    return key
+        raise StoreError(f"{GENERATION_TRIES} leftovers at {key}")
+
+    def _generation(self, ref: ObjectRef) -> int:
+        parsed = self._tools.keys.parse(ref.key)
+        return parsed.generation if isinstance(parsed, KlixKey) else 0
+
+    def _try_reserve(self, key: str) -> bool:
+        reserved = False
+
+        def change(image: ManifestImage) -> dict[str, Any] | None:
+            nonlocal reserved
+            if image.is_live(key) or key in image.deletions or key in image.reserved:
+                return None
+            reserved = True
+            return {"u": [[key, self._tools.clock.now_ms() + limits.CLEANER_RESERVATION_MS]]}
+
+        self._tools.manifest.commit(change)
+        return reserved
+
+    def _clean_up(self, writer: OutputWriter) -> None:
+        """After a failure: what was stored is deleted, unless the record that names it may have become true."""
+        writer.abandon()
+        if not self._reserved or self._given:
+            return
+        now_ms = self._tools.clock.now_ms()
+
+        def change(image: ManifestImage) -> dict[str, Any] | None:
+            keys = [[key, now_ms] for key in self._reserved if key in image.reserved]
+            return {"q": keys} if keys else None
+
+        try:
+            self._tools.manifest.commit(change)
+        except Exception as error:  # the reservations end by themselves
+            logger.info("%s: keys of a round that failed stay reserved: %s", self._name, error)
+
+    # -- the record --------------------------------------------------------------------------------------------
+
+    def _swap(self, outputs: list[WrittenObject], map_end: int, batches: BatchFilter) -> None:
+        """Commits the record: outputs for inputs (none: the input stays as it is), and where the clean part ends."""
+        partition = self._partition
+        obsolete = False
+
+        def change(image: ManifestImage) -> dict[str, Any] | None:
+            nonlocal obsolete
+            if partition.deleted or not self._is_current(image, outputs):
+                obsolete = True
+                return None
+            # A reader may still get the records of an aborted transaction from the WAL: then it must hear of it.
+            wal_start = partition.wal_start_offset()
+            delta: dict[str, Any] = {
+                "c": map_end,
+                "k": [last for last in batches.aborted_without_batches() if last < wal_start],
+            }
+            if outputs:
+                delta["r"] = [output.ref(place) for place, output in enumerate(outputs)]
+                delta["m"] = [ref.base_offset for ref in self._inputs]
+                delta["g"] = self._config.file_delete_delay_ms
+            self._given = True
+            return {
+                "f": [output.file() for output in outputs],
+                "p": {partition.topic_id.hex(): {str(partition.index): delta}},
+            }
+
+        self._tools.manifest.commit(change)
+        if obsolete:
+            raise RoundObsolete(f"{self._name}: its objects changed while they were compacted")
+
+    def _is_current(self, image: ManifestImage, outputs: list[WrittenObject]) -> bool:
+        """Are the inputs still what readers get, and the outputs' keys still ours? The manifest's lock is held."""
+        partition = self._partition
+        refs = image.objects_from(partition.topic_id, partition.index, self._inputs[0].base_offset)
+        if any(next(refs, None) != ref for ref in self._inputs):
+            return False
+        late_ms = self._tools.clock.now_ms() + RESERVATION_MARGIN_MS
+        return all(image.reserved.get(output.key, 0) > late_ms for output in outputs)

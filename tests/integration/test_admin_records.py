@@ -1,0 +1,133 @@
+"""DeleteRecords and DescribeLogDirs of real clients and tools."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import java_tools
+import pytest
+import scenarios
+from broker_process import BrokerProcess
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from conftest import ON_A_FOLDER, require
+from scenarios import IDEMPOTENT, end_offsets, new_topic
+from test_client_confluent import CLIENT, QUIET
+from workload import generated, spread
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def admin(broker: BrokerProcess) -> AdminClient:
+    """librdkafka's admin client, without re-bootstrap: see test_admin_clients."""
+    settings = {**QUIET, "bootstrap.servers": broker.bootstrap, "metadata.recovery.strategy": "none"}
+    return AdminClient(settings)
+
+
+def delete(admin: AdminClient, topic: str, offset: int, partition: int = 0) -> int:
+    """The low watermark afterwards. Raises KafkaException."""
+    asked = [TopicPartition(topic, partition, offset)]
+    (future,) = admin.delete_records(asked, request_timeout=SECONDS).values()
+    low: int = future.result(SECONDS).low_watermark
+    return low
+
+
+def earliest(broker: BrokerProcess, topic: str) -> int:
+    """Asked by a new client: an old one knows the leader epoch before a restart."""
+    admin = AdminClient({**QUIET, "bootstrap.servers": broker.bootstrap})
+    (future,) = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}, request_timeout=SECONDS).values()
+    offset: int = future.result(SECONDS).offset
+    return offset
+
+
+def send(broker: BrokerProcess, topic: str, count: int, partitions: int = 1) -> None:
+    scenarios.send(broker, CLIENT, topic, spread(generated(count, seed=count), partitions), "none", IDEMPOTENT)
+
+
+def test_deleted_records_stay_deleted_whatever_happens(broker: BrokerProcess, admin: AdminClient) -> None:
+    """A kill -9 right after the answer; then the loss of the disk with more deleted than was flushed."""
+    topic = new_topic(broker, CLIENT, "shortened", 1)
+    send(broker, topic, 50)
+    assert delete(admin, topic, 20) == 20
+    broker.kill()
+    broker.start()
+    assert earliest(broker, topic) == 20
+    broker.flush()
+    send(broker, topic, 30)
+    assert delete(admin, topic, 70) == 70
+    broker.kill()
+    broker.start()
+    assert (earliest(broker, topic), end_offsets(broker, topic, 1)) == (70, [80])
+    send(broker, topic, 5)
+    assert broker.stop() == 0
+    scenarios.lose_disk(broker)
+    broker.start()
+    assert (earliest(broker, topic), end_offsets(broker, topic, 1)) == (70, [85])
+    assert delete(admin, topic, 1) == 70
+    assert delete(admin, topic, -1) == 85
+
+
+@ON_A_FOLDER
+def test_what_cannot_be_deleted(broker: BrokerProcess, admin: AdminClient) -> None:
+    topic = new_topic(broker, CLIENT, "kept", 1)
+    compacted = new_topic(broker, CLIENT, "compacted", 1, cleanup_policy="compact")
+    send(broker, topic, 5)
+    for name, offset, code in (
+        (topic, 6, KafkaError.OFFSET_OUT_OF_RANGE),
+        (compacted, 0, KafkaError.POLICY_VIOLATION),
+    ):
+        with pytest.raises(KafkaException) as raised:
+            delete(admin, name, offset)
+        assert raised.value.args[0].code() == code
+
+
+@ON_A_FOLDER
+def test_objects_of_deleted_records_leave_the_store(broker: BrokerProcess, admin: AdminClient) -> None:
+    topic = new_topic(broker, CLIENT, "freed", 1, file_delete_delay_ms="0")
+    folder = Path(broker.options[broker.options.index("--object-store") + 1].removeprefix("file:"))
+
+    def holders() -> set[str]:
+        return {str(path) for path in folder.rglob("*") if path.suffix in (".obj", ".pack")}
+
+    broker.flush()  # what other tests left shares no object with this one
+    before = holders()
+    send(broker, topic, 40)
+    broker.flush()
+    (added,) = holders() - before
+    assert delete(admin, topic, -1) == 40
+    deadline = time.monotonic() + SECONDS
+    while added in holders():
+        assert time.monotonic() < deadline, f"{added} is still there"
+        earliest(broker, topic)
+    send(broker, topic, 5)
+    assert end_offsets(broker, topic, 1) == [45]
+
+
+@ON_A_FOLDER
+def test_delete_records_and_log_dirs_commands(broker: BrokerProcess, tmp_path: Path) -> None:
+    require(not java_tools.missing(), java_tools.missing())
+    server = ("--bootstrap-server", broker.bootstrap)
+    topic = new_topic(broker, CLIENT, "by-tools", 2)
+    send(broker, topic, 400, 2)
+    plan = tmp_path / "offsets.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 1, "offset": 30}]}))
+    printed = java_tools.run("DeleteRecordsCommand", *server, "--offset-json-file", str(plan)).decode()
+    assert f"partition: {topic}-1\tlow_watermark: 30" in printed
+
+    def sizes() -> dict[str, int]:
+        output = java_tools.run("LogDirsCommand", *server, "--describe", "--topic-list", topic).decode()
+        described: Any = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+        (directory,) = described["brokers"][0]["logDirs"]
+        assert directory["logDir"] == str(broker.data_dir)
+        return {partition["partition"]: partition["size"] for partition in directory["partitions"]}
+
+    unflushed = sizes()
+    assert set(unflushed) == {f"{topic}-0", f"{topic}-1"}
+    assert all(size > 0 for size in unflushed.values())
+    broker.flush()
+    flushed = sizes()
+    assert all(size >= unflushed[name] for name, size in flushed.items()), "the same batches, and an index"

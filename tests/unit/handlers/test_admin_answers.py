@@ -1,0 +1,146 @@
+"""APIs that only answer: elections, reassignments, features, ACLs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from admin_context import NODE_ID, AdminBroker
+
+from kbroker.errors import ErrorCode
+from kbroker.handlers import (
+    alter_partition_reassignments,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    elect_leaders,
+    features,
+    list_partition_reassignments,
+    update_features,
+)
+from kbroker.handlers.features import Feature
+from kbroker.protocol.apis.k29_describe_acls import DescribeAclsRequest
+from kbroker.protocol.apis.k30_create_acls import AclCreation, CreateAclsRequest
+from kbroker.protocol.apis.k31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from kbroker.protocol.apis.k43_elect_leaders import ElectLeadersRequest, TopicPartitions
+from kbroker.protocol.apis.k45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from kbroker.protocol.apis.k46_list_partition_reassignments import ListPartitionReassignmentsRequest
+from kbroker.protocol.apis.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[AdminBroker]:
+    broker = AdminBroker(tmp_path)
+    yield broker
+    broker.close()
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_no_election_is_needed(broker: AdminBroker, version: int) -> None:
+    broker.create("t", 2)
+    named = [TopicPartitions(topic="t", partitions=[1, 5]), TopicPartitions(topic="no", partitions=[0])]
+    response = broker.ask(elect_leaders, version, ElectLeadersRequest(topic_partitions=named))
+    assert response.error_code == 0
+    found = {
+        (t.topic, p.partition_id): p.error_code for t in response.replica_election_results for p in t.partition_result
+    }
+    assert found == {("t", 1): ErrorCode.ELECTION_NOT_NEEDED, ("t", 5): 3, ("no", 0): 3}
+    everything = broker.ask(elect_leaders, version, ElectLeadersRequest(topic_partitions=None))
+    assert everything.replica_election_results == [], "of all partitions only failures are told"
+
+
+def test_an_unknown_election_type(broker: AdminBroker) -> None:
+    broker.create("t")
+    named = [TopicPartitions(topic="t", partitions=[0])]
+    request = ElectLeadersRequest(topic_partitions=named, election_type=2)
+    (result,) = broker.ask(elect_leaders, 2, request).replica_election_results
+    assert result.partition_result[0].error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_partition_can_only_be_where_it_is(broker: AdminBroker, version: int) -> None:
+    broker.create("t", 6)
+    wanted: list[list[int] | None] = [[NODE_ID], [NODE_ID, 2], [2], [], None]
+    topic = ReassignableTopic(
+        name="t",
+        partitions=[ReassignablePartition(partition_index=i, replicas=replicas) for i, replicas in enumerate(wanted)]
+        + [ReassignablePartition(partition_index=6, replicas=[NODE_ID])],
+    )
+    response = broker.ask(alter_partition_reassignments, version, AlterPartitionReassignmentsRequest(topics=[topic]))
+    assert response.error_code == 0
+    assert [p.error_code for p in response.responses[0].partitions] == [0, 39, 39, 39, 85, 3]
+
+
+def test_no_reassignment_is_ever_listed(broker: AdminBroker) -> None:
+    broker.create("t")
+    response = broker.ask(list_partition_reassignments, 0, ListPartitionReassignmentsRequest(topics=None))
+    assert (response.error_code, response.topics) == (0, [])
+
+
+def update(broker: AdminBroker, version: int, *updates: tuple[str, int, int], **keywords: Any) -> list[int]:
+    request = UpdateFeaturesRequest(
+        feature_updates=[
+            FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind) for name, level, kind in updates
+        ],
+        **keywords,
+    )
+    response = broker.ask(update_features, version, request)
+    return [response.error_code, *(result.error_code for result in response.results)]
+
+
+@pytest.fixture
+def two_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = (Feature("a", 0, 2, 1, enabled=True), Feature("off", 0, 1, 1, enabled=False))
+    monkeypatch.setattr(features, "FEATURES", table)
+
+
+@pytest.mark.usefixtures("two_features")
+@pytest.mark.parametrize(
+    ("name", "level", "kind", "code"),
+    [
+        ("a", 1, 1, 0),
+        ("a", 2, 1, ErrorCode.INVALID_UPDATE_VERSION),
+        ("a", 0, 2, ErrorCode.INVALID_UPDATE_VERSION),
+        ("a", 3, 1, ErrorCode.INVALID_UPDATE_VERSION),
+        ("off", 1, 1, ErrorCode.INVALID_UPDATE_VERSION),
+        ("b", 1, 1, ErrorCode.INVALID_UPDATE_VERSION),
+        ("a", 1, 4, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_only_the_present_level_is_granted(broker: AdminBroker, name: str, level: int, kind: int, code: int) -> None:
+    assert update(broker, 1, (name, level, kind), validate_only=True) == [0, code]
+    assert update(broker, 2, (name, level, kind)) == [code]
+
+
+@pytest.mark.usefixtures("two_features")
+def test_one_refused_feature_refuses_all_in_v2(broker: AdminBroker) -> None:
+    assert update(broker, 1, ("a", 1, 1), ("b", 1, 1)) == [0, 0, 95]
+    assert update(broker, 2, ("a", 1, 1), ("b", 1, 1)) == [95]
+    for malformed in ([], [("a", 1, 1), ("a", 1, 1)], [("", 1, 1)]):
+        assert update(broker, 2, *malformed) == [ErrorCode.INVALID_REQUEST]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_acls_are_disabled(broker: AdminBroker, version: int) -> None:
+    described = broker.ask(
+        describe_acls,
+        version,
+        DescribeAclsRequest(resource_name_filter=None, principal_filter=None, host_filter=None),
+    )
+    assert (described.error_code, described.resources) == (ErrorCode.SECURITY_DISABLED, [])
+    created = broker.ask(create_acls, version, CreateAclsRequest(creations=[AclCreation(), AclCreation()]))
+    assert [result.error_code for result in created.results] == [54, 54]
+    deleted = broker.ask(
+        delete_acls,
+        version,
+        DeleteAclsRequest(
+            filters=[DeleteAclsFilter(resource_name_filter=None, principal_filter=None, host_filter=None)]
+        ),
+    )
+    assert [(result.error_code, result.matching_acls) for result in deleted.filter_results] == [(54, [])]

@@ -1,0 +1,146 @@
+"""DeleteRecords and DescribeLogDirs as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from admin_context import AdminBroker
+
+from kbroker.errors import ErrorCode
+from kbroker.handlers import delete_records, describe_log_dirs
+from kbroker.protocol.apis.k21_delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kbroker.protocol.apis.k35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[AdminBroker]:
+    broker = AdminBroker(tmp_path)
+    yield broker
+    broker.close()
+
+
+def start_deleting(broker: AdminBroker, version: int, timeout_ms: int, *asked: tuple[str, int, int]) -> Any:
+    topics: dict[str, list[DeleteRecordsPartition]] = {}
+    for topic, index, offset in asked:
+        topics.setdefault(topic, []).append(DeleteRecordsPartition(partition_index=index, offset=offset))
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
+        timeout_ms=timeout_ms,
+    )
+    return broker.start(delete_records, version, request)
+
+
+def results(broker: AdminBroker, version: int, answer: Any) -> list[tuple[int, int]]:
+    response = broker.receive(delete_records, version, answer)
+    return [(p.low_watermark, p.error_code) for topic in response.topics for p in topic.partitions]
+
+
+def delete(broker: AdminBroker, *asked: tuple[str, int, int], version: int = 2) -> list[tuple[int, int]]:
+    answer = start_deleting(broker, version, 1000, *asked)
+    broker.log_starts.turn()
+    return results(broker, version, answer)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_log_starts_move_up_and_never_down(broker: AdminBroker, version: int) -> None:
+    broker.create("t", 2)
+    broker.append("t", 1, 2, 3)
+    broker.append("t", 1, index=1)
+    assert delete(broker, ("t", 0, 2), ("t", 1, -1), version=version) == [(2, 0), (1, 0)]
+    assert [broker.partition("t", index).log_start_offset for index in (0, 1)] == [2, 1]
+    assert delete(broker, ("t", 0, 1), version=version) == [(2, 0)]
+    assert delete(broker, ("t", 0, -1), version=version) == [(3, 0)]
+
+
+def test_each_partition_has_its_own_error(broker: AdminBroker) -> None:
+    broker.create("t")
+    broker.create("compacted", cleanup_policy="compact")
+    broker.topics.ensure_internal_topic()
+    broker.append("t", 1, 2)
+    asked = [("t", 0, 3), ("t", 0, -2), ("t", 1, 0), ("no", 0, 0), ("compacted", 0, 0), ("__consumer_offsets", 0, 0)]
+    codes = [code for _, code in delete(broker, *asked)]
+    assert codes == [1, 1, 3, 3, ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_TOPIC_EXCEPTION]
+    assert delete(broker, ("t", 0, 9), ("t", 0, 1)) == [(-1, 1), (1, 0)]
+
+
+def test_the_answer_waits_for_the_store(broker: AdminBroker) -> None:
+    broker.create("t")
+    broker.append("t", 1, 2)
+    answer = start_deleting(broker, 2, 1000, ("t", 0, 1))
+    assert isinstance(answer, Future)
+    assert not answer.done()
+    assert broker.partition("t").log_start_offset == 0, "readers see it when it is true"
+    broker.log_starts.turn()
+    assert results(broker, 2, answer) == [(1, 0)]
+    topic_id = broker.partition("t").topic_id
+    assert broker.manifest.image.partition(topic_id, 0).log_start_offset == 1
+
+
+def test_while_the_store_is_away_the_answer_is_a_time_out(broker: AdminBroker) -> None:
+    broker.create("t")
+    broker.append("t", 1, 2)
+    broker.store.away = True
+    assert delete(broker, ("t", 0, 1)) == [(-1, ErrorCode.REQUEST_TIMED_OUT)]
+    assert broker.partition("t").log_start_offset == 0
+    broker.store.away = False
+    assert delete(broker, ("t", 0, 1)) == [(-1, ErrorCode.REQUEST_TIMED_OUT)], "at once, for a while"
+    broker.clock.advance(1)
+    assert delete(broker, ("t", 0, 1)) == [(1, 0)]
+
+
+def test_a_request_that_waited_too_long_is_not_carried_out(broker: AdminBroker) -> None:
+    broker.create("t")
+    broker.append("t", 1, 2)
+    answer = start_deleting(broker, 2, 500, ("t", 0, 1))
+    broker.clock.advance(0.6)
+    broker.log_starts.turn()
+    assert results(broker, 2, answer) == [(-1, ErrorCode.REQUEST_TIMED_OUT)]
+    assert broker.partition("t").log_start_offset == 0
+
+
+# -- DescribeLogDirs -----------------------------------------------------------------------------------------------
+
+
+def sizes(broker: AdminBroker, version: int, *topics: tuple[str, list[int]], everything: bool = False) -> Any:
+    named = [DescribableLogDirTopic(topic=name, partitions=partitions) for name, partitions in topics]
+    request = DescribeLogDirsRequest(topics=None if everything else named)
+    response = broker.ask(describe_log_dirs, version, request)
+    (result,) = response.results
+    assert (response.error_code, result.error_code) == (0, 0)
+    assert result.log_dir == broker.topics.broker_configs.text("log.dirs")
+    assert (result.total_bytes, result.usable_bytes, result.is_cordoned) == (-1, -1, False)
+    assert all((p.offset_lag, p.is_future_key) == (0, False) for topic in result.topics for p in topic.partitions)
+    return {(topic.name, p.partition_index): p.partition_size for topic in result.topics for p in topic.partitions}
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_sizes_are_those_of_objects_and_log_together(broker: AdminBroker, version: int) -> None:
+    broker.create("t", 2)
+    broker.create("empty")
+    broker.append("t", 1, 2, 3)
+    batch_bytes = broker.partition("t").unflushed_bytes
+    assert batch_bytes > 61
+    found = sizes(broker, version, everything=True)
+    assert found == {("t", 0): batch_bytes, ("t", 1): 0, ("empty", 0): 0}
+    partition = broker.partition("t")
+    broker.manifest.commit(
+        {
+            "f": [["t/0.obj", 900, "e", 1]],
+            "p": {partition.topic_id.hex(): {"0": {"r": [[0, 0, 3, 0, 900, 1, 3, 3, 3]], "e": 3}}},
+        }
+    )
+    assert sizes(broker, version, ("t", [0])) == {("t", 0): 900 + batch_bytes}
+
+
+def test_only_what_was_asked_for_and_exists(broker: AdminBroker) -> None:
+    broker.create("t", 3)
+    assert set(sizes(broker, 4, ("t", [2, 0, 0, 7, -1]), ("no", [0]))) == {("t", 0), ("t", 2)}
+    assert sizes(broker, 4) == {}
