@@ -230,6 +230,7 @@ class Broker:
             self.clock,
             claim=cluster.claim,
             check_interval_ms=config.kafka["log.retention.check.interval.ms"],
+            producer_id_expiration_ms=config.kafka["producer.id.expiration.ms"],
         )
         drop_deleted_topics(
             self.logs, self.retention, set(self._unknown_topics), config.kafka["log.segment.delete.delay.ms"]

@@ -368,11 +368,13 @@ cdef void _want(Output* output, Wal wal) noexcept nogil:
     """Asks for what this answer and the next one come to, some way ahead of what is sent."""
     cdef OutputPart* p
     cdef int64_t limit = output.sent_bytes + wal.cache.ahead_bytes()
+    cdef int64_t sent
     output.wanted = max(output.wanted, output.part)
     while output.wanted < output.count + output.ahead_count and output.wanted_bytes < limit:
         p = &output.parts[output.wanted]
         if p.kind == PART_WAL and not wal.holds(p.start):
-            if not wal.cache.want(&p.file, p.start, p.start + p.length):
+            sent = output.offset if output.wanted == output.part else 0
+            if not wal.cache.want(&p.file, p.start + sent, p.start + p.length):
                 return
         output.wanted += 1
         output.wanted_bytes = max(output.wanted_bytes, output.sent_bytes) + p.length

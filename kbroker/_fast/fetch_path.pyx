@@ -395,7 +395,7 @@ cdef class FetchRequest(Request):
         cdef FetchSlot slot
         cdef Partition partition
         cdef ReadPlan ahead = None
-        cdef int64_t limit, hint_lsn, hint_entry, offset
+        cdef int64_t limit, hint_lsn, hint_entry, hint_offset, offset
         for slot in self.slots:
             if slot.end_ref == slot.first_ref or self.sink.wal.holds(plan.refs[slot.end_ref - 1].lsn):
                 continue
@@ -410,13 +410,14 @@ cdef class FetchRequest(Request):
                 break
             hint_lsn = partition.hint_lsn
             hint_entry = partition.hint_entry
+            hint_offset = partition.hint_offset
             try:
                 partition.plan_read(offset, slot.upper, limit, False, ahead)
             except Exception:
                 pass        # whoever does read it meets the error, and says so
             partition.hint_lsn = hint_lsn
             partition.hint_entry = hint_entry
-            partition.hint_offset = offset
+            partition.hint_offset = hint_offset
         if ahead is not None and ahead.count > 0:
             response.add_ahead(self.sink.wal, ahead)
             response.keep_plan(ahead)

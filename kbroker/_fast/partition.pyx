@@ -43,6 +43,7 @@ cdef enum:
     NOT_LEADER_OR_FOLLOWER = 6
     RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
+    INVALID_PRODUCER_EPOCH = 47
     KAFKA_STORAGE_ERROR = 56
     INVALID_RECORD = 87
 
@@ -235,6 +236,8 @@ cdef class Partition:
         if (info.producer_id >= 0 and info.base_sequence < 0 and not info.attributes & CONTROL
                 and not self.rules.internal):
             raise FastKafkaError(INVALID_RECORD, "a batch with a producer id needs a base sequence")
+        if info.producer_id >= 0 and info.producer_epoch < 0:
+            raise FastKafkaError(INVALID_RECORD, "a batch with a producer id needs an epoch")
         code = self.append(&view[0], &info, now_ms, guard, guard is not None, &result)
         if code == APPEND_WAIT:
             raise FastAppendWait
@@ -273,6 +276,8 @@ cdef class Partition:
         guard = self.producers.begin_verification(producer_id, epoch, sequence, supports_epoch_bump, now_ms)
         if guard is None:
             raise FastKafkaError(NOT_ENOUGH_REPLICAS, "too many producers wait for their verification")
+        if guard.epoch > epoch:
+            raise FastKafkaError(INVALID_PRODUCER_EPOCH, "a newer epoch of the producer is being verified")
         return guard
 
     def end_verification(self, Verification guard not None, *, bint refused):
@@ -328,6 +333,8 @@ cdef class Partition:
         """min(high watermark, first offset of the oldest transaction that is open or whose marker is not durable)."""
         cdef int64_t watermark = self.high_watermark()
         cdef int64_t unstable = self.producers.first_unstable(watermark)
+        if 0 <= unstable < self.log_start_offset:
+            unstable = self.log_start_offset    # DeleteRecords went past where the transaction began
         return watermark if unstable < 0 or unstable > watermark else unstable
 
     cpdef int64_t wal_start_offset(self):
@@ -702,10 +709,9 @@ cdef class Partition:
         """Replaces the producer state by a snapshot."""
         self.producers.restore(states)
 
-    def expire(self, int64_t now_ms):
-        """Forgets producer ids that have been silent for longer than PRODUCER_ID_EXPIRATION_MS; returns how many."""
-        from kbroker import limits
-        return self.producers.expire(now_ms, limits.PRODUCER_ID_EXPIRATION_MS)
+    def expire(self, int64_t now_ms, int64_t expiration_ms):
+        """Forgets producer ids that have been silent for ``expiration_ms``; returns how many."""
+        return self.producers.expire(now_ms, expiration_ms)
 
     def replay(self, WalSegment segment not None, SegmentScan scan not None, int32_t i, int64_t flushed_lsn):
         """Recovery: takes over what a segment holds of the partition. Batches below ``flushed_lsn`` only get indexed.
@@ -722,6 +728,8 @@ cdef class Partition:
             record = &scan.entries[n]
             if record.lsn < flushed_lsn:
                 continue
+            if self.next_offset < record.base_offset <= self.log_start_offset and not self.slice_count:
+                self.next_offset = record.base_offset   # DeleteRecords had passed what was flushed, then the disk was lost
             if record.base_offset != self.next_offset:
                 raise CorruptionError(
                     f"{segment.path}: the batch at position {4096 + record.lsn - segment.first_lsn} of "

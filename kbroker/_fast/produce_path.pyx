@@ -259,10 +259,10 @@ cdef class ProduceRequest(Request):
             if asked is None:
                 asked = Verifications.__new__(Verifications)
                 asked.open(self, self.parsed.version, &item.info)
+                self.verifications = asked
             item.code = asked.begin(i, partition, &item.info, self.now_ms)
         if asked is None:
             return 0
-        self.verifications = asked
         if not asked.ask(self.sink.transactions, PyUnicode_DecodeUTF8(
                 <const char*>self.produce.data + self.parsed.transactional_id.start,
                 self.parsed.transactional_id.length, "replace")):
@@ -342,6 +342,8 @@ cdef class ProduceRequest(Request):
             return INVALID_TOPIC
         if partition.leader_epoch < 0:
             return NOT_LEADER_OR_FOLLOWER
+        if self.expired and not item.judged and _is_batch(item):
+            return NOT_ENOUGH_REPLICAS      # nobody waits for it any more: no codec work on this thread
         if not item.judged:
             item.code = self.judge(item, partition)
             item.judged = True

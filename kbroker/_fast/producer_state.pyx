@@ -163,6 +163,8 @@ cdef class ProducerStates:
     cdef Verification begin_verification(self, int64_t producer_id, int16_t epoch, int32_t sequence,
                                          bint supports_epoch_bump, int64_t now_ms):
         cdef Verification guard = <Verification>self.verifications.get(producer_id)
+        if guard is not None and guard.epoch > epoch:
+            return guard    # not joined: the caller is fenced
         if guard is None or guard.epoch < epoch:
             if guard is None and <int64_t>len(self.verifications) >= self.limit:
                 return None

@@ -384,6 +384,9 @@ cdef class Reactor(Poller):
         if channel_keep(ch, &self.memory.budget) < 0:
             return self.fail(connection, "no memory for a frame")
         if ch.closing:
+            if ch.held >= 0:
+                self.wal.cache.release(ch.held)
+                ch.held = -1
             self.remove_fd(ch.fd)   # epoll would report the end again and again
         else:
             self.mark_dirty(ch)
@@ -399,6 +402,7 @@ cdef class Reactor(Poller):
         return (
             ch.reason == NULL
             and not self.draining
+            and not ch.close_when_sent
             and ch.in_flight > 0
             and last is not None
             and last.api_key == 0
@@ -683,7 +687,9 @@ cdef class Reactor(Poller):
                     ch.closing = True
             elif ch.in_flight == 0 and self.loop_ms - max(ch.read_ms, ch.write_ms) > self.idle_ms:
                 ch.closing = True
-            if ch.closing and (<Connection>ch.connection).channel != NULL:
+            if ch.closing and (<Connection>ch.connection).channel != NULL and not (
+                self.lingers(<Connection>ch.connection) and self.loop_ms - ch.read_ms <= self.no_progress_ms
+            ):
                 self.drop(ch)
             ch = ch.following
         return 0

@@ -215,7 +215,7 @@ cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* r
         return _fault(result, INVALID_RECORD, REASON_OFFSET_COUNT)
     if info.attributes & CONTROL:
         return _fault(result, INVALID_RECORD, REASON_CONTROL)
-    if info.producer_id >= 0 and info.base_sequence < 0:
+    if info.producer_id >= 0 and (info.base_sequence < 0 or info.producer_epoch < 0):
         return _fault(result, INVALID_RECORD, REASON_BASE_SEQUENCE)
     codec = info.attributes & CODEC_MASK
     if codec > CODEC_LAST:

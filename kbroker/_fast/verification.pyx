@@ -58,6 +58,8 @@ cdef class Verifications:
     cdef int32_t begin(self, int32_t item, Partition partition, const BatchInfo* info, int64_t now_ms) except -3000:
         cdef Verification guard = partition.producers.begin_verification(
             info.producer_id, info.producer_epoch, info.base_sequence, self.version >= ADD_PARTITIONS_VERSION, now_ms)
+        if guard is not None and guard.epoch > info.producer_epoch:
+            return INVALID_PRODUCER_EPOCH
         if guard is None:
             self.messages[item] = b"too many producers wait for their verification"
             return NOT_ENOUGH_REPLICAS

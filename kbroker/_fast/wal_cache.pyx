@@ -497,6 +497,8 @@ cdef class WalCache:
             run[count] = i
             count += 1
             i = self.find(b.end_lsn)
+            if i >= 0 and self.blocks[i].from_lsn != b.end_lsn:
+                break       # it overlaps: planned when less was durable, this one ends inside its bytes
         return count
 
     cdef int load_run(self, const int32_t* run, int32_t count) noexcept nogil:

@@ -133,7 +133,12 @@ def _fill_with_zeros(path: Path, fd: int, size: int) -> None:
         position = 0
         while position < size:
             piece = min(len(_ZERO_PIECE), size - position)
-            write_fully(writer, memoryview(_ZERO_PIECE)[:piece], position)
+            try:
+                write_fully(writer, memoryview(_ZERO_PIECE)[:piece], position)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                write_fully(fd, memoryview(_ZERO_PIECE)[:piece], position)
             position += piece
             if position % _PACE_BYTES == 0:
                 os.fdatasync(fd)

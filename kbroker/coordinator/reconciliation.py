@@ -46,7 +46,11 @@ def reconcile(
     gives_up = difference(current.assigned, keeps)
     if gives_up and _holds(owned, gives_up):
         return replace(
-            current, state=MemberState.UNREVOKED_PARTITIONS, assigned=keeps, pending_revocation=gives_up
+            current,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned=keeps,
+            pending_revocation=gives_up,
+            since=since_epochs(current.since, current.member_epoch, keeps, gives_up),  # not what it gave up before
         )
     missing = difference(target, keeps)
     gets = free(missing)

@@ -100,6 +100,7 @@ class _Write:
     batches: deque[_Batch]  # still to append
     give_up_at: float = 0.0  # monotonic seconds
     retry_ms: int = _APPEND_RETRY_FIRST_MS
+    appended: bool = False  # some of its batches are in the log
     on_append: Callable[[int, int], None] | None = None  # bytes, records
 
 
@@ -239,6 +240,7 @@ class ShardRuntime(Generic[S]):
         else:
             log.append(batch.data, self.now_ms(), durable)
         write.batches.popleft()
+        write.appended = True
         self._pending.append(pending)
         if batch.marker is not None:
             self.shard.replay_marker(batch.marker)
@@ -282,6 +284,13 @@ class ShardRuntime(Generic[S]):
         write.retry_ms = min(write.retry_ms * 2, _APPEND_RETRY_LAST_MS)
 
     def _give_up(self, write: _Write, error: ErrorCode) -> None:
+        if write.appended:
+            # Part of it will be true: whoever waits is refused, and what follows from it starts from what is durable.
+            self._unload(_client_error(error))
+            if write.request is not None:
+                _refuse(write.request, _client_error(error))
+            self._start_load()
+            return
         write.batches.clear()
         unblocked = self._blocked is write
         if unblocked:

@@ -71,6 +71,7 @@ class ShardSet(Generic[S]):
         """Answers everything that waits with NOT_COORDINATOR and ends the threads."""
         self.loop.post(self._stop_shards)
         self.loop.stop()
+        self.loop.run_pending()  # what was posted meanwhile is refused
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _stop_shards(self) -> None:

@@ -55,6 +55,7 @@ class TransactionCoordinator:
     ) -> None:
         self.config = config
         self.write_marker = write_marker
+        self._coordinator_epoch = coordinator_epoch
         self.verification_enabled = True  # transaction.partition.verification.enable; the produce path reads it
         self.shards: ShardSet[TransactionShard] = ShardSet(
             "transaction-coordinator",
@@ -210,7 +211,15 @@ class TransactionCoordinator:
 
     def write_markers(self, markers: Sequence[tuple[TopicPartition, Marker]]) -> Sequence[Future[ErrorCode]]:
         """Ends transactions in partitions past their coordinator (WriteTxnMarkers: an operator aborts)."""
-        return [self.write_marker(*partition, marker) for partition, marker in markers]
+        return [
+            # This is the only coordinator: a marker of a later one would fence all that follow.
+            _refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+            if marker.coordinator_epoch > self._coordinator_epoch
+            else _refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+            if marker.producer_id < 0 or marker.producer_epoch < 0
+            else self.write_marker(*partition, marker)
+            for partition, marker in markers
+        ]
 
     # -- dispatch ------------------------------------------------------------------------------------------------
 
@@ -252,6 +261,12 @@ class TransactionCoordinator:
 
         request = Request(attempt, error_response, needs_topic=needs_topic, is_read=True)
         return self.shards.submit(transactional_id, request)
+
+
+def _refused(error: ErrorCode) -> Future[ErrorCode]:
+    refused: Future[ErrorCode] = Future()
+    refused.set_result(error)
+    return refused
 
 
 def _no_response(error: ErrorCode) -> None:

@@ -74,7 +74,13 @@ def cleanable(state: PartitionState, config: Any, now_ms: int, created_ms_of: Ca
         if row.base_offset >= upper or (lag_ms > 0 and newest_ms > now_ms - lag_ms):
             later_bytes = sum(state.row(later).length for later in range(index, state.object_count))
             break
-        dirty_bytes += row.length
+        stop = min(upper, row.end_offset)
+        if stop <= start:
+            index += 1
+            continue
+        # Of an object that was cleaned in part, the part that was not.
+        dirty_offsets = stop - max(start, row.base_offset)
+        dirty_bytes += row.length * dirty_offsets // (row.end_offset - row.base_offset)
         dirty_records += row.record_count
         objects += 1
         oldest_ms = min(oldest_ms, newest_ms, written_ms)

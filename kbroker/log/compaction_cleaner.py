@@ -75,7 +75,7 @@ class Cleaner:
         self._keys = keys
         self._clock = clock
         self._stop = threading.Event()
-        self._pacer = Pacer(clock.monotonic, self._stop.wait)
+        self._pacer = Pacer(clock.monotonic, self._wait)
         self._thread_count = threads
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -88,6 +88,10 @@ class Cleaner:
         """Takes other settings, from the next round on; the rate at once."""
         self.settings = settings
         self._pacer.set_rate(settings.io_bytes_per_second)
+
+    def _wait(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise RoundStopped
 
     # -- choosing ----------------------------------------------------------------------------------------------
 
@@ -140,6 +144,10 @@ class Cleaner:
         except (StoreError, RoundObsolete, CorruptionError) as error:
             self._note_failure(place, f"{partition.topic}-{partition.index}", error)
             return None
+        except Exception as error:
+            if not isinstance(error, (RoundStopped, Fenced, Superseded)):
+                self._put_off(place, RETRY_SECONDS)  # the others have their turn
+            raise
         finally:
             with self._lock:
                 self._busy.discard(place)

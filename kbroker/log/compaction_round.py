@@ -258,10 +258,11 @@ class CompactionRound:
         writer.abandon()
         if not self._reserved or self._given:
             return
-        now_ms = self._tools.clock.now_ms()
+        # Not at once: a request of unknown outcome may still take effect.
+        due_ms = self._tools.clock.now_ms() + RESERVATION_MARGIN_MS
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
-            keys = [[key, now_ms] for key in self._reserved if key in image.reserved]
+            keys = [[key, due_ms] for key in self._reserved if key in image.reserved]
             return {"q": keys} if keys else None
 
         try:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from kbroker import limits
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
 from kbroker.log.log_table import LogTable, TopicLog
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_MS = 300_000  # log.retention.check.interval.ms
 DELETE_POLL_SECONDS = 5.0
+PRODUCER_EXPIRY_SECONDS = 600.0
 DELETE_BATCH_KEYS = 1_000  # one DeleteObjects request
 RECORD_PARTITIONS_MAX = 1_000  # changed by one manifest record
 
@@ -71,6 +73,7 @@ class Retention:
         *,
         claim: Claim | None = None,
         check_interval_ms: int = CHECK_INTERVAL_MS,
+        producer_id_expiration_ms: int = limits.PRODUCER_ID_EXPIRATION_MS,
     ) -> None:
         self.deleted_keys = 0
         self.expired_partitions = 0
@@ -81,11 +84,13 @@ class Retention:
         self._clock = clock
         self._claim = claim
         self._check_interval_ms = check_interval_ms
+        self.producer_id_expiration_ms = producer_id_expiration_ms
         self._dropped: dict[bytes, int] = {}  # deleted topic -> grace, until the manifest has dropped it
         self._lock = threading.Lock()  # protects _dropped
         self._wake = threading.Event()
         self._stopping = False
         self._check_asked = False
+        self._next_expiry = clock.monotonic() + PRODUCER_EXPIRY_SECONDS
         self._next_check = 0.0  # monotonic: a wall clock that is set back must not put retention off
         self._thread: threading.Thread | None = None
 
@@ -187,7 +192,11 @@ class Retention:
         """
         deleted = 0
         image = self._manifest.image
-        while due := image.due_deletions(self._clock.now_ms(), DELETE_BATCH_KEYS):
+        while image.due_deletions(self._clock.now_ms(), 1):
+            self._manifest.settle()  # a record in doubt may have made live what was only reserved
+            due = image.due_deletions(self._clock.now_ms(), DELETE_BATCH_KEYS)
+            if not due:
+                break
             if self._claim is not None:
                 self._claim.check()
             self._store.delete([image.root + key for key in due])
@@ -216,8 +225,16 @@ class Retention:
         if self._thread is not None:
             self._thread.join()
 
+    def expire_producers(self) -> int:
+        """Forgets producer ids that have been silent for `producer.id.expiration.ms`; returns how many."""
+        now_ms = self._clock.now_ms()
+        return sum(part.expire(now_ms, self.producer_id_expiration_ms) for part in self._table.all_partitions())
+
     def turn(self) -> None:
         """What the thread does each time it wakes; errors of the store are logged and left for the next turn."""
+        if self._clock.monotonic() >= self._next_expiry:
+            self._next_expiry = self._clock.monotonic() + PRODUCER_EXPIRY_SECONDS
+            self.expire_producers()
         try:
             if self._check_asked or self._clock.monotonic() >= self._next_check:
                 self._check_asked = False

@@ -287,14 +287,14 @@ class Topics:
             image = self.image
             for change in changes:
                 try:
-                    record = plan_change(change, image, self.broker_configs)
+                    record = plan_change(change, image, altered(self.broker_configs, image.broker_configs))
                 except KafkaError as error:
                     results.append(error)
                     continue
                 results.append(None)
                 if record is not None:
                     records.append(record)
-                if isinstance(record, BrokerConfig):  # judged together with the next one of the same request
+                if isinstance(record, (BrokerConfig, TopicConfigs)):  # judged together with the next ones
                     image = image.apply(image.number + 1, [record])
             if validate_only or not records:
                 return results

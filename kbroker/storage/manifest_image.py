@@ -133,6 +133,9 @@ class ManifestImage:
         for key, _ in record.queued:
             if key in self._file_of_key or key in keys:
                 raise CorruptionError(f"{name}: object {key} is live and to be deleted")
+        for key in record.deleted:
+            if key in self._file_of_key or key in keys:
+                raise CorruptionError(f"{name}: object {key} is live and was deleted")
         for key, _ in record.reserved:
             if key in self._file_of_key or key in self.deletions or key in self.reserved or key in keys:
                 raise CorruptionError(f"{name}: object {key} cannot be reserved, it is known already")
@@ -263,7 +266,7 @@ def _judge_added(state: PartitionState, delta: PartitionDelta, what: str) -> int
             inside.append(row)
         elif row.base_offset == end_offset:
             end_offset = row.end_offset
-        elif end_offset < row.base_offset == max(state.log_start_offset, delta.log_start_offset or 0):
+        elif end_offset < row.base_offset <= max(state.log_start_offset, delta.log_start_offset or 0):
             end_offset = row.end_offset  # DeleteRecords had passed the flushed end, and the rest was lost or dropped
         else:
             raise CorruptionError(

@@ -188,7 +188,7 @@ def test_client_compatibility_tool(broker: BrokerProcess) -> None:
         "cluster-id-supported": True,
         "expect-record-too-large-exception": False,
         "create-topics-supported": True,
-        "describe-acls-supported": False,
+        "describe-acls-supported": True,
         "describe-configs-supported": True,
         "idempotent-producer-supported": True,
     }

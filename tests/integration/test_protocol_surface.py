@@ -78,6 +78,11 @@ def connected(broker: BrokerProcess) -> Iterator[Connection]:
         connection.socket.close()
 
 
+def is_flexible(key: ApiKey, version: int) -> bool:
+    """Whether this version of a request has tagged fields; some APIs have none at all."""
+    return version >= FLEXIBLE_FROM.get(key, 32768)
+
+
 def header(api_key: int, version: int, correlation: int = CORRELATION, *, flexible: bool = False) -> bytes:
     """Request header v1, or v2 when flexible; the client id is "raw"."""
     return struct.pack(">hhih3s", api_key, version, correlation, 3, b"raw") + (b"\0" if flexible else b"")
@@ -85,7 +90,8 @@ def header(api_key: int, version: int, correlation: int = CORRELATION, *, flexib
 
 def api_versions(version: int = 3) -> bytes:
     """An ApiVersions request of version 3 or above."""
-    return header(18, version, flexible=True) + b"\x05test\x021\0"
+    cluster = b"\0" + struct.pack(">i", -1) if version >= 5 else b""
+    return header(18, version, flexible=True) + b"\x05test\x021" + cluster + b"\0"
 
 
 def produce(topic: str, batch: bytes, acks: int, correlation: int = CORRELATION) -> bytes:
@@ -115,7 +121,7 @@ def bystander(broker: BrokerProcess) -> Iterator[Connection]:
         assert_alive(connection)
 
 
-@pytest.mark.parametrize("version", [5, 100, 32767])
+@pytest.mark.parametrize("version", [6, 100, 32767])
 def test_api_versions_above_the_range(broker: BrokerProcess, bystander: Connection, version: int) -> None:
     """The answer is a version 0 body with error 35 and the range of ApiVersions itself (KIP-511)."""
     with connected(broker) as connection:
@@ -127,7 +133,7 @@ def test_api_versions_above_the_range(broker: BrokerProcess, bystander: Connecti
         assert_alive(connection)  # and the client asks again on the same connection
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_api_versions_lists_what_is_served(broker: BrokerProcess, version: int) -> None:
     """Every served version answers, with response header 0 always, and lists every API with its range."""
     with connected(broker) as connection:
@@ -171,7 +177,7 @@ def test_unknown_api_closes(broker: BrokerProcess, bystander: Connection, key: i
 def test_version_out_of_range_closes(broker: BrokerProcess, bystander: Connection, key: ApiKey) -> None:
     for version in (SERVED[key].last + 1, SERVED[key].first - 1, -1, 32767):
         with connected(broker) as connection:
-            connection.send_frame(header(key, version, flexible=version >= FLEXIBLE_FROM[key]) + bytes(50))
+            connection.send_frame(header(key, version, flexible=is_flexible(key, version)) + bytes(50))
             assert connection.is_closed(), f"version {version}"
 
 
@@ -188,7 +194,7 @@ def test_malformed_bodies_close(broker: BrokerProcess, bystander: Connection, ke
     """Noise as the body of every API: an answer or a closed connection, and never a hurt bystander."""
     chosen = random.Random(int(key))
     for version in {SERVED[key].first, SERVED[key].last}:
-        start = header(key, version, flexible=version >= FLEXIBLE_FROM[key])
+        start = header(key, version, flexible=is_flexible(key, version))
         for noise in (b"", b"\x7f\xff\xff\xff" * 3, b"\xff" * 40, chosen.randbytes(60), chosen.randbytes(300)):
             with connected(broker) as connection:
                 connection.send_frame(start + noise)

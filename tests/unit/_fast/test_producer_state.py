@@ -15,6 +15,8 @@ from kbroker._fast.records import build_control_batch, iter_batches
 from tests.reference.producer_twin import ProducerTwin
 from tests.reference.wal_harness import SEGMENT, Log, batch, marker
 
+DAY_MS = 86_400_000
+
 IDEMPOTENT = {"producer_id": 7, "epoch": 0}
 WRAP = 2**31
 
@@ -189,12 +191,12 @@ def test_guards_are_bounded_and_expire() -> None:
         assert (asked.pending, asked.last_ticket, asked.lowest_sequence) == (2, 2, 0)
         partition.end_verification(asked, refused=True)
         assert partition.producers.verification_count == 1  # the other question is open
-        partition.expire(10**12)
+        partition.expire(10**12, DAY_MS)
         assert partition.producers.verification_count == 1
         partition.end_verification(asked, refused=False)
-        partition.expire(1000)
+        partition.expire(1000, DAY_MS)
         assert partition.producers.verification_count == 1
-        partition.expire(10**12)
+        partition.expire(10**12, DAY_MS)
         assert partition.producers.verification_count == 0
 
 
@@ -225,13 +227,12 @@ def test_a_damaged_marker_is_refused(tmp_path: Path) -> None:
 
 
 def test_expiry_keeps_open_transactions(tmp_path: Path) -> None:
-    day = 86_400_000
     with Log(tmp_path).start() as log:
         log.append(batch(sequence=0, producer_id=1, epoch=0, timestamp=1000))
         log.append(batch(sequence=0, producer_id=2, epoch=0, timestamp=1000, attributes=0x10))
         log.append(batch(sequence=0, producer_id=3, epoch=0, timestamp=1001))
-        assert log.partition().expire(day + 999) == 0
-        assert log.partition().expire(day + 1000) == 1
+        assert log.partition().expire(DAY_MS + 999, DAY_MS) == 0
+        assert log.partition().expire(DAY_MS + 1000, DAY_MS) == 1
         assert sorted(s[0] for s in log.partition().producer_snapshot()) == [2, 3]
 
 

@@ -133,6 +133,28 @@ def test_a_block_ends_where_its_file_is_known_to_hold_something(cache: WalCache,
     assert reader.read(log.file(end=20_000), 10_000, 10_000) == log.data[10_000:20_000]
 
 
+def test_overlapping_blocks_are_not_read_as_one(log: Log) -> None:
+    ends = (10_000, 20_000)  # what was durable when each was planned
+    for _ in range(20):
+        cache = WalCache(SMALL * BLOCK_SIZE)
+        cache.start()
+        reader = Reader(cache)
+        # Apart from each other, so that both stand in the queue behind these while the loaders are busy.
+        before = [cache.try_hold(reader.number, log.file(), 2 * n * BLOCK_SIZE) for n in range(3, 9)]
+        held = [cache.try_hold(reader.number, log.file(end), end - 1_000) for end in ends]
+        for block in (*before, *held):
+            reader.settle(block)
+        for end in ends:
+            got = cache.try_pin(end - 1_000)
+            assert isinstance(got, tuple)
+            assert got[2] == log.data[got[1] : got[1] + len(got[2])]
+            cache.drop_pin(got[0])
+        for block in (*before, *held):
+            cache.drop_hold(block)
+        reader.close()
+        cache.close()
+
+
 def test_a_replacement_file_begins_inside_a_block(cache: WalCache, reader: Reader, tmp_path: Path, log: Log) -> None:
     start = BLOCK_SIZE + 8192
     other = Log(tmp_path / "b.wal", start)

@@ -170,14 +170,14 @@ class ConsumerGroupHistory(RuleBasedStateMachine):
     def coordinator_restarts(self) -> None:
         before = self.bench.the_group()
         self.bench = self.bench.restarted(**CONFIG)
+        for client in self.clients:  # before anything is judged: teardown runs after a failure too
+            if isinstance(client, ClassicClient):
+                client.restart(self.bench)
+            client.bench = self.bench
         after = self.bench.the_group()
         if isinstance(before, ConsumerGroup) and before.members:
             for name in RESTORED:
                 assert getattr(before, name) == getattr(after, name), name
-        for client in self.clients:
-            if isinstance(client, ClassicClient):
-                client.restart(self.bench)
-            client.bench = self.bench
         self.check()
 
     # -- what must hold ------------------------------------------------------------------------------------------
@@ -198,6 +198,8 @@ class ConsumerGroupHistory(RuleBasedStateMachine):
         for position, member_id in enumerate(ids):
             for other in ids[position + 1 :]:
                 assert not intersects(held[member_id], held[other])
+            since = group.members[member_id].current.since
+            assert {topic_id: set(epochs) for topic_id, epochs in since.items()} == held[member_id]
         for client in self.clients:
             if isinstance(client, Client) and client.epoch and client.member_id in held:
                 assert is_subset(client.owned, held[client.member_id])

@@ -478,6 +478,44 @@ def test_commits_on_their_way_survive_a_new_epoch(bench: ConsumerBench) -> None:
     assert commit(kept[1], 1) == 0
 
 
+def give_up_twice(bench: ConsumerBench) -> tuple[Client, Client, Client]:
+    """Members of which the first has given up one part, and must give up another, both since its epoch 1."""
+    first, second, third = clients = Client(bench, "a", "t"), Client(bench, "b", "t"), Client(bench, "c", "t")
+    first.beat()
+    second.beat()
+    first.beat()  # is told of the first part
+    third.beat()
+    first.beat()  # has given that up, and is told of the second
+    assert bench.the_group().members["a"].current.state is MemberState.UNREVOKED_PARTITIONS
+    assert first.epoch == 1
+    return clients
+
+
+def test_second_part_to_give_up_is_restored_without_the_first(bench: ConsumerBench) -> None:
+    give_up_twice(bench)
+    before = bench.the_group().members
+    assert bench.restarted().the_group().members == before
+
+
+def test_commits_do_not_outlive_another_owner(bench: ConsumerBench) -> None:
+    first, second, third = give_up_twice(bench)
+    second.beat()
+    lost = min(second.owned[topic_id(bench)])  # the second's own now, and no longer the first's
+
+    def commit(partition: int, epoch: int, member_id: str = "a") -> int:
+        return int(bench.commit(9, partition=partition, generation=epoch, member_id=member_id).result(0))
+
+    assert commit(lost, second.epoch, "b") == 0
+    for left in (second, third):
+        bench.beat(left.member_id, -1)
+    kept = min(first.owned[topic_id(bench)])
+    settle([first])
+    assert first.owned == {topic_id(bench): frozenset({0, 1, 2, 3})}
+    assert commit(kept, 1) == 0
+    assert commit(lost, 1) == ErrorCode.STALE_MEMBER_EPOCH  # from before the second had it
+    assert commit(lost, first.epoch) == 0
+
+
 def test_fetches_with_a_member_check_its_epoch(bench: ConsumerBench) -> None:
     from kbroker.coordinator.offset_commit import FetchRequest
 

@@ -390,6 +390,29 @@ def test_large_decision_is_cut_into_batches() -> None:
     assert bench.restarted().coordinator.counts.offsets == 0
 
 
+def test_a_decision_that_was_appended_in_part_is_what_the_log_says() -> None:
+    bench = Bench(snapshot_batch_bytes=1_000, append_timeout_ms=5_000).start()
+    for partition in range(100):
+        bench.commit(1, partition=partition)
+    append = bench.log.append
+
+    def refuse(*_: object) -> int:
+        raise FastAppendWait
+
+    def only_the_first(*what: object) -> int:
+        bench.log.append = refuse  # type: ignore[method-assign]
+        return append(*what)  # type: ignore[arg-type]
+
+    bench.log.append = only_the_first  # type: ignore[method-assign]
+    deleted = bench.coordinator.delete_group("g")
+    bench.advance(5.5)
+    assert deleted.result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.log.append = append  # type: ignore[method-assign]
+    left = bench.all_offsets()
+    assert 0 < len(left) < 100
+    assert left == bench.restarted().all_offsets()
+
+
 def test_empty_log_needs_no_worker() -> None:
     bench = Bench([MemoryLog()])
     bench.executor.hold = True

@@ -392,7 +392,7 @@ def test_a_log_start_that_moves_meanwhile_makes_the_round_obsolete(storage):
     storage.clock.advance(RETRY_SECONDS)
     assert c.run_once()
     assert contents(storage) == {2: (b"a", b"3")}
-    storage.clock.advance(61)
+    storage.clock.advance(601)
     storage.retention.delete_once()
     assert keys(storage) == live_keys(storage)
 

@@ -56,6 +56,24 @@ def altered(bucket: Bucket, path: Path | str = ":memory:") -> Start:
     return start
 
 
+@pytest.mark.parametrize("broker_first", [False, True])
+def test_changes_of_one_request_are_judged_together(broker_first: bool) -> None:
+    bucket = Bucket()
+    start = Start(bucket)
+    start.create("t")
+    changes = [
+        ConfigChange(kind, name, [ConfigOperation(key, Operation.SET, value)])
+        for kind, name, key, value in (
+            (ResourceType.TOPIC, "t", "min.compaction.lag.ms", "2000"),
+            (ResourceType.BROKER, "", "log.cleaner.max.compaction.lag.ms", "1000"),
+        )
+    ]
+    first, second = start.topics.alter_configs(changes[::-1] if broker_first else changes)
+    assert first is None
+    assert second is not None
+    Start(bucket)  # a start is still possible
+
+
 def test_everything_is_there_after_the_loss_of_the_disk() -> None:
     bucket = Bucket()
     before = altered(bucket).topics
