@@ -247,7 +247,9 @@ def test_replace_only_a_version(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("condition", ["create", "replace"])
-def test_of_racing_writers_exactly_one_wins(store: ObjectStore, condition: str) -> None:
+def test_of_racing_writers_exactly_one_wins(store: ObjectStore, backend: str, condition: str) -> None:
+    if backend == "moto":
+        pytest.skip("moto judges a condition and stores in two steps")
     threads, rounds = 8, 20
     barrier = threading.Barrier(threads)
 
