@@ -7,6 +7,7 @@ scripts/client_table.py makes the table; a test that was skipped does not count 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -57,9 +58,12 @@ def pytest_sessionfinish() -> None:
     path = os.environ.get("KBROKER_FEATURE_TABLE")
     if not path or not _passed:
         return
-    file = Path(path)
-    before: Results = json.loads(file.read_text()) if file.exists() else {}
-    file.write_text(json.dumps(merged(before, dict(runs())), indent=1, sort_keys=True) + "\n")
+    with open(path, "a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # each process of a run adds its own
+        file.seek(0)
+        before: Results = json.loads(file.read() or "{}")
+        file.truncate(0)
+        file.write(json.dumps(merged(before, dict(runs())), indent=1, sort_keys=True) + "\n")
 
 
 def runs() -> Iterator[tuple[tuple[str, str, str], bool]]:
