@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from tests.reference.producer_twin import ProducerTwin
 from tests.reference.wal_harness import Log, batch
@@ -79,8 +81,13 @@ class History:
                 self.mark(producer_id, epoch, rng.random() < 0.5)
 
     def ask(self, producer_id: int, epoch: int, sequence: int, bumps: bool) -> None:
-        guard = self.partition.begin_verification(producer_id, epoch, 0, sequence=sequence, supports_epoch_bump=bumps)
         twin_guard = self.twin.ask(producer_id, epoch, sequence, bumps)
+        if twin_guard is not None and twin_guard.epoch > epoch:
+            with pytest.raises(FastKafkaError) as refused:
+                self.partition.begin_verification(producer_id, epoch, 0, sequence=sequence, supports_epoch_bump=bumps)
+            assert refused.value.code == 47
+            return
+        guard = self.partition.begin_verification(producer_id, epoch, 0, sequence=sequence, supports_epoch_bump=bumps)
         assert (guard is None) == (twin_guard is None)
         self.waiting.append(Asked(producer_id, epoch, sequence, guard, twin_guard, self.partition.next_offset))
 

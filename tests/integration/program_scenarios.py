@@ -74,8 +74,8 @@ def members_share_and_take_over(broker: BrokerProcess, client: ProgramClient, pr
         send_evenly(broker, client, topic, 5)
         wanted = set(places(10, 5))
         until(lambda: wanted <= {*first.read(), *second.read()}, lambda: f"{first.seen()} {second.seen()}")
-        owned = second.owned()
-        assert {partition for partition, _ in second.read()} <= owned
+        # A client may join again when its connection ends, and get other partitions than before.
+        until(lambda: shared(first, second), lambda: f"assignment of two again: {first.seen()} {second.seen()}")
         second.program.ask("commit")
         second.program.ask("leave")
         until(lambda: shared(first), lambda: f"assignment of one again: {first.seen()}")

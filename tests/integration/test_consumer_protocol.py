@@ -51,6 +51,9 @@ while True:
 """
 
 
+pytestmark = pytest.mark.feature("confluent-kafka", "consumer protocol")
+
+
 @pytest.fixture(scope="module")
 def broker_process(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker with short sessions."""
@@ -256,6 +259,7 @@ def set_group_config(broker: BrokerProcess, group: str, name: str, value: str) -
 
 
 @pytest.mark.java
+@pytest.mark.feature("Java", "consumer protocol")
 @ON_A_FOLDER
 def test_java_subscribes_by_an_expression(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path

@@ -17,7 +17,7 @@ from served_apis import TRANSACTIONS, need, settings
 from test_client_confluent import CLIENT
 from transaction_ledger import OUTCOMES, Ledger
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.feature("Java", "transactions")]
 PARTITIONS = 4
 PRODUCERS = 6
 KILLS = 3
