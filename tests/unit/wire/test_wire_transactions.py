@@ -148,11 +148,25 @@ def test_no_answer_within_the_timeout_of_the_request(tmp_path, version):
         assert partition_of(broker).next_offset == 1
 
 
-def test_a_lost_connection_gives_its_question_up(tmp_path):
+def test_what_a_lost_connection_has_sent_counts_once_its_question_is_answered(tmp_path):
     coordinator = Coordinator(None)
     with wire_broker(tmp_path, transactions=coordinator) as broker:
         with Client(broker) as client:
             client.send(0, 11, txn_request(txn_batch()))
+            until(lambda: len(coordinator.questions) == 1)
+        coordinator.questions[0].answer()
+        until(lambda: broker.server.connection_count == 0)
+        with Client(broker) as client:
+            assert produced(client.ask(0, 11, txn_request(txn_batch(b"next", sequence=1)))).base_offset == 1
+            assert values(fetched(client.ask(1, 11, fetch_request(("t", 0, 0)))).records) == [b"a", b"next"]
+        assert broker.server.frame_memory_used == 0
+
+
+def test_a_lost_connection_gives_its_question_up_at_its_timeout(tmp_path):
+    coordinator = Coordinator(None)
+    with wire_broker(tmp_path, transactions=coordinator) as broker:
+        with Client(broker) as client:
+            client.send(0, 11, txn_request(txn_batch(), timeout_ms=300))
             until(lambda: len(coordinator.questions) == 1)
         until(lambda: broker.server.connection_count == 0)
         coordinator.questions[0].answer()
