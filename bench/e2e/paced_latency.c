@@ -80,6 +80,7 @@ int main(int argc, char **argv) {
 
         rd_kafka_conf_t *conf = rd_kafka_conf_new();
         set(conf, "bootstrap.servers", argv[1]);
+        set(conf, "log_level", "3");
         set(conf, "linger.ms", "0");
         set(conf, "acks", "all");
         rd_kafka_conf_set_dr_msg_cb(conf, delivered);
@@ -88,12 +89,17 @@ int main(int argc, char **argv) {
 
         conf = rd_kafka_conf_new();
         set(conf, "bootstrap.servers", argv[1]);
+        set(conf, "log_level", "3");
         set(conf, "fetch.wait.max.ms", "500");
         consumer       = rd_kafka_new(RD_KAFKA_CONSUMER, conf, error, sizeof(error));
         consumer_topic = rd_kafka_topic_new(consumer, argv[2], NULL);
         int64_t low, high;
-        if (rd_kafka_query_watermark_offsets(consumer, argv[2], 0, &low, &high, 10000)) {
-                fprintf(stderr, "no watermark offsets\n");
+        rd_kafka_resp_err_t code;
+        int64_t give_up = now_ns() + 20000000000LL; /* a topic that was just made may not have its leader yet */
+        while ((code = rd_kafka_query_watermark_offsets(consumer, argv[2], 0, &low, &high, 10000)) && now_ns() < give_up)
+                nanosleep(&(struct timespec){0, 50000000}, NULL);
+        if (code) {
+                fprintf(stderr, "no watermark offsets: %s\n", rd_kafka_err2str(code));
                 return 1;
         }
         rd_kafka_consume_start(consumer_topic, 0, high);
