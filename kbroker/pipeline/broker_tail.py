@@ -1,0 +1,185 @@
+"""The broker's part of ``tail=broker``: offsets, and the batches that are not in the bucket yet. One connection."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kbroker._fast.batch_check import check_batches
+from kbroker._fast.records import CONTROL_ABORT, iter_batches, parse_marker
+from kbroker.errors import CorruptionError, ErrorCode, ProtocolError
+from kbroker.limits import FRAME_BYTES_MAX, MIB
+from kbroker.pipeline.options import OptionError, TopicPartition
+from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kbroker.protocol.apis.k03_metadata import MetadataRequest
+from kbroker.protocol.codec import decode_response_frame, encode_request_frame
+from kbroker.protocol.fields import Message
+
+VERSIONS = {1: 12, 2: 7, 3: 10}
+TIMEOUT_SECONDS = 60.0
+FETCH_BYTES = 8 * MIB
+FETCH_WAIT_MS = 500
+EMPTY_FETCHES_MAX = 60
+READ_COMMITTED = 1
+NEVER_ENDED = (1 << 63) - 1
+
+Aborted = dict[int, list[tuple[int, int]]]
+
+
+class BrokerError(Exception):
+    """The broker cannot be reached or refused a request; the message names it."""
+
+
+class OffsetGone(BrokerError):
+    """The offset asked for is below the log start or beyond the end."""
+
+
+class BrokerTail:
+    """A connection to one broker, which leads everything. Not thread-safe. Raises BrokerError."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._numbers = itertools.count()
+        self._where = bootstrap
+        failure: Exception | None = None
+        for address in bootstrap.split(","):
+            host, _, port = address.strip().rpartition(":")
+            if not host or not port.isdigit() or int(port) > 65535:
+                raise OptionError(f"kafka.bootstrap.servers: {address!r} is not HOST:PORT")
+            try:
+                self._socket = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_SECONDS)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return
+            except OSError as error:
+                failure = error
+        raise BrokerError(f"tail=broker: no broker answers at {bootstrap}: {failure}")
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._socket.close()
+
+    def call(self, request: Message) -> Any:
+        """Sends a request and returns its response."""
+        key = request.API_KEY
+        number = next(self._numbers)
+        try:
+            self._socket.sendall(encode_request_frame(key, VERSIONS[key], number, "kbroker-spark", request))
+            (length,) = struct.unpack(">i", self._read(4))
+            if not 0 < length <= FRAME_BYTES_MAX:
+                raise ProtocolError(f"an answer of {length} bytes")
+            answered, response = decode_response_frame(key, VERSIONS[key], self._read(length))
+        except (OSError, ProtocolError) as error:
+            raise BrokerError(f"tail=broker: the broker at {self._where}: {error}") from None
+        if answered != number:
+            raise BrokerError(f"tail=broker: the broker at {self._where} answers request {answered}, not {number}")
+        return response
+
+    def _read(self, length: int) -> bytearray:
+        data = bytearray(length)
+        view = memoryview(data)
+        while view:
+            count = self._socket.recv_into(view)
+            if count == 0:
+                raise OSError("it closed the connection")
+            view = view[count:]
+        return data
+
+    def check_cluster(self, cluster_id: str) -> None:
+        """OptionError when the broker serves another cluster than the bucket holds."""
+        found = self.call(MetadataRequest(topics=[], allow_auto_topic_creation=False)).cluster_id
+        if found != cluster_id:
+            raise OptionError(
+                f"tail=broker: the broker at {self._where} serves cluster {found}, the bucket holds {cluster_id}"
+            )
+
+    def offsets(self, asked: Mapping[TopicPartition, int], *, read_committed: bool) -> dict[TopicPartition, int]:
+        """Offsets by timestamp (or EARLIEST, LATEST); -1 where no record is that late."""
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for (topic, partition), timestamp in asked.items():
+            wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+            topics.setdefault(topic, []).append(wanted)
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=READ_COMMITTED if read_committed else 0,
+            topics=[ListOffsetsTopic(name=name, partitions=wanted) for name, wanted in topics.items()],
+        )
+        found: dict[TopicPartition, int] = {}
+        for topic in self.call(request).topics if topics else ():
+            for partition in topic.partitions:
+                self._check(partition.error_code, f"{topic.name}-{partition.partition_index}")
+                found[topic.name, partition.partition_index] = partition.offset
+        return found
+
+    def batches(
+        self, topic: str, partition: int, first: int, stop: int, *, read_committed: bool
+    ) -> Iterator[tuple[bytes, Aborted]]:
+        """Whole batches, checked, of the offsets [first, stop), and what of them was aborted (read_committed)."""
+        offset, empty = first, 0
+        what = f"{topic}-{partition}"
+        while offset < stop:
+            wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+            response = self.call(
+                FetchRequest(
+                    max_wait_ms=FETCH_WAIT_MS,
+                    min_bytes=1,
+                    max_bytes=FETCH_BYTES,
+                    isolation_level=READ_COMMITTED if read_committed else 0,
+                    topics=[FetchTopic(topic=topic, partitions=[wanted])],
+                )
+            )
+            self._check(response.error_code, what)
+            answer = response.responses[0].partitions[0]
+            self._check(answer.error_code, f"{what} at offset {offset}")
+            data = bytes(answer.records or b"")
+            if not data:
+                # What is left may be a gap that compaction made: the end then lies at or beyond `stop`.
+                empty += 1
+                end = answer.last_stable_offset if read_committed else answer.high_watermark
+                if empty >= EMPTY_FETCHES_MAX or (empty > 1 and end <= offset):
+                    raise BrokerError(f"tail=broker: {what} ends at {end}, offsets up to {stop} were planned")
+                continue
+            empty = 0
+            offset = self._next_offset(data, what)
+            yield data, aborted_ranges(data, answer.aborted_transactions or ())
+
+    def _next_offset(self, data: bytes, what: str) -> int:
+        try:
+            check_batches(data, 0)
+        except ValueError as error:
+            raise CorruptionError(f"{what}, as the broker at {self._where} sent it: {error}") from None
+        offset = 0
+        for header, _ in iter_batches(data):
+            offset = header.next_offset
+        return offset
+
+    def _check(self, code: int, what: str) -> None:
+        if code == ErrorCode.NONE:
+            return
+        kind = OffsetGone if code == ErrorCode.OFFSET_OUT_OF_RANGE else BrokerError
+        name = ErrorCode(code).name if code in ErrorCode._value2member_map_ else f"error {code}"
+        raise kind(f"tail=broker: {what}: the broker at {self._where} answers {name}")
+
+
+def aborted_ranges(data: bytes, aborted: Iterable[Any]) -> Aborted:
+    """Offset ranges by producer id of the aborted transactions of one fetch: each ends at its abort marker."""
+    ranges: Aborted = {}
+    pending: dict[int, list[int]] = {}
+    for entry in aborted:
+        pending.setdefault(entry.producer_id, []).append(entry.first_offset)
+    if not pending:
+        return {}
+    for header, batch in iter_batches(data):
+        firsts = pending.get(header.producer_id)
+        if not header.is_control or not firsts:
+            continue
+        marker = parse_marker(batch)
+        if marker is not None and marker.control_type == CONTROL_ABORT and min(firsts) <= header.base_offset:
+            first = min(firsts)
+            firsts.remove(first)
+            ranges.setdefault(header.producer_id, []).append((first, header.base_offset))
+    for producer_id, firsts in pending.items():
+        ranges.setdefault(producer_id, []).extend((first, NEVER_ENDED) for first in firsts)
+    return ranges

@@ -1,0 +1,146 @@
+"""What Spark calls. Pickled by value (see `register`): only pyspark is imported at the top, kbroker where it is used.
+
+Everything that decides anything is in the modules beside this one, which know nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+
+def load(module: str) -> Any:
+    """A module of kbroker.pipeline; RuntimeError that says what to install where when there is none."""
+    try:
+        if find_spec("pyarrow") is None:
+            raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+        loaded = import_module(f"kbroker.pipeline.{module}")
+        import_module("kbroker.pipeline.worker_process").settle()
+    except ImportError as error:
+        raise RuntimeError(
+            f"format('kbroker'): a Spark worker runs {sys.executable}, which cannot import {error.name}. Install "
+            "kbroker[spark] for that interpreter on every node, or set PYSPARK_PYTHON (spark.pyspark.python) to one "
+            f"that has it before the session starts ({error})"
+        ) from None
+    return loaded
+
+
+class SplitPartition(InputPartition):
+    """One task's share, as bytes that only a process with kbroker needs to understand."""
+
+    def __init__(self, split: Any) -> None:
+        super().__init__(pickle.dumps(split))
+
+
+class _Pushdown:
+    """`pushFilters` of a reader. Spark refuses readers that have the method while the setting is off, even though it
+    would not call it; it tells by the function behind the method, which here is the one that pushes nothing.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        self._reader.bounds = load("pushdown").bounds_of(filters, self._reader.bounds)
+        return filters  # all of them: pruning is coarse, Spark still looks at every row
+
+
+class KbrokerBatchReader(DataSourceReader):
+    """One read of a fixed range of offsets, decided when Spark plans it."""
+
+    def __init__(self, options: dict[str, str], cores: int) -> None:
+        self.options = options
+        self.cores = cores
+        self.bounds: dict[str, Any] = {}
+
+    @property
+    def pushFilters(self) -> Any:  # type: ignore[override]
+        """See _Pushdown."""
+        return _Pushdown(self)
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks; planned from the bucket's manifest alone."""
+        planned = load("batch_plan").plan_batch(self.options, self.cores, self.bounds)
+        return [SplitPartition(split) for split in planned]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Arrow batches of one task. Spark hands over None where there is none."""
+        if partition is None:
+            return iter(())
+        rows: Iterator[Any] = load("split_reader").read_split(self.options, pickle.loads(partition.value))
+        return rows
+
+
+class KbrokerStreamReader(DataSourceStreamReader):
+    """A stream of micro-batches. Lives in one process on the driver; copies of it read in the workers."""
+
+    def __init__(self, options: dict[str, str], cores: int) -> None:
+        self.options = options
+        self.cores = cores
+        self._stream: Any = None
+
+    def _planner(self) -> Any:
+        if self._stream is None:
+            self._stream = load("stream_plan").StreamPlanner(self.options, self.cores)
+        return self._stream
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint starts."""
+        found: dict[str, Any] = self._planner().initial_offset()
+        return found
+
+    def latestOffset(self) -> dict[str, Any]:
+        """Where the next micro-batch ends."""
+        found: dict[str, Any] = self._planner().latest_offset()
+        return found
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of a micro-batch."""
+        return [SplitPartition(split) for split in self._planner().plan(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Arrow batches of one task."""
+        rows: Iterator[Any] = load("split_reader").read_split(self.options, pickle.loads(partition.value))
+        return rows
+
+    def stop(self) -> None:
+        """Closes what the driver's part has open."""
+        if self._stream is not None:
+            self._stream.close()
+
+
+class KbrokerDataSource(DataSource):
+    """``format("kbroker")``."""
+
+    cores = 1
+
+    @classmethod
+    def name(cls) -> str:
+        return "kbroker"
+
+    def _options(self) -> dict[str, str]:
+        return dict(self.options)
+
+    def schema(self) -> str:
+        """The columns asked for; wrong options are refused here, when the table is loaded."""
+        ddl: str = load("options").schema_ddl(self._options())
+        return ddl
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self._check(schema)
+        return KbrokerBatchReader(self._options(), self.cores)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._check(schema)
+        return KbrokerStreamReader(self._options(), self.cores)
+
+    def _check(self, schema: StructType) -> None:
+        load("options").check_schema([field.name for field in schema.fields], self._options())

@@ -1,0 +1,169 @@
+"""The driver's side of a stream: where micro-batches start and end, and their tasks.
+
+An offset, as Spark keeps it in the checkpoint, is the kafka source's JSON: {"topic": {"0": next offset, ...}}.
+
+Spark 4.1 asks a Python source for the latest offset without saying where the query is; the place is known from the
+last range it planned (after a restart Spark plans an empty one at the checkpoint first).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from kbroker.clock import Clock, SystemClock
+from kbroker.pipeline import data_loss
+from kbroker.pipeline.batch_plan import Ranges, plan_ranges, within
+from kbroker.pipeline.broker_tail import BrokerTail
+from kbroker.pipeline.bucket_view import BucketView
+from kbroker.pipeline.options import (
+    LATEST,
+    TRIGGER_AVAILABLE_NOW,
+    OptionError,
+    check_stream,
+    parse_options,
+)
+from kbroker.pipeline.positions import PositionFinder, Positions, selected
+from kbroker.pipeline.splits import Split
+
+logger = logging.getLogger(__name__)
+
+OffsetJson = dict[str, Any]
+
+
+def to_json(positions: Mapping[tuple[str, int], int]) -> OffsetJson:
+    """Positions as Spark stores them; equal positions are equal text."""
+    found: OffsetJson = {}
+    for (topic, partition), offset in sorted(positions.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def from_json(value: Any) -> Positions:
+    """Positions of a checkpoint. OptionError for what no version of this source has written."""
+    try:
+        return {
+            (topic, int(partition)): int(offset)
+            for topic, partitions in value.items()
+            for partition, offset in partitions.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise OptionError(f"the checkpoint holds an offset that is not of this source: {value!r:.200}") from None
+
+
+class StreamPlanner:
+    """One stream. Used by one thread. Raises as plan_batch does, and DataLossError."""
+
+    def __init__(
+        self, given: Mapping[str, str], cores: int, *, view: BucketView | None = None, clock: Clock | None = None
+    ) -> None:
+        self._options = parse_options(given)
+        check_stream(self._options)
+        self._cores = cores
+        self._clock = clock or SystemClock()
+        self._view = view if view is not None else BucketView(self._options.place)
+        self._broker: BrokerTail | None = None
+        self._initial: Positions | None = None
+        self._position: Positions | None = None  # where the last range that was planned or announced ends
+        self._last_batch_s = self._clock.monotonic()
+        if self._limited and self._options.trigger == TRIGGER_AVAILABLE_NOW:
+            logger.warning("maxOffsetsPerTrigger and minOffsetsPerTrigger are ignored: trigger is availableNow")
+
+    @property
+    def _limited(self) -> bool:
+        return bool(self._options.max_offsets_per_trigger or self._options.min_offsets_per_trigger)
+
+    def close(self) -> None:
+        """Closes the connection to the broker."""
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None
+
+    def _finder(self) -> PositionFinder:
+        """Positions as of now."""
+        self._view.refresh()
+        if self._options.bootstrap is not None and self._broker is None:
+            self._broker = BrokerTail(self._options.bootstrap)
+            self._broker.check_cluster(self._view.cluster_id)
+        return PositionFinder(self._view, self._options, self._broker)
+
+    def initial_offset(self) -> OffsetJson:
+        """Where a new query starts; the same however often it is asked."""
+        return to_json(self._initial_positions(self._finder()))
+
+    def _initial_positions(self, finder: PositionFinder) -> Positions:
+        if self._initial is None:
+            starting = self._options.starting if self._options.starting is not None else LATEST
+            self._initial = finder.resolve(starting, selected(self._view, self._options), starting=True)
+        return self._initial
+
+    def latest_offset(self) -> OffsetJson:
+        """Where the next micro-batch ends: never below where the query is."""
+        finder = self._finder()
+        # Of a new query Spark asks this first and the initial offset after it; of one with a checkpoint it has planned
+        # a range before.
+        known = self._position if self._position is not None else self._initial_positions(finder)
+        latest = finder.latest(selected(self._view, self._options))
+        self._check_loss(known, latest)
+        new = [pair for pair in latest if pair not in known]
+        start = {pair: known[pair] for pair in latest if pair in known} | self._starts_of_new(finder, new)
+        end = self._limit(start, latest)
+        self._position = end
+        return to_json(end)
+
+    def _check_loss(self, known: Positions, latest: Positions) -> None:
+        gone = sorted(set(known) - set(latest))
+        if gone:
+            names = ", ".join(f"{topic}-{partition}" for topic, partition in gone)
+            data_loss.report(f"{names} are gone", self._options.fail_on_data_loss)
+        for (topic, partition), offset in latest.items():
+            before = known.get((topic, partition), 0)
+            if offset < before:  # the topic was made anew
+                lost = f"partition {topic}-{partition}'s offset was changed from {before} to {offset}"
+                data_loss.report(lost, self._options.fail_on_data_loss)
+
+    def _starts_of_new(self, finder: PositionFinder, new: list[tuple[str, int]]) -> Positions:
+        """Partitions that came after the query began are read from their beginning."""
+        starts = finder.earliest(new) if new else {}
+        for (topic, partition), offset in starts.items():
+            if offset > 0:
+                lost = f"added partition {topic}-{partition} starts from {offset} instead of 0"
+                data_loss.report(lost, self._options.fail_on_data_loss)
+        return starts
+
+    def _limit(self, start: Positions, end: Positions) -> Positions:
+        """maxOffsetsPerTrigger, shared out by what each partition has; minOffsetsPerTrigger and maxTriggerDelay."""
+        available = {pair: max(0, end[pair] - start[pair]) for pair in end}
+        total = sum(available.values())
+        if not self._limited or self._options.trigger == TRIGGER_AVAILABLE_NOW or total == 0:
+            return end
+        least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
+        waited_ms = (self._clock.monotonic() - self._last_batch_s) * 1000
+        if least is not None and total < least and waited_ms < self._options.max_trigger_delay_ms:
+            return start
+        self._last_batch_s = self._clock.monotonic()
+        if most is None or total <= most:
+            return end
+        # Rounded up, so that every partition that has something moves: no partition starves.
+        return {pair: min(end[pair], start[pair] + -(-most * count // total)) for pair, count in available.items()}
+
+    def plan(self, start_json: OffsetJson, end_json: OffsetJson) -> list[Split]:
+        """The tasks of a micro-batch; none where it is empty."""
+        start, end = from_json(start_json), from_json(end_json)
+        if self._position is None or start == end:
+            self._position = end
+        if start == end:
+            return []
+        finder = self._finder()
+        known = set(selected(self._view, self._options))
+        gone = sorted(set(end) - known)
+        if gone:
+            names = ", ".join(f"{topic}-{partition}" for topic, partition in gone)
+            data_loss.report(f"{names} are gone", self._options.fail_on_data_loss)
+        pairs = [pair for pair in end if pair in known]
+        new = [pair for pair in pairs if pair not in start]
+        start |= self._starts_of_new(finder, new)
+        ranges: Ranges = {pair: (start[pair], end[pair]) for pair in pairs}
+        kept = within(ranges, finder.earliest(pairs), finder.latest(pairs), self._options)
+        return plan_ranges(self._view, self._options, kept, self._cores)

@@ -1,0 +1,52 @@
+"""A bucket as a broker leaves it, made in memory: claims, metadata log, manifest log, objects."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from kbroker.metadata.metadata_log import RECORD_KIND as METADATA_KIND
+from kbroker.metadata.records import TopicCreated, TopicDeleted, payload
+from kbroker.pipeline.bucket_view import BucketView
+from kbroker.pipeline.options import Place
+from kbroker.storage.manifest import RECORD_KIND
+from kbroker.storage.numbered_log import NumberedLog
+from kbroker.storage.ownership import claim
+from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, topic_id
+
+PLACE = Place("memory:", None, None, None)
+
+
+class ClusterBucket(ObjectBucket):
+    """Topics, and objects that the manifest log names at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        claim(self.store, KEYS.root, "data-dir", False, NOW)
+        self._manifest = self._log(KEYS.manifest_dir)
+        self._metadata = self._log(KEYS.metadata_dir)
+        self._written = 0
+
+    def _log(self, directory: str) -> NumberedLog:
+        log = NumberedLog(self.store, directory, 1, os.urandom(16))
+        log.load(lambda number, value: None, lambda number, kind, value: None)
+        log.seal_previous()
+        return log
+
+    def topic(self, name: str, partitions: int = 1) -> None:
+        self._metadata.append(METADATA_KIND, payload([TopicCreated(name, topic_id(name), partitions, {})]))
+
+    def drop_topic(self, name: str) -> None:
+        self._metadata.append(METADATA_KIND, payload([TopicDeleted(topic_id(name))]))
+        self.apply({"d": {topic_id(name).hex(): 0}})
+
+    def apply(self, change: dict[str, Any]) -> None:
+        super().apply(change)
+        self._manifest.append(RECORD_KIND, self.payloads[-1])
+
+    def change(self, topic: str, partition: int, **delta: Any) -> None:
+        """A manifest record about one partition."""
+        self.apply({"p": {topic_id(topic).hex(): {str(partition): delta}}})
+
+    def view(self) -> BucketView:
+        return BucketView(PLACE, self.store)

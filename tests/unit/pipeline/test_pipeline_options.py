@@ -1,0 +1,111 @@
+"""Options of format("kbroker"): the kafka source's names, defaults and errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.pipeline.options import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    OptionError,
+    Timestamps,
+    check_batch,
+    check_schema,
+    check_stream,
+    parse_options,
+    schema_ddl,
+)
+
+BASE = {"object.store": "file:/x", "subscribe": "t"}
+
+
+def parsed(**options: str):
+    return parse_options({**BASE, **{name.replace("__", "."): value for name, value in options.items()}})
+
+
+def test_defaults_are_the_kafka_sources() -> None:
+    options = parsed()
+    assert options.topics == ("t",)
+    assert (options.starting, options.ending) == (None, None)
+    assert options.fail_on_data_loss
+    assert not options.read_committed
+    assert options.bootstrap is None
+    assert schema_ddl(BASE) == (
+        "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+    )
+
+
+def test_names_are_case_insensitive_and_headers_come_last() -> None:
+    options = parse_options({"OBJECT.STORE": "file:/x", "SubScribe": " a , b,a", "INCLUDEHEADERS": "True"})
+    assert options.topics == ("a", "b")
+    assert options.columns[-1] == "headers"
+
+
+def test_offsets_and_timestamps() -> None:
+    assert parsed(startingOffsets="earliest").starting == EARLIEST
+    assert parsed(endingOffsets="Latest").ending == LATEST
+    given = parsed(startingOffsets='{"t":{"0":5,"1":-2}}').starting
+    assert given == Offsets({("t", 0): 5, ("t", 1): EARLIEST}, "startingOffsets")
+    given = parsed(startingOffsetsByTimestamp='{"t":{"0":99}}', startingOffsets="earliest").starting
+    assert given == Timestamps({("t", 0): 99}, None, "startingOffsetsByTimestamp")
+    given = parsed(startingTimestamp="7", startingOffsetsByTimestamp='{"t":{"0":99}}').starting
+    assert given == Timestamps(None, 7, "startingTimestamp")
+
+
+def test_columns() -> None:
+    assert parsed(columns="offset, KEY ,timestamptype").columns == ("offset", "key", "timestampType")
+    with pytest.raises(OptionError, match="columns: nix"):
+        parsed(columns="key,nix")
+    with pytest.raises(OptionError, match="fixed schema"):
+        check_schema(["a"], BASE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "t"}, "object.store"),
+        ({"object.store": "file:/x"}, "One of the following options must be specified"),
+        ({**BASE, "assign": '{"t":[0]}'}, "Only one of the following options"),
+        ({**BASE, "subscribe": " , "}, "No topics to subscribe to"),
+        ({"object.store": "file:/x", "assign": "t"}, "No topicpartitions to assign"),
+        ({"object.store": "file:/x", "assign": '{"t":["0"]}'}, "No topicpartitions to assign"),
+        ({"object.store": "file:/x", "subscribePattern": "("}, "subscribePattern"),
+        ({**BASE, "startingOffsets": "first"}, "startingOffsets"),
+        ({**BASE, "startingOffsets": '{"t":{"0":-3}}'}, "startingOffsets"),
+        ({**BASE, "startingOffsets": '{"t":{"0":true}}'}, "startingOffsets"),
+        ({**BASE, "startingTimestamp": "soon"}, "startingTimestamp"),
+        ({**BASE, "minPartitions": "0"}, "minPartitions must be a positive"),
+        ({**BASE, "failOnDataLoss": "perhaps"}, "failOnDataLoss must be true or false"),
+        ({**BASE, "kafka.isolation.level": "serializable"}, "isolation.level"),
+        ({**BASE, "kafka.auto.offset.reset": "latest"}, "'auto.offset.reset' is not supported"),
+        ({**BASE, "tail": "broker"}, "kafka.bootstrap.servers"),
+        ({**BASE, "tail": "yes"}, "tail must be"),
+        ({**BASE, "startOffsets": "latest"}, "did you mean 'startingoffsets'"),
+        ({**BASE, "path": "x"}, "no option 'path'"),
+        ({**BASE, "maxTriggerDelay": "soon"}, "maxTriggerDelay"),
+        ({**BASE, "trigger": "once"}, "trigger must be"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_options(options)
+
+
+def test_options_of_the_kafka_source_without_a_meaning_here_are_accepted() -> None:
+    parsed(kafka__group__id="g", groupIdPrefix="x", kafkaConsumer__pollTimeoutMs="1")
+
+
+def test_what_makes_no_sense_in_a_batch() -> None:
+    with pytest.raises(OptionError, match="starting offset can't be latest"):
+        check_batch(parsed(startingOffsets="latest"))
+    with pytest.raises(OptionError, match="endingOffsets for t-0 can't be earliest"):
+        check_batch(parsed(endingOffsets='{"t":{"0":-2}}'))
+
+
+def test_what_makes_no_sense_in_a_stream() -> None:
+    with pytest.raises(OptionError, match="ending offset not valid in streaming"):
+        check_stream(parsed(endingOffsets="latest"))
+    with pytest.raises(OptionError, match=r"needs option 'trigger'.*rows left"):
+        check_stream(parsed(maxOffsetsPerTrigger="5"))
+    check_stream(parsed(maxOffsetsPerTrigger="5", trigger="processingTime"))

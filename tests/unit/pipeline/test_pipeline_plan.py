@@ -1,0 +1,325 @@
+"""Planning and reading without Spark: which offsets, which objects, what happens when they are gone."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+
+import pytest
+from cluster_bucket import ClusterBucket
+
+from kbroker._fast.crc32c import crc32c
+from kbroker._fast.records import build_batch, build_control_batch
+from kbroker.errors import CorruptionError
+from kbroker.limits import MIB
+from kbroker.pipeline import batch_plan
+from kbroker.pipeline.data_loss import DataLossError
+from kbroker.pipeline.options import OptionError, check_batch, parse_options
+from kbroker.pipeline.positions import PositionFinder, UnknownTopicError, selected
+from kbroker.pipeline.pushdown import bounds_of
+from kbroker.pipeline.split_reader import read_split
+from kbroker.storage.klix import encode_object
+from kbroker.storage.object_keys import klix_key
+from tests.unit.storage.object_bucket import KEYS, NOW, batch, batches, parsed, topic_id
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> ClusterBucket:
+    made = ClusterBucket()
+    monkeypatch.setattr("kbroker.pipeline.bucket_view.store_of", lambda place: made.store)
+    monkeypatch.setattr("kbroker.pipeline.object_batches.store_of", lambda place: made.store)
+    return made
+
+
+def given(**options: str) -> dict[str, str]:
+    base = {"object.store": "memory:", "columns": "topic,partition,offset,value"}
+    if not {"subscribePattern", "assign"} & set(options):
+        base["subscribe"] = "t"
+    return base | {name.replace("__", "."): value for name, value in options.items()}
+
+
+def plan(options: dict[str, str], cores: int = 2, filters=()):
+    return batch_plan.plan_batch(options, cores, bounds_of(filters))
+
+
+def rows(options: dict[str, str], splits=None, **more) -> list[tuple]:
+    found = []
+    for split in plan(options, **more) if splits is None else splits:
+        for batch_ in read_split(options, split):
+            found += [tuple(row.values()) for row in batch_.to_pylist()]
+    return found
+
+
+def offsets(options: dict[str, str], **more) -> list[tuple[str, int, int]]:
+    return sorted(row[:3] for row in rows(options, **more))
+
+
+def all_of(topic: str, partition: int, first: int, stop: int) -> list[tuple[str, int, int]]:
+    return [(topic, partition, offset) for offset in range(first, stop)]
+
+
+def test_reads_klix_objects_and_packs(bucket: ClusterBucket) -> None:
+    bucket.topic("t", 3)
+    bucket.topic("other")
+    bucket.klix("t", 0, batches(0, 10))
+    bucket.pack([("t", 0, batches(30, 5)), ("t", 1, batches(0, 4)), ("other", 0, batches(0, 1))])
+    expected = all_of("t", 0, 0, 45) + all_of("t", 1, 0, 12)
+    assert offsets(given()) == expected
+    assert rows(given())[0][3] == b"0".ljust(20, b".")
+    assert offsets(given(subscribePattern="t|oth.*")) == all_of("other", 0, 0, 3) + expected
+    assert offsets(given(assign='{"t":[1]}')) == all_of("t", 1, 0, 12)
+
+
+@pytest.mark.parametrize("target", [1, 1000, 20_000, 100_000, 10_000_000])
+def test_splits_of_any_size_read_every_record_once(bucket: ClusterBucket, target: int) -> None:
+    bucket.topic("t", 2)
+    for base in (0, 150, 300):
+        bucket.klix("t", 0, batches(base, 50, 3, 200))
+    bucket.klix("t", 1, batches(0, 20, 3, 10))
+    options = given(splitBytes=str(target))
+    assert offsets(options) == all_of("t", 0, 0, 450) + all_of("t", 1, 0, 60)
+    count = len(plan(options))
+    assert count == 1 if target == 10_000_000 else count > 1
+
+
+def test_a_large_partition_is_cut_so_that_all_cores_work(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    bucket.klix("t", 0, batches(0, 300, 10, 5000))
+    splits = plan(given(), cores=4)
+    assert 3 <= len(splits) <= 8
+    assert offsets(given(), cores=4) == all_of("t", 0, 0, 3000)
+    assert len(plan(given(minPartitions="20"), cores=1)) >= 20
+
+
+def test_planning_opens_no_object(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    bucket.klix("t", 0, batches(0, 300, 10, 5000))
+    bucket.store.gets.clear()
+    plan(given())
+    assert bucket.store.gets == []
+
+
+def test_offsets_given(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    bucket.klix("t", 0, batches(0, 10))
+    options = given(startingOffsets='{"t":{"0":4}}', endingOffsets='{"t":{"0":17}}')
+    assert offsets(options) == all_of("t", 0, 4, 17)
+    assert offsets(given(startingOffsets='{"t":{"0":-2}}', endingOffsets='{"t":{"0":-1}}')) == all_of("t", 0, 0, 30)
+    assert offsets(given(startingOffsets='{"t":{"0":9}}', endingOffsets='{"t":{"0":3}}')) == []
+    with pytest.raises(OptionError, match="must specify all TopicPartitions"):
+        plan(given(startingOffsets='{"t":{"1":4}}'))
+
+
+def test_positions_by_timestamp(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    bucket.klix("t", 0, batches(0, 10))
+    bucket.klix("t", 0, batches(30, 10))
+    options = given(startingTimestamp=str(NOW + 37), endingTimestamp=str(NOW + 50))
+    assert offsets(options) == all_of("t", 0, 37, 50)
+    assert offsets(given(endingTimestamp=str(NOW + 500))) == all_of("t", 0, 0, 60)
+    late = str(NOW + 500)
+    with pytest.raises(OptionError, match="No offset matched from request of topic-partition t-0"):
+        plan(given(startingTimestamp=late))
+    assert offsets(given(startingTimestamp=late, startingOffsetsByTimestampStrategy="latest")) == []
+
+
+def test_offsets_that_are_gone_or_not_there_yet(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    bucket.klix("t", 0, batches(0, 10))
+    bucket.klix("t", 0, batches(30, 10))
+    bucket.change("t", 0, s=35)
+    assert offsets(given()) == all_of("t", 0, 35, 60)
+    early = given(startingOffsets='{"t":{"0":10}}')
+    with pytest.raises(DataLossError, match=r"offsets 10 to 34 of t-0.*failOnDataLoss"):
+        plan(early)
+    assert offsets({**early, "failOnDataLoss": "false"}) == all_of("t", 0, 35, 60)
+    beyond = given(endingOffsets='{"t":{"0":100}}')
+    with pytest.raises(OptionError, match="ends at 60; tail=broker"):
+        plan(beyond)
+    assert offsets({**beyond, "failOnDataLoss": "false"}) == all_of("t", 0, 35, 60)
+
+
+def test_topics_that_are_not_there(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    with pytest.raises(UnknownTopicError, match=r"no topic nix in cluster .*; there are: t"):
+        plan(given(subscribe="nix"))
+    with pytest.raises(UnknownTopicError, match="topic t has 1 partitions, no 1"):
+        plan(given(assign='{"t":[1]}'))
+    assert offsets(given(subscribePattern="nix.*")) == []
+    assert offsets(given()) == []  # it exists, nothing was flushed yet
+
+
+def test_the_cluster_must_be_clear(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    with pytest.raises(OptionError, match=r"cluster.id: no cluster nix"):
+        plan(given(cluster__id="nix"))
+    assert plan(given(cluster__id=KEYS.cluster_id)) == []
+
+
+def transactional(base: int, producer_id: int) -> bytes:
+    return build_batch(
+        [(b"k", b"%d" % base, NOW, [])], base_offset=base, producer_id=producer_id, producer_epoch=0, base_sequence=0,
+        transactional=True,
+    )  # fmt: skip
+
+
+def marker(base: int, producer_id: int, kind: int) -> bytes:
+    return build_control_batch(
+        kind, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW, base_offset=base
+    )
+
+
+def test_read_committed(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    log = transactional(0, 1) + transactional(1, 2) + marker(2, 1, 0) + marker(3, 2, 1) + transactional(4, 3) + batch(5)
+    bucket.klix("t", 0, log)
+    bucket.change("t", 0, a=[[1, 0, 2, 0]], l=4, o=[[3, 4]])
+    assert [offset for _, _, offset in offsets(given())] == [0, 1, 4, 5, 6, 7]
+    assert [offset for _, _, offset in offsets(given(kafka__isolation__level="read_committed"))] == [1]
+
+
+def test_filters_prune_objects_partitions_and_batches(bucket: ClusterBucket) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan
+
+    bucket.topic("t", 2)
+    bucket.topic("other")
+    for base in range(0, 3000, 300):
+        bucket.klix("t", 0, batches(base, 100, 3, 5000))
+    bucket.klix("t", 1, batches(0, 10))
+    bucket.klix("other", 0, batches(0, 10))
+    options = given(subscribePattern=".*")
+    assert offsets(options, filters=[EqualTo(("partition",), 1)]) == all_of("t", 1, 0, 30)
+    assert offsets(options, filters=[EqualTo(("topic",), "other")]) == all_of("other", 0, 0, 30)
+    assert offsets(options, filters=[In(("partition",), (1, 7))]) == all_of("t", 1, 0, 30)
+    within = [GreaterThanOrEqual(("offset",), 2990), LessThan(("offset",), 2995)]
+    bucket.store.gets.clear()
+    assert set(offsets(options, filters=within)) >= set(all_of("t", 0, 2990, 2995))
+    assert {key for key, _, _ in bucket.store.gets} == {KEYS.full(klix_key("t", topic_id("t"), 0, 2700))}
+    moment = datetime.fromtimestamp((NOW + 2950) / 1000, UTC)
+    bucket.store.gets.clear()
+    found = offsets(given(), filters=[GreaterThan(("timestamp",), moment)])
+    assert found == all_of("t", 0, 2950, 3000)
+    touched = sum(length for _, _, length in bucket.store.gets)
+    assert touched < 500_000  # of 15 MB: one object's index and the batches that are late enough
+
+
+def test_a_large_batch_and_large_objects_are_read_in_windows(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    data = batch(0, 1, 9 * MIB) + batches(1, 2000, 1, 5000) + batch(2001, 1, 5 * MIB)
+    bucket.klix("t", 0, data)
+    assert offsets(given()) == all_of("t", 0, 0, 2002)
+    largest = max(length for _, _, length in bucket.store.gets)
+    assert largest < 9 * MIB + 1000
+
+
+@pytest.mark.parametrize("size", [20, 5000])
+def test_objects_replaced_while_the_job_runs_are_looked_up_again(bucket: ClusterBucket, size: int) -> None:
+    bucket.topic("t")
+    bucket.klix("t", 0, batches(0, 300, 3, size))
+    bucket.klix("t", 0, batches(900, 300, 3, size))
+    splits = plan(given(splitBytes=str(MIB)))
+    replace(bucket, batches(0, 600, 3, size), [0, 900])
+    assert sorted(row[2] for row in rows(given(), splits)) == list(range(1800))
+
+
+def replace(bucket: ClusterBucket, data: bytes, bases: list[int], generation: int = 1) -> None:
+    """What compaction does: a new object for the offsets of old ones, which are deleted."""
+    image = encode_object(data)
+    footer = parsed(image)
+    old = [bucket.image.find(topic_id("t"), 0, base).key for base in bases]
+    key = klix_key("t", topic_id("t"), 0, bases[0], generation)
+    meta = bucket.store.put(KEYS.full(key), image)
+    end = bucket.image.find(topic_id("t"), 0, bases[-1]).end_offset
+    row = [0, bases[0], end, 0, len(image), crc32c(image), 1, footer.max_timestamp, footer.record_count]
+    delta = {"m": bases, "r": [row]}
+    bucket.apply({"f": [[key, len(image), meta.etag, crc32c(image)]], "p": {topic_id("t").hex(): {"0": delta}}})
+    bucket.store.delete(old)
+
+
+def test_segments_of_kafscale(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    data = batches(0, 300, 3, 5000)
+    key = "t/0/segment-00000000000000000000.kfs"
+    meta = bucket.store.put(KEYS.full(key), b"H" * 32 + data + b"F" * 16)
+    row = [0, 0, 900, 32, len(data), crc32c(data), 1, NOW + 899, 900]
+    delta = {topic_id("t").hex(): {"0": {"e": 900, "r": [row]}}}
+    bucket.apply({"f": [[key, len(data) + 48, meta.etag, 0]], "p": delta})
+    assert offsets(given()) == all_of("t", 0, 0, 900)
+    assert offsets(given(startingOffsets='{"t":{"0":500}}')) == all_of("t", 0, 500, 900)
+
+
+def test_replaced_in_the_middle_of_a_read_no_record_comes_twice(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    bucket.klix("t", 0, batches(0, 1000, 3, 5000))  # 15 MB: several windows
+    options = given()
+    (split,) = plan(given(splitBytes=str(100 * MIB)))
+    found, replaced = [], False
+    for made in read_split(options, split):
+        found += made.column("offset").to_pylist()
+        if not replaced:
+            replaced = True
+            replace(bucket, batches(0, 500, 6, 5000), [0])  # other batch borders
+    assert found == list(range(3000))
+
+
+def test_deleted_by_retention_while_the_job_runs(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    first = bucket.klix("t", 0, batches(0, 100))
+    bucket.klix("t", 0, batches(300, 100))
+    splits = plan(given())
+    bucket.change("t", 0, s=300)
+    bucket.store.delete([first])
+    with pytest.raises(DataLossError, match=r"offsets 0 to 299 of t-0, in .*obj, were deleted"):
+        rows(given(), splits)
+    assert [row[2] for row in rows(given(failOnDataLoss="false"), splits)] == list(range(300, 600))
+
+
+def test_deleted_by_hand_names_the_object(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    first = bucket.klix("t", 0, batches(0, 100))
+    bucket.klix("t", 0, batches(300, 100))
+    bucket.store.delete([first])
+    with pytest.raises(DataLossError, match=f"{first} is in the manifest but not in the store"):
+        rows(given())
+    assert [row[2] for row in rows(given(failOnDataLoss="false"))] == list(range(300, 600))
+
+
+def test_a_topic_deleted_while_the_job_runs(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    key = bucket.klix("t", 0, batches(0, 100))
+    splits = plan(given())
+    bucket.drop_topic("t")
+    bucket.store.delete([key])
+    with pytest.raises(DataLossError, match="t-0 was deleted"):
+        rows(given(), splits)
+    assert rows(given(failOnDataLoss="false"), splits) == []
+
+
+@pytest.mark.parametrize("place", [70, -20])
+def test_damage_names_the_object(bucket: ClusterBucket, place: int) -> None:
+    bucket.topic("t")
+    key = bucket.klix("t", 0, batches(0, 300, 3, 5000))
+    data = bytearray(bucket.store.get(key))
+    data[place] ^= 1
+    bucket.store.put(key, bytes(data))
+    etag = bucket.store.head(key).etag
+    (split,) = plan(given(splitBytes=str(100 * MIB)))
+    share = split.shares[0]
+    objects = tuple(ref._replace(etag=etag) for ref in share.objects)
+    split = dataclasses.replace(split, shares=(dataclasses.replace(share, objects=objects),))
+    with pytest.raises(CorruptionError, match=key):
+        rows(given(failOnDataLoss="false"), [split])
+
+
+def test_positions_of_a_view(bucket: ClusterBucket) -> None:
+    bucket.topic("t", 2)
+    bucket.klix("t", 0, batches(0, 10))
+    view = bucket.view()
+    options = parse_options(given())
+    check_batch(options)
+    wanted = selected(view, options)
+    finder = PositionFinder(view, options, None)
+    assert finder.latest(wanted) == {("t", 0): 30, ("t", 1): 0}
+    bucket.klix("t", 0, batches(30, 1))
+    view.refresh()
+    assert finder.latest(wanted)["t", 0] == 33

@@ -1,0 +1,59 @@
+"""What Spark sees, without a session: pickles, pushdown, and workers that lack what they need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSourceReader, EqualTo
+
+from kbroker.pipeline import spark_source
+from kbroker.pipeline.spark_source import KbrokerBatchReader
+
+WITHOUT_KBROKER = """
+import sys
+sys.modules["{missing}"] = None
+import pickle
+reader = pickle.loads(sys.stdin.buffer.read())
+try:
+    reader.partitions()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(autouse=True)
+def by_value():
+    cloudpickle.register_pickle_by_value(spark_source)
+    yield
+    cloudpickle.unregister_pickle_by_value(spark_source)
+
+
+@pytest.mark.parametrize("missing", ["kbroker", "pyarrow"])
+def test_a_worker_without_what_it_needs_says_so(missing: str) -> None:
+    pickled = cloudpickle.dumps(KbrokerBatchReader({"object.store": "x"}, 2))
+    program = WITHOUT_KBROKER.format(missing=missing)
+    done = subprocess.run([sys.executable, "-c", program], input=pickled, capture_output=True, timeout=60, check=True)
+    said = done.stdout.decode()
+    assert f"cannot import {missing}" in said, done.stderr.decode()
+    assert "kbroker[spark]" in said
+    assert sys.executable in said
+
+
+def test_pushdown_looks_switched_off_to_spark_and_works_when_called() -> None:
+    reader = KbrokerBatchReader({}, 1)
+    assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
+    filters = [EqualTo(("partition",), 3)]
+    assert list(reader.pushFilters(filters)) == filters
+    assert reader.bounds == {"partition": {3}}
+
+
+def test_importing_the_package_sets_the_workers_interpreter() -> None:
+    program = "import os, kbroker.pipeline; print(os.environ['PYSPARK_PYTHON'])"
+    for environ, expected in (({}, sys.executable), ({"PYSPARK_PYTHON": "other"}, "other")):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env={"PATH": "/bin", **environ}, capture_output=True, check=True
+        )
+        assert done.stdout.decode().strip() == expected
