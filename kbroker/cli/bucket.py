@@ -20,7 +20,7 @@ from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.numbered_log import NumberedLog
 from kbroker.storage.numbered_log_format import NONCE_BYTES
 from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectMeta, ObjectStore, StoreError, StoreUnavailable
+from kbroker.storage.object_store import ObjectMeta, ObjectStore, PendingUpload, StoreError, StoreUnavailable
 from kbroker.storage.ownership import discover_clusters
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_url import open_store
@@ -110,6 +110,13 @@ class Bucket:
 
         NumberedLog(self.store, self.keys.metadata_dir, READER_EPOCH, bytes(NONCE_BYTES)).load(on_checkpoint, on_record)
         return builder.build()
+
+    def unfinished_uploads(self) -> list[PendingUpload]:
+        """Multipart uploads of the cluster's keys; none where the store cannot list them."""
+        try:
+            return list(self.store.list_multipart(self.keys.root))
+        except StoreError:
+            return []
 
     def topic_names(self) -> dict[bytes, str]:
         """Name of every topic by its id."""

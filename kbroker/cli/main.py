@@ -20,6 +20,8 @@ COMMANDS = {
     "produce": "kbroker.cli.produce",
     "consume": "kbroker.cli.consume",
     "object": "kbroker.cli.object",
+    "export": "kbroker.cli.export",
+    "import": "kbroker.cli.import_command",
 }
 
 

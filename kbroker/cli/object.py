@@ -16,7 +16,7 @@ import click
 
 from kbroker._fast.records import iter_records
 from kbroker.cli.bucket import Bucket, Place
-from kbroker.cli.object_show import image_lines, log_object_json, pack_lines
+from kbroker.cli.object_show import image_lines, log_object_json, pack_lines, upload_time
 from kbroker.cli.record_json import record_json
 from kbroker.errors import CorruptionError
 from kbroker.storage.object_audit import BucketAudit, read_pack_directory
@@ -28,7 +28,7 @@ from kbroker.storage.partition_state import ObjectRef, PartitionState
 STORE_UNREADABLE = 2  # exit code of verify
 
 
-def _place_options(function: Callable[..., None]) -> Callable[..., None]:
+def place_options(function: Callable[..., None]) -> Callable[..., None]:
     """Adds the options that say where the objects are; the command gets a Place."""
 
     @click.option("--object-store", "url", default="file:./kbroker-data/objects", metavar="URL", show_default=True,
@@ -44,7 +44,7 @@ def _place_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextlib.contextmanager
-def _failing_with(exit_code: int) -> Iterator[None]:
+def failing_with(exit_code: int) -> Iterator[None]:
     """One line and an exit code for what keeps a command from its work."""
     try:
         yield
@@ -60,10 +60,10 @@ def command() -> None:
 
 @command.command("ls")
 @click.option("--topic", metavar="NAME", help="only objects that hold data of this topic")
-@_place_options
+@place_options
 def list_objects(place: Place, topic: str | None) -> None:
     """Keys, sizes and what they hold, a line each."""
-    with _failing_with(1):
+    with failing_with(1):
         bucket = Bucket(place)
         image = bucket.load_manifest()
         held: dict[str, list[tuple[PartitionState, ObjectRef]]] = {}
@@ -95,10 +95,10 @@ def _note(images: list[tuple[PartitionState, ObjectRef]]) -> str:
 @command.command()
 @click.argument("key")
 @click.option("--partition", type=click.IntRange(0), help="of a pack: show the batches of these images")
-@_place_options
+@place_options
 def show(place: Place, key: str, partition: int | None) -> None:
     """What is inside the object KEY: batches, a pack's directory, or the JSON of a log record or checkpoint."""
-    with _failing_with(1):
+    with failing_with(1):
         bucket = Bucket(place)
         meta = bucket.head(key)
         parsed = bucket.keys.parse(meta.key)
@@ -118,11 +118,11 @@ def show(place: Place, key: str, partition: int | None) -> None:
 
 
 @command.command()
-@_place_options
+@place_options
 def verify(place: Place) -> None:
     """Checks everything in the bucket: CRCs, indexes, offsets, manifest. Faults are named, a line each."""
     faults = 0
-    with _failing_with(STORE_UNREADABLE):
+    with failing_with(STORE_UNREADABLE):
         bucket = Bucket(place)
 
         def still_named(state: PartitionState, ref: ObjectRef) -> bool:
@@ -140,6 +140,8 @@ def verify(place: Place) -> None:
             click.echo(fault)
         for key in audit.orphans:
             click.echo(f"note: {key} is not in the manifest: a leftover of a flush that did not finish")
+        for upload in bucket.unfinished_uploads():
+            click.echo(f"note: {upload.key} has an unfinished upload, begun {upload_time(upload)}")
     click.echo(f"{audit.objects} objects and images, {audit.bytes} bytes: {faults or 'no'} faults")
     sys.exit(1 if faults else 0)
 
@@ -148,10 +150,10 @@ def verify(place: Place) -> None:
 @click.argument("key")
 @click.option("--topic", metavar="NAME", help="of a pack: only this topic")
 @click.option("--partition", type=click.IntRange(0), help="of a pack: only this partition number")
-@_place_options
+@place_options
 def cat(place: Place, key: str, topic: str | None, partition: int | None) -> None:
     """The records in the object KEY as JSON lines."""
-    with _failing_with(1):
+    with failing_with(1):
         bucket = Bucket(place)
         meta = bucket.head(key)
         parsed = bucket.keys.parse(meta.key)

@@ -11,7 +11,7 @@ from kbroker.cli.bucket import Bucket
 from kbroker.errors import CorruptionError
 from kbroker.storage.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
 from kbroker.storage.object_keys import CLAIMS_DIR, MANIFEST_DIR, METADATA_DIR
-from kbroker.storage.object_store import ObjectMeta
+from kbroker.storage.object_store import ObjectMeta, PendingUpload
 from kbroker.storage.pack import PackDirectory
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -55,6 +55,11 @@ def _time(timestamp_ms: int) -> str:
     except (ValueError, OverflowError, OSError):
         return str(timestamp_ms)
     return f"{timestamp_ms} ({moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z)"
+
+
+def upload_time(upload: PendingUpload) -> str:
+    """When an unfinished upload began, by the store's clock."""
+    return _time(upload.started_ms)
 
 
 def pack_lines(directory: PackDirectory, names: dict[bytes, str]) -> Iterator[str]:

@@ -1,0 +1,77 @@
+"""A partition's batches as they lie in the bucket, in order and checked: what an export reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kbroker._fast.gather import BatchScan, BatchScanError
+from kbroker.errors import CorruptionError
+from kbroker.exchange.log_segment import BLOCK_BYTES, ENTRY_DTYPE, Block
+from kbroker.storage.kfs_read import load_ref
+from kbroker.storage.klix import TAIL_BYTES, KlixFooter, NeedMore
+from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.partition_state import KFS, PartitionState
+
+
+def read_partition(store: ObjectStore, image: ManifestImage, state: PartitionState) -> Iterator[Block]:
+    """Every batch with an offset at or above the log start, in blocks. Raises StoreError, CorruptionError."""
+    for ref in image.objects_from(state.topic_id, state.partition, state.log_start_offset):
+        if ref.kind == KFS:
+            footer = load_ref(store, ref).index
+        else:
+            footer = image_footer(store, ref.key, ref.start, ref.length, ref.etag)
+        yield from read_image(store, ref.key, ref.start, ref.etag, footer, state.log_start_offset)
+
+
+def read_image(
+    store: ObjectStore, key: str, start: int, etag: str, footer: KlixFooter, log_start_offset: int
+) -> Iterator[Block]:
+    """The batches of a KLIX image that begins at byte `start` of an object, as `read_partition`."""
+    index = footer.find_offset(log_start_offset)
+    while index is not None and index < len(footer):
+        position, length = footer.read_range(index, BLOCK_BYTES)
+        data = store.get(key, start + position, length, if_match=etag)
+        ends = footer.entries["position"][index:] + footer.entries["length"][index:]
+        count = int(np.searchsorted(ends, position + length, side="left")) + 1
+        entries = np.empty(count, ENTRY_DTYPE)
+        chosen = footer.entries[index : index + count]
+        for name, source in (
+            ("base_offset", "base_offset"),
+            ("lsn", "position"),
+            ("max_timestamp", "max_timestamp"),
+            ("size", "length"),
+            ("last_offset_delta", "last_offset_delta"),
+        ):
+            entries[name] = chosen[source]
+        check_block(Block(data, entries), key)
+        yield Block(data, entries)
+        index += count
+
+
+def image_footer(store: ObjectStore, key: str, start: int, length: int, etag: str) -> KlixFooter:
+    """The index of a KLIX image of `length` bytes at `start` of an object. Raises StoreError, CorruptionError."""
+    tail_bytes = min(TAIL_BYTES, length)
+    while True:
+        tail = store.get(key, start + length - tail_bytes, tail_bytes, if_match=etag)
+        footer = KlixFooter.parse(tail, length, key)
+        if not isinstance(footer, NeedMore):
+            return footer
+        tail_bytes = footer.tail_bytes
+
+
+def check_block(block: Block, name: str) -> BatchScan:
+    """Checks every batch of a block against its entry and its CRC; CorruptionError names the first bad one."""
+    scan = BatchScan(block.entries, max(len(block.data), 1))
+    try:
+        scan.feed(block.data)
+    except BatchScanError as error:
+        entry = block.entries[error.index]
+        raise CorruptionError(
+            f"{name}: batch at offset {int(entry['base_offset'])}, byte {int(entry['lsn'])}: {error.problem}"
+        ) from None
+    if scan.done != len(block.entries):
+        raise CorruptionError(f"{name}: {scan.done} batches where the index has {len(block.entries)}")
+    return scan

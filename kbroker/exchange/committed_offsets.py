@@ -1,0 +1,149 @@
+"""Committed offsets of a Kafka's `__consumer_offsets`, written behind what the cluster's own one holds.
+
+Only the offsets of given topics come: what Kafka would answer for each group, topic and partition, with transactions
+settled and removed ones left out. Groups' members are not taken; they join again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from kbroker._fast.crc32c import crc32c
+from kbroker._fast.records import build_batch, iter_batches, iter_records, parse_marker
+from kbroker.coordinator.group_partition import group_partition
+from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.offset_records import decode_offset_record, encode_offset_record, is_offset_key
+from kbroker.errors import CorruptionError, ProtocolError
+from kbroker.exchange.import_target import ImportTarget
+from kbroker.exchange.kafka_log_folder import PartitionFolder
+from kbroker.exchange.log_segment import BadBatch, read_blocks, segment_name
+from kbroker.metadata.image import CONSUMER_OFFSETS, TopicImage
+from kbroker.storage.klix import encode_object
+from kbroker.storage.object_keys import klix_key
+from kbroker.storage.object_store import NotFound
+from kbroker.storage.partition_state import PartitionState
+
+RECORDS_PER_BATCH = 1_000
+COMMIT = 1
+LEFTOVERS_MAX = 1_000
+
+OffsetKey = tuple[str, str, int]  # group, topic, partition
+
+
+class OffsetFold:
+    """The newest committed offset of each key, from batches in the order of their log."""
+
+    def __init__(self, topics: Collection[str]) -> None:
+        self.offsets: dict[OffsetKey, OffsetAndMetadata] = {}
+        self.unread = 0  # records that do not parse
+        self._topics = topics
+        self._pending: dict[int, list[OffsetRecord]] = {}  # of open transactions by producer id
+
+    def add(self, data: bytes) -> None:
+        """Takes whole batches. ValueError when they do not parse."""
+        for header, batch in iter_batches(data, check_crc=True):
+            if header.is_control:
+                marker = parse_marker(batch)
+                records = self._pending.pop(header.producer_id, [])
+                if marker is not None and marker.control_type == COMMIT:
+                    self._apply(records)
+            elif header.is_transactional:
+                self._pending.setdefault(header.producer_id, []).extend(self._records(batch))
+            else:
+                self._apply(self._records(batch))
+
+    def _records(self, batch: memoryview) -> Iterator[OffsetRecord]:
+        for record in iter_records(batch):
+            if record.key is None or not is_offset_key(record.key):
+                continue
+            try:
+                offset = decode_offset_record(record.key, record.value)
+            except ProtocolError:
+                self.unread += 1
+                continue
+            if offset.topic in self._topics:
+                yield offset
+
+    def _apply(self, records: Iterable[OffsetRecord]) -> None:
+        for record in records:
+            key = (record.group_id, record.topic, record.partition)
+            self.offsets.pop(key, None)
+            if record.value is not None:
+                self.offsets[key] = record.value
+
+
+def import_offsets(
+    folders: Iterable[PartitionFolder], topics: Collection[str], target: ImportTarget, notes: list[str]
+) -> int:
+    """Writes them in one manifest record; how many there were. Raises StartError, StoreError, OSError."""
+    fold = OffsetFold(topics)
+    for folder in folders:
+        _read(folder, fold, notes)
+    if fold.unread:
+        notes.append(f"{fold.unread} committed offsets do not parse and were left out")
+    return write_offsets(fold.offsets, target)
+
+
+def write_offsets(offsets: Mapping[OffsetKey, OffsetAndMetadata], target: ImportTarget) -> int:
+    """Writes them in one manifest record, behind what is there; how many there are. Raises StartError, StoreError."""
+    if not offsets:
+        return 0
+    topic = target.cluster.topics.ensure_internal_topic(CONSUMER_OFFSETS)
+    by_partition: dict[int, list[OffsetRecord]] = {}
+    for (group, name, partition), value in offsets.items():
+        home = group_partition(group, topic.partitions)
+        by_partition.setdefault(home, []).append(OffsetRecord(group, name, partition, value))
+    files: list[list[object]] = []
+    deltas: dict[str, dict[str, Any]] = {}
+    for home, records in sorted(by_partition.items()):
+        _store(target, topic, home, records, files, deltas)
+    target.commit([{"f": files, "p": {topic.topic_id.hex(): deltas}}])
+    return len(offsets)
+
+
+def _read(folder: PartitionFolder, fold: OffsetFold, notes: list[str]) -> None:
+    try:
+        for base in folder.segment_bases():
+            for block in read_blocks(folder.path / segment_name(base), base):
+                fold.add(block.data)
+    except (BadBatch, CorruptionError, ValueError) as error:
+        notes.append(f"{folder.path}: committed offsets up to there only: {error}")
+
+
+def _store(
+    target: ImportTarget,
+    topic: TopicImage,
+    partition: int,
+    records: list[OffsetRecord],
+    files: list[list[object]],
+    deltas: dict[str, dict[str, Any]],
+) -> None:
+    state = target.cluster.manifest.image.partition(topic.topic_id, partition) or PartitionState(b"", partition)
+    base = offset = max(state.end_offset, state.log_start_offset)
+    timestamp = max((r.value.commit_timestamp_ms for r in records if r.value is not None), default=-1)
+    batches = []
+    for first in range(0, len(records), RECORDS_PER_BATCH):
+        chosen = records[first : first + RECORDS_PER_BATCH]
+        rows = [(*encode_offset_record(record), timestamp, None) for record in chosen]
+        batches.append(build_batch(rows, base_offset=offset, leader_epoch=target.epoch))
+        offset += len(rows)
+    body = encode_object(b"".join(batches))
+    key = _free_key(target, topic, partition, base)
+    crc = crc32c(body)
+    meta = target.store.retrying.put(target.cluster.keys.full(key), body, if_none_match=True, crc32c=crc)
+    ref = [len(files), base, offset, 0, meta.size, crc, target.epoch, timestamp, len(records)]
+    files.append([key, meta.size, meta.etag, crc])
+    delta: dict[str, Any] = {"e": offset, "r": [ref], "h": [[target.epoch, base]]}
+    delta["l"] = min([offset, *(first for _, first in state.open_transactions)])
+    deltas[str(partition)] = delta
+
+
+def _free_key(target: ImportTarget, topic: TopicImage, partition: int, base: int) -> str:
+    for generation in range(LEFTOVERS_MAX):
+        key = klix_key(topic.name, topic.topic_id, partition, base, generation)
+        try:
+            target.store.retrying.head(target.cluster.keys.full(key))
+        except NotFound:
+            return key
+    raise CorruptionError(f"{LEFTOVERS_MAX} leftovers at {key}")

@@ -1,0 +1,200 @@
+"""Writes topics of a cluster as an Apache Kafka log folder (docs/formats/kafka-log.md).
+
+What is in the bucket is written, up to where the manifest goes: of a running broker, what it has flushed. With
+`ids` only the partitions' folders are written, to be moved into the log folder of a Kafka that has the topics already.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.errors import CorruptionError
+from kbroker.exchange.bootstrap_metadata import BOOTSTRAP_CHECKPOINT, BootstrapTopic, encode_bootstrap
+from kbroker.exchange.bucket_log import read_partition
+from kbroker.exchange.checkpoint_file import (
+    CLEAN_SHUTDOWN,
+    CLEAN_SHUTDOWN_CONTENT,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    TopicPartition,
+    encode_leader_epochs,
+    encode_partition_offsets,
+)
+from kbroker.exchange.log_segment import SNAPSHOT_SUFFIX, segment_name
+from kbroker.exchange.partition_metadata import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    encode_meta_properties,
+    encode_partition_metadata,
+)
+from kbroker.exchange.producer_snapshot import SnapshotProducer, encode_producer_snapshot
+from kbroker.exchange.segment_writer import SEGMENT_BYTES, SegmentWriter, sync_folder, write_synced
+from kbroker.metadata.image import MetadataImage, TopicImage
+from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.partition_state import PartitionState
+
+OWN_CONFIGS = "kbroker."  # keys that only kbroker knows
+
+
+class ExportError(Exception):
+    """The export cannot be made as asked; one line says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaNode:
+    """The Kafka that is to start on the folder."""
+
+    cluster_id: str
+    node_id: int = 1
+    directory_id: bytes = field(default_factory=lambda: _directory_id())
+
+
+@dataclass(slots=True)
+class ExportedPartition:
+    """What was written of one partition."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    end_offset: int
+    segments: int
+    bytes: int = 0
+
+
+def _directory_id() -> bytes:
+    while True:
+        value = secrets.token_bytes(16)
+        if any(value[:15]) and value[0] < 0xF8:  # not reserved, and its text does not begin with a dash
+            return value
+
+
+class KafkaLogExport:
+    """One export into `folder`, which must be empty or missing.
+
+    Raises ExportError, CorruptionError, StoreError, OSError.
+
+    Args:
+        store, manifest, metadata: the cluster's bucket and what its logs say.
+        ids: topic ids of the target by name; None: a whole log folder is written, with kbroker's ids.
+        clean: writes the mark of a clean stop, so that Kafka does not read every batch again when it starts.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        manifest: ManifestImage,
+        metadata: MetadataImage,
+        folder: Path,
+        *,
+        ids: Mapping[str, bytes] | None = None,
+        clean: bool = True,
+        on_partition: Callable[[ExportedPartition], None] = lambda partition: None,
+    ) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._metadata = metadata
+        self._folder = folder
+        self._ids = ids
+        self._clean = clean
+        self._on_partition = on_partition
+        self._ends: dict[TopicPartition, int] = {}
+        self._starts: dict[TopicPartition, int] = {}
+
+    def run(self, names: Sequence[str], node: KafkaNode, now_ms: int) -> None:
+        """Writes the topics; the folder's own files come last."""
+        topics = [self._topic(name) for name in names]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if any(self._folder.iterdir()):
+            raise ExportError(f"{self._folder} is not empty")
+        for topic in topics:
+            for partition in range(topic.partitions):
+                self._write_partition(topic, partition)
+        if self._ids is None:
+            self._write_root(topics, node, now_ms)
+        sync_folder(self._folder)
+
+    def _topic(self, name: str) -> TopicImage:
+        topic = self._metadata.by_name.get(name)
+        if topic is None:
+            raise ExportError(f"no topic {name} in this cluster")
+        if self._ids is not None and name not in self._ids:
+            raise ExportError(f"the target has no topic {name}: create it there first")
+        return topic
+
+    def _write_partition(self, topic: TopicImage, partition: int) -> None:
+        folder = self._folder / f"{topic.name}-{partition}"
+        folder.mkdir()
+        topic_id = topic.topic_id if self._ids is None else self._ids[topic.name]
+        write_synced(folder / PARTITION_METADATA, encode_partition_metadata(topic_id))
+        state = self._manifest.partition(topic.topic_id, partition) or PartitionState(topic.topic_id, partition)
+        end_offset = max(state.end_offset, state.log_start_offset)
+        writer = SegmentWriter(
+            folder,
+            state.log_start_offset,
+            sorted(state.aborted, key=lambda entry: entry[2]),
+            segment_bytes=_segment_bytes(topic),
+        )
+        written = ExportedPartition(topic.name, partition, state.log_start_offset, end_offset, 0)
+        for block in read_partition(self._store, self._manifest, state):
+            if int(block.entries[0]["base_offset"]) < writer.end_offset and writer.segments:
+                raise CorruptionError(
+                    f"{topic.name}-{partition}: offset {int(block.entries[0]['base_offset'])} comes twice"
+                )
+            writer.add(block)
+            written.bytes += len(block.data)
+        writer.finish(end_offset)
+        written.segments = len(writer.segments)
+        epochs = [(epoch, max(start, writer.segments[0])) for epoch, start in state.leader_epochs]
+        write_synced(folder / LEADER_EPOCHS, encode_leader_epochs(epochs))
+        snapshot = encode_producer_snapshot(_producers(state))
+        write_synced(folder / segment_name(end_offset, SNAPSHOT_SUFFIX), snapshot)
+        sync_folder(folder)
+        self._ends[topic.name, partition] = end_offset
+        if state.log_start_offset > writer.segments[0]:
+            self._starts[topic.name, partition] = state.log_start_offset
+        self._on_partition(written)
+
+    def _write_root(self, topics: Sequence[TopicImage], node: KafkaNode, now_ms: int) -> None:
+        bootstrap = encode_bootstrap(
+            [self._bootstrap_topic(topic) for topic in topics],
+            node_id=node.node_id,
+            directory_id=node.directory_id,
+            next_producer_id=self._metadata.next_producer_id,
+            timestamp_ms=now_ms,
+        )
+        properties = encode_meta_properties(node.cluster_id, node.node_id, node.directory_id)
+        write_synced(self._folder / BOOTSTRAP_CHECKPOINT, bootstrap)
+        write_synced(self._folder / HIGH_WATERMARKS, encode_partition_offsets(self._ends))
+        write_synced(self._folder / LOG_STARTS, encode_partition_offsets(self._starts))
+        if self._clean:
+            write_synced(self._folder / RECOVERY_POINTS, encode_partition_offsets(self._ends))
+            write_synced(self._folder / CLEAN_SHUTDOWN, CLEAN_SHUTDOWN_CONTENT)
+        write_synced(self._folder / META_PROPERTIES, properties)
+
+    def _bootstrap_topic(self, topic: TopicImage) -> BootstrapTopic:
+        states = (self._manifest.partition(topic.topic_id, partition) for partition in range(topic.partitions))
+        epochs = [state.leader_epochs[-1][0] for state in states if state is not None and state.leader_epochs]
+        configs = {name: value for name, value in topic.configs.items() if not name.startswith(OWN_CONFIGS)}
+        return BootstrapTopic(topic.name, topic.topic_id, topic.partitions, configs, max(epochs, default=0))
+
+
+def _segment_bytes(topic: TopicImage) -> int:
+    value = topic.configs.get("segment.bytes", "")
+    return int(value) if value.isdigit() else SEGMENT_BYTES
+
+
+def _producers(state: PartitionState) -> list[SnapshotProducer]:
+    rows = []
+    for producer_id, epoch, coordinator_epoch, timestamp, first_offset, batches in state.producers.values():
+        sequence, offset, delta, batch_ms = batches[-1] if batches else (-1, -1, 0, timestamp)
+        newest_ms = max(timestamp, batch_ms)
+        rows.append(
+            SnapshotProducer(producer_id, epoch, sequence, offset, delta, newest_ms, coordinator_epoch, first_offset)
+        )
+    return sorted(rows)

@@ -1,0 +1,122 @@
+"""Takes topics of a klite or KafScale bucket into a cluster: their batches with offsets unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from kbroker._fast.gather import BatchScan
+from kbroker.coordinator.group_state import OffsetAndMetadata
+from kbroker.errors import CorruptionError, KafkaError
+from kbroker.exchange.bucket_source import SourceTopic
+from kbroker.exchange.committed_offsets import OffsetKey, write_offsets
+from kbroker.exchange.import_target import ImportTarget
+from kbroker.exchange.log_segment import Block
+from kbroker.exchange.partition_upload import ImportedPartition, PartitionUpload, scan_block
+from kbroker.exchange.source_error import SourceError
+from kbroker.exchange.topic_import import ImportReport, TopicImport
+from kbroker.metadata.image import INTERNAL_TOPICS, TopicImage
+from kbroker.storage.partition_state import PartitionState
+from kbroker.topic_config import parse_topic_config
+
+
+class BucketImport:
+    """One import; the target is open.
+
+    Args:
+        names: topics to take; None: all.
+        check_source: called when everything has been read and nothing is true yet; raises SourceError when the source
+            has changed meanwhile.
+    """
+
+    def __init__(
+        self,
+        topics: Sequence[SourceTopic],
+        target: ImportTarget,
+        *,
+        names: Collection[str] | None = None,
+        check_source: Callable[[], None] = lambda: None,
+        on_partition: Callable[[ImportedPartition], None] = lambda partition: None,
+    ) -> None:
+        self._source = {topic.name: topic for topic in topics if topic.name not in INTERNAL_TOPICS}
+        self._target = target
+        self._names = names
+        self._check_source = check_source
+        self._last = ""  # name of the topic that is stored last
+        self._import = TopicImport(target, on_partition)
+        self.report: ImportReport = self._import.report
+
+    def run(
+        self, next_producer_id: int = 0, offsets: Mapping[OffsetKey, tuple[int, str]] | None = None
+    ) -> ImportReport:
+        """Imports. Raises SourceError, CorruptionError, StartError, StoreError; then no topic became true."""
+        unknown = sorted(set(self._names or ()) - set(self._source))
+        if unknown:
+            raise SourceError(f"no topic {', '.join(unknown)} in the bucket")
+        wanted = [topic for name, topic in self._source.items() if self._names is None or name in self._names]
+        self._import.check_names([topic.name for topic in wanted])
+        images = [
+            TopicImage(topic.name, self._import.free_id(topic.topic_id), topic.partitions, self._configs(topic))
+            for topic in wanted
+        ]
+        self._last = images[-1].name if images else ""
+        self._import.run(images, self._store_topic, next_producer_id)
+        now_ms = self._target.now_ms()
+        committed = {
+            key: OffsetAndMetadata(offset, -1, text, now_ms)
+            for key, (offset, text) in (offsets or {}).items()
+            if any(key[1] == topic.name for topic in wanted) and offset >= 0
+        }
+        self.report.committed_offsets = write_offsets(committed, self._target)
+        return self.report
+
+    def _configs(self, topic: SourceTopic) -> dict[str, str]:
+        taken: dict[str, str] = {}
+        defaults = self._target.cluster.topics.broker_configs.topic_defaults
+        for key, value in topic.configs.items():
+            try:
+                parse_topic_config({**taken, key: value}, defaults)
+            except KafkaError as error:
+                self.report.notes.append(f"{topic.name}: config {key} left out: {error}")
+                continue
+            taken[key] = value
+        return taken
+
+    def _store_topic(self, image: TopicImage) -> list[ImportedPartition]:
+        topic = self._source[image.name]
+        stored = [self._store_partition(image, topic, partition) for partition in sorted(topic.parts)]
+        if image.name == self._last:
+            self._check_source()
+        return stored
+
+    def _store_partition(self, image: TopicImage, topic: SourceTopic, partition: int) -> ImportedPartition:
+        parts = sorted(topic.parts[partition], key=lambda part: part.base_offset)
+        log_start = max(topic.log_starts.get(partition, 0), parts[0].base_offset)
+        state = PartitionState(image.topic_id, partition, log_start)
+        cluster = self._target.cluster
+        upload = PartitionUpload(self._target.store.retrying, cluster.keys, image.name, state, self._import.on_key)
+        notes = []
+        expected = parts[0].base_offset
+        for part in parts:
+            if part.base_offset < expected:
+                raise CorruptionError(
+                    f"{part.name}: begins at {part.base_offset}, the object before ends at {expected}"
+                )
+            if part.base_offset > expected:
+                notes.append(f"{part.name}: nothing has offsets {expected} to {part.base_offset - 1}")
+            for block in part.blocks(0):
+                upload.add(block, self._scan(block, part.name))
+                last = block.entries[-1]
+                expected = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+        imported = upload.finish(upload.end_offset)
+        imported.notes += notes
+        return imported
+
+    def _scan(self, block: Block, name: str) -> BatchScan:
+        scan, good, problem = scan_block(block)
+        if problem:
+            raise CorruptionError(f"{name}: byte {int(block.entries[good]['lsn'])}: {problem}")
+        if (np.diff(block.entries["base_offset"]) <= 0).any():
+            raise CorruptionError(f"{name}: its offsets do not ascend")
+        return scan

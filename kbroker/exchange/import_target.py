@@ -1,0 +1,127 @@
+"""The cluster that an import writes to: claimed as a broker's start claims it, given back as its stop does.
+
+Nothing that is not in the bucket may exist: the last owner must have stopped cleanly. What an import stores becomes
+true for a topic with its metadata record, which comes last; without it the next start deletes what the manifest names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.config import BrokerConfig
+from kbroker.data_dir import DataDir, Identity
+from kbroker.errors import CorruptionError, KafkaError, StartError
+from kbroker.exchange.source_error import SourceError
+from kbroker.metadata.image import TopicImage
+from kbroker.opening import Cluster, OpenedStore, choose_cluster, open_cluster, open_object_store, probe_store
+from kbroker.storage.numbered_log import Fenced
+from kbroker.storage.object_keys import ObjectKeys
+from kbroker.storage.object_store import StoreError
+from kbroker.storage.ownership import Superseded, newest_claim
+from kbroker.storage.patience import Patience
+
+RELEASE_SECONDS = 30.0
+ADOPT_TRIES = 5
+LEADER_EPOCH_MAX = 1 << 30  # leaves room for as many starts again
+
+
+class ImportTarget:
+    """One cluster, owned from `open` to `close`. Raises StartError as a broker's start does."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self.config = config
+        self._clock = clock
+        self._data_dir = DataDir(config.data_dir)
+        self.store: OpenedStore
+        self.cluster: Cluster
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return self._clock.now_ms()
+
+    @property
+    def epoch(self) -> int:
+        """The broker epoch, above every leader epoch of what is imported."""
+        return self.cluster.claim.epoch
+
+    def open(self, leader_epoch_max: int) -> ImportTarget:
+        """Claims the cluster, a new one if there is none."""
+        if leader_epoch_max >= LEADER_EPOCH_MAX:
+            raise StartError(f"the data has leader epoch {leader_epoch_max}: at most {LEADER_EPOCH_MAX} can be taken")
+        stopping = threading.Event()
+        self.store = open_object_store(self.config, self._clock, stopping)
+        probe_store(self.config, self.store)
+        self._check_free()
+        self.cluster = open_cluster(
+            self.config,
+            self._data_dir,
+            self.store,
+            self._clock,
+            stopping,
+            self.config.listen,
+            lambda error: None,
+            lowest_epoch=leader_epoch_max + 1,
+        )
+        return self
+
+    def _check_free(self) -> None:
+        """The last owner stopped cleanly: then everything acknowledged is in the bucket, and no log holds more."""
+        identity = self._data_dir.identity
+        try:
+            cluster_id = choose_cluster(self.config, identity.cluster_id, self.store.retrying)
+            holder = newest_claim(self.store.retrying, ObjectKeys(cluster_id).root)
+        except (StoreError, CorruptionError) as error:
+            raise StartError(f"cannot tell who owns the cluster: {error}") from None
+        if holder is not None and not holder.released:
+            raise StartError(
+                f"cluster {cluster_id} was not given back by epoch {holder.epoch} (host {holder.host}, pid "
+                f"{holder.pid}): stop that broker, or start and stop one on its data directory; nothing was changed"
+            )
+
+    def commit(self, records: Sequence[dict[str, Any]]) -> None:
+        """Manifest records, one after another. Raises StartError: what was stored before stays, and does no harm."""
+        try:
+            for record in records:
+                self.cluster.manifest.commit(record)
+        except (StoreError, Fenced, CorruptionError) as error:
+            raise StartError(f"the manifest record was not stored: {error}") from None
+
+    def adopt(self, topics: Sequence[TopicImage], next_producer_id: int = 0) -> None:
+        """Makes topics true. Raises SourceError, StartError."""
+        for tried in range(ADOPT_TRIES):
+            try:
+                self.cluster.topics.adopt(topics, next_producer_id)
+                return
+            except KafkaError as error:
+                if getattr(error, "in_doubt", None) is None:
+                    raise SourceError(str(error)) from None
+                if tried + 1 == ADOPT_TRIES:
+                    raise StartError(f"the metadata record may not have been stored: {error}") from None
+
+    def close(self, clean: bool) -> None:
+        """Gives the cluster back; not `clean`: it stays claimed by this data directory unless nothing was changed."""
+        try:
+            cluster = getattr(self, "cluster", None)
+            if cluster is not None:
+                self._give_back(cluster, clean)
+            if hasattr(self, "store"):
+                self.store.plain.close()
+        finally:
+            self._data_dir.close()
+
+    def _give_back(self, cluster: Cluster, clean: bool) -> None:
+        identity = self._data_dir.identity
+        try:
+            # Everything is in the bucket at any time, so a failed import gives the cluster back as well.
+            cluster.claim.release(self._clock.now_ms(), Patience(RELEASE_SECONDS, clock=self._clock))
+        except (StoreError, Superseded) as error:
+            if clean:
+                raise StartError(f"imported, but the cluster could not be given back: {error}") from None
+        finally:
+            if cluster.intruder is None:  # else this directory's log is of no use, and the next start must see that
+                self._data_dir.save(Identity(identity.data_dir_id, cluster.keys.cluster_id, cluster.claim.epoch))
+            cluster.topics.close()
+            cluster.metadata_store.close()

@@ -1,0 +1,140 @@
+"""What lies in the log folders of a stopped Apache Kafka: partitions, their segments and checkpoints.
+
+A partition's folder is `<topic>-<partition>`; `<topic>-<partition>.<32 hex>-delete`, `-future` and `-stray` are not
+the partition (docs/formats/kafka-log.md).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.errors import CorruptionError
+from kbroker.exchange.checkpoint_file import CLEAN_SHUTDOWN, LOG_STARTS, TopicPartition, parse_partition_offsets
+from kbroker.exchange.cluster_metadata import FOLDER as METADATA_FOLDER
+from kbroker.exchange.cluster_metadata import ClusterMetadata, read_cluster_metadata
+from kbroker.exchange.log_segment import SNAPSHOT_SUFFIX, segment_bases
+from kbroker.exchange.partition_metadata import PARTITION_METADATA, parse_partition_metadata
+from kbroker.exchange.source_error import SourceError
+from kbroker.limits import PARTITIONS_PER_TOPIC_MAX
+
+LOCK_FILE = ".lock"
+SMALL_FILE_BYTES_MAX = 64 << 20
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
+_LEFTOVER = re.compile(r".*\.[0-9a-f]{32}-(?:delete|future|stray)", re.ASCII)
+_SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFolder:
+    """One partition on disk."""
+
+    topic: str
+    partition: int
+    path: Path
+    topic_id: bytes | None
+    log_start_offset: int  # as checkpointed; 0: where the first segment begins
+    clean: bool  # its broker stopped cleanly
+
+    def segment_bases(self) -> list[int]:
+        """Base offsets of its segments, in order."""
+        return segment_bases(self.path)
+
+    def snapshots(self) -> dict[int, Path]:
+        """Producer snapshots by the offset they are at."""
+        found = (_SNAPSHOT.fullmatch(name) for name in os.listdir(self.path))
+        return {int(match[1]): self.path / f"{match[1]}{SNAPSHOT_SUFFIX}" for match in found if match}
+
+
+@dataclass(slots=True)
+class KafkaLogFolders:
+    """Log folders of one Kafka cluster, opened: no Kafka can start on them until `close`."""
+
+    partitions: dict[TopicPartition, PartitionFolder] = field(default_factory=dict)
+    metadata: ClusterMetadata | None = None
+    leftovers: list[Path] = field(default_factory=list)
+    _locks: list[int] = field(default_factory=list)
+
+    def topics(self) -> list[str]:
+        """Names of all topics, in order."""
+        return sorted({topic for topic, _ in self.partitions})
+
+    def of_topic(self, topic: str) -> dict[int, PartitionFolder]:
+        """A topic's partitions by number."""
+        return {folder.partition: folder for (name, _), folder in self.partitions.items() if name == topic}
+
+    def close(self) -> None:
+        """Gives the locks back."""
+        while self._locks:
+            os.close(self._locks.pop())
+
+
+def open_kafka_logs(paths: Sequence[Path]) -> KafkaLogFolders:
+    """Opens log folders (several: of one broker's disks, or of brokers that share the partitions).
+
+    Raises SourceError: a Kafka runs on one, or a partition is in two; CorruptionError, OSError.
+    """
+    folders = KafkaLogFolders()
+    try:
+        for path in paths:
+            _lock(path, folders)
+            _read_folder(path, folders)
+    except BaseException:
+        folders.close()
+        raise
+    return folders
+
+
+def _lock(path: Path, folders: KafkaLogFolders) -> None:
+    lock = path / LOCK_FILE
+    if not lock.exists():
+        return
+    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    folders._locks.append(descriptor)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SourceError(f"a Kafka runs on {path}: stop it first") from None
+
+
+def _read_folder(path: Path, folders: KafkaLogFolders) -> None:
+    metadata = read_cluster_metadata(path)
+    if metadata is not None:
+        folders.metadata = metadata
+    clean = (path / CLEAN_SHUTDOWN).exists()
+    log_starts = _read_checkpoint(path / LOG_STARTS, parse_partition_offsets)
+    for child in sorted(path.iterdir()):
+        if not child.is_dir() or child.name == METADATA_FOLDER:
+            continue
+        match = _PARTITION.fullmatch(child.name)
+        if match is None:
+            if _LEFTOVER.fullmatch(child.name):
+                folders.leftovers.append(child)
+            continue
+        key = (match[1], int(match[2]))
+        if key[1] >= PARTITIONS_PER_TOPIC_MAX:
+            raise CorruptionError(f"{child}: partition {key[1]}; there can be {PARTITIONS_PER_TOPIC_MAX}")
+        if key in folders.partitions:
+            raise SourceError(f"{child.name} is in {folders.partitions[key].path.parent} and in {path}: name one")
+        folders.partitions[key] = PartitionFolder(*key, child, _topic_id(child), log_starts.get(key, 0), clean)
+
+
+def _topic_id(folder: Path) -> bytes | None:
+    path = folder / PARTITION_METADATA
+    return parse_partition_metadata(read_small(path), str(path)) if path.exists() else None
+
+
+def _read_checkpoint(path: Path, parse: Callable[[bytes, str], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
+    return parse(read_small(path), str(path)) if path.exists() else {}
+
+
+def read_small(path: Path) -> bytes:
+    """A file that is read whole. CorruptionError when it is larger than any such file."""
+    size = path.stat().st_size
+    if size > SMALL_FILE_BYTES_MAX:
+        raise CorruptionError(f"{path}: {size} bytes, more than any such file has")
+    return path.read_bytes()

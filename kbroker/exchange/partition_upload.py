@@ -1,0 +1,182 @@
+"""The batches of one partition on their way into the bucket, whatever they come from, and what the manifest is to say.
+
+Leader epochs, aborted and open transactions and producers follow from the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kbroker import limits
+from kbroker._fast.gather import BatchScan, BatchScanError
+from kbroker.exchange.log_segment import Block
+from kbroker.exchange.source_error import SourceError
+from kbroker.log.compaction_writer import COMPACTED_DTYPE, OutputWriter, WrittenObject
+from kbroker.storage.flush_fold import PartitionFold
+from kbroker.storage.object_keys import ObjectKeys, klix_key
+from kbroker.storage.object_store import NotFound, ObjectStore
+from kbroker.storage.partition_state import PartitionState, ProducerEntry, trim_epochs
+
+# Logs from elsewhere have gaps where compaction was; only objects with a generation may.
+FIRST_GENERATION = 1
+LEFTOVERS_MAX = 1_000
+
+
+@dataclass(slots=True)
+class ImportedPartition:
+    """What was stored of a partition: not true before the manifest says so."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    base_offset: int  # of the first object; below the log start when that is inside of a batch
+    end_offset: int
+    objects: list[WrittenObject]
+    delta: dict[str, Any]  # of a manifest record, without its objects
+    leader_epoch: int
+    producer_id_max: int
+    data_bytes: int = 0
+    open_transactions: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+class PartitionUpload:
+    """Takes checked blocks in offset order, then `finish`. Raises SourceError, StoreError.
+
+    Args:
+        state: the partition as it is before the first batch: log start, producers, open transactions.
+        on_key: told of each key before anything is stored under it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        keys: ObjectKeys,
+        topic: str,
+        state: PartitionState,
+        on_key: Callable[[str], None] = lambda key: None,
+    ) -> None:
+        self.end_offset = state.log_start_offset
+        self._store = store
+        self._keys = keys
+        self._topic = topic
+        self._state = state
+        self._on_key = on_key
+        self._fold = PartitionFold(state)
+        self._writer: OutputWriter | None = None
+        self._base_offset = state.log_start_offset
+        self._data_bytes = 0
+
+    def add(self, block: Block, scan: BatchScan) -> None:
+        """Takes the next batches; those wholly below the log start leave only their traces in the state."""
+        self._fold.add(scan, scan.done)
+        self.end_offset = max(self.end_offset, block_end(block))
+        kept = _above(block, scan, self._state.log_start_offset)
+        if kept is None:
+            return
+        data, entries = kept
+        if self._writer is None:
+            self._base_offset = min(self._state.log_start_offset, int(entries[0]["base_offset"]))
+            self._writer = self._new_writer(self._base_offset)
+        self._writer.add(data, entries.tobytes())
+        self._data_bytes += len(data)
+
+    def finish(self, end_offset: int, kept: Mapping[int, ProducerEntry] | None = None) -> ImportedPartition:
+        """Stores what is left. `kept`: producers at the end, for those that no batch tells of."""
+        end_offset = max(end_offset, self.end_offset)
+        log_start = self._state.log_start_offset
+        if self._writer is None:
+            self._base_offset = log_start = end_offset
+        objects = self._writer.finish(end_offset) if self._writer is not None else []
+        touched = self._fold.delta(end_offset).get("b", [])
+        newest = {row[0]: (*row[:5], tuple(tuple(batch) for batch in row[5])) for row in touched}
+        producers: dict[int, ProducerEntry] = {**self._state.producers, **(kept or {}), **newest}
+        delta = self._delta(producers, log_start, end_offset)
+        return ImportedPartition(
+            self._topic,
+            self._state.partition,
+            log_start,
+            self._base_offset,
+            end_offset,
+            objects,
+            delta,
+            leader_epoch=self._fold.last_epoch,
+            producer_id_max=max(producers, default=-1),
+            data_bytes=self._data_bytes,
+            open_transactions=len(delta.get("o", [])),
+        )
+
+    def _delta(self, producers: dict[int, ProducerEntry], log_start: int, end_offset: int) -> dict[str, Any]:
+        folded = self._fold.delta(end_offset)
+        delta: dict[str, Any] = {"e": end_offset, "l": max(folded["l"], log_start)}
+        opened = [[entry[0], entry[4]] for entry in producers.values() if entry[4] >= 0]
+        if opened:
+            delta["o"] = sorted(opened)
+        epochs = trim_epochs(tuple(self._fold.leader_epochs), log_start)
+        if epochs:
+            delta["h"] = [list(pair) for pair in epochs]
+        aborted = [list(entry) for entry in self._fold.aborted if entry[2] >= log_start]
+        if aborted:
+            delta["a"] = aborted
+        if producers:
+            delta["b"] = [[*entry[:5], [list(batch) for batch in entry[5]]] for entry in producers.values()]
+        return delta
+
+    def _new_writer(self, base_offset: int) -> OutputWriter:
+        return OutputWriter(
+            self._store,
+            self._free_key,
+            self._keys.full,
+            lambda size: None,
+            start_offset=base_offset,
+            object_bytes_max=limits.FLUSH_OBJECT_BYTES_MAX,
+            object_batches_max=limits.CLEANER_OBJECT_BATCHES_MAX,
+            part_bytes=limits.CLEANER_PART_BYTES,
+        )
+
+    def _free_key(self, base_offset: int) -> str:
+        for generation in range(FIRST_GENERATION, FIRST_GENERATION + LEFTOVERS_MAX):
+            key = klix_key(self._topic, self._state.topic_id, self._state.partition, base_offset, generation)
+            try:
+                self._store.head(self._keys.full(key))
+            except NotFound:
+                self._on_key(key)
+                return key
+        raise SourceError(f"{LEFTOVERS_MAX} leftovers at {key}")
+
+
+def scan_block(block: Block) -> tuple[BatchScan, int, str]:
+    """The scan of a block, how many of its first batches are good, and what is wrong with the next one."""
+    scan = BatchScan(block.entries, max(len(block.data), 1))
+    good, problem = len(block.entries), ""
+    try:
+        scan.feed(block.data)
+    except BatchScanError as error:
+        good, problem = error.index, error.problem
+    offsets = block.entries["last_offset_delta"][:good].astype(np.int64) + 1
+    wrong = np.flatnonzero(scan.record_counts[:good] > offsets)
+    return (scan, int(wrong[0]), "more records than offsets") if len(wrong) else (scan, good, problem)
+
+
+def block_end(block: Block) -> int:
+    """The offset after the last batch of a block."""
+    last = block.entries[-1]
+    return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+
+
+def _above(block: Block, scan: BatchScan, log_start: int) -> tuple[bytes, np.ndarray] | None:
+    """The batches with an offset at or above the log start, as the writer of objects takes them."""
+    ends = block.entries["base_offset"] + block.entries["last_offset_delta"]
+    first = int(np.searchsorted(ends, log_start))
+    if first == len(ends):
+        return None
+    rows = np.empty(len(ends) - first, COMPACTED_DTYPE)
+    for name in ("base_offset", "max_timestamp", "size", "last_offset_delta"):
+        rows[name] = block.entries[name][first:]
+    rows["record_count"] = scan.record_counts[first:]
+    rows["leader_epoch"] = scan.leader_epochs[first : len(ends)]
+    return block.data[int(block.entries["size"][:first].sum(dtype=np.int64)) :], rows

@@ -1,0 +1,123 @@
+"""The order in which imported topics become true: objects, manifest records, and the topics' metadata last."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.exchange.import_target import ImportTarget
+from kbroker.exchange.partition_upload import ImportedPartition
+from kbroker.exchange.source_error import SourceError
+from kbroker.metadata.image import TopicImage
+from kbroker.storage.manifest_record import VERSION as MANIFEST_VERSION
+from kbroker.storage.object_store import StoreError
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What was imported, and what its owner should know."""
+
+    partitions: list[ImportedPartition] = field(default_factory=list)
+    committed_offsets: int = 0
+    whole_topics: list[str] = field(default_factory=list)  # internal ones that came as they are
+    notes: list[str] = field(default_factory=list)
+
+
+class TopicImport:
+    """Makes topics true in an open target, all or none of them."""
+
+    def __init__(
+        self, target: ImportTarget, on_partition: Callable[[ImportedPartition], None] = lambda partition: None
+    ) -> None:
+        self.target = target
+        self.report = ImportReport()
+        self._on_partition = on_partition
+        self._stored: list[str] = []  # keys of objects that no record names yet
+
+    def on_key(self, key: str) -> None:
+        """To be told of each key before anything is stored under it."""
+        self._stored.append(key)
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """SourceError for topics that the cluster has."""
+        taken = [name for name in names if name in self.target.cluster.topics.image.by_name]
+        if taken:
+            raise SourceError(
+                f"the cluster already has {', '.join(taken)}: delete there first, or name others with --topic"
+            )
+
+    def free_id(self, topic_id: bytes | None) -> bytes:
+        """The source's topic id, or another where there is none or the cluster has used it."""
+        image, manifest = self.target.cluster.topics.image, self.target.cluster.manifest.image
+        while topic_id is None or not any(topic_id) or topic_id in image.by_id or topic_id in manifest.partitions:
+            topic_id = secrets.token_bytes(16)
+        return topic_id
+
+    def run(
+        self,
+        topics: Sequence[TopicImage],
+        store_topic: Callable[[TopicImage], Sequence[ImportedPartition]],
+        next_producer_id: int = 0,
+    ) -> None:
+        """Stores and commits. Raises SourceError, CorruptionError, StartError, StoreError; then no topic is true."""
+        try:
+            stored = [self._store(topic, store_topic) for topic in topics]
+            records = [record for topic, parts in zip(topics, stored, strict=True) for record in _records(topic, parts)]
+            self._check(stored, records)
+        except BaseException:
+            self._drop_stored()
+            raise
+        producer_id_max = max((part.producer_id_max for parts in stored for part in parts), default=-1)
+        # Metadata first, whatever it says: a manifest with objects beside an empty metadata log is taken for a loss.
+        self.target.adopt([], max(producer_id_max + 1, next_producer_id, 1))
+        self.target.commit(records)
+        self.target.adopt(topics)
+
+    def _store(
+        self, topic: TopicImage, store_topic: Callable[[TopicImage], Sequence[ImportedPartition]]
+    ) -> Sequence[ImportedPartition]:
+        parts = store_topic(topic)
+        for part in parts:
+            self.report.notes += part.notes
+            self.report.partitions.append(part)
+            self._on_partition(part)
+        return parts
+
+    def _check(self, stored: Sequence[Sequence[ImportedPartition]], records: Sequence[dict[str, Any]]) -> None:
+        """What would be refused or be wrong once the first record is stored is found before."""
+        highest = max((part.leader_epoch for parts in stored for part in parts), default=-1)
+        if highest >= self.target.epoch:
+            raise SourceError(f"a batch has leader epoch {highest}, more than its log said: it cannot be taken")
+        for record in records:
+            if record.get("f") is not None:
+                self.target.cluster.manifest.image.judge({"v": MANIFEST_VERSION, "t": 0, **record}, "import")
+
+    def _drop_stored(self) -> None:
+        keys = self.target.cluster.keys
+        try:
+            self.target.store.retrying.delete([keys.full(key) for key in self._stored])
+        except StoreError as error:
+            self.report.notes.append(f"objects of the failed import stay in the bucket, named by nothing: {error}")
+
+
+def _records(topic: TopicImage, parts: Sequence[ImportedPartition]) -> list[dict[str, Any]]:
+    """Manifest records of a topic. A log start inside of a batch takes a second one: objects first."""
+    files: list[list[object]] = []
+    deltas: dict[str, dict[str, Any]] = {}
+    moved: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        delta = {**part.delta, "r": []}
+        for written in part.objects:
+            delta["r"].append(written.ref(len(files)))
+            files.append(written.file())
+        if part.base_offset:
+            delta["s"] = part.base_offset
+        if part.log_start_offset > part.base_offset:
+            moved[str(part.partition)] = {"s": part.log_start_offset}
+        deltas[str(part.partition)] = delta
+    records: list[dict[str, Any]] = [{"f": files, "p": {topic.topic_id.hex(): deltas}}]
+    if moved:
+        records.append({"p": {topic.topic_id.hex(): moved}})
+    return records

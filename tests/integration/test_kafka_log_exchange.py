@@ -1,0 +1,309 @@
+"""A stopped Apache Kafka's log folder becomes a cluster's topics, and a cluster's topics one that Kafka starts on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import java_tools
+import pytest
+from broker_process import BrokerProcess
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from conftest import ON_A_FOLDER, SMALL, Store
+from kafka_server import KafkaServer
+
+pytestmark = [pytest.mark.java, pytest.mark.skipif(bool(java_tools.missing()), reason=java_tools.missing())]
+
+TOPIC, PARTITIONS = "orders", 2
+GROUP = "readers"
+TRANSACTIONAL_ID = "open-at-the-end"
+CONFIGS = {"segment.bytes": "1048576", "retention.ms": "-1", "max.message.bytes": "900000"}
+NOT_TAKEN = {"remote.storage.enable": "false"}
+QUIET = {"log_level": 0}
+
+Row = tuple[int, int, tuple[int, int], bytes | None, bytes | None, object]
+
+
+def rows(bootstrap: str, isolation: str = "read_uncommitted", topic: str = TOPIC) -> list[Row]:
+    """Everything in the topic by partition and offset."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "x", "isolation.level": isolation, "enable.partition.eof": True,
+         "enable.auto.commit": False, **QUIET}
+    )  # fmt: skip
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    found: list[Row] = []
+    ends = 0
+    while ends < PARTITIONS:
+        message = consumer.poll(30)
+        assert message is not None, "no answer"
+        if message.error():
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            ends += 1
+            continue
+        found.append(
+            (
+                message.partition(),
+                message.offset(),
+                message.timestamp(),
+                message.key(),
+                message.value(),
+                message.headers(),
+            )
+        )
+    consumer.close()
+    return sorted(found, key=lambda row: row[:2])
+
+
+def committed(bootstrap: str) -> list[int]:
+    """The group's committed offsets."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, **QUIET})
+    found = consumer.committed([TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)], timeout=30)
+    consumer.close()
+    return [item.offset for item in found]
+
+
+def commit(bootstrap: str) -> None:
+    """Commits 100 and 101. A coordinator that was made a moment ago may not know of it yet."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, **QUIET})
+    for tried in range(100):
+        try:
+            consumer.commit(offsets=[TopicPartition(TOPIC, p, 100 + p) for p in range(PARTITIONS)], asynchronous=False)
+            break
+        except KafkaException:
+            assert tried < 99
+            consumer.poll(0.1)
+    consumer.close()
+
+
+def fill(bootstrap: str) -> Producer:
+    """All codecs, keys, null values, headers, transactions; the last transaction stays open with its producer."""
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        producer = Producer(
+            {"bootstrap.servers": bootstrap, "compression.type": codec, "enable.idempotence": True, "linger.ms": 5,
+             "batch.num.messages": 50, **QUIET}
+        )  # fmt: skip
+        for n in range(2_000 if codec == "none" else 300):
+            value = None if n % 100 == 99 else bytes(1_500) + str(n).encode()
+            key = f"{codec}-{n}" if n % 7 else None
+            producer.produce(
+                TOPIC, value, key, n % PARTITIONS, timestamp=1_700_000_000_000 + n, headers=[("h", b"\0x")]
+            )
+        assert producer.flush(30) == 0
+    producer = transactional(bootstrap)
+    for n in range(6):
+        producer.begin_transaction()
+        for index in range(10):
+            producer.produce(TOPIC, f"transaction {n} record {index}", partition=index % PARTITIONS)
+        assert producer.flush(30) == 0
+        if n == 5:
+            break
+        if n % 2:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+    return producer
+
+
+def transactional(bootstrap: str) -> Producer:
+    """Of the one transactional id; ends what its last owner left open."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": TRANSACTIONAL_ID, **QUIET})
+    producer.init_transactions(60)
+    return producer
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Kafka's folder after a clean stop, and what its clients read from it."""
+
+    folder: Path
+    rows: list[Row]
+    committed_rows: list[Row]
+    committed: list[int]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    server = KafkaServer(tmp_path_factory.mktemp("kafka") / "logs").start()
+    try:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap, **QUIET})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=CONFIGS | NOT_TAKEN)])[TOPIC].result(60)
+        producer = fill(server.bootstrap)
+        commit(server.bootstrap)
+        found = rows(server.bootstrap), rows(server.bootstrap, "read_committed")
+        offsets = committed(server.bootstrap)
+        server.stop()
+        del producer
+        return Source(server.log_folder, *found, offsets)
+    finally:
+        server.kill()
+
+
+def kbroker(*arguments: str, environ: dict[str, str] | None = None, code: int = 0) -> str:
+    """Runs a command; what it printed."""
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-m", "kbroker", *arguments], capture_output=True, text=True, timeout=120,
+        env={**os.environ, **(environ or {})},
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def imported(source: Source, store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker on the imported cluster, before anything else was done to it; stopped."""
+    data_dir = tmp_path_factory.mktemp(f"imported-{store.kind}") / "data"
+    output = kbroker(
+        "import", "kafka-log", str(source.folder), "--data-dir", str(data_dir), *store.options, environ=store.environ
+    )
+    assert "__consumer_offsets, __transaction_state: as they were" in output
+    process = BrokerProcess(data_dir, *store.options, *SMALL, environ=store.environ)
+    yield process
+    process.kill()
+
+
+def log_bytes(folder: Path, partition: int, topic: str = TOPIC) -> bytes:
+    """The batches of all segments of a partition."""
+    return b"".join(path.read_bytes() for path in sorted((folder / f"{topic}-{partition}").glob("*.log")))
+
+
+def test_what_kafka_wrote_is_served(source: Source, store: Store, imported: BrokerProcess) -> None:
+    assert len(source.committed_rows) < len(source.rows)
+    assert "no faults" in kbroker("object", "verify", *store.options, environ=store.environ)
+    imported.start()
+    assert rows(imported.bootstrap) == source.rows
+    assert rows(imported.bootstrap, "read_committed") == source.committed_rows
+    assert committed(imported.bootstrap) == source.committed == [100, 101]
+    admin = AdminClient({"bootstrap.servers": imported.bootstrap, **QUIET})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
+    described = admin.describe_configs([resource])[resource].result(30)
+    assert {name: described[name].value for name in CONFIGS} == CONFIGS
+    refused = kbroker(
+        "import", "kafka-log", str(source.folder), "--data-dir", str(imported.data_dir), *store.options,
+        environ=store.environ, code=1,
+    )  # fmt: skip
+    assert "already runs on" in refused
+    assert imported.stop() == 0
+
+
+def test_a_round_trip_has_the_same_batches(
+    source: Source, store: Store, imported: BrokerProcess, tmp_path: Path
+) -> None:
+    out = tmp_path / "logs"
+    topics = (TOPIC, "__consumer_offsets", "__transaction_state")
+    kbroker("export", "kafka-log", *topics, str(out), *store.options, environ=store.environ)
+    for partition in range(PARTITIONS):
+        assert log_bytes(out, partition) == log_bytes(source.folder, partition)
+        assert len(list((out / f"{TOPIC}-{partition}").glob("*.log"))) > 1
+    again = kbroker("export", "kafka-log", TOPIC, str(out), *store.options, environ=store.environ, code=1)
+    assert "is not empty" in again
+
+
+@ON_A_FOLDER
+def test_dump_log_segments_finds_no_fault(store: Store, imported: BrokerProcess, tmp_path: Path) -> None:
+    out = tmp_path / "logs"
+    kbroker("export", "kafka-log", TOPIC, str(out), *store.options, environ=store.environ)
+    folders = [out / f"{TOPIC}-{partition}" for partition in range(PARTITIONS)]
+    logs = ",".join(str(path) for folder in folders for path in sorted(folder.glob("*.log")))
+    dumped = java_tools.run("DumpLogSegments", "--files", logs, "--deep-iteration").decode()
+    assert "isvalid: false" not in dumped
+    assert "Found" not in dumped
+    assert "Non-consecutive" not in dumped
+    indexes = [path for folder in folders for path in sorted([*folder.glob("*.index"), *folder.glob("*.timeindex")])]
+    assert all(path.stat().st_size for path in indexes if path.name.startswith("0" * 20))
+    names = ",".join(map(str, indexes))
+    for option in ("--index-sanity-check", "--verify-index-only"):
+        checked = java_tools.run("DumpLogSegments", "--files", names, option).decode()
+        for word in ("ismatch", "ndexed offset", "Found timestamp", "out of order", "not found", "Exception"):
+            assert word not in checked, checked[-2000:]
+    others = ",".join(
+        str(path) for folder in folders for pattern in ("*.snapshot", "*.txnindex") for path in folder.glob(pattern)
+    )
+    described = java_tools.run("DumpLogSegments", "--files", others).decode()
+    assert described.count("producerId") >= 8
+    assert "currentTxnFirstOffset: OptionalLong[" in described or "currentTxnFirstOffset: Some(" in described
+
+
+@ON_A_FOLDER
+@pytest.mark.parametrize("options", [(), ("--unclean",)])
+def test_kafka_starts_on_an_export(
+    source: Source, store: Store, imported: BrokerProcess, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    out = tmp_path / "logs"
+    topics = (TOPIC, "__consumer_offsets", "__transaction_state")
+    kbroker("export", "kafka-log", *topics, str(out), *options, *store.options, environ=store.environ)
+    server = KafkaServer(out).start()
+    try:
+        assert rows(server.bootstrap) == source.rows
+        assert rows(server.bootstrap, "read_committed") == source.committed_rows
+        assert committed(server.bootstrap) == source.committed
+        before = len(source.committed_rows)
+        producer = transactional(server.bootstrap)  # aborts what was open
+        producer.begin_transaction()
+        producer.produce(TOPIC, b"goes on", partition=0)
+        producer.commit_transaction(30)
+        assert len(rows(server.bootstrap, "read_committed")) == before + 1
+        server.stop()
+    finally:
+        server.kill()
+
+
+@ON_A_FOLDER
+def test_partitions_move_into_a_kafka_that_has_the_topic(
+    source: Source, store: Store, imported: BrokerProcess, tmp_path: Path
+) -> None:
+    target = KafkaServer(tmp_path / "target").start()
+    try:
+        admin = AdminClient({"bootstrap.servers": target.bootstrap, **QUIET})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=CONFIGS)])[TOPIC].result(60)
+        data_dir = str(tmp_path / "data")
+        refused = kbroker("import", "kafka-log", str(target.log_folder), "--data-dir", data_dir, code=1)
+        assert "a Kafka runs on" in refused
+        target.stop()
+        out = tmp_path / "out"
+        ids = ("--ids-from", str(target.log_folder))
+        kbroker("export", "kafka-log", TOPIC, str(out), *ids, *store.options, environ=store.environ)
+        assert sorted(path.name for path in out.iterdir()) == [f"{TOPIC}-{p}" for p in range(PARTITIONS)]
+        for partition in range(PARTITIONS):
+            shutil.rmtree(target.log_folder / f"{TOPIC}-{partition}")
+            (out / f"{TOPIC}-{partition}").rename(target.log_folder / f"{TOPIC}-{partition}")
+        (target.log_folder / ".kafka_cleanshutdown").unlink()
+        target.start()
+        assert rows(target.bootstrap) == source.rows
+        target.stop()
+    finally:
+        target.kill()
+
+
+@ON_A_FOLDER
+def test_the_open_transaction_ends_and_producers_go_on(source: Source, imported: BrokerProcess, tmp_path: Path) -> None:
+    imported.start()
+    producer = transactional(imported.bootstrap)  # aborts what Kafka's last owner of the id left open
+    producer.begin_transaction()
+    producer.produce(TOPIC, b"goes on", partition=1)
+    producer.commit_transaction(30)
+    found = rows(imported.bootstrap, "read_committed")
+    assert found[: len(source.committed_rows)] != found
+    assert [row[4] for row in found if row not in source.committed_rows] == [b"goes on"]
+    assert imported.stop() == 0
+
+
+@ON_A_FOLDER
+def test_committed_offsets_come_with_some_topics(source: Source, store: Store, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    output = kbroker("import", "kafka-log", str(source.folder), "--topic", TOPIC, "--data-dir", str(data_dir))
+    assert f"{PARTITIONS} committed offsets" in output
+    assert "have no coordinator here" in output
+    process = BrokerProcess(data_dir, *SMALL).start()
+    try:
+        assert committed(process.bootstrap) == source.committed
+        assert process.stop() == 0
+    finally:
+        process.kill()
+    assert "no faults" in kbroker("object", "verify", "--object-store", f"file:{data_dir / 'objects'}")

@@ -1,0 +1,63 @@
+"""`kbroker import` and `kbroker export` from the command line, for products whose buckets are folders here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "exchange"))
+from bucket_builder import put_kafscale, put_klite
+from kafka_log_builder import data_batch
+
+from kbroker.cli.main import cli
+from kbroker.storage.local_store import LocalStore
+
+BATCHES = [data_batch(0, 3), data_batch(3, 2)]
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def folder(path: Path) -> LocalStore:
+    return LocalStore(path, create=True)
+
+
+@pytest.mark.parametrize("product", ["klite", "kafscale"])
+def test_in_and_out(tmp_path: Path, product: str) -> None:
+    source, out, data = tmp_path / "source", tmp_path / "out", tmp_path / "data"
+    store = folder(source)
+    if product == "klite":
+        put_klite(store, "klite-c1", "orders", b"t" * 16, 0, BATCHES)
+    else:
+        put_kafscale(store, "default", "orders", 0, BATCHES)
+    printed = run("import", product, f"file:{source}", "--data-dir", data)
+    assert "orders-0: offsets 0 to 5" in printed
+    place = ("--object-store", f"file:{data / 'objects'}")
+    assert "no faults" in run("object", "verify", *place)
+    assert "the cluster already has orders" in run("import", product, f"file:{source}", "--data-dir", data, code=1)
+    named = ("--klite-cluster-id", "c1") if product == "klite" else ()
+    assert "orders-0: offsets 0 to 5" in run("export", product, "orders", f"file:{out}", *named, *place)
+    keys = [meta.key for meta in store.list("") if meta.key.endswith((".obj", ".kfs", ".index"))]
+    assert keys
+    for key in keys:
+        ours, theirs = folder(out).get(key), store.get(key)
+        if key.endswith(".kfs"):  # the time of its creation differs
+            ours, theirs = ours[:20] + ours[28:], theirs[:20] + theirs[28:]
+        assert ours == theirs, key
+
+
+def test_usage_and_failures(tmp_path: Path) -> None:
+    data = ("--data-dir", tmp_path / "data")
+    run("import", "klite", "nowhere:x", *data, code=2)
+    assert "nowhere" in run("import", "klite", f"file:{tmp_path / 'nowhere'}", *data, code=1)
+    run("import", "kafka-log", tmp_path / "nowhere", *data, code=2)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "no segments" in run("import", "kafscale", f"file:{empty}", *data, code=1)
+    assert "no cluster" in run("export", "kafka-log", "t", tmp_path / "x", "--object-store", f"file:{empty}", code=1)
