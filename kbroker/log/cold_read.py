@@ -10,13 +10,15 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker._fast.records import first_record_at_or_after, iter_records, max_timestamp_record
 from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.log.partition_log import PartitionLog
-from kbroker.storage.object_reader import ObjectReader
 from kbroker.storage.object_store import StoreError
+
+if TYPE_CHECKING:
+    from kbroker.storage.object_reader import ObjectReader
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +43,15 @@ class _Read:
 
 
 class ColdReader:
-    """The cold side of fetches and offset look-ups.
+    """The cold side of fetches and offset look-ups. Without a reader yet (`read_from`) every fetch is put off.
 
     `requests` counts reads, `deferred` those that were put off because answers that nobody takes hold too much memory
     or too many reads wait, `failures` those that ended in an error. One lock protects the table of running reads.
     """
 
-    def __init__(self, reader: ObjectReader, threads: int = 4) -> None:
-        self._reader = reader
+    def __init__(self, reader: ObjectReader | None = None, threads: int = 4) -> None:
+        self._reader: ObjectReader
+        self._opened = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="kbroker-cold-read")
         self._ahead = ThreadPoolExecutor(READ_AHEAD_THREADS, thread_name_prefix="kbroker-read-ahead")
         self._lock = threading.Lock()
@@ -57,7 +60,14 @@ class ColdReader:
         self.requests = 0
         self.deferred = 0
         self.failures = 0
+        if reader is not None:
+            self.read_from(reader)
+
+    def read_from(self, reader: ObjectReader) -> None:
+        """Opens the cold side: reads go to `reader`."""
+        self._reader = reader
         reader.start_read_ahead(self._ahead.submit)
+        self._opened = True
 
     # -- fetches -----------------------------------------------------------------------------------------------
 
@@ -68,7 +78,7 @@ class ColdReader:
         below `upper`, or not now; the fetch waits its time and asks again.
         """
         self.requests += 1
-        if self._reader.crowded:
+        if not self._opened or self._reader.crowded:
             self.deferred += 1
             callback([])
             return

@@ -24,14 +24,13 @@ from kbroker.storage.manifest import Manifest
 from kbroker.storage.numbered_log import Fenced
 from kbroker.storage.object_keys import ObjectKeys
 from kbroker.storage.object_store import ObjectStore, StoreError
+from kbroker.storage.object_swap import PartitionsInHand, Place
 from kbroker.storage.ownership import Superseded
 from kbroker.storage.pacing import Pacer
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 60.0  # after a failure, for that partition
-
-Place = tuple[bytes, int]
 
 
 @dataclass(slots=True)
@@ -52,9 +51,9 @@ class CleanerMetrics:
 class Cleaner:
     """Compacts every topic whose cleanup.policy contains compact.
 
-    `run_once` is one round, for the threads and for tests. Lock: `_lock` protects which partitions are being
-    compacted and which are put off; it is never held during work. A partition with a batch that cannot be read is
-    left alone until the next start: its data stays as it is.
+    `run_once` is one round, for the threads and for tests. Lock: `_lock` protects which partitions are put off; it is
+    never held during work. `in_hand` is shared with what else rewrites objects. A partition with a batch that cannot
+    be read is left alone until the next start: its data stays as it is.
     """
 
     def __init__(
@@ -67,6 +66,7 @@ class Cleaner:
         *,
         settings: CleanerSettings | None = None,
         threads: int = 1,
+        in_hand: PartitionsInHand | None = None,
     ) -> None:
         self.metrics = CleanerMetrics()
         self._table = table
@@ -79,7 +79,7 @@ class Cleaner:
         self._thread_count = threads
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._busy: set[Place] = set()
+        self._in_hand = in_hand or PartitionsInHand()
         self._not_before: dict[Place, float] = {}
         self._uncleanable: set[Place] = set()
         self.configure(settings or CleanerSettings())
@@ -119,9 +119,9 @@ class Cleaner:
         with self._lock:
             for _, partition, config in due:
                 place = (partition.topic_id, partition.index)
-                blocked = place in self._busy or place in self._uncleanable
-                if not blocked and self._not_before.get(place, 0.0) <= now:
-                    self._busy.add(place)
+                if place in self._uncleanable or self._not_before.get(place, 0.0) > now:
+                    continue
+                if self._in_hand.take(place):
                     return partition, config
         return None
 
@@ -149,8 +149,7 @@ class Cleaner:
                 self._put_off(place, RETRY_SECONDS)  # the others have their turn
             raise
         finally:
-            with self._lock:
-                self._busy.discard(place)
+            self._in_hand.give_back(place)
 
     def _compact(self, partition: Any, config: Any) -> RoundReport | None:
         started = self._clock.monotonic()

@@ -26,13 +26,11 @@ from kbroker.log.compaction_writer import OutputWriter, WrittenObject
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_keys import KlixKey, ObjectKeys, klix_key
-from kbroker.storage.object_store import NotFound, ObjectStore, StoreError
+from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.object_swap import ReservedKeys, are_current
 from kbroker.storage.partition_state import KLIX, AbortedTransaction, ObjectRef, PartitionState
 
 logger = logging.getLogger(__name__)
-
-GENERATION_TRIES = 100  # keys in the bucket that the manifest does not know; more than that is not an accident
-RESERVATION_MARGIN_MS = 600_000  # a reservation that ends sooner is not used any more
 
 
 class RoundStopped(Exception):
@@ -97,8 +95,7 @@ class CompactionRound:
         self._partition = partition
         self._config = config
         self._now_ms = tools.clock.now_ms()
-        self._reserved: list[str] = []
-        self._given = False
+        self._keys = ReservedKeys(tools.manifest, tools.store, tools.keys.full, tools.clock)
         settings = tools.settings
         self._source = ObjectBlocks(tools.store, self._paced, settings.read_bytes)
         self._inputs: list[ObjectRef] = []
@@ -130,7 +127,8 @@ class CompactionRound:
             else:
                 self._swap(writer.finish(self._inputs[-1].end_offset), map_end, batches)
         except BaseException:
-            self._clean_up(writer)
+            writer.abandon()
+            self._keys.give_up()
             raise
         return RoundReport(
             map_end, full, batches.records_read, batches.records_kept, self._source.bytes_read, writer.bytes_written,
@@ -224,51 +222,17 @@ class CompactionRound:
 
     def _reserve(self, base_offset: int) -> str:
         """A key that no object has or had, and that only this round may use; the manifest knows of it from now on."""
-        tools, partition = self._tools, self._partition
+        partition = self._partition
         generation = 1 + max(self._generation(ref) for ref in self._inputs)
-        for attempt in range(GENERATION_TRIES):
-            key = klix_key(partition.topic, partition.topic_id, partition.index, base_offset, generation + attempt)
-            try:
-                tools.store.head(tools.keys.full(key))
-            except NotFound:
-                if self._try_reserve(key):
-                    self._reserved.append(key)
-                    return key
-        raise StoreError(f"{GENERATION_TRIES} leftovers at {key}")
+
+        def choose(attempt: int) -> str:
+            return klix_key(partition.topic, partition.topic_id, partition.index, base_offset, generation + attempt)
+
+        return self._keys.reserve([choose])[0]
 
     def _generation(self, ref: ObjectRef) -> int:
         parsed = self._tools.keys.parse(ref.key)
         return parsed.generation if isinstance(parsed, KlixKey) else 0
-
-    def _try_reserve(self, key: str) -> bool:
-        reserved = False
-
-        def change(image: ManifestImage) -> dict[str, Any] | None:
-            nonlocal reserved
-            if image.is_live(key) or key in image.deletions or key in image.reserved:
-                return None
-            reserved = True
-            return {"u": [[key, self._tools.clock.now_ms() + limits.CLEANER_RESERVATION_MS]]}
-
-        self._tools.manifest.commit(change)
-        return reserved
-
-    def _clean_up(self, writer: OutputWriter) -> None:
-        """After a failure: what was stored is deleted, unless the record that names it may have become true."""
-        writer.abandon()
-        if not self._reserved or self._given:
-            return
-        # Not at once: a request of unknown outcome may still take effect.
-        due_ms = self._tools.clock.now_ms() + RESERVATION_MARGIN_MS
-
-        def change(image: ManifestImage) -> dict[str, Any] | None:
-            keys = [[key, due_ms] for key in self._reserved if key in image.reserved]
-            return {"q": keys} if keys else None
-
-        try:
-            self._tools.manifest.commit(change)
-        except Exception as error:  # the reservations end by themselves
-            logger.info("%s: keys of a round that failed stay reserved: %s", self._name, error)
 
     # -- the record --------------------------------------------------------------------------------------------
 
@@ -276,37 +240,33 @@ class CompactionRound:
         """Commits the record: outputs for inputs (none: the input stays as it is), and where the clean part ends."""
         partition = self._partition
         obsolete = False
+        invisible: list[int] = []
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
-            nonlocal obsolete
+            nonlocal obsolete, invisible
             if partition.deleted or not self._is_current(image, outputs):
                 obsolete = True
                 return None
             # A reader may still get the records of an aborted transaction from the WAL: then it must hear of it.
             wal_start = partition.wal_start_offset()
-            delta: dict[str, Any] = {
-                "c": map_end,
-                "k": [last for last in batches.aborted_without_batches() if last < wal_start],
-            }
+            invisible = [last for last in batches.aborted_without_batches() if last < wal_start]
+            delta: dict[str, Any] = {"c": map_end, "k": invisible}
             if outputs:
                 delta["r"] = [output.ref(place) for place, output in enumerate(outputs)]
                 delta["m"] = [ref.base_offset for ref in self._inputs]
                 delta["g"] = self._config.file_delete_delay_ms
-            self._given = True
+            self._keys.given()
             return {
                 "f": [output.file() for output in outputs],
                 "p": {partition.topic_id.hex(): {str(partition.index): delta}},
             }
 
         self._tools.manifest.commit(change)
+        partition.producers.forget_aborted(invisible)
         if obsolete:
             raise RoundObsolete(f"{self._name}: its objects changed while they were compacted")
 
     def _is_current(self, image: ManifestImage, outputs: list[WrittenObject]) -> bool:
         """Are the inputs still what readers get, and the outputs' keys still ours? The manifest's lock is held."""
-        partition = self._partition
-        refs = image.objects_from(partition.topic_id, partition.index, self._inputs[0].base_offset)
-        if any(next(refs, None) != ref for ref in self._inputs):
-            return False
-        late_ms = self._tools.clock.now_ms() + RESERVATION_MARGIN_MS
-        return all(image.reserved.get(output.key, 0) > late_ms for output in outputs)
+        place = self._partition.topic_id, self._partition.index
+        return are_current(image, place, self._inputs) and self._keys.held(image, [output.key for output in outputs])

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker._fast.records import iter_batches
+from kbroker._fast.newest_records import next_offset_of
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 
@@ -72,18 +72,19 @@ class InternalLog:
         )
         return base_offset
 
-    def read_all(self) -> Iterator[memoryview]:
-        """All durable batches from the log start, in offset order; the first may begin below the log start."""
+    def read_all(self) -> Iterator[bytes | memoryview]:
+        """All durable batches from the log start, in blocks of whole batches in offset order.
+
+        The first may begin below the log start, and a block may repeat batches of the one before. CRCs are the
+        reader's to check.
+        """
         offset, upper = self.start_offset, self._partition.high_watermark()
         while offset < upper:
             hot = self._partition.read_bytes(offset, upper, _READ_BYTES)
-            buffers = self._read_cold(offset, upper, _READ_BYTES) if hot is None else [hot]
             reached = offset
-            for buffer in buffers:
-                for header, batch in iter_batches(buffer, check_crc=True):
-                    if header.next_offset > reached:
-                        yield batch
-                        reached = header.next_offset
+            for block in self._read_cold(offset, upper, _READ_BYTES) if hot is None else [hot]:
+                yield block
+                reached = max(reached, next_offset_of(block))
             if reached == offset:
                 raise CorruptionError(f"{self}: no data at offset {offset}, below the high watermark {upper}")
             offset = reached

@@ -30,7 +30,7 @@ RETRY_AFTER_SECONDS = 1.0  # after a failure, requests are refused at once for t
 Target = tuple[Any, int]  # a hot partition (kbroker._fast.partition.Partition) and its new log start offset
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     targets: Sequence[Target]
     deadline: float  # on the monotonic clock
@@ -38,11 +38,12 @@ class _Request:
 
 
 class LogStarts:
-    """One thread. `_condition` protects the queue and `_stopping`.
+    """Two threads: one serves, and may hang on the store; the other answers what has waited for too long.
 
-    A future fails with KafkaError: REQUEST_TIMED_OUT when the store did not take the record (it may still become
-    true, and asking again does no harm), NOT_LEADER_OR_FOLLOWER when another broker has taken over.
-    `turn` is what the thread does, for it and for tests.
+    A future fails with KafkaError: REQUEST_TIMED_OUT at the request's deadline or when the store did not take the
+    record (it may still become true, and asking again does no harm), NOT_LEADER_OR_FOLLOWER when another broker has
+    taken over. `turn` and `expire` are what the threads do, for them and for tests. `_condition` protects the queue,
+    `_unanswered` and `_stopping`; who takes a request out of `_unanswered` answers it.
     """
 
     def __init__(self, table: LogTable, manifest: Manifest, clock: Clock) -> None:
@@ -51,9 +52,10 @@ class LogStarts:
         self._clock = clock
         self._condition = threading.Condition()
         self._queue: deque[_Request] = deque()
+        self._unanswered: set[_Request] = set()
         self._stopping = False
         self._retry_at = clock.monotonic()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def move(self, targets: Sequence[Target], timeout_ms: int) -> Future[None]:
         """Moves the log starts up to these offsets, judged by PartitionLog.delete_target; never down."""
@@ -61,27 +63,29 @@ class LogStarts:
         with self._condition:
             if not self._stopping:
                 self._queue.append(request)
-                self._condition.notify()
+                self._unanswered.add(request)
+                self._condition.notify_all()
                 return request.done
         request.done.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"))
         return request.done
 
     def start(self) -> None:
-        """Starts the thread."""
-        self._thread = threading.Thread(target=self._run, name="log-starts", daemon=True)
-        self._thread.start()
+        """Starts the threads."""
+        for name, run in (("log-starts", self._run), ("log-starts-time-outs", self._run_time_outs)):
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def stop(self) -> None:
-        """Ends the thread after what it is doing; requests that wait fail."""
+        """Ends the threads after what they are doing; requests that wait fail."""
         with self._condition:
             self._stopping = True
             waiting = list(self._queue)
             self._queue.clear()
-            self._condition.notify()
-        for request in waiting:
-            request.done.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"))
-        if self._thread is not None:
-            self._thread.join()
+            self._condition.notify_all()
+        self._answer(waiting, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"))
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while True:
@@ -91,24 +95,42 @@ class LogStarts:
                     return
             self.turn()
 
+    def _run_time_outs(self) -> None:
+        while True:
+            with self._condition:
+                if self._stopping:
+                    return
+                first = min((request.deadline for request in self._unanswered), default=None)
+                left = None if first is None else first - self._clock.monotonic()
+                if left is None or left > 0:
+                    self._condition.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
+                    continue
+            self.expire()
+
     def turn(self) -> None:
-        """Serves what waits now."""
+        """Serves what waits now and is in time."""
+        self.expire()
         with self._condition:
-            taken = [self._queue.popleft() for _ in range(len(self._queue))]
-        error = self._serve([request for request in taken if not self._too_late(request)])
-        for request in taken:
-            if request.done.done():
-                continue
+            taken = [request for request in self._queue if request in self._unanswered]
+            self._queue.clear()
+        self._answer(taken, self._serve(taken))
+
+    def expire(self) -> None:
+        """Answers what has reached its deadline, also what is being served."""
+        with self._condition:
+            now = self._clock.monotonic()
+            late = [request for request in self._unanswered if request.deadline <= now]
+        self._answer(late, KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the object store takes its time; try again"))
+
+    def _answer(self, requests: Sequence[_Request], error: KafkaError | None) -> None:
+        with self._condition:
+            ours = [request for request in requests if request in self._unanswered]
+            self._unanswered.difference_update(ours)
+        for request in ours:
             if error is None:
                 request.done.set_result(None)
             else:
                 request.done.set_exception(error)
-
-    def _too_late(self, request: _Request) -> bool:
-        if self._clock.monotonic() <= request.deadline:
-            return False
-        request.done.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
-        return True
 
     def _serve(self, requests: Sequence[_Request]) -> KafkaError | None:
         highest: dict[Any, int] = {}

@@ -78,6 +78,10 @@ class LogTable:
         """All partitions there are now."""
         return [partition for topic_log in list(self.by_id.values()) for partition in topic_log.partitions]
 
+    def kfs_topics(self) -> frozenset[bytes]:
+        """Ids of the topics whose objects are KafScale segments."""
+        return frozenset(topic_id for topic_id, topic_log in list(self.by_id.items()) if topic_log.config.kfs)
+
     # -- changes -----------------------------------------------------------------------------------------------
 
     def add_topic(

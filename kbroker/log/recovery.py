@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kbroker._fast.wal import Wal
 from kbroker.errors import CorruptionError, StartError
 from kbroker.log.log_table import LogTable
-from kbroker.log.retention import Retention
 from kbroker.storage.wal_recovery import RecoveryReport, recover
+
+if TYPE_CHECKING:
+    from kbroker.log.retention import Retention
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,8 @@
 Kafka's rules with objects in the place of segments: oldest first, stopping at the first that stays; time and size only
 where cleanup.policy has delete; what lies below the log start goes under every policy. The log start moves in the
 manifest first, then for readers, and the bytes go last: keys wait in the manifest's delete queue for
-file.delete.delay.ms, a pack until nothing in it is live. Only what is in objects can expire, so a log may be larger by
+file.delete.delay.ms, a pack until nothing in it is live; the segments of a deleted topic in KafScale's format do not
+wait, since a topic made again under its name has the same keys. Only what is in objects can expire, so a log may be larger by
 what is not flushed yet.
 """
 
@@ -18,6 +19,7 @@ from kbroker import limits
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
 from kbroker.log.log_table import LogTable, TopicLog
+from kbroker.log.segment_names import SegmentNames, with_indexes
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.numbered_log import Fenced
@@ -58,6 +60,12 @@ def expired_offset(state: PartitionState, config: Any, now_ms: int, created_ms_o
     return log_start_offset
 
 
+def _ended_reservations(image: ManifestImage, now_ms: int) -> dict[str, Any] | None:
+    """What a record says of reservations that are over: their keys are to be deleted."""
+    over = [key for key, due_ms in image.reserved.items() if due_ms <= now_ms and not image.is_live(key)]
+    return {"q": [[key, now_ms] for key in over[:DELETE_BATCH_KEYS]]} if over else None
+
+
 class Retention:
     """One thread: a pass over all partitions each check interval, and the deletion of keys whose time has come.
 
@@ -72,6 +80,7 @@ class Retention:
         clock: Clock,
         *,
         claim: Claim | None = None,
+        segments: SegmentNames | None = None,
         check_interval_ms: int = CHECK_INTERVAL_MS,
         producer_id_expiration_ms: int = limits.PRODUCER_ID_EXPIRATION_MS,
     ) -> None:
@@ -83,6 +92,7 @@ class Retention:
         self._store = store
         self._clock = clock
         self._claim = claim
+        self._segments = segments
         self._check_interval_ms = check_interval_ms
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._dropped: dict[bytes, int] = {}  # deleted topic -> grace, until the manifest has dropped it
@@ -98,6 +108,8 @@ class Retention:
 
     def topic_removed(self, topic_log: TopicLog) -> None:
         """A topic was deleted (LogTable.on_removed): its objects are queued for deletion at the next turn."""
+        if self._segments is not None and topic_log.config.kfs:
+            self._segments.deleted(topic_log.name)
         self.drop_topic(topic_log.topic_id, topic_log.config.file_delete_delay_ms)
 
     def drop_topic(self, topic_id: bytes, grace_ms: int) -> None:
@@ -111,6 +123,8 @@ class Retention:
             dropped = dict(self._dropped)
         if not dropped:
             return
+        if self._segments is not None:
+            self._segments.dropped(dropped)
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
             known = {topic_id.hex(): grace for topic_id, grace in dropped.items() if topic_id in image.partitions}
@@ -188,22 +202,32 @@ class Retention:
     def delete_once(self) -> int:
         """Deletes the keys whose grace time is over; returns how many. Raises StoreError, Fenced, Superseded.
 
-        Deleting twice does no harm, so a key leaves the queue only after it has left the bucket.
+        Deleting twice does no harm, so a key leaves the queue only after it has left the bucket. What is only reserved
+        is queued first: no record can make a queued key live, while the rewrite that reserved it may be about to.
         """
         deleted = 0
         image = self._manifest.image
-        while image.due_deletions(self._clock.now_ms(), 1):
-            self._manifest.settle()  # a record in doubt may have made live what was only reserved
-            due = image.due_deletions(self._clock.now_ms(), DELETE_BATCH_KEYS)
+        while self._due(1):
+            now_ms = self._clock.now_ms()
+            self._manifest.commit(lambda image, now_ms=now_ms: _ended_reservations(image, now_ms))
+            due = [key for key in self._due(DELETE_BATCH_KEYS) if key in image.deletions]
             if not due:
                 break
             if self._claim is not None:
                 self._claim.check()
-            self._store.delete([image.root + key for key in due])
+            self._store.delete([image.root + key for key in with_indexes(due)])
             self._manifest.commit({"x": due})
             deleted += len(due)
             self.deleted_keys += len(due)
+        if self._segments is not None:
+            self._segments.clear()
         return deleted
+
+    def _due(self, limit: int) -> list[str]:
+        image, now_ms = self._manifest.image, self._clock.now_ms()
+        if self._segments is None:
+            return image.due_deletions(now_ms, limit)
+        return image.due_deletions(now_ms, limit, self._segments.is_gone)
 
     # -- the thread --------------------------------------------------------------------------------------------
 

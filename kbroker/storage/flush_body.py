@@ -6,8 +6,7 @@ Sending it reads them a second time, straight into the buffers of the upload.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +18,8 @@ from kbroker._fast.gather import BatchScan, BatchScanError
 from kbroker.errors import CorruptionError
 from kbroker.storage.flush_fold import PartitionFold
 from kbroker.storage.flush_plan import PlannedImage, PlannedObject
+from kbroker.storage.joined_body import JoinedBody
+from kbroker.storage.kfs_flush import build_pair
 from kbroker.storage.klix import BATCH_DTYPE, encode_footer
 from kbroker.storage.object_store import BodySource, BytesBody, read_exactly
 from kbroker.storage.pack import PackImage, encode_directory
@@ -47,31 +48,6 @@ class WalBody:
     def read_into(self, position: int, out: memoryview) -> int:
         """Copies bytes from `position`; returns how many."""
         return self._wal.read_batches_into(self._entries, self._cumulative, position, out)
-
-
-class JoinedBody:
-    """Several bodies one after another."""
-
-    __slots__ = ("_parts", "_starts", "length")
-
-    def __init__(self, parts: Sequence[BodySource]) -> None:
-        self._parts = parts
-        self._starts = [0]
-        for part in parts:
-            self._starts.append(self._starts[-1] + part.length)
-        self.length = self._starts.pop()
-
-    def read_into(self, position: int, out: memoryview) -> int:
-        """Copies bytes from `position`, filling `out` up to the end of the whole; returns how many."""
-        filled = 0
-        wanted = min(len(out), self.length - position)
-        while filled < wanted:
-            index = bisect_right(self._starts, position + filled) - 1
-            inside = position + filled - self._starts[index]
-            take = min(wanted - filled, self._parts[index].length - inside)
-            read_exactly(self._parts[index], inside, out[filled : filled + take])
-            filled += take
-        return filled
 
 
 @dataclass(slots=True)
@@ -106,28 +82,36 @@ class BuiltImage:
 
 @dataclass(slots=True)
 class BuiltObject:
-    """An object ready to be sent; `topic` names the folder of a KLIX object and is empty for a pack."""
+    """An object ready to be sent; `topic` names the folder of a KLIX object or segment and is empty for a pack.
+
+    A KafScale segment has its index beside it.
+    """
 
     topic: str
     pack: bool
     body: BodySource
     crc32c: int
     images: list[BuiltImage]
+    index: bytes | None = None
 
 
 class ObjectBuilder:
     """Builds the objects of one flush, in the order of the plan, and folds what they do to each partition.
 
-    Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it.
+    Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it; `now_ms` is what
+    segments say of their creation.
     """
 
-    def __init__(self, wal: WalReader, fold_of: Callable[[bytes, int], PartitionFold]) -> None:
+    def __init__(self, wal: WalReader, fold_of: Callable[[bytes, int], PartitionFold], now_ms: int = 0) -> None:
         self._wal = wal
+        self._now_ms = now_ms
         self._fold_of = fold_of
         self._block = memoryview(bytearray(limits.FLUSH_SCAN_BLOCK_BYTES))
 
     def build(self, planned: PlannedObject) -> BuiltObject:
         """Reads and checks every batch of a planned object. CorruptionError names the batch that is damaged."""
+        if planned.kfs:
+            return self._build_segment(planned.images[0])
         parts: list[BodySource] = []
         images: list[BuiltImage] = []
         position = crc = 0
@@ -137,11 +121,18 @@ class ObjectBuilder:
             crc = combine(crc, image.crc32c, image.length)
             position += image.length
         if planned.pack:
-            directory = encode_directory([_directory_entry(image) for image in images])
+            directory = encode_directory([directory_entry(image) for image in images])
             parts.append(BytesBody(directory))
             crc = crc32c(directory, crc)
         topic = "" if planned.pack else planned.images[0].topic
         return BuiltObject(topic, planned.pack, JoinedBody(parts), crc, images)
+
+    def _build_segment(self, plan: PlannedImage) -> BuiltObject:
+        batches = WalBody(self._wal, plan.entries)
+        scan = self._scan(plan, batches)
+        pair = build_pair(plan.entries, scan.record_counts, batches, scan.crc, self._now_ms)
+        image = self._described(plan, scan, pair.start, pair.length, pair.body_crc32c)
+        return BuiltObject(plan.topic, False, pair.body, pair.crc32c, [image], pair.index)
 
     def _build_image(self, plan: PlannedImage, start: int, parts: list[BodySource]) -> BuiltImage:
         body = WalBody(self._wal, plan.entries)
@@ -152,14 +143,17 @@ class ObjectBuilder:
         batches["record_count"] = scan.record_counts
         footer = encode_footer(batches)
         parts += [body, BytesBody(footer)]
+        return self._described(plan, scan, start, body.length + len(footer), crc32c(footer, scan.crc))
+
+    def _described(self, plan: PlannedImage, scan: BatchScan, start: int, length: int, crc: int) -> BuiltImage:
         return BuiltImage(
             topic_id=plan.topic_id,
             partition=plan.partition,
             base_offset=plan.base_offset,
             end_offset=plan.end_offset,
             start=start,
-            length=body.length + len(footer),
-            crc32c=crc32c(footer, scan.crc),
+            length=length,
+            crc32c=crc,
             leader_epoch=self._fold_of(plan.topic_id, plan.partition).last_epoch,
             max_timestamp=int(plan.entries["max_timestamp"].max()),
             record_count=int(scan.record_counts.sum(dtype=np.int64)),
@@ -182,7 +176,8 @@ class ObjectBuilder:
         return scan
 
 
-def _directory_entry(image: BuiltImage) -> PackImage:
+def directory_entry(image: BuiltImage) -> PackImage:
+    """The entry of an image in the directory of its pack."""
     return PackImage(
         image.topic_id,
         image.partition,

@@ -1,12 +1,12 @@
 """What a flush writes: which batches of the WAL go into which object.
 
 A flush covers a prefix of the WAL, all partitions of it. A partition with much data gets KLIX objects of its own; the
-others go, sorted, into packs.
+others go, sorted, into packs. A partition of a topic in KafScale's format gets segments, however little it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -75,10 +75,11 @@ class PlannedImage:
 
 @dataclass(slots=True)
 class PlannedObject:
-    """One object to upload: a KLIX object of one image, or a pack of many."""
+    """One object to upload: a KLIX object of one image, a pack of many, or a KafScale segment of one run of batches."""
 
     images: list[PlannedImage]
     pack: bool
+    kfs: bool = False
 
     @property
     def approximate_bytes(self) -> int:
@@ -107,16 +108,23 @@ class PlanLimits:
     pack_below_bytes: int = 8 * limits.MIB  # 0: no packs
     object_bytes_max: int = limits.FLUSH_OBJECT_BYTES_MAX
     pack_bytes_max: int = limits.PACK_BYTES_MAX
+    segment_bytes_max: int = limits.KFS_SEGMENT_BYTES_MAX
     window_bytes_max: int = limits.FLUSH_WINDOW_BYTES_MAX
     window_batches_max: int = limits.FLUSH_WINDOW_BATCHES_MAX
 
 
 def plan_flush(
-    partitions: Iterable[FlushPartition], image: ManifestImage, start_lsn: int, durable_lsn: int, bounds: PlanLimits
+    partitions: Iterable[FlushPartition],
+    image: ManifestImage,
+    start_lsn: int,
+    durable_lsn: int,
+    bounds: PlanLimits,
+    kfs_topics: Set[bytes] = frozenset(),
 ) -> FlushPlan:
     """Plans the objects of the WAL from start_lsn up to durable_lsn, or less of it when it exceeds the bounds.
 
-    `partitions` must be listed after durable_lsn was read, so that none with data below it is missed.
+    `partitions` must be listed after durable_lsn was read, so that none with data below it is missed; `kfs_topics`,
+    the ids of topics in KafScale's format, after `partitions`.
     """
     to_lsn = min(durable_lsn, start_lsn + bounds.window_bytes_max)
     partitions = list(partitions)
@@ -127,7 +135,10 @@ def plan_flush(
     plan = FlushPlan(start_lsn, to_lsn)
     small: list[PlannedImage] = []
     for window in windows:
-        if window.body_bytes < bounds.pack_below_bytes:
+        if window.topic_id in kfs_topics:
+            pieces = _cut(window, bounds.segment_bytes_max)
+            plan.objects += [PlannedObject([piece], False, kfs=True) for piece in pieces]
+        elif window.body_bytes < bounds.pack_below_bytes:
             small.append(window)
         else:
             plan.objects += [PlannedObject([piece], False) for piece in _cut(window, bounds.object_bytes_max)]

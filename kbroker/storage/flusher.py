@@ -36,6 +36,7 @@ PACE_SECONDS = 0.1  # over which what comes in is measured
 PACE_SHARE = 0.8  # of flush_seconds: what a flush of a quiet broker takes
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
 SYNC_SECONDS = 10.0
+PLAN_SECONDS = 5.0  # more than a plan takes
 RETRY_SECONDS = 5.0  # after a failure that nobody expected
 
 
@@ -54,6 +55,10 @@ class FlushSource(Protocol):
     """Where the partitions come from (log.log_table.LogTable)."""
 
     def all_partitions(self) -> Iterable[FlushPartition]: ...
+
+    def kfs_topics(self) -> frozenset[bytes]:
+        """Ids of the topics whose objects are KafScale segments."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,8 @@ class Flusher:
         self._thread: threading.Thread | None = None
         self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace)
         self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set)
-        self._uploader = Uploader(store, keys, self.guard, self.pacer, broker_epoch)
+        self._segments: frozenset[str] | None = frozenset()  # topics whose segments are being stored; None: planning
+        self._uploader = Uploader(store, keys, self.guard, self.pacer, broker_epoch, manifest.image.is_known)
         self._pool = ThreadPoolExecutor(self.settings.upload_threads, thread_name_prefix="upload")
 
     # -- when --------------------------------------------------------------------------------------------------
@@ -191,10 +197,24 @@ class Flusher:
         durable_lsn = self._wal.durable_lsn
         if durable_lsn <= self.flushed_lsn:
             return False
+        try:
+            return self._flush_below(durable_lsn)
+        finally:
+            self._note_segments(frozenset())
+
+    def _flush_below(self, durable_lsn: int) -> bool:
         started = self._clock.monotonic()
+        self._note_segments(None)
+        partitions = list(self._source.all_partitions())
         plan = plan_flush(
-            self._source.all_partitions(), self._manifest.image, self.flushed_lsn, durable_lsn, self.settings.plan
+            partitions,
+            self._manifest.image,
+            self.flushed_lsn,
+            durable_lsn,
+            self.settings.plan,
+            self._source.kfs_topics(),
         )
+        self._note_segments(frozenset(planned.images[0].topic for planned in plan.objects if planned.kfs))
         if plan.end_lsn <= self.flushed_lsn:
             return False
         self._oldest_since = started
@@ -208,6 +228,17 @@ class Flusher:
         self.metrics.flushes += 1
         self.metrics.seconds += self._clock.monotonic() - started
         return True
+
+    def _note_segments(self, topics: frozenset[str] | None) -> None:
+        with self._condition:
+            self._segments = topics
+            self._condition.notify_all()
+
+    def writes_segments(self, topic: str) -> bool:
+        """True while a flush may be storing segments of a topic of this name, be it deleted meanwhile or not."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._segments is not None, PLAN_SECONDS)
+            return self._segments is None or topic in self._segments
 
     def _pace(self) -> float:
         """Bytes per second that uploads may take now, 0 for no limit; called by the pacer, one thread at a time.
@@ -233,7 +264,7 @@ class Flusher:
                 folds[topic_id, partition] = PartitionFold(self._manifest.image.partition(topic_id, partition))
             return folds[topic_id, partition]
 
-        builder = ObjectBuilder(self._wal, fold_of)
+        builder = ObjectBuilder(self._wal, fold_of, self._clock.now_ms())
         room = threading.BoundedSemaphore(self.settings.upload_threads)  # bounds the footers held in memory
         uploads: list[Future[StoredFile]] = []
         try:

@@ -9,7 +9,7 @@ against the batches, which carry theirs, when they are read.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,8 +48,7 @@ BATCH_DTYPE = np.dtype(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NeedMore:
+class NeedMore(NamedTuple):
     """The tail is too short: read the last ``tail_bytes`` of the object and parse again."""
 
     tail_bytes: int

@@ -14,8 +14,7 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
-import shutil
+import random
 import stat
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +29,7 @@ from kbroker.storage.object_store import (
     InvalidRange,
     NotFound,
     ObjectMeta,
+    PendingUpload,
     PreconditionFailed,
     StoreDenied,
     StoreError,
@@ -44,6 +44,7 @@ from kbroker.storage.object_store import (
 
 TEMPORARY_FOLDER = ".tmp"
 UPLOADS_FOLDER = ".multipart"
+UPLOAD_KEY_FILE = "key"  # in the folder of an upload, whose parts are named by their numbers
 LOCK_FILE = ".lock"
 LEFTOVER_AGE_MS = 3_600_000  # a temporary file untouched for this long belongs to a process that is gone
 UPLOAD_AGE_MS = 7 * 86_400_000
@@ -112,13 +113,13 @@ class LocalStore:
         self, key: str, pieces: Iterator[memoryview], crc32c: int | None
     ) -> tuple[str, os.stat_result, int]:
         self._make_folder(self._temporary)
-        temporary = os.path.join(self._temporary, f"put-{os.getpid()}-{secrets.token_hex(8)}")
+        temporary = os.path.join(self._temporary, f"put-{os.getpid()}-{os.urandom(8).hex()}")
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
         try:
             _, crc = write_durably(descriptor, pieces)
             if crc32c is not None and crc != crc32c:
                 raise ChecksumMismatch(f"body of {key} has CRC-32C {crc:08x}, caller said {crc32c:08x}")
-            stamp_ns = self._clock.now_ms() * 1_000_000 + secrets.randbelow(1_000_000)
+            stamp_ns = self._clock.now_ms() * 1_000_000 + random.randrange(1_000_000)
             os.utime(descriptor, ns=(stamp_ns, stamp_ns))
             os.fsync(descriptor)
             return temporary, os.fstat(descriptor), crc
@@ -230,8 +231,12 @@ class LocalStore:
         self._path(key)
         with self._mapped_errors(key):
             self._check_root()
-            upload_id = secrets.token_hex(16)
-            self._make_folder(os.path.join(self._uploads, upload_id))
+            upload_id = os.urandom(16).hex()
+            folder = os.path.join(self._uploads, upload_id)
+            self._make_folder(folder)
+            named = Path(folder, UPLOAD_KEY_FILE)
+            named.write_text(key, encoding="utf-8")
+            os.utime(named, ns=(self._clock.now_ms() * 1_000_000,) * 2)
         return upload_id
 
     def upload_part(
@@ -285,7 +290,20 @@ class LocalStore:
 
     def abort_multipart(self, key: str, upload_id: str) -> None:
         with self._mapped_errors(key), contextlib.suppress(NotFound):
-            shutil.rmtree(self._upload_folder(key, upload_id), ignore_errors=True)
+            _remove_folder(self._upload_folder(key, upload_id))
+
+    def list_multipart(self, prefix: str) -> Iterator[PendingUpload]:
+        found: list[PendingUpload] = []  # type: ignore[valid-type]
+        with self._mapped_errors(prefix), contextlib.suppress(FileNotFoundError):
+            self._check_root()
+            for upload_id in os.listdir(self._uploads):
+                name = os.path.join(self._uploads, upload_id, UPLOAD_KEY_FILE)
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+                    started_ms = os.stat(name).st_mtime_ns // 1_000_000
+                    key = Path(name).read_text(encoding="utf-8")
+                    if key.startswith(prefix):
+                        found.append(PendingUpload(key, upload_id, started_ms))
+        return iter(sorted(found, key=lambda upload: upload.key))
 
     def _upload_folder(self, key: str, upload_id: str) -> str:
         folder = os.path.join(self._uploads, upload_id)
@@ -365,7 +383,7 @@ class LocalStore:
                         if now_ms - entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < age_ms:
                             continue
                         if folder == self._uploads:
-                            shutil.rmtree(entry.path, ignore_errors=True)
+                            _remove_folder(entry.path)
                         elif entry.name.startswith("put-"):
                             os.unlink(entry.path)
 
@@ -407,6 +425,12 @@ def _part_pieces(folder: str, parts: Sequence[UploadedPart]) -> Iterator[memoryv
             yield from body_pieces(_FileRange(descriptor, 0, status.st_size))
         finally:
             os.close(descriptor)
+
+
+def _remove_folder(path: str) -> None:
+    import shutil  # with three codecs behind it: nothing for every start
+
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _etag(status: os.stat_result) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kbroker.errors import CorruptionError
@@ -63,7 +63,7 @@ class ManifestImage:
             if state is None:
                 return None
             index = state.index_of(offset)
-            return self._ref(state.row(index)) if index < state.object_count else None
+            return self.ref(state.row(index)) if index < state.object_count else None
 
     def objects_from(self, topic_id: bytes, partition: int, offset: int = 0) -> Iterator[ObjectRef]:
         """The objects from the one that holds `offset` on, in offset order; looks each up when it is asked for."""
@@ -85,19 +85,24 @@ class ManifestImage:
         """True when the manifest names this key as the home of live data."""
         return relative_key in self._file_of_key
 
+    def is_known(self, relative_key: str) -> bool:
+        """True when a record names this key: as live, reserved, or to be deleted."""
+        return relative_key in self._file_of_key or relative_key in self.deletions or relative_key in self.reserved
+
     def live_images(self, relative_key: str) -> int:
         """How many references into an object are live (a pack has one per partition in it)."""
         file = self._file_of_key.get(relative_key)
         return self.files[file].live if file is not None else 0
 
-    def due_deletions(self, now_ms: int, limit: int) -> list[str]:
-        """Keys below the root whose grace time is over, never one that holds live data."""
+    def due_deletions(self, now_ms: int, limit: int, at_once: Callable[[str], bool] = lambda key: False) -> list[str]:
+        """Keys below the root whose grace time is over or that have none, never one that holds live data."""
         with self.lock:
             waiting = itertools.chain(self.deletions.items(), self.reserved.items())
-            due = (key for key, due_ms in waiting if due_ms <= now_ms and not self.is_live(key))
+            due = (key for key, due_ms in waiting if (due_ms <= now_ms or at_once(key)) and not self.is_live(key))
             return [key for key, _ in zip(due, range(limit), strict=False)]
 
-    def _ref(self, row: RefRow) -> ObjectRef:
+    def ref(self, row: RefRow) -> ObjectRef:
+        """A row of a partition's state with what is known of its object. The caller holds the lock."""
         file = self.files[row.file]
         return ObjectRef(
             key=self.root + file.key,

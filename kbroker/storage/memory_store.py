@@ -15,6 +15,7 @@ from kbroker.storage.object_store import (
     InvalidRange,
     NotFound,
     ObjectMeta,
+    PendingUpload,
     PreconditionFailed,
     UploadedPart,
     body_pieces,
@@ -28,6 +29,7 @@ from kbroker.storage.object_store import (
 @dataclass(slots=True)
 class _Upload:
     key: str
+    started_ms: int
     parts: dict[int, tuple[UploadedPart, bytes]] = field(default_factory=dict)
 
 
@@ -113,7 +115,7 @@ class MemoryStore:
         check_key(key)
         with self._lock:
             upload_id = f"upload-{next(self._versions)}"
-            self._uploads[upload_id] = _Upload(key)
+            self._uploads[upload_id] = _Upload(key, self._clock.now_ms())
         return upload_id
 
     def upload_part(
@@ -158,6 +160,15 @@ class MemoryStore:
     def abort_multipart(self, key: str, upload_id: str) -> None:
         with self._lock:
             self._uploads.pop(upload_id, None)
+
+    def list_multipart(self, prefix: str) -> Iterator[PendingUpload]:
+        with self._lock:
+            found = [
+                PendingUpload(upload.key, upload_id, upload.started_ms)
+                for upload_id, upload in self._uploads.items()
+                if upload.key.startswith(prefix)
+            ]
+        return iter(sorted(found, key=lambda upload: upload.key))
 
     def close(self) -> None:
         """Nothing to release."""

@@ -22,9 +22,8 @@ from __future__ import annotations
 import json
 import re
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import zstandard
 
@@ -51,8 +50,7 @@ class FrameKind(IntEnum):
     SEAL = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One decoded object."""
 
     kind: FrameKind

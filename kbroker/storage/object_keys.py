@@ -3,7 +3,9 @@
     [prefix/]kbroker-<cluster id>/                               the root of one cluster
         <topic>-<topic id, 32 hex>/<partition>/<base>.obj         KLIX object as flushed
         <topic>-<topic id, 32 hex>/<partition>/<base>-<gen>.obj   the same range written again
+        <topic>/<partition>/segment-<base>.kfs                    KafScale segment, and .index beside it
         _packs/<broker epoch, 10>-<number, 20>.pack               many KLIX images of one flush
+        _packs/<broker epoch, 10>-<number, 20>-<gen>.pack         merged images of many partitions
         _manifest/ _metadata/ _claims/                            numbered logs and ownership
 
 Numbers are decimal with leading zeros where a width is given, so that keys list in order; partition and generation
@@ -16,10 +18,14 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from kbroker.storage.kfs_keys import INDEX_SUFFIX, SEGMENT_SUFFIX, KfsKey, parse_kfs_key
+
 MANIFEST_DIR = "_manifest"
 METADATA_DIR = "_metadata"
 CLAIMS_DIR = "_claims"
 PACKS_DIR = "_packs"
+
+OWN_FOLDERS = frozenset({MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR, PACKS_DIR})  # no topic with segments has such a name
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -27,7 +33,7 @@ _KLIX = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<id>[0-9a-f]{32})/(?P<partition>0|[1-9][0-9]{0,9})"
     r"/(?P<base>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9}))?\.obj"
 )
-_PACK = re.compile(r"_packs/(?P<epoch>[0-9]{10})-(?P<number>[0-9]{20})\.pack")
+_PACK = re.compile(r"_packs/(?P<epoch>[0-9]{10})-(?P<number>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9}))?\.pack")
 _ROOT = re.compile(r"(?:(?P<prefix>.*)/)?kbroker-(?P<id>[A-Za-z0-9_-]{1,32})/(?P<rest>.*)", re.DOTALL)
 
 
@@ -42,10 +48,11 @@ class KlixKey(NamedTuple):
 
 
 class PackKey(NamedTuple):
-    """The parts of a pack's key."""
+    """The parts of a pack's key; generation 0 is a pack of a flush."""
 
     broker_epoch: int
     number: int
+    generation: int = 0
 
 
 def klix_key(topic: str, topic_id: bytes, partition: int, base_offset: int, generation: int = 0) -> str:
@@ -58,17 +65,26 @@ def klix_key(topic: str, topic_id: bytes, partition: int, base_offset: int, gene
     return f"{topic}-{topic_id.hex()}/{partition}/{base_offset:020d}{suffix}.obj"
 
 
-def pack_key(broker_epoch: int, number: int) -> str:
+def pack_key(broker_epoch: int, number: int, generation: int = 0) -> str:
     """The key, below the root, of a pack."""
     if not 0 <= broker_epoch < 10**10 or not 0 <= number < 1 << 63:
         raise ValueError(f"out of range for a pack key: {broker_epoch} {number}")
-    return f"{PACKS_DIR}/{broker_epoch:010d}-{number:020d}.pack"
+    suffix = f"-{generation}" if generation else ""
+    return f"{PACKS_DIR}/{broker_epoch:010d}-{number:020d}{suffix}.pack"
 
 
-def parse_key(relative_key: str) -> KlixKey | PackKey | None:
+def segment_key(relative_key: str) -> KfsKey | None:
+    """What the key below the root of a KafScale segment or its index names; None for any other."""
+    parsed = parse_kfs_key(f"./{relative_key}")  # the root is the namespace
+    return parsed if parsed is not None and parsed.namespace == "." and parsed.topic not in OWN_FOLDERS else None
+
+
+def parse_key(relative_key: str) -> KlixKey | PackKey | KfsKey | None:
     """What a key below the root names; None when it is not the key of data (manifest, metadata, foreign)."""
+    if relative_key.endswith((SEGMENT_SUFFIX, INDEX_SUFFIX)):
+        return segment_key(relative_key)
     if match := _PACK.fullmatch(relative_key):
-        return PackKey(int(match["epoch"]), int(match["number"]))
+        return PackKey(int(match["epoch"]), int(match["number"]), int(match["generation"] or 0))
     match = _KLIX.fullmatch(relative_key)
     if not match or match["topic"] in (".", "..") or int(match["partition"]) >= 1 << 31:
         return None
@@ -106,7 +122,7 @@ class ObjectKeys:
             raise ValueError(f"key is not under {self.root}: {key}")
         return key[len(self.root) :]
 
-    def parse(self, key: str) -> KlixKey | PackKey | None:
+    def parse(self, key: str) -> KlixKey | PackKey | KfsKey | None:
         """What a store key names; None when it is not the key of data of this cluster."""
         return parse_key(key[len(self.root) :]) if key.startswith(self.root) else None
 

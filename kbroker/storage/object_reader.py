@@ -1,11 +1,14 @@
 """Reads batches back from objects: footer, ranged GET with read-ahead, every batch checked once when it arrives.
 
+A KafScale segment has no such footer: it is read whole once, held against its checksum, and one is made of it.
+
 Every range begins and ends at a batch boundary (the footer's index says where, and the batches must agree), so what
 is cached is always whole batches.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -17,10 +20,11 @@ from kbroker._fast.batch_check import check_batches
 from kbroker.errors import CorruptionError
 from kbroker.limits import KIB, MIB
 from kbroker.storage.footer_cache import FooterCache
+from kbroker.storage.kfs_read import load_ref
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed, StoreError
-from kbroker.storage.partition_state import ObjectRef
+from kbroker.storage.partition_state import KFS, ObjectRef
 from kbroker.storage.range_cache import ObjectId, Piece, RangeCache
 from kbroker.storage.read_ahead import WINDOW_BYTES_MIN, Place, ReadAhead, Stream
 
@@ -28,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 * MIB  # of the cache, unless a single batch is larger
 WHOLE_IMAGE_BYTES = 128 * KIB  # a smaller image comes whole with its footer
+WHOLE_SEGMENT_BYTES = 1 * MIB  # of a larger segment only what is asked for is kept
 FOOTER_BYTES_MAX = 256 * MIB
 
 Background = Callable[[Callable[[], None]], object]
@@ -80,6 +85,10 @@ class _Span:
 def image_id(ref: ObjectRef) -> ObjectId:
     """What tells an image from all others, in every version of its object."""
     return ref.key, ref.etag, ref.start
+
+
+class _Replaced(Exception):
+    """The manifest names another object by now: look again."""
 
 
 class ObjectReader:
@@ -244,6 +253,8 @@ class ObjectReader:
         return self.footers.load(image_id(ref), lambda: self._load_footer(ref))
 
     def _load_footer(self, ref: ObjectRef) -> KlixFooter:
+        if ref.kind == KFS:
+            return self._load_segment(ref)
         tail_bytes = ref.length if ref.length <= WHOLE_IMAGE_BYTES else TAIL_BYTES
         while True:
             start = ref.start + ref.length - tail_bytes
@@ -256,16 +267,22 @@ class ObjectReader:
             tail_bytes = footer.tail_bytes
             if tail_bytes > FOOTER_BYTES_MAX:
                 raise CorruptionError(f"{ref.key}: an index of {tail_bytes} bytes, more than any writer makes")
-        if footer.base_offset < ref.base_offset or footer.end_offset > ref.end_offset:
-            raise CorruptionError(
-                f"{ref.key}: offsets {footer.base_offset} to {footer.end_offset} at byte {ref.start}, "
-                f"the manifest says {ref.base_offset} to {ref.end_offset}"
-            )
+        _check_offsets(ref, footer)
         if tail_bytes == ref.length:
-            data = tail[: footer.data_length]
-            cuts = _check_and_cut(_Span(ref, footer, 0, len(footer)), ref.start, data)
-            self.ranges.put(image_id(ref), ref.start, data, cuts)
+            self._keep(ref, footer, tail[: footer.data_length])
         return footer
+
+    def _load_segment(self, ref: ObjectRef) -> KlixFooter:
+        segment, footer = load_ref(self._store, ref)
+        _check_offsets(ref, footer)
+        if ref.length <= WHOLE_SEGMENT_BYTES:
+            self._keep(ref, footer, bytes(segment.body))
+        return footer
+
+    def _keep(self, ref: ObjectRef, footer: KlixFooter, data: bytes) -> None:
+        """All batches of an image came with its index."""
+        cuts = _check_and_cut(_Span(ref, footer, 0, len(footer)), ref.start, data)
+        self.ranges.put(image_id(ref), ref.start, data, cuts)
 
     # -- timestamps --------------------------------------------------------------------------------------------
 
@@ -273,43 +290,88 @@ class ObjectReader:
         self, topic_id: bytes, partition: int, timestamp: int, min_offset: int
     ) -> tuple[memoryview, int] | None:
         """The first batch that reaches `min_offset` with a max timestamp >= `timestamp`, and its next offset."""
+        while True:
+            with contextlib.suppress(_Replaced):
+                return self._for_timestamp(topic_id, partition, timestamp, min_offset)
+
+    def _for_timestamp(
+        self, topic_id: bytes, partition: int, timestamp: int, min_offset: int
+    ) -> tuple[memoryview, int] | None:
         for ref in self._image.objects_from(topic_id, partition, min_offset):
             if ref.max_timestamp < timestamp:
                 continue
-            footer = self.footer(ref)
+            footer = self._present_footer(topic_id, partition, ref)
             first = footer.find_offset(min_offset)
             index = footer.find_timestamp(timestamp, first) if first is not None else None
             if index is not None:
-                return self._one_batch(topic_id, partition, footer, index)
+                return self._one_batch(topic_id, partition, ref, footer, index)
         return None
 
     def batch_of_max_timestamp(self, topic_id: bytes, partition: int, min_offset: int) -> tuple[memoryview, int] | None:
-        """The earliest batch at or above `min_offset` with the highest timestamp of all, and its next offset."""
-        best: tuple[int, ObjectRef] | None = None
-        for ref in self._image.objects_from(topic_id, partition, min_offset):
-            highest = ref.max_timestamp
-            if ref.base_offset < min_offset:  # what lies below does not count
-                first = self.footer(ref).find_offset(min_offset)
-                if first is None:
-                    continue
-                highest = int(self.footer(ref).entries["max_timestamp"][first:].max())
-            if best is None or highest > best[0]:
-                best = (highest, ref)
+        """The earliest batch at or above `min_offset` with the highest timestamp of all, and its next offset.
+
+        Batches that compaction has emptied do not count: their timestamp is that of a record that is gone.
+        """
+        while True:
+            with contextlib.suppress(_Replaced):
+                return self._of_max_timestamp(topic_id, partition, min_offset)
+
+    def _of_max_timestamp(self, topic_id: bytes, partition: int, min_offset: int) -> tuple[memoryview, int] | None:
+        best: tuple[int, ObjectRef, int] | None = None  # timestamp, object, place in its index
+        # What the manifest says of an object is a bound: of its batches some may be empty, or below `min_offset`.
+        refs = sorted(self._image.objects_from(topic_id, partition, min_offset), key=lambda ref: -ref.max_timestamp)
+        for ref in refs:
+            if best is not None and ref.max_timestamp < best[0]:
+                break
+            found = _highest_timestamp(self._present_footer(topic_id, partition, ref), min_offset)
+            if found is None:
+                continue
+            if best is None or (found[0], -ref.base_offset) > (best[0], -best[1].base_offset):
+                best = (found[0], ref, found[1])
         if best is None:
             return None
-        footer = self.footer(best[1])
-        index = footer.find_timestamp(best[0], footer.find_offset(min_offset) or 0)
-        if index is None:
-            raise CorruptionError(f"{best[1].key}: no batch has the timestamp {best[0]} that the manifest says")
-        return self._one_batch(topic_id, partition, footer, index)
+        footer = self._present_footer(topic_id, partition, best[1])
+        return self._one_batch(topic_id, partition, best[1], footer, best[2])
+
+    def _present_footer(self, topic_id: bytes, partition: int, ref: ObjectRef) -> KlixFooter:
+        """The index of an object that the manifest named. Raises _Replaced when it names another one by now."""
+        try:
+            return self.footer(ref)
+        except (NotFound, PreconditionFailed):
+            if self._image.find(topic_id, partition, ref.base_offset) == ref:
+                raise
+            raise _Replaced from None
 
     def _one_batch(
-        self, topic_id: bytes, partition: int, footer: KlixFooter, index: int
+        self, topic_id: bytes, partition: int, ref: ObjectRef, footer: KlixFooter, index: int
     ) -> tuple[memoryview, int] | None:
+        """A batch that the index tells of. Raises _Replaced when compaction has taken it meanwhile."""
         entry = footer.entries[index]
         base_offset = int(entry["base_offset"])
         found = self.read(topic_id, partition, base_offset, base_offset + int(entry["last_offset_delta"]) + 1, 1)
+        if found is None and self._image.find(topic_id, partition, ref.base_offset) != ref:
+            raise _Replaced
         return (found.parts[0], found.next_offset) if found else None
+
+
+def _check_offsets(ref: ObjectRef, footer: KlixFooter) -> None:
+    if footer.base_offset < ref.base_offset or footer.end_offset > ref.end_offset:
+        raise CorruptionError(
+            f"{ref.key}: offsets {footer.base_offset} to {footer.end_offset} at byte {ref.start}, "
+            f"the manifest says {ref.base_offset} to {ref.end_offset}"
+        )
+
+
+def _highest_timestamp(footer: KlixFooter, min_offset: int) -> tuple[int, int] | None:
+    """The highest timestamp of the batches with records from `min_offset` on, and the first place that has it."""
+    first = footer.find_offset(min_offset)
+    if first is None:
+        return None
+    places = first + np.flatnonzero(footer.entries["record_count"][first:] > 0)
+    if not len(places):
+        return None
+    place = int(places[footer.entries["max_timestamp"][places].argmax()])
+    return int(footer.entries["max_timestamp"][place]), place
 
 
 def _span(ref: ObjectRef, footer: KlixFooter, offset: int, upper: int | None) -> _Span | None:

@@ -15,8 +15,7 @@ All methods may be called from any thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from kbroker._fast.crc32c import crc32c as crc32c_of_bytes
 from kbroker.limits import KIB, MIB
@@ -55,8 +54,7 @@ class StoreUnavailable(StoreError):
     """Time-out, 5xx, network failure, disk full: worth another try. The outcome of a write is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectMeta:
+class ObjectMeta(NamedTuple):
     """What a store tells about an object."""
 
     key: str
@@ -66,14 +64,21 @@ class ObjectMeta:
     modified_ms: int  # the store's clock; 0 where the store does not tell (after a put)
 
 
-@dataclass(frozen=True, slots=True)
-class UploadedPart:
+class UploadedPart(NamedTuple):
     """One part of a multipart upload, as ``complete_multipart`` wants it back."""
 
     number: int  # 1..PARTS_MAX
     etag: str
     size: int
     crc32c: int | None
+
+
+class PendingUpload(NamedTuple):
+    """A multipart upload that was neither completed nor aborted."""
+
+    key: str
+    upload_id: str
+    started_ms: int  # the store's clock
 
 
 @runtime_checkable
@@ -160,6 +165,10 @@ class ObjectStore(Protocol):
 
     def abort_multipart(self, key: str, upload_id: str) -> None:
         """Drops an upload and its parts; no error if it is gone."""
+        ...
+
+    def list_multipart(self, prefix: str) -> Iterator[PendingUpload]:
+        """Uploads under way of keys that start with ``prefix``, ordered by key; lazily."""
         ...
 
     def close(self) -> None: ...

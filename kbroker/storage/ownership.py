@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import socket
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -80,6 +79,7 @@ def claim(
     now_ms: int,
     *,
     last_epoch: int = 0,
+    lowest_epoch: int = 1,
     host: str | None = None,
     pid: int | None = None,
     patience: Patience | None = None,
@@ -88,7 +88,8 @@ def claim(
 
     Allowed where there is no claim, the newest was released, it is of the same data directory, or with ``take_over``.
     ``last_epoch``: the epoch this data directory last ran with (0: never); a bucket that knows only lower ones has
-    lost something. Raises StartError (refused, or a damaged claim), StoreError.
+    lost something. ``lowest_epoch``: the least that the claim is to have (an import's data has leader epochs of its
+    own). Raises StartError (refused, or a damaged claim), StoreError.
     """
     patience = patience or Patience()
     lost_race = False
@@ -107,12 +108,12 @@ def claim(
         if holder is not None and not free and (lost_race or not take_over):
             raise StartError(_refusal(root, holder, lost_race))
         record = ClaimRecord(
-            epoch=holder.epoch + 1 if holder else 1,
+            epoch=max(holder.epoch + 1 if holder else 1, lowest_epoch),
             data_dir_id=data_dir_id,
             host=socket.gethostname() if host is None else host,
             pid=os.getpid() if pid is None else pid,
             started_ms=now_ms,
-            nonce=secrets.token_hex(16),
+            nonce=os.urandom(16).hex(),
             previous_epoch=holder.epoch if holder else 0,
             take_over=not free,
         )

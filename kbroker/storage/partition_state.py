@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 KLIX = "klix"
 PACK = "pack"
+KFS = "kfs"
 
 # A producer's last batch: (last sequence, last offset, last offset delta, timestamp).
 ProducerBatch = tuple[int, int, int, int]
@@ -24,10 +25,10 @@ PRODUCER_BATCHES_MAX = 5
 
 
 class ObjectRef(NamedTuple):
-    """A run of batches of one partition in the bucket: a whole KLIX object, or one KLIX image in a pack.
+    """A run of batches of one partition in the bucket: a whole KLIX object, one KLIX image in a pack, or a segment.
 
     Bytes [start, start + length) of the object at `key` are a complete KLIX image of offsets
-    [base_offset, end_offset); crc32c is of those bytes, etag and size of the whole object. Ranged reads carry the ETag.
+    [base_offset, end_offset), or, of a KafScale segment (kind KFS), the batches alone; crc32c is of those bytes, etag and size of the whole object. Ranged reads carry the ETag.
     """
 
     key: str
@@ -60,8 +61,11 @@ class StoredObject:
 
     @property
     def kind(self) -> str:
-        """KLIX or PACK, told by the key."""
-        return PACK if self.key.endswith(".pack") else KLIX
+        """KLIX, PACK or KFS, told by the key."""
+        return _KINDS.get(self.key[self.key.rfind(".") :], KLIX)
+
+
+_KINDS = {".pack": PACK, ".kfs": KFS}
 
 
 class RefRow(NamedTuple):

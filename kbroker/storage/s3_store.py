@@ -26,6 +26,7 @@ from kbroker.storage.object_store import (
     InvalidRange,
     NotFound,
     ObjectMeta,
+    PendingUpload,
     PreconditionFailed,
     StoreDenied,
     StoreError,
@@ -287,6 +288,20 @@ class S3Store:
             self._call("abort_multipart_upload", key, {"UploadId": upload_id}, conditional=False)
         except NotFound:
             pass
+
+    def list_multipart(self, prefix: str) -> Iterator[PendingUpload]:
+        arguments: dict[str, Any] = {"Prefix": prefix}
+        while True:
+            answer = self._call("list_multipart_uploads", None, arguments, conditional=False)
+            for item in answer.get("Uploads", ()):
+                if item["Key"].startswith(prefix):  # some servers do not look at it
+                    yield PendingUpload(item["Key"], item["UploadId"], _milliseconds(item["Initiated"]))
+            markers = answer.get("NextKeyMarker"), answer.get("NextUploadIdMarker")
+            if not answer.get("IsTruncated"):
+                return
+            if not markers[0] or markers == (arguments.get("KeyMarker"), arguments.get("UploadIdMarker")):
+                raise StoreError(f"{self._name(prefix)}: the store cut a listing and gave no marker to go on")
+            arguments |= {"KeyMarker": markers[0], "UploadIdMarker": markers[1] or ""}
 
     def close(self) -> None:
         self._client.close()

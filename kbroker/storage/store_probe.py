@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 
 from kbroker._fast.crc32c import crc32c
 from kbroker.errors import StartError
@@ -20,7 +20,7 @@ _WRONG_ETAG = '"00000000000000000000000000000000"'
 
 def probe(store: ObjectStore, root: str) -> None:
     """Six requests on a new key under ``<root>_probe/``, removed afterwards. StartError says what to do."""
-    key = f"{root}{PROBE_DIRECTORY}{secrets.token_hex(16)}"
+    key = f"{root}{PROBE_DIRECTORY}{os.urandom(16).hex()}"
     try:
         _probe_key(store, key)
     except StoreDenied as error:

@@ -17,6 +17,7 @@ from kbroker.storage.object_store import (
     NotFound,
     ObjectMeta,
     ObjectStore,
+    PendingUpload,
     StoreError,
     StoreUnavailable,
     UploadedPart,
@@ -117,6 +118,9 @@ class StoreWrapper:
     def abort_multipart(self, key: str, upload_id: str) -> None:
         self._run("abort_multipart", key, 0, lambda: self._inner.abort_multipart(key, upload_id))
 
+    def list_multipart(self, prefix: str) -> Iterator[PendingUpload]:
+        return iter(self._run("list_multipart", prefix, 0, lambda: [*self._inner.list_multipart(prefix)]))
+
     def close(self) -> None:
         self._inner.close()
 
@@ -129,7 +133,7 @@ class PrefixStore(StoreWrapper):
         self._prefix = prefix
 
     def _own(self, meta: ObjectMeta) -> ObjectMeta:
-        return dataclasses.replace(meta, key=meta.key[len(self._prefix) :])
+        return meta._replace(key=meta.key[len(self._prefix) :])
 
     def put(
         self,
@@ -190,6 +194,10 @@ class PrefixStore(StoreWrapper):
 
     def abort_multipart(self, key: str, upload_id: str) -> None:
         self._inner.abort_multipart(self._prefix + key, upload_id)
+
+    def list_multipart(self, prefix: str) -> Iterator[PendingUpload]:
+        for upload in self._inner.list_multipart(self._prefix + prefix):
+            yield upload._replace(key=upload.key[len(self._prefix) :])
 
 
 class RetryingStore(StoreWrapper):

@@ -1,4 +1,9 @@
-"""Storing the objects of a flush: tried until stored, never over what is there, never by a superseded owner."""
+"""Storing the objects of a flush: tried until stored, never over what is there, never by a superseded owner.
+
+The key of a KafScale segment has neither topic id nor generation, so there is no other key to go to when it is taken:
+what is there and no manifest record knows, the leftover of a flush that did not finish, is replaced, and only as the
+very version that was seen before the claim was read back.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,20 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from kbroker._fast.crc32c import crc32c
+from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.storage.flush_body import BuiltImage, BuiltObject
+from kbroker.storage.kfs_flush import index_key_of, pair_keys
 from kbroker.storage.object_keys import ObjectKeys, klix_key, pack_key
-from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed, StoreError
+from kbroker.storage.object_store import (
+    BodySource,
+    BytesBody,
+    NotFound,
+    ObjectMeta,
+    ObjectStore,
+    PreconditionFailed,
+    StoreError,
+)
 from kbroker.storage.pacing import PacedBody, Pacer
 
 logger = logging.getLogger(__name__)
@@ -55,6 +70,12 @@ class StoreGuard:
         self._outage = False
         self.retries = 0
         self.last_error: str | None = None
+
+    def run_as_owner(self, what: str, request: Callable[[], T]) -> T:
+        """As `run`, with the claim read back first, whether or not there was an outage."""
+        with self._lock:
+            self._outage = True
+        return self.run(what, request)
 
     def run(self, what: str, request: Callable[[], T]) -> T:
         """The result of `request`, tried again after every StoreError but PreconditionFailed and NotFound.
@@ -110,26 +131,75 @@ class StoredFile:
 
 
 class Uploader:
-    """Stores built objects under keys that nobody has used. Thread-safe."""
+    """Stores built objects under keys that nobody has used, segments under their one key. Thread-safe.
+
+    `is_known(key)` says whether the manifest knows a key below the root.
+    """
 
     def __init__(
-        self, store: ObjectStore, keys: ObjectKeys, guard: StoreGuard, pacer: Pacer, broker_epoch: int
+        self,
+        store: ObjectStore,
+        keys: ObjectKeys,
+        guard: StoreGuard,
+        pacer: Pacer,
+        broker_epoch: int,
+        is_known: Callable[[str], bool],
     ) -> None:
         self._store = store
         self._keys = keys
         self._guard = guard
         self._pacer = pacer
         self._broker_epoch = broker_epoch
+        self._is_known = is_known
         self._lock = threading.Lock()
         self._next_pack = 0
 
     def store(self, built: BuiltObject) -> StoredFile:
-        """Stores an object. Raises FlushStopped, ClaimLost; StoreError when no key is free."""
+        """Stores an object, a segment with its index. Raises FlushStopped, ClaimLost; StoreError when no key is free;
+        CorruptionError for the key of a segment that the manifest knows."""
+        if built.index is not None:
+            return self._store_pair(built, built.index)
         for key in self._candidate_keys(built):
-            meta = self._store_as(key, built)
+            meta = self._store_as(key, built.body, built.crc32c)
             if meta is not None:
                 return StoredFile(key, meta.size, meta.etag, built.crc32c, built.images)
         raise StoreError(f"{GENERATIONS_MAX} leftovers at {klix_key_of(built)}")
+
+    def _store_pair(self, built: BuiltObject, index: bytes) -> StoredFile:
+        """Segment first, then index, both before anything says that they exist."""
+        image = built.images[0]
+        key, index_key = pair_keys(built.topic, image.partition, image.base_offset)
+        if self._is_known(key):
+            raise CorruptionError(f"{self._keys.full(key)}: the manifest knows this key already")
+        meta = self._store_over(key, built.body, built.crc32c)
+        self._store_over(index_key, BytesBody(index), crc32c(index))
+        return StoredFile(key, meta.size, meta.etag, built.crc32c, built.images)
+
+    def _store_over(self, key: str, body: BodySource, crc: int) -> ObjectMeta:
+        full_key = self._keys.full(key)
+        for _ in range(GENERATIONS_MAX):
+            meta = self._store_as(key, body, crc)
+            if meta is None:
+                meta = self._replace(full_key, body, crc)
+            if meta is not None:
+                return meta
+        raise StoreError(f"{full_key} is written by somebody else all the time")
+
+    def _replace(self, full_key: str, body: BodySource, crc: int) -> ObjectMeta | None:
+        """Stores over what is there; None when that changed meanwhile, or went."""
+
+        def found() -> ObjectMeta:
+            return self._store.head(full_key)
+
+        def put(etag: str) -> ObjectMeta:
+            return self._store.put(full_key, PacedBody(body, self._pacer), if_match=etag, crc32c=crc)
+
+        try:
+            etag = self._guard.run(f"reading {full_key}", found).etag
+            # Seen before the claim is read back: whoever takes over from now on makes another version of it.
+            return self._guard.run_as_owner(f"storing {full_key}", lambda: put(etag))
+        except (NotFound, PreconditionFailed):
+            return None
 
     def _candidate_keys(self, built: BuiltObject) -> Iterator[str]:
         for generation in range(GENERATIONS_MAX):
@@ -140,34 +210,34 @@ class Uploader:
             else:
                 yield klix_key_of(built, generation)
 
-    def _store_as(self, key: str, built: BuiltObject) -> ObjectMeta | None:
+    def _store_as(self, key: str, content: BodySource, crc: int) -> ObjectMeta | None:
         """Stores under this key; None when something else is there already."""
         full_key = self._keys.full(key)
-        body = PacedBody(built.body, self._pacer)
+        body = PacedBody(content, self._pacer)
         try:
             return self._guard.run(
                 f"storing {full_key}",
-                lambda: self._store.put(full_key, body, if_none_match=True, crc32c=built.crc32c),
+                lambda: self._store.put(full_key, body, if_none_match=True, crc32c=crc),
             )
         except PreconditionFailed:
-            meta = self._guard.run(f"reading back {full_key}", lambda: self._read_back(full_key, built))
+            meta = self._guard.run(f"reading back {full_key}", lambda: self._read_back(full_key, content.length, crc))
         if meta is None:
-            # Left by a flush that did not finish: no manifest record names it, so no reader knows it; leave it alone.
-            logger.info("%s is taken by a leftover of an earlier flush; using another key", full_key)
+            # Left by a flush that did not finish: no manifest record names it, so no reader knows it.
+            logger.info("%s is taken by a leftover of an earlier flush", full_key)
         return meta
 
-    def _read_back(self, full_key: str, built: BuiltObject) -> ObjectMeta | None:
+    def _read_back(self, full_key: str, size: int, crc: int) -> ObjectMeta | None:
         """The object's metadata when it is ours (an earlier try that was reported as failed), else None."""
         try:
             meta = self._store.head(full_key)
-            if meta.size != built.body.length:
+            if meta.size != size:
                 return None
             value = meta.crc32c
             if value is None:
                 value = self._content_crc(meta)
         except (NotFound, PreconditionFailed):
             return None
-        return meta if value == built.crc32c else None
+        return meta if value == crc else None
 
     def _content_crc(self, meta: ObjectMeta) -> int:
         value = 0

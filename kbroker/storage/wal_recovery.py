@@ -6,12 +6,12 @@ recycles or removes them when the WAL starts.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy
+from typing import Any
 
 from kbroker._fast import wal_files
 from kbroker._fast.partition import Partition
@@ -70,6 +70,11 @@ def recover(wal: Wal, resolve: Resolve, flushed_lsn: int = 0) -> RecoveryReport:
     return _Recovery(wal, resolve, flushed_lsn).run()
 
 
+def _room(length: int) -> Any:
+    """Memory that costs nothing until it is written."""
+    return mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 class _Recovery:
     def __init__(self, wal: Wal, resolve: Resolve, flushed_lsn: int) -> None:
         self.wal = wal
@@ -80,7 +85,7 @@ class _Recovery:
         self.flushed_files: list[Path] = []  # hold nothing that is needed any more
         self.dead_files: list[Path] = []  # after the end of the log
         self.segments: list[WalSegment] = []
-        self.image = numpy.empty(0, dtype=numpy.uint8)  # of the segment at hand
+        self.image: Any = bytearray()  # of the segment at hand
         self.position = 0  # end of the log so far
         self.torn = False  # the current run of segments has ended before its files do
 
@@ -145,7 +150,7 @@ class _Recovery:
 
     def _read(self, fd: int, length: int) -> None:
         if len(self.image) < length:
-            self.image = numpy.empty(length, dtype=numpy.uint8)
+            self.image = _room(length)
         read_image(fd, self.image, wal_files.HEADER_BYTES, length)
 
     def _set_limits(self) -> None:
@@ -239,7 +244,7 @@ class _Recovery:
             if proof >= 0 or later.header.previous_end_lsn >= 0:
                 break
             length = later.capacity_end - later.first_lsn
-            other = numpy.empty(length, dtype=numpy.uint8)
+            other = _room(length)
             read_image(later.fd, other, wal_files.HEADER_BYTES, length)
             proof_path = later.path
             proof = find_proof(other, later.first_lsn, later.first_lsn, later.capacity_end, incarnation, bad)

@@ -368,6 +368,37 @@ def test_multipart_conditions(store: ObjectStore, backend: str) -> None:
             store.upload_part("target", upload, 1, b"body")
 
 
+def test_uploads_under_way_are_listed(store: ObjectStore, backend: str) -> None:
+    before = time.time() * 1000 - 60_000  # the server's clock is this machine's; some tell whole seconds
+    keys = ["a/1", "a/1", "a/2", "ab/3", "b/4"]
+    made = [(key, store.create_multipart(key)) for key in keys]
+    store.upload_part("a/2", made[2][1], 1, b"x")
+
+    def listed(prefix: str) -> list[tuple[str, str]]:
+        return [(upload.key, upload.upload_id) for upload in store.list_multipart(prefix)]
+
+    assert sorted(listed("a/")) == sorted(made[:3])
+    assert [key for key, _ in listed("a")] == sorted(keys)[:4]
+    assert sorted(listed("")) == sorted(made)
+    assert listed("c") == []
+    for upload in store.list_multipart("") if backend != "moto" else ():  # which says 2010 of all of them
+        assert before <= upload.started_ms <= time.time() * 1000 + 60_000
+    store.complete_multipart("a/2", made[2][1], [store.upload_part("a/2", made[2][1], 1, b"y")])
+    store.abort_multipart(*made[0])
+    assert listed("") == [made[1], made[3], made[4]]
+    for key, upload_id in made[1:]:
+        store.abort_multipart(key, upload_id)
+    assert listed("") == []
+
+
+def test_uploads_of_other_prefixes_are_not_listed(prefixed: ObjectStore, store: ObjectStore) -> None:
+    store.create_multipart("some/k")
+    upload = prefixed.create_multipart("k")
+    assert [(found.key, found.upload_id) for found in prefixed.list_multipart("")] == [("k", upload)]
+    for found in [*store.list_multipart("")]:
+        store.abort_multipart(found.key, found.upload_id)
+
+
 @pytest.mark.parametrize("numbers", [[], [2, 1], [1, 1], [0], [10_001]])
 def test_bad_part_lists_are_refused(store: ObjectStore, numbers: list[int]) -> None:
     upload = store.create_multipart("bad")

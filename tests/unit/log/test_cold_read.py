@@ -97,6 +97,17 @@ def test_from_the_store_on_a_pool_thread_then_from_memory_on_ours(setup) -> None
     assert (setup.cold.requests, setup.cold.failures) == (2, 0)
 
 
+def test_fetches_are_put_off_until_there_is_a_reader(setup) -> None:
+    setup.bucket.klix("t", 0, batches(0, 4))
+    setup.partition.wal_start = 12
+    opened, setup.cold = setup.cold, ColdReader()
+    opened.close()
+    assert setup.ask(4).get() == []
+    assert (setup.cold.requests, setup.cold.deferred) == (1, 1)
+    setup.cold.read_from(setup.reader)
+    assert base_offsets(setup.ask(4).get()) == [3, 6, 9]
+
+
 def test_store_errors_become_kafka_errors(setup, caplog) -> None:
     setup.bucket.klix("t", 0, batches(0, 4))
     setup.partition.wal_start = 12

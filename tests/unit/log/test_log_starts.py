@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
 from flush_harness import KEYS, Storage, batch, topic_id
 
+from kbroker.clock import SystemClock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.retention import Retention
 from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.store_faults import FaultyStore
+from kbroker.storage.store_faults import Fault, FaultyStore, When
 
 
 @pytest.fixture
@@ -167,6 +169,45 @@ def test_a_failure_is_a_time_out_and_later_true(storages):
     s.log_starts.turn()
     moved.result(0)
     assert starts(s) == [4, 0]
+
+
+def code_of(future):
+    with pytest.raises(KafkaError) as caught:
+        future.result(20)
+    return caught.value.code
+
+
+def test_a_request_is_answered_at_its_deadline_though_the_store_hangs(storages):
+    store = FaultyStore(MemoryStore())
+    s = storages(store)
+    s.append("t", 0, batch([b"v"] * 5))
+    s.flush()
+    store_is_back = threading.Event()
+    store.inject(Fault("put", When.HOLD, release=store_is_back))
+    s.log_starts = LogStarts(s.table, s.manifest, SystemClock())
+    s.log_starts.start()
+    served = move(s, (0, 3), timeout_ms=50)
+    assert code_of(served) == ErrorCode.REQUEST_TIMED_OUT
+    queued, patient = move(s, (0, 4), timeout_ms=0), move(s, (0, 5), timeout_ms=60_000)
+    assert code_of(queued) == ErrorCode.REQUEST_TIMED_OUT
+    assert starts(s) == [0, 0]
+    store_is_back.set()
+    patient.result(20)
+    assert starts(s) == [5, 0]
+    s.log_starts.stop()
+
+
+def test_what_was_told_to_be_late_is_not_begun(storages):
+    s = storages(MemoryStore())
+    s.append("t", 0, batch([b"v"] * 5))
+    s.flush()
+    late, in_time = move(s, (0, 3), timeout_ms=1000), move(s, (0, 2), timeout_ms=2000)
+    s.clock.advance(1)
+    s.log_starts.expire()
+    assert code_of(late) == ErrorCode.REQUEST_TIMED_OUT
+    s.log_starts.turn()
+    in_time.result(0)
+    assert starts(s) == [2, 0]
 
 
 def test_a_deleted_topic_is_left_alone(storages):

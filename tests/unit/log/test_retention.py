@@ -9,6 +9,7 @@ from flush_harness import KEYS, NOW_MS, HeldClaim, Storage, batch, topic_id
 
 from kbroker.log.retention import Retention
 from kbroker.storage.memory_store import MemoryStore
+from kbroker.storage.object_keys import klix_key
 from kbroker.storage.object_store import StoreUnavailable
 from kbroker.storage.store_faults import FaultyStore
 from kbroker.topic_config import parse_topic_config
@@ -259,3 +260,24 @@ def test_the_thread_survives_a_failure_that_nobody_expected(storage, caplog):
     storage.retention.stop()
     assert "a file that is not there" in storage.retention.last_error
     assert log_start(storage, "t") == 2
+
+
+def test_a_reservation_that_is_over_cannot_become_live_while_its_key_is_deleted(storage):
+    """The rewrite asked the clock before it stood still for a day, or before the clock was set right."""
+    key = klix_key("t", topic_id("t"), 0, 0, 1)
+    storage.add_topic("t")
+    storage.store.put(KEYS.full(key), b"merged")
+    storage.manifest.commit({"u": [[key, NOW_MS + HOUR]]})
+    storage.clock.advance(HOUR / 1000)
+    states = []
+    delete = storage.store.delete
+
+    def spied(keys):
+        states.append((key in storage.manifest.image.deletions, key in storage.manifest.image.reserved))
+        delete(keys)
+
+    storage.store.delete = spied
+    assert storage.retention.delete_once() == 1
+    assert states == [(True, False)]
+    assert key not in storage.manifest.image.deletions
+    assert storage.retention.delete_once() == 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
+import struct
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kbroker._fast.crc32c import crc32c
 from kbroker._fast.records import build_batch, iter_batches, iter_records
 from kbroker.errors import CorruptionError
 from kbroker.limits import KIB, MIB
@@ -181,6 +183,53 @@ def test_an_object_that_was_replaced_is_looked_up_again() -> None:
     bucket.store.before_get = rewrite
     assert b"".join(reader.read(T, 0, 0, FOREVER, 1 << 20).parts) == data
     assert bucket.store.gets[-1][0] == rewritten[0] != key
+
+
+@pytest.mark.parametrize("highest", [False, True])
+@pytest.mark.parametrize("kept", [30, 20])
+def test_look_ups_by_timestamp_look_again_when_an_object_was_replaced(highest: bool, kept: int) -> None:
+    """Before its index is read, or between its index and the batch, which compaction may have taken."""
+    for when in (0, 1):
+        bucket = ObjectBucket()
+        data = large(count=30)
+        key = bucket.klix("t", 0, data)
+        reader = reader_of(bucket)
+        size = len(data) // 30
+        bucket.klix("t", 0, batches(90, 1))
+        done = []
+
+        def rewrite(bucket=bucket, data=data, key=key, done=done, size=size) -> None:
+            done.append(True)
+            bucket.image.apply({"v": 1, "t": NOW, "d": {T.hex(): 0}})
+            bucket.klix("t", 0, data[: kept * size], generation=1, end=90)
+            bucket.klix("t", 0, batches(90, 1), generation=1)
+            bucket.store.delete([key])
+
+        def look_up(reader=reader):
+            return reader.batch_of_max_timestamp(T, 0, 0) if highest else reader.batch_for_timestamp(T, 0, NOW + 80, 0)
+
+        if when:
+            bucket.store.before_get = lambda *_, done=done, rewrite=rewrite: done or rewrite()
+        else:
+            find = bucket.image.find
+
+            def find_then_rewrite(*place, find=find, done=done, rewrite=rewrite):
+                ref = find(*place)
+                if not done:
+                    rewrite()
+                return ref
+
+            bucket.image.find = find_then_rewrite
+        found = look_up()
+        assert done and found is not None and found == look_up()
+
+
+def test_a_missing_object_that_the_manifest_names_is_an_error_to_look_ups_too() -> None:
+    bucket = ObjectBucket()
+    bucket.store.delete([bucket.klix("t", 0, batches(0, 5))])
+    for look_up in (lambda r: r.batch_of_max_timestamp(T, 0, 0), lambda r: r.batch_for_timestamp(T, 0, 0, 0)):
+        with pytest.raises(NotFound, match="obj"):
+            look_up(reader_of(bucket))
 
 
 def test_a_missing_object_that_the_manifest_names_is_an_error() -> None:
@@ -389,6 +438,12 @@ def stamped(base: int, *timestamps: int) -> bytes:
     return build_batch([(None, b"v", timestamp, []) for timestamp in timestamps], base_offset=base)
 
 
+def emptied(base: int, timestamp: int) -> bytes:
+    """What compaction leaves of a live producer's last batch."""
+    rest = struct.pack(">hiqqqhii", 0, 0, -1, timestamp, 7, 0, 0, 0)
+    return struct.pack(">qiibI", base, 49, 0, 2, crc32c(rest)) + rest
+
+
 def test_batch_for_timestamp() -> None:
     bucket = ObjectBucket()
     bucket.klix("t", 0, stamped(0, 10, 50) + stamped(2, 20) + stamped(3, 40))
@@ -425,6 +480,20 @@ def test_batch_of_max_timestamp() -> None:
     assert found(5) == (5, 6)
     assert found(6) is None
     assert reader.batch_of_max_timestamp(T, 1, 0) is None
+
+
+def test_what_compaction_has_emptied_has_no_timestamp() -> None:
+    bucket = ObjectBucket()
+    bucket.klix("t", 0, stamped(0, 20) + emptied(1, 90) + stamped(2, 40))
+    bucket.klix("t", 0, emptied(3, 80))
+    bucket.klix("t", 0, stamped(4, 40) + stamped(5, 30))
+    reader = reader_of(bucket)
+
+    def found(min_offset: int):
+        answer = reader.batch_of_max_timestamp(T, 0, min_offset)
+        return answer and answer[1] - 1
+
+    assert [found(offset) for offset in range(7)] == [2, 2, 2, 4, 4, 5, None]
 
 
 def test_small_means_small() -> None:

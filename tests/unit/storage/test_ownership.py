@@ -256,3 +256,14 @@ def test_discovery_finds_clusters_with_a_claim() -> None:
     assert discover_clusters(store) == ["A-2", "A", "C"]
     assert discover_clusters(store, "p/") == ["D"]
     assert discover_clusters(store, "empty/") == []
+
+
+def test_a_claim_at_an_epoch_that_data_from_elsewhere_needs() -> None:
+    store = MemoryStore()
+    assert claimed(store, lowest_epoch=58).epoch == 58
+    assert claimed(store, lowest_epoch=3).epoch == 59
+    high = claimed(store, lowest_epoch=70)
+    assert (high.epoch, high.record.previous_epoch) == (70, 59)
+    assert claimed(store).epoch == 71
+    with pytest.raises(Superseded):
+        high.check()

@@ -1,0 +1,197 @@
+"""Requests to the object store and bytes written, counted over the memory store with a clock that is moved by hand.
+
+    python -m bench.request_counts [--busy-mib N] [--partitions N] [--flushes N] [--fan-in N]
+
+One busy partition: PUT-class requests (put, parts, copies, create, complete) of data objects per GiB, conversion
+included. Many slow partitions: pack puts per flush, what conversion asks for, and bytes written per byte flushed once
+everything was merged as often as it ever is (--fan-in below the broker's 32 makes that come after fewer flushes).
+Requests of the manifest and of ownership are reported apart, per minute of the broker's clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import select
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from kbroker._fast.arena import Arena
+from kbroker._fast.commit import FastAppendWait
+from kbroker._fast.records import build_batch
+from kbroker._fast.wal import Wal
+from kbroker.clock import ManualClock
+from kbroker.limits import GIB, MIB
+from kbroker.log.converter import Converter, ConverterSettings
+from kbroker.log.log_table import LogTable
+from kbroker.log.recovery import recover_log
+from kbroker.log.retention import Retention
+from kbroker.storage.flusher import Flusher, FlushSettings
+from kbroker.storage.manifest import Manifest
+from kbroker.storage.memory_store import MemoryStore
+from kbroker.storage.merge_plan import MergeLimits
+from kbroker.storage.numbered_log import NumberedLog
+from kbroker.storage.object_keys import ObjectKeys
+from kbroker.storage.ownership import claim
+from kbroker.storage.store_wrappers import StoreWrapper
+from kbroker.topic_config import parse_topic_config
+
+T = TypeVar("T")
+
+KEYS = ObjectKeys("AAAAAAAAAAAAAAAAAAAAAA")
+PUT_CLASS = ("put", "create_multipart", "upload_part", "upload_part_copy", "complete_multipart", "list")
+FLUSH_SECONDS = 60.0
+APPEND_BYTES = 1 * MIB
+
+
+class CountingStore(StoreWrapper):
+    """Counts requests by operation and folder; "data" for objects and packs."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self.data_bytes = 0  # stored: sent or copied
+
+    def _run(self, operation: str, key: str, bytes_out: int, call: Callable[[], T]) -> T:
+        is_data = KEYS.parse(key) is not None
+        folder = "data" if is_data else key.removeprefix(KEYS.root).split("/")[0]
+        self.requests[operation, folder] += 1
+        result = call()
+        if is_data and operation in ("put", "upload_part", "upload_part_copy"):
+            self.data_bytes += bytes_out or getattr(result, "size", 0)
+        return result
+
+    def count(self, operations: tuple[str, ...], folder: str) -> int:
+        """Requests of some kinds."""
+        return sum(self.requests[operation, folder] for operation in operations)
+
+
+class Log:
+    """A broker's storage without sockets. A context manager."""
+
+    def __init__(self, folder: str, partitions: int, bounds: MergeLimits) -> None:
+        self.clock = ManualClock()
+        self.store = CountingStore(MemoryStore(self.clock))
+        arena = Arena(128 * MIB, 4 * MIB)
+        cluster_id = KEYS.cluster_id.encode()
+        self._wal = Wal(arena, folder, segment_bytes=32 * MIB, wal_bytes=GIB, cluster_id=cluster_id)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._wal.add_wakeup_fd(self._wake)
+        owned = claim(self.store, KEYS.root, "bench", False, self.clock.now_ms())
+        log = NumberedLog(self.store, KEYS.manifest_dir, owned.epoch, bytes(16))
+        self.manifest = Manifest(log, self.clock, root=KEYS.root)
+        self.manifest.load()
+        self._table = LogTable(self._wal, self.manifest.image, owned.epoch)
+        topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, "bench").bytes
+        self.topic = self._table.add_topic("bench", topic_id, partitions, parse_topic_config({}))
+        recover_log(self._table, self._wal, "bench")
+        self._wal.start()
+        self.flusher = Flusher(
+            self._wal, self._table, self.manifest, self.store, KEYS, owned, self.clock, broker_epoch=owned.epoch,
+            data_dir_id="bench", settings=FlushSettings(paced=False, wal_bytes=GIB),
+        )  # fmt: skip
+        self.retention = Retention(self._table, self.manifest, self.store, self.clock, claim=owned)
+        self.converter = Converter(
+            self._table, self.manifest, self.store, KEYS, self.clock, owned, broker_epoch=owned.epoch,
+            settings=ConverterSettings(io_bytes_per_second=0.0, bounds=bounds),
+        )  # fmt: skip
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flusher.stop(flush=False)
+        self._wal.close()
+        os.close(self._wake)
+
+    def append(self, partition: int, batch: bytes) -> None:
+        while True:
+            try:
+                self.topic.partitions[partition].append_bytes(batch, self.clock.now_ms())
+                return
+            except FastAppendWait:
+                select.select([self._wake], [], [], 10)
+                os.eventfd_read(self._wake)
+
+    def turn(self, seconds: float) -> None:
+        """What the threads do meanwhile."""
+        self._wal.sync(30)
+        self._wal.drain_commits()
+        while self.flusher.run_once():
+            pass
+        while self.converter.run_once() is not None:
+            pass
+        self.clock.advance(seconds)
+        self.retention.delete_once()
+
+
+def batch_of(size: int, random_bytes: bytes) -> bytes:
+    return build_batch([(None, random_bytes[:size], 1_700_000_000_000, ())])
+
+
+def report_apart(log: Log, minutes: float) -> None:
+    apart = sum(count for (_, folder), count in log.store.requests.items() if folder != "data")
+    print(f"  manifest and ownership: {apart / minutes:.1f} requests a minute over {minutes:.0f} minutes")
+    for (operation, folder), count in sorted(log.store.requests.items()):
+        print(f"    {folder:10} {operation:18} {count}")
+
+
+def busy_partition(folder: str, total_mib: int) -> None:
+    """64 MiB every few seconds into one partition."""
+    batch = batch_of(APPEND_BYTES - 200, random.Random(1).randbytes(APPEND_BYTES))
+    with Log(folder, 1, MergeLimits()) as log:
+        rounds = total_mib // 64
+        for _ in range(rounds):
+            for _ in range(64):
+                log.append(0, batch)
+            log.turn(5.0)
+        gib = rounds * 64 * MIB / GIB
+        print(f"one busy partition, {gib:.2f} GiB:")
+        print(f"  {log.store.count(PUT_CLASS, 'data') / gib:.1f} PUT-class requests of data objects per GiB")
+        print(f"  {log.store.data_bytes / (gib * GIB):.3f} bytes written per byte")
+        report_apart(log, rounds * 5.0 / 60)
+
+
+def slow_partitions(folder: str, partitions: int, flushes: int, fan_in: int) -> None:
+    """One small record into each of many partitions a minute."""
+    batch = batch_of(100, random.Random(1).randbytes(100))
+    with Log(folder, partitions, MergeLimits(fan_in=fan_in)) as log:
+        for _ in range(flushes):
+            for partition in range(partitions):
+                log.append(partition, batch)
+            log.turn(FLUSH_SECONDS)
+        log.turn(300.0)
+        flushed = log.flusher.metrics
+        done = log.converter.metrics
+        print(f"{partitions} slow partitions, {flushes} flushes, fan-in {fan_in}:")
+        print(f"  {flushed.objects / flushes:.2f} objects put per flush, {flushed.packs} packs in all")
+        converting = log.store.count(PUT_CLASS, "data") - flushed.objects
+        print(f"  conversion: {converting / flushes:.2f} PUT-class requests per flush, {done.jobs} jobs, "
+              f"{log.store.count(('get', 'head'), 'data') / flushes:.1f} reads per flush")  # fmt: skip
+        print(f"  {log.store.data_bytes / flushed.bytes:.3f} bytes written per byte flushed")
+        references = sum(state.object_count for state in log.manifest.image.states())
+        print(f"  {references} references, {len(log.manifest.image.files)} objects left")
+        report_apart(log, flushes * FLUSH_SECONDS / 60)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--busy-mib", type=int, default=512)
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--flushes", type=int, default=36)
+    parser.add_argument("--fan-in", type=int, default=6)
+    options = parser.parse_args()
+    for run in (
+        lambda folder: busy_partition(folder, options.busy_mib),
+        lambda folder: slow_partitions(folder, options.partitions, options.flushes, options.fan_in),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            run(folder)
+
+
+if __name__ == "__main__":
+    main()

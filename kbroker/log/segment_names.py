@@ -1,0 +1,133 @@
+"""Names of topics in KafScale's format: their objects' keys carry no topic id, so a name is free only when nothing is left.
+
+A topic's segments go at once when it is deleted, and with them what flushes that did not finish left under its name.
+A topic of the same name can be made when the manifest knows no key under it, no flush may still be storing one, and
+the bucket lists none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from kbroker.log.log_table import LogTable
+from kbroker.storage.kfs_flush import index_key_of
+from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
+from kbroker.storage.manifest import Manifest
+from kbroker.storage.object_keys import OWN_FOLDERS, ObjectKeys, segment_key
+from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.upload import Claim
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentNames:
+    """What is under the names of topics with segments. Thread-safe.
+
+    `writes(topic)` says whether a flush may be storing segments of a topic of this name, deleted or not.
+    """
+
+    def __init__(
+        self,
+        table: LogTable,
+        manifest: Manifest,
+        store: ObjectStore,
+        keys: ObjectKeys,
+        claim: Claim,
+        writes: Callable[[str], bool],
+    ) -> None:
+        self._table = table
+        self._manifest = manifest
+        self._store = store
+        self._keys = keys
+        self._claim = claim
+        self._writes = writes
+        self._lock = threading.Lock()
+        self._to_clear: set[str] = set()
+
+    def obstacle(self, topic: str) -> str | None:
+        """Why no topic with segments can have this name now, or None. Raises StoreError."""
+        if topic in OWN_FOLDERS:
+            return f"objects of a topic with kbroker.object.format=kfs cannot be called {topic}"
+        if self._writes(topic):  # asked first: when it is over, the manifest knows what it stored
+            return f"segments of a deleted topic '{topic}' are being stored; try again"
+        known = next(iter(self._known_keys(topic)), None)
+        if known is not None:
+            return f"a deleted topic '{topic}' still has segments that are being deleted, {known} and others; try again"
+        found = next(self._store.list(self._prefix(topic)), None)
+        if found is None:
+            return None
+        return (
+            f"{found.key} is in the object store, and keys in KafScale's format carry no topic id: a topic "
+            f"'{topic}' in this format can be created when nothing is left under {self._prefix(topic)}"
+        )
+
+    def is_gone(self, key: str) -> bool:
+        """True for the key, below the root, of a segment whose topic has been deleted: it waits for nobody."""
+        parsed = segment_key(key) if key.endswith(SEGMENT_SUFFIX) else None
+        return parsed is not None and not self._is_topic(parsed.topic)
+
+    def deleted(self, topic: str) -> None:
+        """A topic with segments was deleted: what no manifest record knows under its name is to be deleted as well."""
+        with self._lock:
+            self._to_clear.add(topic)
+
+    def dropped(self, topic_ids: Iterable[bytes]) -> None:
+        """As `deleted`, for topics whose names only the keys of their segments tell."""
+        image = self._manifest.image
+        with image.lock:
+            states = [state for topic_id in topic_ids for state in image.partitions.get(topic_id, {}).values()]
+            files = [image.files[state.row(0).file].key for state in states if state.object_count]
+        for parsed in map(segment_key, files):
+            if parsed is not None:
+                self.deleted(parsed.topic)
+
+    def clear(self) -> int:
+        """Deletes leftovers under the names of deleted topics whose named objects are gone; returns how many.
+
+        Raises StoreError, Superseded: then it is tried again.
+        """
+        with self._lock:
+            topics = sorted(self._to_clear)
+        cleared = 0
+        for topic in topics:
+            if not self._is_topic(topic) and (self._writes(topic) or self._known_keys(topic)):
+                continue  # later
+            listed = [meta.key for meta in self._store.list(self._prefix(topic))]
+            found = [key for key in listed if _is_of(self._keys.relative(key), topic)]
+            # Looked up after the listing: a topic of this name made since needed it to be empty.
+            if found and not self._is_topic(topic):
+                self._claim.check()
+                self._store.delete(found)
+                cleared += len(found)
+                logger.info("deleted %d leftovers of the deleted topic %s, %s and others", len(found), topic, found[0])
+            with self._lock:
+                self._to_clear.discard(topic)
+        return cleared
+
+    def _is_topic(self, name: str) -> bool:
+        topic_log = self._table.by_name.get(name)
+        return topic_log is not None and bool(topic_log.config.kfs)
+
+    def _prefix(self, topic: str) -> str:
+        return self._keys.full(f"{topic}/")
+
+    def _known_keys(self, topic: str) -> list[str]:
+        """Keys under the name that the manifest knows, as live or to be deleted."""
+        image = self._manifest.image
+        with image.lock:
+            return [key for key in (*image.live_keys(), *image.deletions) if _is_of(key, topic)]
+
+
+def _is_of(key: str, topic: str) -> bool:
+    """Is this, below the root, the key of a segment or index of a topic of this name?"""
+    if not key.startswith(topic):
+        return False
+    parsed = segment_key(key)
+    return parsed is not None and parsed.topic == topic
+
+
+def with_indexes(keys: Iterable[str]) -> list[str]:
+    """Keys to delete, and behind each segment's that of its index."""
+    return [each for key in keys for each in ((key, index_key_of(key)) if key.endswith(SEGMENT_SUFFIX) else (key,))]

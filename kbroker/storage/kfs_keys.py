@@ -1,0 +1,69 @@
+"""The keys of KafScale's objects (docs/formats/kfs.md).
+
+    <namespace>/<topic>/<partition>/segment-<base offset, 20 digits>.kfs
+    <namespace>/<topic>/<partition>/segment-<base offset, 20 digits>.index
+
+They carry no topic id: a topic of the same name has the same keys.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+SEGMENT_SUFFIX = ".kfs"
+INDEX_SUFFIX = ".index"
+_KEY = re.compile(
+    r"(?P<namespace>.+)/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>0|[1-9][0-9]{0,9})"
+    r"/segment-(?P<base>[0-9]{20})(?P<suffix>\.kfs|\.index)",
+    re.ASCII,
+)
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+
+class KfsKey(NamedTuple):
+    """The parts of a key."""
+
+    namespace: str
+    topic: str
+    partition: int
+    base_offset: int
+    is_index: bool
+
+
+def kfs_key(namespace: str, topic: str, partition: int, base_offset: int, suffix: str = SEGMENT_SUFFIX) -> str:
+    """The key of a segment or its index. ValueError for what no topic may be called, or is out of range."""
+    return f"{partition_prefix(namespace, topic, partition)}segment-{_offset(base_offset):020d}{suffix}"
+
+
+def topic_prefix(namespace: str, topic: str) -> str:
+    """What every key of a topic begins with."""
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise ValueError(f"not a legal topic name for an object key: {topic!r}")
+    if not namespace or namespace.startswith("/") or namespace.endswith("/"):
+        raise ValueError(f"not a namespace: {namespace!r}")
+    return f"{namespace}/{topic}/"
+
+
+def partition_prefix(namespace: str, topic: str, partition: int) -> str:
+    """What every key of a partition begins with."""
+    if not 0 <= partition < 1 << 31:
+        raise ValueError(f"out of range for an object key: partition {partition}")
+    return f"{topic_prefix(namespace, topic)}{partition}/"
+
+
+def parse_kfs_key(key: str) -> KfsKey | None:
+    """What a key names; None when it is of something else."""
+    match = _KEY.fullmatch(key)
+    if match is None or match["topic"] in (".", ".."):
+        return None
+    partition, base = int(match["partition"]), int(match["base"])
+    if partition >= 1 << 31 or base >= 1 << 63:
+        return None
+    return KfsKey(match["namespace"], match["topic"], partition, base, match["suffix"] == INDEX_SUFFIX)
+
+
+def _offset(base_offset: int) -> int:
+    if not 0 <= base_offset < 1 << 63:
+        raise ValueError(f"out of range for an object key: offset {base_offset}")
+    return base_offset

@@ -1,0 +1,43 @@
+"""Reads KafScale segments that the manifest names: whole, held against their checksum, with a dense index made of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kbroker.errors import CorruptionError
+from kbroker.storage.kfs import SEGMENT_BYTES_MAX, KfsSegment, open_segment
+from kbroker.storage.kfs_flush import klix_footer
+from kbroker.storage.klix import KlixFooter
+from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.partition_state import ObjectRef
+
+
+class LoadedSegment(NamedTuple):
+    """A segment in memory; positions in `index` count from its first batch, which `segment.body` begins with."""
+
+    segment: KfsSegment
+    index: KlixFooter
+
+
+def load_segment(store: ObjectStore, key: str, size: int, etag: str) -> LoadedSegment:
+    """The segment in an object of `size` bytes; its checksum holds, the batches' own are not looked at.
+
+    Raises StoreError, CorruptionError.
+    """
+    if size > SEGMENT_BYTES_MAX:
+        raise CorruptionError(f"{key}: {size} bytes are too many for a segment")
+    data = store.get(key, 0, size, if_match=etag)
+    if len(data) != size:
+        raise CorruptionError(f"{key}: {len(data)} bytes at 0, {size} expected")
+    segment = open_segment(data, key)
+    return LoadedSegment(segment, klix_footer(segment, key))
+
+
+def load_ref(store: ObjectStore, ref: ObjectRef) -> LoadedSegment:
+    """As `load_segment`, and held against what the manifest says of it."""
+    loaded = load_segment(store, ref.key, ref.size, ref.etag)
+    if ref.start + ref.length > ref.size or ref.length != len(loaded.segment.body):
+        raise CorruptionError(
+            f"{ref.key}: {len(loaded.segment.body)} bytes of batches, the manifest says {ref.length} at byte {ref.start}"
+        )
+    return loaded
