@@ -1,8 +1,9 @@
 """What the heartbeats of idle group members cost the broker: CPU of a real broker behind real sockets.
 
-    python -m bench.idle_members [--members 5000] [--interval 3] [--seconds 20]
+    python -m bench.idle_members [--protocol classic|consumer] [--members 5000] [--interval 3] [--seconds 20]
 
-Members are in groups of their own and share connections; each sends Heartbeat once per interval, evenly spread.
+Members are in groups of their own and share connections; each sends a heartbeat once per interval, by default that of
+its protocol (3 and 5 seconds), evenly spread.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from typing import Any
 from kbroker.protocol.apis.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.apis.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from tests.integration.broker_process import BrokerProcess
 
 CONNECTIONS = 250
-JOIN, SYNC, HEARTBEAT = (11, 3), (14, 2), (12, 4)
+JOIN, SYNC, HEARTBEAT, CONSUMER_HEARTBEAT, CREATE = (11, 3), (14, 2), (12, 4), (68, 1), (19, 5)
+INTERVAL_SECONDS = {"classic": 3.0, "consumer": 5.0}
+TOPIC = "orders"
 
 
 class Connection:
@@ -73,6 +78,24 @@ class Connection:
         request = HeartbeatRequest(group_id=group_id, generation_id=1, member_id=joined.member_id)
         self.frames.append(encode_request_frame(*HEARTBEAT, 1, "idle", request))
 
+    def join_consumer_group(self, group_id: str) -> None:
+        """Makes a consumer group (KIP-848) of one member, and its heartbeat."""
+        joined = self.ask(
+            CONSUMER_HEARTBEAT,
+            ConsumerGroupHeartbeatRequest(
+                group_id=group_id,
+                member_id=f"member-of-{group_id}",
+                rebalance_timeout_ms=60_000,
+                subscribed_topic_names=[TOPIC],
+                topic_partitions=[],
+            ),
+        )
+        assert joined.error_code == 0, joined
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=group_id, member_id=joined.member_id, member_epoch=joined.member_epoch
+        )
+        self.frames.append(encode_request_frame(*CONSUMER_HEARTBEAT, 1, "idle", request))
+
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process so far."""
@@ -91,7 +114,7 @@ def send_heartbeats(connections: list[Connection], interval: float, seconds: flo
         for connection, frame in batch:
             connection.socket.sendall(frame)
         for connection, _ in batch:
-            answer = connection.receive()
+            answer = connection.receive()  # correlation id, no tags, throttle time, error code
             assert answer[9:11] == b"\0\0", answer
         sent = due
         time.sleep(0.002)
@@ -100,26 +123,33 @@ def send_heartbeats(connections: list[Connection], interval: float, seconds: flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--protocol", choices=sorted(INTERVAL_SECONDS), default="classic")
     parser.add_argument("--members", type=int, default=5_000)
-    parser.add_argument("--interval", type=float, default=3.0, help="seconds between two heartbeats of a member")
+    parser.add_argument("--interval", type=float, help="seconds between two heartbeats of a member")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure")
     options = parser.parse_args()
+    interval = options.interval or INTERVAL_SECONDS[options.protocol]
     with tempfile.TemporaryDirectory() as folder:
         broker = BrokerProcess(Path(folder) / "data", "--object-store", f"file:{folder}/objects").start()
         try:
             connections = [Connection((broker.host, broker.port)) for _ in range(min(CONNECTIONS, options.members))]
+            connections[0].ask(
+                CREATE,
+                CreateTopicsRequest(topics=[CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)]),
+            )
             for member in range(options.members):
-                connections[member % len(connections)].join(f"idle-{member}")
+                connection, group_id = connections[member % len(connections)], f"idle-{member}"
+                (connection.join if options.protocol == "classic" else connection.join_consumer_group)(group_id)
             before = cpu_seconds(broker.pid)
             time.sleep(5)
             silent = (cpu_seconds(broker.pid) - before) / 5
             before = cpu_seconds(broker.pid)
-            sent = send_heartbeats(connections, options.interval, options.seconds)
+            sent = send_heartbeats(connections, interval, options.seconds)
             used = cpu_seconds(broker.pid) - before - silent * options.seconds
         finally:
             broker.kill()
     print(
-        f"{options.members} members, {sent} heartbeats in {options.seconds:.0f} s: "
+        f"{options.members} {options.protocol} members, {sent} heartbeats in {options.seconds:.0f} s: "
         f"{used / options.seconds:.1%} of a core, {used / sent * 1e6:.0f} us each; without them {silent:.1%}"
     )
 

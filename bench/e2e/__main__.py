@@ -1,6 +1,7 @@
 """End-to-end comparison: `python -m bench.e2e` runs each workload against kbroker and Apache Kafka in alternation.
 
-Prints medians and ratios. kbroker fsyncs before each ack and flushes to an S3 server on the same machine.
+Prints medians and ratios. kbroker fsyncs before each ack and flushes to an S3 server on the same machine. The workload
+`start` is of kbroker alone: how long a start takes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.e2e import workloads
+from bench.e2e import start, workloads
 from bench.e2e.servers import Kafka, Kbroker, S3Server, Server
 from bench.e2e.workloads import Result
 
@@ -106,6 +107,9 @@ def main() -> None:
     heads = f"{'MB/s':>8} {'records/s':>11} {'cpu s/GB':>9} {'req/GB':>7} {'RSS MiB':>8}  more"
     print(f"{'workload':9} {'broker':12} {heads}")
     for name in arguments.workloads.split(","):
+        if name == start.NAME:
+            start.print_rows(arguments.work)
+            continue
         runs: dict[str, list[tuple[Result, float]]] = {broker: [] for broker in brokers}
         for _ in range(arguments.rounds):
             for broker in brokers:

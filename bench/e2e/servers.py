@@ -132,12 +132,17 @@ class Kbroker(Server):
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith("kbroker_store_requests_total{"))
 
-    def start(self) -> Kbroker:
+    @property
+    def command(self) -> list[str]:
+        """What starts it."""
         command = [sys.executable, "-m", "kbroker", "serve", "--data-dir", str(self.work / "kbroker-data"),
                    "--listen", self.bootstrap, *self.options]  # fmt: skip
         if self.s3:
             command += ["--object-store", "s3://bench/run", "--s3-endpoint", f"http://127.0.0.1:{self.s3.port}"]
-        self.spawn(command, self.s3.environ if self.s3 else None)
+        return command
+
+    def start(self) -> Kbroker:
+        self.spawn(self.command, self.s3.environ if self.s3 else None)
         wait_port(self.http_port)
         return self
 

@@ -1,4 +1,4 @@
-# Fetch requests and responses, versions 4 to 17 (Kafka protocol guide, KIP-74, 227, 320, 392, 516, 903, 951).
+# Fetch requests and responses, versions 4 to 18 (Kafka protocol guide, KIP-74, 227, 320, 392, 516, 903, 951, 1166).
 # Flexible from 12.
 #
 # Request frame:  api key i16, version i16, correlation id i32, client id STRING (never compact), [12+ tags]
@@ -6,7 +6,7 @@
 #   [7+] session id i32, session epoch i32,
 #   topics ARRAY:  4-12 name STRING | 13+ topic id 16 bytes;  partitions ARRAY:
 #       index i32, [9+] current leader epoch i32, fetch offset i64, [12+] last fetched epoch i32,
-#       [5+] log start offset i64, max bytes i32, [12+ tags];   [12+ tags]
+#       [5+] log start offset i64, max bytes i32, [12+ tags: followers' only];   [12+ tags]
 #   [7+] forgotten topics ARRAY:  name | topic id, partitions ARRAY of i32, [12+ tags]
 #   [11+] rack id STRING, [12+ tags]
 # Response:  correlation id i32, [12+ tags], throttle time i32, [7+] error i16, session id i32,
@@ -25,7 +25,7 @@ from kbroker._fast.wire_cursor cimport Span
 
 cdef enum:
     FETCH_VERSION_MIN = 4
-    FETCH_VERSION_MAX = 17
+    FETCH_VERSION_MAX = 18
     FETCH_FLEXIBLE = 12
     FETCH_TOPIC_ID_VERSION = 13
     PARTITIONS_PER_FETCH_MAX = 200000

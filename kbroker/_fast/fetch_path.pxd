@@ -35,6 +35,7 @@ cdef class FetchRequest(Request):
     cdef int read_ahead(self, Response response, ReadPlan plan) except -1
     cdef int32_t mark_included(self) except -1
     cdef list aborted_in(self, FetchSlot slot)
+    cdef int16_t told_error(self, FetchSlot slot) noexcept
     cdef int rotate(self) except -1
 
 

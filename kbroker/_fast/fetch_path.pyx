@@ -20,6 +20,7 @@ from kbroker._fast.fetch_codec cimport (
 )
 from kbroker._fast.fetch_session cimport FetchSession, FetchSessions, FetchSlot
 from kbroker._fast.partition cimport READ_COLD, Partition, ReadPlan
+from kbroker._fast.producer_state cimport aborted_between
 from kbroker._fast.request cimport Request, Response, new_response
 
 cdef enum:
@@ -39,6 +40,7 @@ cdef enum:
     COPY_BELOW_BYTES = 2048     # smaller batches are gathered by copy: one piece of a system call costs about as much
     LEADER_HINT_VERSION = 16
     ZSTD_VERSION = 10
+    STORAGE_ERROR_VERSION = 6
 
 
 _first_offset = operator.itemgetter(1)
@@ -175,6 +177,8 @@ cdef class FetchRequest(Request):
         slot.last_stable_offset = partition.last_stable_offset()
         slot.log_start = partition.log_start_offset
         slot.upper = slot.last_stable_offset if self.read_committed else slot.high_watermark
+        if not slot.cold_asked:
+            slot.aborted = partition.producers.aborted
         if slot.last_fetched_epoch >= 0 and slot.last_fetched_epoch != partition.leader_epoch:
             self.check_epoch(slot)
         elif slot.fetch_offset < slot.log_start or slot.fetch_offset > partition.next_offset:
@@ -365,7 +369,7 @@ cdef class FetchRequest(Request):
                 aborted = []
                 if slot.bytes > 0:
                     aborted = self.aborted_in(slot)
-            put_fetch_partition(response, version, slot.index, slot.error, slot.high_watermark,
+            put_fetch_partition(response, version, slot.index, self.told_error(slot), slot.high_watermark,
                                 slot.last_stable_offset, slot.log_start, aborted, slot.bytes)
             if slot.end_ref > slot.first_ref:
                 response.add_plan(self.sink.wal, plan, slot.first_ref, slot.end_ref, COPY_BELOW_BYTES)
@@ -386,6 +390,7 @@ cdef class FetchRequest(Request):
             slot.cold = None
             slot.cold_error = 0
             slot.cold_asked = False
+            slot.aborted = None
         self.response = response
         self.done = True
         return self.sink.finish(self)
@@ -425,9 +430,15 @@ cdef class FetchRequest(Request):
 
     cdef list aborted_in(self, FetchSlot slot):
         """(producer id, first offset) of the aborted transactions that overlap the data sent, by first offset."""
-        cdef list aborted = slot.partition.producers.aborted_between(slot.fetch_offset, slot.upper)
+        cdef list aborted = aborted_between(slot.aborted, slot.fetch_offset, slot.upper)
         aborted.sort(key=_first_offset)
         return aborted
+
+    cdef int16_t told_error(self, FetchSlot slot) noexcept:
+        """Clients of before version 6 take KAFKA_STORAGE_ERROR, which they do not know, for a failure for good."""
+        if slot.error == KAFKA_STORAGE_ERROR and self.api_version < STORAGE_ERROR_VERSION:
+            return NOT_LEADER_OR_FOLLOWER
+        return slot.error
 
     cdef int rotate(self) except -1:
         """Serves first, next time, the partitions that got nothing because the others filled the answer."""

@@ -30,6 +30,7 @@ cdef class FetchSlot:
     cdef int32_t end_ref
     cdef int64_t bytes
     cdef list cold                  # buffers read from objects, or None
+    cdef list aborted               # the partition's aborted transactions as they were before anything was read
     cdef int16_t cold_error
     cdef bint cold_asked
     cdef bint included

@@ -61,7 +61,9 @@ cdef class ProducerStates:
     cdef int32_t first
     cdef int32_t count
     cdef int32_t capacity
-    cdef readonly list aborted            # (producer id, first offset, last offset, last stable offset), by last offset
+    # (producer id, first offset, last offset, last stable offset), by last offset. What ends goes behind the others;
+    # what is forgotten leaves by a new list, so that who has begun to read with this one may finish with it.
+    cdef readonly list aborted
     # Judges a batch without changing anything: 0 or a Kafka error code. With `verify` a transactional batch needs its
     # producer's open transaction, or `guard` as the guard in force. A batch without sequence is the coordinator's own.
     cdef int judge(self, const uint8_t* batch, const BatchInfo* info, Verification guard, bint verify,
@@ -84,3 +86,7 @@ cdef class ProducerStates:
     cdef int64_t first_unstable(self, int64_t high_watermark) noexcept
     cdef int end_transaction(self, ProducerEntry entry, int32_t marker, int64_t marker_offset) except -1
     cdef int evict(self) except -1
+
+
+# (producer id, first offset) of those in `aborted` that a read of [fetch_offset, upper) must know.
+cdef list aborted_between(list aborted, int64_t fetch_offset, int64_t upper)

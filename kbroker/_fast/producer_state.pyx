@@ -379,14 +379,23 @@ cdef class ProducerStates:
 
     def aborted_between(self, int64_t fetch_offset, int64_t upper):
         """(producer id, first offset) of the aborted transactions that a read of [fetch_offset, upper) must know."""
-        found = []
-        for item in self.aborted[bisect_left(self.aborted, fetch_offset, key=_THIRD):]:
-            if item[1] < upper:
-                found.append((item[0], item[1]))
-            if item[3] >= upper:
-                break       # what was still open then begins at or above its last stable offset
-        return found
+        return aborted_between(self.aborted, fetch_offset, upper)
 
     def trim_aborted(self, int64_t log_start_offset):
         """Forgets aborted transactions that end below the log start offset."""
         self.aborted = [item for item in self.aborted if item[2] >= log_start_offset]
+
+    def forget_aborted(self, last_offsets):
+        """Forgets the aborted transactions that end at these offsets: compaction has left nothing of them."""
+        gone = set(last_offsets)
+        self.aborted = [item for item in self.aborted if item[2] not in gone]
+
+
+cdef list aborted_between(list aborted, int64_t fetch_offset, int64_t upper):
+    cdef list found = []
+    for item in aborted[bisect_left(aborted, fetch_offset, key=_THIRD):]:
+        if item[1] < upper:
+            found.append((item[0], item[1]))
+        if item[3] >= upper:
+            break       # what was still open then begins at or above its last stable offset
+    return found

@@ -17,6 +17,7 @@ cdef class Connection:
     cdef readonly object listener       # as given to Reactor.add_listener
     cdef readonly str peer              # ADDRESS:PORT
     cdef public object state            # of upper layers, for instance authentication
+    cdef public object on_closed        # of upper layers: called once, on the reactor's thread, behind the end
     cdef Request head                   # requests in progress, oldest first
     cdef Request tail
     cdef bint touched
@@ -31,6 +32,7 @@ cdef class Reactor(Poller):
     cdef object logger
     cdef readonly list peers            # all reactors, this one included
     cdef readonly int32_t number        # the first one (0) drains the WAL's commits
+    cdef public int64_t fetch_near_bytes    # of one answer to a client whose round trips are short
     cdef public int64_t idle_ms         # close a connection without requests for so long
     cdef public int64_t no_progress_ms  # close one that neither takes its answer nor ends its frame
     cdef public int32_t connections_max # of all reactors together

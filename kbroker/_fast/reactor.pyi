@@ -12,8 +12,13 @@ class Connection:
     listener: Any
     peer: str
     state: Any
+    on_closed: Callable[[], object] | None
     @property
     def closed(self) -> bool: ...
+    @property
+    def unsent_bytes(self) -> int: ...
+    @property
+    def is_quiet(self) -> bool: ...
 
 class Reactor(Poller):
     transactions: Any
@@ -41,6 +46,7 @@ class Reactor(Poller):
         cold_reader: Any = None,
         executor: Executor | None = None,
         fetch_bytes_max: int = 57671680,
+        fetch_near_bytes: int = 1048576,
         idle_ms: int = 600_000,
         no_progress_ms: int = 60_000,
         connections_max: int = 20_000,

@@ -18,6 +18,7 @@ from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from posix.unistd cimport close, write
 
+from kbroker._fast.answer_limit cimport answer_limit
 from kbroker._fast.channel cimport (
     Channel,
     Frame,
@@ -49,6 +50,16 @@ cdef class Connection:
     def closed(self) -> bool:
         return self.channel == NULL
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What the socket has not taken of complete answers. Any thread."""
+        return 0 if self.channel == NULL else self.channel.output_bytes
+
+    @property
+    def is_quiet(self) -> bool:
+        """No request is in progress, and every answer is sent. Any thread."""
+        return self.channel == NULL or (self.channel.in_flight == 0 and self.channel.output_bytes == 0)
+
 
 cdef class Reactor(Poller):
     def __cinit__(self):
@@ -62,8 +73,8 @@ cdef class Reactor(Poller):
         self.listeners = []
 
     def __init__(self, wal, dispatch, logger, memory, sessions, *, number=0, topics_by_name=None, topics_by_id=None,
-                 node_id=0, cold_reader=None, executor=None, fetch_bytes_max=57671680, idle_ms=600_000,
-                 no_progress_ms=60_000, connections_max=20_000, in_flight_max=64):
+                 node_id=0, cold_reader=None, executor=None, fetch_bytes_max=57671680,
+                 fetch_near_bytes=1048576, idle_ms=600_000, no_progress_ms=60_000, connections_max=20_000, in_flight_max=64):
         self.wal = wal
         self.dispatch = dispatch
         self.logger = logger
@@ -76,6 +87,7 @@ cdef class Reactor(Poller):
         self.cold_reader = cold_reader
         self.executor = executor
         self.fetch_bytes_max = fetch_bytes_max
+        self.fetch_near_bytes = fetch_near_bytes
         self.idle_ms = idle_ms
         self.no_progress_ms = no_progress_ms
         self.connections_max = connections_max
@@ -518,6 +530,9 @@ cdef class Reactor(Poller):
                 or parse_fetch(frame.data, frame.size, &self.fetch_frame) < 0
             ):
                 return self.fail(connection, f"Fetch request (version {version}) malformed or not supported")
+            self.fetch_frame.max_bytes = answer_limit(
+                connection.channel.fd, self.fetch_near_bytes, self.fetch_frame.min_bytes, self.fetch_frame.max_bytes
+            )
             request = FetchRequest.__new__(FetchRequest)
             self.enqueue(connection, request, frame)
             return request.begin(frame.data, &self.fetch_frame)
@@ -616,6 +631,12 @@ cdef class Reactor(Poller):
             self.deadlines.discard(request)
             request.connection = None
             request = request.next
+        if connection.on_closed is not None:
+            try:
+                connection.on_closed()
+            except Exception:
+                self.logger.exception("the end of the connection of %s", connection.peer)
+            connection.on_closed = None
         if append_channel(&self.dead, &self.dead_count, &self.dead_capacity, ch) < 0:
             raise MemoryError
         self.connection_count -= 1

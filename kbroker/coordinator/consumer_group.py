@@ -68,6 +68,7 @@ class ConsumerGroup:
         self.offsets = GroupOffsets() if offsets is None else offsets
         self.epoch: int | None = None  # None: no record of the group itself yet
         self.assignment_epoch: int | None = None
+        self.assigned_ms: int | None = None  # when the target was computed; None: before the last load
         self.topics: Mapping[str, TopicInfo] | None = None  # subscribed ones that exist
         self.resolved: dict[str, ResolvedRegex] = {}
         self.members: dict[str, ConsumerMember] = {}

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from kbroker.coordinator import consumer_session, group_conversion
 from kbroker.coordinator.assignor import check_assignor
-from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.consumer_group_state import (
     JOIN_EPOCH,
@@ -26,16 +25,18 @@ from kbroker.coordinator.consumer_group_state import (
 )
 from kbroker.coordinator.consumer_update import GroupUpdate
 from kbroker.coordinator.result import Result
+from kbroker.coordinator.share_group import ShareGroup
 from kbroker.coordinator.topic_partitions import Partitions, is_subset, to_structs
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.apis.k68_consumer_group_heartbeat import (
     Assignment,
+    ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
 
 if TYPE_CHECKING:
-    from kbroker.coordinator.group_shard import GroupShard
+    from kbroker.coordinator.group_shard import Group, GroupShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def heartbeat(shard: GroupShard, request: ConsumerHeartbeat) -> Result:
     group = shard.groups.get(request.group_id)
     if request.is_idle and isinstance(group, ConsumerGroup):
         member = group.members.get(request.member_id)
-        if member is not None and _has_nothing_to_do(group, member, request):
+        if member is not None and _has_nothing_to_do(group, member, request, request.client_id, request.client_host):
             consumer_session.restart_session(shard, request.group_id, member)
             return Result(response=_response(shard, request.group_id, member))
     _check(shard, request)
@@ -100,14 +101,47 @@ def heartbeat(shard: GroupShard, request: ConsumerHeartbeat) -> Result:
     return _step(shard, group, request)
 
 
-def _has_nothing_to_do(group: ConsumerGroup, member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
+def renew_session(
+    shard: GroupShard, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
+) -> ConsumerGroupHeartbeatResponse | None:
+    """The answer to a member that says nothing new and has nothing to do; None if it is any other and needs `answer`.
+
+    Any thread may call it: it looks at single values, each of which was true a moment ago, and moves a deadline.
+    """
+    if (
+        request.subscribed_topic_names is not None
+        or request.topic_partitions is not None
+        or request.subscribed_topic_regex is not None
+        or request.server_assignor is not None
+        or request.rack_id is not None
+        or request.rebalance_timeout_ms != -1
+    ):
+        return None
+    group = shard.groups.get(request.group_id)
+    if not isinstance(group, ConsumerGroup):
+        return None
+    member = group.members.get(request.member_id)
+    if member is None or not _has_nothing_to_do(group, member, request, client_id, client_host):
+        return None
+    if not consumer_session.renew_session(shard, request.group_id, request.member_id):
+        return None
+    return _response(shard, request.group_id, member)
+
+
+def _has_nothing_to_do(
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    request: ConsumerHeartbeat | ConsumerGroupHeartbeatRequest,
+    client_id: str,
+    client_host: str,
+) -> bool:
     current, metadata = member.current, member.metadata
     return (
         current.member_epoch == request.member_epoch == group.assignment_epoch == group.epoch
         and current.state is MemberState.STABLE
         and metadata.classic is None
-        and metadata.client_host == request.client_host
-        and metadata.client_id == request.client_id
+        and metadata.client_host == client_host
+        and metadata.client_id == client_id
         and (request.instance_id is None or request.instance_id == metadata.instance_id)
     )
 
@@ -170,7 +204,7 @@ def _leave(shard: GroupShard, group: object, request: ConsumerHeartbeat) -> Resu
 # -- joining and staying -----------------------------------------------------------------------------------------
 
 
-def _step(shard: GroupShard, found: ClassicGroup | ConsumerGroup | None, request: ConsumerHeartbeat) -> Result:
+def _step(shard: GroupShard, found: Group | None, request: ConsumerHeartbeat) -> Result:
     update = _open(shard, found, request)
     member_id = request.member_id or new_member_id()
     before = _enter(shard, update, request, member_id)
@@ -198,12 +232,12 @@ def _is_news(before: ConsumerMember | None, member: ConsumerMember, request: Con
 
 
 def _open(
-    shard: GroupShard, found: ClassicGroup | ConsumerGroup | None, request: ConsumerHeartbeat
+    shard: GroupShard, found: Group | None, request: ConsumerHeartbeat
 ) -> GroupUpdate:
     """The group that the request is for; a join makes it, or turns a classic one into it."""
     if isinstance(found, ConsumerGroup):
         return GroupUpdate(shard, found)
-    if request.member_epoch != JOIN_EPOCH:
+    if request.member_epoch != JOIN_EPOCH or isinstance(found, ShareGroup):
         raise _not_a_consumer_group(request.group_id)
     if found is None:
         shard.check_group_bound()

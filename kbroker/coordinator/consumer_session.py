@@ -38,6 +38,12 @@ def restart_session(shard: GroupShard, group_id: str, member: ConsumerMember) ->
     shard.timers.restart(TimerKind.SESSION, group_id, member.member_id, timeout_ms, expire)
 
 
+def renew_session(shard: GroupShard, group_id: str, member_id: str) -> bool:
+    """`restart_session` of a member of the consumer protocol by any thread; False if that takes the loop thread."""
+    timeout_ms = shard.environment.session_timeout_ms(shard.config, group_id)
+    return shard.timers.postpone(TimerKind.SESSION, group_id, member_id, timeout_ms)
+
+
 def follow_revocation(shard: GroupShard, group_id: str, member: ConsumerMember) -> None:
     """Starts or ends the time that a member has to give partitions up. To be called when its assignment changed."""
     if member.is_classic:

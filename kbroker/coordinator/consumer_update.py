@@ -143,8 +143,12 @@ class GroupUpdate:
         self._resolved = resolved
 
     def retarget(self) -> None:
-        """Computes the target assignment if it is behind the group."""
-        if self.epoch <= self.target_epoch:
+        """Computes the target assignment if it is behind the group, and the last one is old enough.
+
+        Until then members stay with the last one, and those that it does not know own nothing: what many members
+        change at about the same time is computed once.
+        """
+        if self.epoch <= self.target_epoch or self._assigned_just_now():
             return
         group_id = self.group.group_id
         topic_ids = {
@@ -173,6 +177,13 @@ class GroupUpdate:
         self._target = target
         self.target_epoch = self.epoch
         self.records.append(TargetEpochRecord(group_id, self.epoch))
+
+    def _assigned_just_now(self) -> bool:
+        assigned_ms = self.group.assigned_ms
+        if assigned_ms is None:
+            return False
+        interval_ms = self._shard.environment.assignment_interval_ms(self._shard.config, self.group.group_id)
+        return 0 <= self._shard.now_ms() - assigned_ms < interval_ms
 
     def reconcile(self, member_id: str, owned: Partitions | None) -> ConsumerMember:
         """Moves a member towards its target as far as it can go now; returns it as it is then."""

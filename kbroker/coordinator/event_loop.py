@@ -78,6 +78,11 @@ class EventLoop:
         """Queues `callback` for the loop thread. May be called by any thread."""
         self._queue.put(callback)
 
+    @property
+    def queue_length(self) -> int:
+        """Callbacks that were posted and have not been called yet. May be read by any thread."""
+        return self._queue.qsize()
+
     def call_later(self, delay_seconds: float, callback: Callback) -> Timer:
         """Schedules `callback`. Loop thread only."""
         timer = Timer(self, self.monotonic() + delay_seconds, callback)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 from kbroker.coordinator.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
@@ -14,20 +15,21 @@ from kbroker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
 from kbroker.coordinator.group_shard import Group, GroupShard
 from kbroker.coordinator.group_state import GroupRecord, OffsetRecord, Record
 from kbroker.coordinator.result import Result
+from kbroker.coordinator.share_group import ShareGroup, ShareGroupState
+from kbroker.coordinator.share_group_offsets import delete_group
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.apis.k15_describe_groups import DescribedGroup, DescribedGroupMember
 from kbroker.protocol.apis.k16_list_groups import ListedGroup
 
-EMPTY_STATES = (ClassicGroupState.EMPTY, ConsumerGroupState.EMPTY)
-GROUP_TYPE_CLASSIC = "classic"
-GROUP_TYPE_CONSUMER = "consumer"
+EMPTY_STATES = (ClassicGroupState.EMPTY, ConsumerGroupState.EMPTY, ShareGroupState.EMPTY)
+GROUP_TYPES: dict[type[Group], str] = {ClassicGroup: "classic", ConsumerGroup: "consumer", ShareGroup: "share"}
 
 
 def list_groups(shard: GroupShard, states: frozenset[str], types: frozenset[str]) -> Result:
     """The shard's groups; empty filters pass all. Filters are in lower case."""
     listed = []
     for group in shard.groups.values():
-        group_type = GROUP_TYPE_CONSUMER if isinstance(group, ConsumerGroup) else GROUP_TYPE_CLASSIC
+        group_type = GROUP_TYPES[type(group)]
         if types and group_type not in types:
             continue
         state = group.state.value
@@ -48,7 +50,7 @@ def describe(shard: GroupShard, group_id: str) -> Result:
     group = shard.groups.get(group_id)
     if group is None:
         return Result(response=not_described(group_id, ErrorCode.GROUP_ID_NOT_FOUND))
-    if isinstance(group, ConsumerGroup):
+    if not isinstance(group, ClassicGroup):
         not_classic = not_described(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         not_classic.error_message = f"Group {group_id} is not a classic group."
         return Result(response=not_classic)
@@ -88,13 +90,18 @@ def _described_member(group: ClassicGroup, member: ClassicGroupMember, stable: b
     )
 
 
-def delete(shard: GroupShard, group_id: str) -> Result:
-    """Removes an Empty group and its offsets. Raises GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
+def delete(shard: GroupShard, group_id: str, future: Future[ErrorCode]) -> Result:
+    """Removes an Empty group and its offsets; a share group is answered when its share state is gone too.
+
+    Raises GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
+    """
     group = shard.groups.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.state not in EMPTY_STATES:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+    if isinstance(group, ShareGroup):
+        return delete_group(shard, group, future)
     partitions = {(topic, partition) for topic, partition, _ in group.offsets}
     partitions.update(shard.pending_offsets.of_group(group_id))
     records: list[Record] = [OffsetRecord(group_id, topic, partition, None) for topic, partition in partitions]
@@ -110,7 +117,7 @@ def delete_offsets(shard: GroupShard, group_id: str, partitions: Sequence[tuple[
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = shard.groups.get(group_id)
-    if group is None:
+    if group is None or isinstance(group, ShareGroup):
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.state not in EMPTY_STATES and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)

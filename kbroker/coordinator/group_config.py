@@ -28,7 +28,16 @@ class GroupConfig(ShardConfig):
     consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     consumer_heartbeat_interval_min_ms: int = 5_000  # group.consumer.min.heartbeat.interval.ms
     consumer_heartbeat_interval_max_ms: int = 15_000  # group.consumer.max.heartbeat.interval.ms
+    consumer_assignment_interval_min_ms: int = 0  # group.consumer.min.assignment.interval.ms
+    consumer_assignment_interval_max_ms: int = 15_000  # group.consumer.max.assignment.interval.ms
     consumer_group_size_max: int = limits.GROUP_SIZE_MAX  # group.consumer.max.size
+    share_session_timeout_ms: int = 45_000  # group.share.session.timeout.ms
+    share_session_timeout_min_ms: int = 45_000  # group.share.min.session.timeout.ms
+    share_session_timeout_max_ms: int = 60_000  # group.share.max.session.timeout.ms
+    share_heartbeat_interval_ms: int = 5_000  # group.share.heartbeat.interval.ms
+    share_heartbeat_interval_min_ms: int = 5_000  # group.share.min.heartbeat.interval.ms
+    share_heartbeat_interval_max_ms: int = 15_000  # group.share.max.heartbeat.interval.ms
+    share_group_size_max: int = 200  # group.share.max.size
     migration_policy: str = "bidirectional"  # group.consumer.migration.policy
 
     @property

@@ -46,6 +46,13 @@ def _no_configs(group_id: str) -> Mapping[str, str]:
     return {}
 
 
+@dataclass(slots=True)
+class DynamicGroupConfig:
+    """Broker configs of groups that change at run time. Written and read by any thread."""
+
+    consumer_assignment_interval_ms: int = 0  # group.consumer.assignment.interval.ms; 0: targets are computed at once
+
+
 @dataclass(frozen=True, slots=True)
 class GroupEnvironment:
     """Shared by all shards."""
@@ -53,22 +60,37 @@ class GroupEnvironment:
     topics: TopicCatalog = field(default_factory=NoTopics)
     group_configs: GroupConfigs = _no_configs
     regexes: TopicRegexes = field(default_factory=TopicRegexes)
+    dynamic: DynamicGroupConfig = field(default_factory=DynamicGroupConfig)
 
     def session_timeout_ms(self, config: GroupConfig, group_id: str) -> int:
         """How long a member may be silent: the group's own setting within the broker's bounds, or the broker's."""
-        own = self.group_configs(group_id).get("consumer.session.timeout.ms")
-        if own is None:
-            return config.consumer_session_timeout_ms
         bounds = config.consumer_session_timeout_min_ms, config.consumer_session_timeout_max_ms
-        return min(max(int(own), bounds[0]), bounds[1])
+        return self._time(group_id, "consumer.session.timeout.ms", config.consumer_session_timeout_ms, *bounds)
+
+    def assignment_interval_ms(self, config: GroupConfig, group_id: str) -> int:
+        """How much time lies between two target assignments of a consumer group, at least (KIP-1263)."""
+        of_the_broker = self.dynamic.consumer_assignment_interval_ms
+        bounds = config.consumer_assignment_interval_min_ms, config.consumer_assignment_interval_max_ms
+        return self._time(group_id, "consumer.assignment.interval.ms", of_the_broker, *bounds)
 
     def heartbeat_interval_ms(self, config: GroupConfig, group_id: str) -> int:
         """How often a member shall send heartbeats."""
-        own = self.group_configs(group_id).get("consumer.heartbeat.interval.ms")
-        if own is None:
-            return config.consumer_heartbeat_interval_ms
         bounds = config.consumer_heartbeat_interval_min_ms, config.consumer_heartbeat_interval_max_ms
-        return min(max(int(own), bounds[0]), bounds[1])
+        return self._time(group_id, "consumer.heartbeat.interval.ms", config.consumer_heartbeat_interval_ms, *bounds)
+
+    def share_session_timeout_ms(self, config: GroupConfig, group_id: str) -> int:
+        """`session_timeout_ms` of a share group (KIP-932)."""
+        bounds = config.share_session_timeout_min_ms, config.share_session_timeout_max_ms
+        return self._time(group_id, "share.session.timeout.ms", config.share_session_timeout_ms, *bounds)
+
+    def share_heartbeat_interval_ms(self, config: GroupConfig, group_id: str) -> int:
+        """`heartbeat_interval_ms` of a share group."""
+        bounds = config.share_heartbeat_interval_min_ms, config.share_heartbeat_interval_max_ms
+        return self._time(group_id, "share.heartbeat.interval.ms", config.share_heartbeat_interval_ms, *bounds)
+
+    def _time(self, group_id: str, name: str, of_the_broker: int, lowest: int, highest: int) -> int:
+        own = self.group_configs(group_id).get(name)
+        return of_the_broker if own is None else min(max(int(own), lowest), highest)
 
 
 class LoggedTopics:

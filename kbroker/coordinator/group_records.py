@@ -4,6 +4,7 @@
     v1  OffsetCommitKey                    OffsetCommitValue: see offset_records
     v2  GroupMetadataKey                   GroupMetadataValue v3
     v3-8, v16: see consumer_group_records
+    v10-15: see share_group_records
 
 A null value removes. Every version that Kafka ever wrote is read.
 """
@@ -20,6 +21,8 @@ from kbroker.coordinator.group_state import (
 )
 from kbroker.coordinator.offset_records import decode_offset_record, encode_offset_record, is_offset_key
 from kbroker.coordinator.shard import UnknownRecordError
+from kbroker.coordinator.share_group_records import decode_share_group_record, encode_share_group_record
+from kbroker.coordinator.share_group_state import SHARE_GROUP_RECORDS
 from kbroker.errors import ProtocolError
 from kbroker.protocol import records
 from kbroker.protocol.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
@@ -29,6 +32,8 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
     """Key and value of the record."""
     if isinstance(record, OffsetRecord):
         return encode_offset_record(record)
+    if isinstance(record, SHARE_GROUP_RECORDS):
+        return encode_share_group_record(record)
     if not isinstance(record, GroupRecord):
         return encode_consumer_group_record(record)
     group_key = records.encode_record(GroupMetadataKey(group=record.group_id))
@@ -43,7 +48,7 @@ def decode_record(key: bytes, value: bytes | None) -> Record:
         decoded = records.decode_group_key(key)
         if isinstance(decoded, GroupMetadataKey):
             return GroupRecord(decoded.group, None if value is None else _decode_group(value))
-        other = decode_consumer_group_record(key, value)
+        other = decode_consumer_group_record(key, value) or decode_share_group_record(key, value)
         if other is not None:
             return other
         raise UnknownRecordError(f"type {records.record_version(key)}")

@@ -9,6 +9,7 @@ from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupState
 from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.result import Result
+from kbroker.coordinator.share_group import ShareGroup
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.apis.k13_leave_group import LeaveGroupResponse, MemberResponse
@@ -63,6 +64,8 @@ def leave(shard: GroupShard, group_id: str, leavers: list[Leaver]) -> Result:
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = shard.groups.get(group_id)
+    if isinstance(group, ShareGroup):
+        group = None  # has no such members
     if isinstance(group, ConsumerGroup):
         return consumer_classic.leave(shard, group, leavers)
     answers = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from kbroker.coordinator import consumer_session, offset_expiry, rebalance
+from kbroker.coordinator import consumer_session, offset_expiry, rebalance, share_group_session
 from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupState
 from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.consumer_group_state import ConsumerGroupRecord, GroupEpochRecord, MemberRecord
@@ -22,11 +22,20 @@ from kbroker.coordinator.group_state import GroupRecord, OffsetRecord, Record
 from kbroker.coordinator.member_timers import MemberTimers
 from kbroker.coordinator.result import Operation, Result
 from kbroker.coordinator.shard import UNSETTLED, Marker, ProducerStamp, Scheduler, Unsettled
+from kbroker.coordinator.share_group import ShareGroup
+from kbroker.coordinator.share_group_partitions import PartitionStates
+from kbroker.coordinator.share_group_state import (
+    SHARE_GROUP_RECORDS,
+    ShareEpochRecord,
+    ShareGroupRecord,
+    ShareMemberRecord,
+)
+from kbroker.coordinator.share_group_update import ShareUpdate
 from kbroker.coordinator.transaction_guards import TransactionGuards
 from kbroker.coordinator.transactional_offsets import TransactionalOffsets
 from kbroker.errors import ErrorCode, KafkaError
 
-Group = ClassicGroup | ConsumerGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup
 LiveKey = tuple[str, str | tuple[type, str] | type[GroupRecord], int | None]
 
 
@@ -49,11 +58,14 @@ class GroupShard:
         topic_exists: Callable[[str, int], bool],
         total_groups: Callable[[], int] | None = None,
         environment: GroupEnvironment | None = None,
+        share_states: PartitionStates | None = None,
     ) -> None:
+        """`share_states` None: share groups are not served; what the log says of them is kept."""
         self.config = config
         self.topic_exists = topic_exists
         self._total_groups = total_groups or (lambda: len(self.groups))
         self.environment = environment or GroupEnvironment()
+        self.share_states = share_states
         self.groups: dict[str, Group] = {}
         self.timers = MemberTimers(self.schedule)
         self.pending_offsets = TransactionalOffsets()
@@ -77,10 +89,10 @@ class GroupShard:
 
     # -- groups --------------------------------------------------------------------------------------------------
 
-    def group(self, group_id: str) -> Group:
-        """The group, or UNKNOWN_MEMBER_ID: what members of a group that is gone are told."""
+    def group(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+        """The group, or UNKNOWN_MEMBER_ID: what members of a group that is gone, or has another type, are told."""
         group = self.groups.get(group_id)
-        if group is None:
+        if group is None or isinstance(group, ShareGroup):
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group
 
@@ -144,13 +156,27 @@ class GroupShard:
                 consumer_session.restore_timers(self, group)
                 result.records += self._refreshed(group, self._all_topics(group))
                 continue
+            if isinstance(group, ShareGroup):
+                share_group_session.restore_timers(self, group)
+                result.records += self._refreshed_share(group)
+                continue
             group.restore()
             self.counts.members += len(group.members)
             for member in group.members.values():
                 rebalance.restart_session(self, group, member)
             if group.lacks_rebalance:
                 rebalance.prepare(self, group)
+        share_groups = [group.group_id for group in self.groups.values() if isinstance(group, ShareGroup)]
+        result.on_complete = share_group_session.follow_when_durable(self, *share_groups)
         return result
+
+    def _refreshed_share(self, group: ShareGroup) -> list[Record]:
+        """What changes in a share group because topics have."""
+        if not group.members:
+            return []
+        update = ShareUpdate(self, group)
+        update.refresh(bump=False)
+        return update.records
 
     def _all_topics(self, group: ConsumerGroup) -> Collection[str]:
         """All that expressions of the group match or matched."""
@@ -170,17 +196,23 @@ class GroupShard:
     def topics_changed(self, topics: Collection[str]) -> Result:
         """Topics were created or deleted, or have more partitions: groups that read them begin a new epoch at once."""
         records: list[Record] = []
+        share_groups: list[str] = []
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup) and (
                 group.has_regex or any(group.subscribes_to(topic) for topic in topics)
             ):
                 records += self._refreshed(group, topics)
-        return Result(records=records)
+            elif isinstance(group, ShareGroup) and group.is_about(topics):
+                records += self._refreshed_share(group)
+                share_groups.append(group.group_id)
+        return Result(records, on_complete=share_group_session.follow_when_durable(self, *share_groups))
 
     def deactivate(self, error: ErrorCode) -> None:
         """Answers everything that is parked in the groups."""
+        if self.share_states is not None:
+            self.share_states.deactivate(error)
         for group in self.groups.values():
-            if isinstance(group, ConsumerGroup):
+            if not isinstance(group, ClassicGroup):
                 continue
             for member in group.members.values():
                 rebalance.answer_join(group, member, rebalance.join_error(error, member.member_id))
@@ -211,6 +243,8 @@ class GroupShard:
             self._replay_offset(record, stamp)
         elif isinstance(record, GroupRecord):
             self._replay_group(record)
+        elif isinstance(record, SHARE_GROUP_RECORDS):
+            self._replay_share_group(record)
         else:
             self._replay_consumer_group(record)
 
@@ -250,7 +284,7 @@ class GroupShard:
             self._drop(existing)
 
     def _replay_classic_group(self, existing: Group | None, record: GroupRecord) -> None:
-        if isinstance(existing, ConsumerGroup):
+        if existing is not None and not isinstance(existing, ClassicGroup):
             self._replace(existing, ClassicGroup(record.group_id, self.now_ms(), existing.offsets))
         group = self.get_or_create(record.group_id)
         assert isinstance(group, ClassicGroup)
@@ -266,24 +300,48 @@ class GroupShard:
             if record[-1] is None:
                 return  # removes what is gone already
             group = self._become_consumer_group(record.group_id, group)
-        members = len(group.members)
+        members, assignment_epoch = len(group.members), group.assignment_epoch
         group.apply(record)
         self.counts.members += len(group.members) - members
+        if self._runtime is not None and group.assignment_epoch != assignment_epoch:
+            group.assigned_ms = self.now_ms()
         if isinstance(record, MemberRecord) and record.metadata is None:
             self.timers.cancel_member(record.group_id, record.member_id)
         elif isinstance(record, GroupEpochRecord) and record.epoch is None:
-            self._end_consumer_group(group)
+            self._end_group(group)
 
-    def _become_consumer_group(self, group_id: str, existing: ClassicGroup | None) -> ConsumerGroup:
+    def _become_consumer_group(self, group_id: str, existing: Group | None) -> ConsumerGroup:
         group = ConsumerGroup(group_id, None if existing is None else existing.offsets)
+        self._put(existing, group)
+        return group
+
+    def _put(self, existing: Group | None, group: Group) -> None:
         if existing is None:
-            self.groups[group_id] = group
+            self.groups[group.group_id] = group
             self.counts.groups += 1
         else:
             self._replace(existing, group)
-        return group
 
-    def _end_consumer_group(self, group: ConsumerGroup) -> None:
+    def _replay_share_group(self, record: ShareGroupRecord) -> None:
+        group = self.groups.get(record.group_id)
+        if not isinstance(group, ShareGroup):
+            if record[-1] is None:
+                return  # removes what is gone already
+            existing, group = group, ShareGroup(record.group_id, None if group is None else group.offsets)
+            self._put(existing, group)
+        members = len(group.members)
+        group.apply(record)
+        self.counts.members += len(group.members) - members
+        if isinstance(record, ShareMemberRecord) and record.metadata is None:
+            self.timers.cancel_member(record.group_id, record.member_id)
+            if self.share_states is not None and self._runtime is not None and len(group.members) < members:
+                self.share_states.on_member_left(record.group_id, record.member_id)
+                if not group.members:
+                    self.share_states.on_group_emptied(record.group_id)
+        elif isinstance(record, ShareEpochRecord) and record.epoch is None:
+            self._end_group(group)
+
+    def _end_group(self, group: ConsumerGroup | ShareGroup) -> None:
         if group.offsets or self._has_pending(group):
             self._replace(group, ClassicGroup(group.group_id, self.now_ms(), group.offsets))
         else:
@@ -294,7 +352,7 @@ class GroupShard:
     def live_keys(self) -> Iterator[LiveKey]:
         """Keys of all live records: (group id, topic, partition) of an offset, or (group id, what, None)."""
         for group in self.groups.values():
-            if isinstance(group, ConsumerGroup):
+            if not isinstance(group, ClassicGroup):
                 for key in group.live_keys():
                     yield group.group_id, key, None
             elif group.stored is not None:
@@ -316,7 +374,7 @@ class GroupShard:
         if group is None:
             return None
         if isinstance(topic, tuple):
-            return group.record(*topic) if isinstance(group, ConsumerGroup) else None
+            return None if isinstance(group, ClassicGroup) else group.record(*topic)
         if not isinstance(topic, str) or partition is None:
             stored = group.stored if isinstance(group, ClassicGroup) else None
             return None if stored is None else GroupRecord(group_id, stored)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.coordinator.consumer_group_state import ConsumerGroupRecord
+from kbroker.coordinator.share_group_state import ShareGroupRecord
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -60,4 +61,4 @@ class GroupRecord(NamedTuple):
     value: StoredGroup | None
 
 
-Record = OffsetRecord | GroupRecord | ConsumerGroupRecord
+Record = OffsetRecord | GroupRecord | ConsumerGroupRecord | ShareGroupRecord

@@ -18,6 +18,9 @@ from kbroker.coordinator import (
     offset_commit,
     offset_expiry,
     rebalance,
+    share_group_describe,
+    share_group_heartbeat,
+    share_group_offsets,
     sync_group,
     transactional_commit,
 )
@@ -34,6 +37,11 @@ from kbroker.coordinator.result import Result, complete
 from kbroker.coordinator.shard import Marker
 from kbroker.coordinator.shard_runtime import Request, ShardState
 from kbroker.coordinator.shard_set import ShardSet, identity
+from kbroker.coordinator.share_group_heartbeat import ShareHeartbeat
+from kbroker.coordinator.share_group_offsets import Alteration, AlterOutcome, TopicOutcome
+from kbroker.coordinator.share_group_partitions import PartitionStates
+from kbroker.coordinator.share_group_state import StateTopic
+from kbroker.coordinator.share_state_store import ShareStateStore
 from kbroker.coordinator.transactional_commit import TransactionalCommitRequest
 from kbroker.errors import ErrorCode
 from kbroker.log.internal_log import InternalLog
@@ -43,15 +51,20 @@ from kbroker.protocol.apis.k13_leave_group import LeaveGroupResponse
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 from kbroker.protocol.apis.k15_describe_groups import DescribedGroup
 from kbroker.protocol.apis.k16_list_groups import ListedGroup
-from kbroker.protocol.apis.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from kbroker.protocol.apis.k68_consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kbroker.protocol.apis.k69_consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from kbroker.protocol.apis.k76_share_group_heartbeat import ShareGroupHeartbeatResponse
+from kbroker.protocol.apis.k77_share_group_describe import DescribedGroup as DescribedShareGroup
 
 
 class GroupCoordinator:
     """Groups and committed offsets of the broker.
 
-    `topic_exists(topic, partition)` must be quick; `environment` is what consumer groups read of the broker; the other
-    arguments are ShardSet's.
+    `topic_exists(topic, partition)` must be quick; `environment` is what consumer groups read of the broker;
+    `share_states` keeps the state of share groups, None: they are not served. The other arguments are ShardSet's.
     Start it when the topics are known: offsets of topics that are gone are dropped as the shards load.
     """
 
@@ -64,11 +77,16 @@ class GroupCoordinator:
         ensure_topic: Callable[[], object],
         topic_exists: Callable[[str, int], bool],
         environment: GroupEnvironment | None = None,
+        share_states: ShareStateStore | None = None,
         executor: Executor | None = None,
     ) -> None:
         self.config = config
         self.topic_exists = topic_exists
         environment = environment or GroupEnvironment()
+        self.dynamic = environment.dynamic
+        # Called by the loop thread when a member of a share group has gone, and when it was the last.
+        self.on_share_member_left: Callable[[str, str], None] = lambda group_id, member_id: None
+        self.on_share_group_emptied: Callable[[str], None] = lambda group_id: None
         self._changed_topics: set[str] = set()
         self._changed_topics_lock = threading.Lock()
         self.shards: ShardSet[GroupShard] = ShardSet(
@@ -77,7 +95,12 @@ class GroupCoordinator:
             clock,
             partitions=config.offsets_topic_partitions,
             new_shard=lambda: GroupShard(
-                config, clock.now_ms, topic_exists, lambda: self.counts.groups, environment
+                config,
+                clock.now_ms,
+                topic_exists,
+                lambda: self.counts.groups,
+                environment,
+                None if share_states is None else self._partition_states(share_states),
             ),
             open_logs=open_logs,
             ensure_topic=ensure_topic,
@@ -85,6 +108,19 @@ class GroupCoordinator:
         )
         self.loop = self.shards.loop
         self._submit = self.shards.submit
+
+    def _partition_states(self, store: ShareStateStore) -> PartitionStates:
+        return PartitionStates(
+            store,
+            self._resume,
+            lambda group_id, member_id: self.on_share_member_left(group_id, member_id),
+            lambda group_id: self.on_share_group_emptied(group_id),
+        )
+
+    def _resume(self, group_id: str, run: Callable[[GroupShard], Result | None]) -> None:
+        """Runs an operation on the shard that holds the group then. Any thread."""
+        request = Request(lambda shard, _: run(shard), _no_response, waits_for_load=True, is_internal=True)
+        self._submit(group_id, request)
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -189,6 +225,26 @@ class GroupCoordinator:
             ),
         )
 
+    def share_heartbeat(self, request: ShareHeartbeat) -> Future[ShareGroupHeartbeatResponse]:
+        """ShareGroupHeartbeat; the answer comes when what it changed is durable, and its partitions have state."""
+        return self._submit(
+            request.group_id,
+            Request(
+                lambda shard, future: share_group_heartbeat.answer(shard, request, future),
+                share_group_heartbeat.refused,
+                needs_topic=request.member_epoch == JOIN_EPOCH,
+            ),
+        )
+
+    def renew_consumer_session(
+        self, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """`renew_session` for the consumer protocol. None: `consumer_heartbeat` has the answer."""
+        runtime = self.shards.runtime(request.group_id)
+        if runtime.state is not ShardState.ACTIVE:
+            return None
+        return consumer_heartbeat.renew_session(runtime.shard, request, client_id, client_host)
+
     def on_topic_changed(self, topic: str) -> None:
         """A topic was created or deleted, or has more partitions: consumer groups that read it rebalance at once."""
         with self._changed_topics_lock:
@@ -203,7 +259,9 @@ class GroupCoordinator:
         for runtime in self.shards.runtimes:
             # One that is loading looks at all topics when it is done.
             if runtime.state is ShardState.ACTIVE:
-                runtime.submit(Request(lambda shard, future: shard.topics_changed(topics), _no_response))
+                runtime.submit(
+                    Request(lambda shard, future: shard.topics_changed(topics), _no_response, is_internal=True)
+                )
 
     # -- offsets -------------------------------------------------------------------------------------------------
 
@@ -288,7 +346,7 @@ class GroupCoordinator:
             result.response = ErrorCode.NONE
             return result
 
-        dropped = self.shards.submit_to_all(lambda: Request(drop, identity, waits_for_load=True))
+        dropped = self.shards.submit_to_all(lambda: Request(drop, identity, waits_for_load=True, is_internal=True))
         dropped.add_done_callback(lambda _: complete(done, None))
         return done
 
@@ -331,9 +389,57 @@ class GroupCoordinator:
             ),
         )
 
+    def describe_share_group(self, group_id: str) -> Future[DescribedShareGroup]:
+        """One share group; an unknown one or one of another type has error GROUP_ID_NOT_FOUND."""
+        return self._submit(
+            group_id,
+            Request(
+                lambda shard, future: share_group_describe.describe(shard, group_id),
+                lambda error: share_group_describe.not_described(group_id, error),
+                is_read=True,
+            ),
+        )
+
     def delete_group(self, group_id: str) -> Future[ErrorCode]:
-        """Removes an Empty group and its offsets."""
-        return self._submit(group_id, Request(lambda shard, future: group_admin.delete(shard, group_id), identity))
+        """Removes an Empty group and its offsets, or share state."""
+        return self._submit(
+            group_id, Request(lambda shard, future: group_admin.delete(shard, group_id, future), identity)
+        )
+
+    # -- share state ---------------------------------------------------------------------------------------------
+
+    def share_partitions(self, group_id: str) -> Future[list[tuple[bytes, StateTopic]] | ErrorCode]:
+        """The partitions of which a share group has state, by topic id; none for a group that there is not."""
+        return self._submit(
+            group_id,
+            Request(
+                lambda shard, future: share_group_offsets.initialized(shard, group_id), identity, is_read=True
+            ),
+        )
+
+    def alter_share_offsets(
+        self, group_id: str, wanted: Sequence[Alteration]
+    ) -> Future[AlterOutcome | ErrorCode]:
+        """AlterShareGroupOffsets: the outcome of each partition, or one error for the whole group."""
+        return self._submit(
+            group_id,
+            Request(
+                lambda shard, future: share_group_offsets.alter(shard, group_id, wanted, future),
+                identity,
+                needs_topic=True,
+            ),
+        )
+
+    def delete_share_offsets(
+        self, group_id: str, topics: Sequence[str]
+    ) -> Future[list[TopicOutcome] | ErrorCode]:
+        """DeleteShareGroupOffsets: the outcome of each topic, or one error for the whole group."""
+        return self._submit(
+            group_id,
+            Request(
+                lambda shard, future: share_group_offsets.delete_offsets(shard, group_id, topics, future), identity
+            ),
+        )
 
 
 def _no_response(error: ErrorCode) -> None:

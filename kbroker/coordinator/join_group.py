@@ -17,6 +17,7 @@ from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.group_state import GroupRecord
 from kbroker.coordinator.result import Result, complete
+from kbroker.coordinator.share_group import ShareGroup
 from kbroker.errors import ErrorCode, KafkaError
 
 State = ClassicGroupState
@@ -47,6 +48,8 @@ def join(shard: GroupShard, request: JoinRequest, future: Future) -> Result:
     if not config.session_timeout_min_ms <= request.session_timeout_ms <= config.session_timeout_max_ms:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
     found = shard.groups.get(request.group_id)
+    if isinstance(found, ShareGroup):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if isinstance(found, ConsumerGroup) and not found.is_empty:
         return consumer_classic.join(shard, found, request)
     if isinstance(found, ConsumerGroup) and not request.member_id:
@@ -57,13 +60,13 @@ def join(shard: GroupShard, request: JoinRequest, future: Future) -> Result:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         _check_size(shard, group, request.member_id)
         return _join_existing(shard, group, request, future)
-    group = shard.admit(request.group_id)
-    assert isinstance(group, ClassicGroup)
+    admitted = shard.admit(request.group_id)
+    assert isinstance(admitted, ClassicGroup)
     try:
-        _check_size(shard, group, "")
-        return _join_new(shard, group, request, future)
+        _check_size(shard, admitted, "")
+        return _join_new(shard, admitted, request, future)
     finally:
-        shard.drop_if_abandoned(group)  # a refused client leaves nothing behind
+        shard.drop_if_abandoned(admitted)  # a refused client leaves nothing behind
 
 
 def _take_over(shard: GroupShard, group: ConsumerGroup, request: JoinRequest, future: Future) -> Result:

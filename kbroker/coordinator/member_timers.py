@@ -21,7 +21,7 @@ class TimerKind(Enum):
 
 
 class MemberTimers:
-    """The timers of one shard. Loop thread only; in a shard that is loading there are none.
+    """The timers of one shard. Loop thread only, but for `postpone`; in a shard that is loading there are none.
 
     Timers are set by decisions, also those whose records are refused in the end: what fires looks again.
     """
@@ -39,6 +39,11 @@ class MemberTimers:
                 return
             timer.cancel()
         self._timers[key] = self._schedule(delay_ms, operation)
+
+    def postpone(self, kind: TimerKind, group_id: str, member_id: str, delay_ms: int) -> bool:
+        """Moves a timer that is set to `delay_ms` from now; False if it is not, or would move closer. Any thread."""
+        timer = self._timers.get((kind, group_id, member_id))
+        return timer is not None and timer.postpone(delay_ms / 1000)
 
     def is_running(self, kind: TimerKind, group_id: str, member_id: str) -> bool:
         """True if the timer is set and has not fired."""

@@ -13,6 +13,7 @@ from kbroker.coordinator.consumer_group_state import ConsumerMember
 from kbroker.coordinator.group_shard import Group, GroupShard
 from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.result import Result
+from kbroker.coordinator.share_group import ShareGroup
 from kbroker.errors import ErrorCode, KafkaError
 
 State = ClassicGroupState
@@ -58,6 +59,9 @@ def commit(shard: GroupShard, request: CommitRequest) -> Result:
             known = request.version >= GROUP_ID_NOT_FOUND_MIN_VERSION
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
         shard.check_group_bound()
+    elif isinstance(group, ShareGroup):
+        known = request.version >= GROUP_ID_NOT_FOUND_MIN_VERSION
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
     elif isinstance(group, ConsumerGroup):
         check_consumer_committer(group, request, version=request.version)
     else:
@@ -149,9 +153,12 @@ FetchedOffsets = list[tuple[str, list[tuple[int, FetchedOffset]]]]  # by topic a
 
 
 def fetch(shard: GroupShard, request: FetchRequest) -> Result:
-    """The group's offsets for the named partitions, or all of them. An unknown group has none, and that is no error."""
+    """The group's offsets for the named partitions, or all of them.
+
+    An unknown group has none, nor has a share group, and that is no error.
+    """
     group = shard.groups.get(request.group_id)
-    if group is None:
+    if group is None or isinstance(group, ShareGroup):
         return Result(response=[(topic, [(p, None) for p in partitions]) for topic, partitions in request.topics or []])
     if isinstance(group, ConsumerGroup):
         _check_consumer_reader(group, request)

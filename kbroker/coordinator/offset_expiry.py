@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kbroker.coordinator.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroupState
+from kbroker.coordinator.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, ClassicGroupState
 from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.group_offsets import RetentionBase, is_expired
 from kbroker.coordinator.group_state import OffsetRecord, Record
 from kbroker.coordinator.result import Result
+from kbroker.coordinator.share_group import ShareGroup
 
 if TYPE_CHECKING:
-    from kbroker.coordinator.group_shard import Group, GroupShard
+    from kbroker.coordinator.group_shard import GroupShard
 
 
 def expire(shard: GroupShard) -> Result:
     """Tombstones for expired offsets, and for Empty groups that have none left."""
     records: list[Record] = []
     for group in list(shard.groups.values()):
+        if isinstance(group, ShareGroup):
+            continue  # stays until it is deleted: where it is in its partitions is not kept here
         expired = list(_expired_offsets(shard, group))
         records += expired
         none_left = len(expired) == len(group.offsets) and not shard.pending_offsets.has_group(group.group_id)
@@ -30,7 +33,7 @@ def expire(shard: GroupShard) -> Result:
     return Result(records=records)
 
 
-def _expired_offsets(shard: GroupShard, group: Group) -> Iterator[OffsetRecord]:
+def _expired_offsets(shard: GroupShard, group: ClassicGroup | ConsumerGroup) -> Iterator[OffsetRecord]:
     base = _retention_base(group)
     if base is None:
         return
@@ -44,7 +47,7 @@ def _expired_offsets(shard: GroupShard, group: Group) -> Iterator[OffsetRecord]:
             yield OffsetRecord(group.group_id, topic, partition, None)
 
 
-def _retention_base(group: Group) -> RetentionBase | None:
+def _retention_base(group: ClassicGroup | ConsumerGroup) -> RetentionBase | None:
     """What retention counts from; None: nothing expires while the group is as it is."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:  # None: simple consumers
         return lambda value: value.commit_timestamp_ms

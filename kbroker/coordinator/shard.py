@@ -58,7 +58,9 @@ class Scheduler(Protocol):
 class Shard(Protocol):
     """Touched by the loop thread only (before its load has ended: by its worker only).
 
-    `replay` and `replay_marker` alone change durable state, at append for live traffic and in offset order for a load.
+    `replay` and `replay_marker` alone change durable state. Live traffic replays every record and marker at its append.
+    A load replays in offset order the newest record of each key, as if compaction had removed the others, and those of
+    committed transactions without a stamp at their own places; no markers.
     """
 
     def attach(self, runtime: Scheduler) -> None:

@@ -1,15 +1,18 @@
-"""Loading a shard: from the batches of its log to its state."""
+"""Loading a shard: from the batches of its log to its state.
+
+The newest record of each key is found below Python (newest_records); only those are decoded and replayed, in the order
+of the log. What has to be read is bounded by snapshots (shard_snapshot) and, while flushes fail, by the log's budget.
+"""
 
 from __future__ import annotations
 
 import logging
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from kbroker._fast.records import BatchHeader, iter_records, parse_batch_header
-from kbroker.coordinator.shard import UNSETTLED, Marker, ProducerStamp, Shard, UnknownRecordError
+from kbroker._fast.newest_records import NewestRecords
+from kbroker.coordinator.shard import ProducerStamp, Shard, UnknownRecordError
 
 if TYPE_CHECKING:
     from kbroker.log.internal_log import InternalLog
@@ -18,69 +21,17 @@ logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 
-_ABORT, _COMMIT = 0, 1  # types of control records (KIP-98)
-
-# In a batch's header: the low byte of its attributes.
-_AT_ATTRIBUTES = 22
-_TRANSACTIONAL_OR_CONTROL = 0x10 | 0x20
+FoundRecord = tuple[int, bytes, bytes | None, int, int]  # offset, key, value, producer id and epoch; see NewestRecords
 
 
 @dataclass(slots=True)
 class LogSize:
-    """How much a log holds, and how much of that is live, as last known."""
+    """How much a log holds, and how much of that is live, as last known; bytes of live records are key and value."""
 
     total_bytes: int = 0
     total_records: int = 0
     live_bytes: int = 0
     live_records: int = 0
-
-
-class _Replay:
-    """One load in progress.
-
-    Of plain records only the newest of each key is replayed: compaction could have removed the others any time, and
-    most of a log is such. Not so while a transaction is open: its records have their place among the others.
-    """
-
-    def __init__(self, shard: Shard, newest_only: bool) -> None:
-        self._shard = shard
-        self._newest_only = newest_only
-        self._newest: dict[bytes, bytes | None] = {}
-        self._open: set[int] = set()  # producer ids
-        self.unknown: set[str] = set()
-
-    def plain(self, key: bytes, value: bytes | None) -> None:
-        """A record outside of transactions."""
-        if self._open or not self._newest_only:
-            self._replay(key, value, None)
-            return
-        self._newest.pop(key, None)  # its place is that of its newest record
-        self._newest[key] = value
-
-    def transactional(self, key: bytes, value: bytes | None, stamp: ProducerStamp) -> None:
-        """A record of an open transaction."""
-        self.settle()
-        self._open.add(stamp.producer_id)
-        self._replay(key, value, stamp)
-
-    def marker(self, marker: Marker) -> None:
-        """The end of a transaction."""
-        self.settle()
-        self._open.discard(marker.producer_id)
-        self._shard.replay_marker(marker)
-
-    def settle(self) -> None:
-        """Replays the plain records that have been collected."""
-        if self._newest:
-            newest, self._newest = self._newest, {}
-            for key, value in newest.items():
-                self._replay(key, value, None)
-
-    def _replay(self, key: bytes, value: bytes | None, stamp: ProducerStamp | None) -> None:
-        try:
-            self._shard.replay(self._shard.decode(key, value), stamp)
-        except UnknownRecordError as error:
-            self.unknown.add(str(error))
 
 
 def load(log: InternalLog, new_shard: Callable[[], S]) -> tuple[S, LogSize]:
@@ -89,61 +40,43 @@ def load(log: InternalLog, new_shard: Callable[[], S]) -> tuple[S, LogSize]:
     A record that this version does not know is skipped and logged: it was written by a newer one.
     """
     shard = new_shard()
-    replay = _Replay(shard, newest_only=True)
-    size = _replay_log(log, replay)
-    if replay.unknown:  # an older record of the key may be known: that one counts then
-        shard = new_shard()
-        replay = _Replay(shard, newest_only=False)
-        size = _replay_log(log, replay)
-    for reason in sorted(replay.unknown):
-        logger.warning("%s: records skipped: %s", log, reason)
+    size = LogSize()
+    unknown = _replay(_collect(log, shard, size), shard, size)
+    if unknown:  # an older record of the key may be known: that one counts then
+        shard, size = new_shard(), LogSize()
+        _replay(_collect(log, shard, size, unknown), shard, size)
+        for reason in sorted(set(unknown.values())):
+            logger.warning("%s: records skipped: %s", log, reason)
     return shard, size
 
 
-def _replay_log(log: InternalLog, replay: _Replay) -> LogSize:
-    size = LogSize()
-    start_offset = log.start_offset
-    for batch in log.read_all():
-        size.total_bytes += len(batch)
-        header = parse_batch_header(batch) if batch[_AT_ATTRIBUTES] & _TRANSACTIONAL_OR_CONTROL else None
-        if header is not None and header.is_control:
-            marker = marker_of(header, batch)
-            if marker is not None:
-                replay.marker(marker)
-            continue
-        stamp = None if header is None else ProducerStamp(header.producer_id, header.producer_epoch)
-        for offset, _, _, key, value, _ in iter_records(batch):
-            size.total_records += 1
-            if offset < start_offset or key is None:
-                continue
-            if stamp is None:
-                replay.plain(key, value)
-            else:
-                replay.transactional(key, value, stamp)
-    replay.settle()
-    return size
+def _collect(
+    log: InternalLog, shard: Shard, size: LogSize, suspects: Collection[bytes] | None = None
+) -> list[FoundRecord]:
+    def is_known(key: bytes, value: bytes | None) -> bool:
+        try:
+            shard.decode(key, value)
+        except UnknownRecordError:
+            return False
+        return True
+
+    found = NewestRecords(log.start_offset, suspects, is_known)
+    for block in log.read_all():
+        found.feed(block)
+    size.total_bytes, size.total_records = found.total_bytes, found.total_records
+    return found.take()
 
 
-def measure_live(shard: Shard, size: LogSize) -> None:
-    """Fills in the live part of `size`; bytes of what open transactions wrote are not counted."""
-    for key in shard.live_keys():
-        record = shard.live_record(key)
-        assert record is not None
-        if record is UNSETTLED:
+def _replay(found: list[FoundRecord], shard: Shard, size: LogSize) -> dict[bytes, str]:
+    """Replays what was found; for keys whose newest record is not known, why."""
+    unknown: dict[bytes, str] = {}
+    for _, key, value, producer_id, producer_epoch in found:
+        if value is not None:
+            size.live_bytes += len(key) + len(value)
             size.live_records += 1
-            continue
-        encoded_key, value = shard.encode(record)
-        size.live_records += 1
-        size.live_bytes += len(encoded_key) + len(value or b"")
-
-
-def marker_of(header: BatchHeader, batch: bytes | memoryview) -> Marker | None:
-    """The transaction marker in a control batch; None if it is another control record."""
-    for record in iter_records(batch):
-        if record.key is None or record.value is None or len(record.key) < 4 or len(record.value) < 6:
-            continue
-        kind = struct.unpack_from(">h", record.key, 2)[0]
-        if kind in (_ABORT, _COMMIT):
-            coordinator_epoch = struct.unpack_from(">i", record.value, 2)[0]
-            return Marker(header.producer_id, header.producer_epoch, coordinator_epoch, kind == _COMMIT)
-    return None
+        stamp = None if producer_id < 0 else ProducerStamp(producer_id, producer_epoch)
+        try:
+            shard.replay(shard.decode(key, value), stamp)
+        except UnknownRecordError as error:
+            unknown[key] = str(error)
+    return unknown

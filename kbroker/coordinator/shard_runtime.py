@@ -3,7 +3,8 @@
     absent ──open──► loading ──loaded──► active ──append failed──► loading (again, from what is durable)
 
 Decisions are made on the state as of all appends so far (pending state); an answer waits until the records it rests on
-are durable. What cannot be appended for lack of space is tried again for a while, and later operations queue behind it.
+are durable. What cannot be appended for lack of space is tried again for a while, and later operations queue behind it:
+so many of them, and each for so long. Then they are refused with an error on which clients come again.
 All methods run on the loop thread unless said otherwise.
 """
 
@@ -41,6 +42,7 @@ _APPEND_RETRY_LAST_MS = 100
 _LOAD_RETRY_FIRST_MS = 500
 _LOAD_RETRY_LAST_MS = 30_000
 _SNAPSHOT_RETRY_MS = 10_000
+_SNAPSHOT_AFTER_LOAD_MS = 10_000  # first those are answered who have waited for the load
 
 # Zombies, and what comes after the end of its transaction: the log does its duty.
 _FENCED = (
@@ -79,6 +81,8 @@ class Request:
     needs_topic: bool = False  # may write: the internal topic is created first
     is_read: bool = False  # its answer shows state, so it waits for the writes before it
     waits_for_load: bool = False  # is kept while the shard loads, instead of being refused
+    is_internal: bool = False  # nobody would ask again: it is in no queue's bound
+    give_up_at: float = 0.0  # monotonic seconds: the end of its wait in queues; 0: it has not waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +126,28 @@ class ShardRuntime(Generic[S]):
         config: ShardConfig,
         executor: Executor,
         new_shard: Callable[[], S],
+        on_loaded: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_loaded` is called on the loop thread at the end of each load."""
         self._loop = loop
         self._clock = clock
         self._config = config
         self._executor = executor
         self._new_shard = new_shard
+        self._on_loaded = on_loaded
         self._log: InternalLog | None = None
         self._epoch = 0  # grows with each load; callbacks of an earlier epoch are stale
         self._load_retry_ms = _LOAD_RETRY_FIRST_MS
-        self._after_load: list[Request] = []
+        self._after_load: deque[Request] = deque()
         self._backlog: deque[Request] = deque()  # behind the blocked write
         self._blocked: _Write | None = None
         self._pending: deque[_Pending] = deque()
         self._size = LogSize()
         self._snapshot: shard_snapshot.Snapshot | None = None
         self._snapshot_not_before = 0.0
+        self.load_seconds = 0.0  # what the last load took, without its wait for a worker
+        self.loaded_records = 0  # what it read
+        self.refused = 0  # requests that waited in vain, or found the queue full
         self.state = ShardState.ABSENT
         self.shard: S = new_shard()
         self.shard.attach(self)
@@ -147,15 +157,42 @@ class ShardRuntime(Generic[S]):
     def submit(self, request: Request) -> None:
         """Runs the request now, behind a blocked write, or answers why not."""
         if self.state is ShardState.LOADING and request.waits_for_load:
-            self._after_load.append(request)
+            self._enqueue(self._after_load, request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         elif self.state is ShardState.LOADING:
             _refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         elif self.state is ShardState.STOPPED:
             _refuse(request, ErrorCode.NOT_COORDINATOR)
         elif self._blocked is not None:
-            self._backlog.append(request)
+            self._enqueue(self._backlog, request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             self._run(request)
+
+    @property
+    def queue_length(self) -> int:
+        """Requests that wait for a load or behind a blocked write. Any thread."""
+        return len(self._after_load) + len(self._backlog)
+
+    def _enqueue(self, queue: deque[Request], request: Request, error: ErrorCode) -> None:
+        if len(queue) >= self._config.backlog_max and not request.is_internal:
+            self.refused += 1
+            _refuse(request, error)
+            return
+        if not request.give_up_at:
+            request.give_up_at = self._loop.monotonic() + self._config.append_timeout_ms / 1000
+        queue.append(request)
+
+    def _refuse_overdue(self, queue: deque[Request], error: ErrorCode) -> None:
+        """Refuses what has waited too long; requests are in the order of their arrival."""
+        now = self._loop.monotonic()
+        kept = []
+        while queue and (queue[0].is_internal or queue[0].give_up_at <= now):
+            request = queue.popleft()
+            if request.is_internal:
+                kept.append(request)
+            else:
+                self.refused += 1
+                _refuse(request, error)
+        queue.extendleft(reversed(kept))
 
     def now_ms(self) -> int:
         """Wall clock."""
@@ -167,7 +204,7 @@ class ShardRuntime(Generic[S]):
 
         def due() -> None:
             if epoch == self._epoch and self.state in (ShardState.ACTIVE, ShardState.ABSENT):
-                self.submit(Request(lambda shard, future: operation(), lambda error: None))
+                self.submit(Request(lambda shard, future: operation(), lambda error: None, is_internal=True))
 
         return self._loop.call_later(delay_ms / 1000, due)
 
@@ -215,7 +252,7 @@ class ShardRuntime(Generic[S]):
         assert self._log is not None, "a write before the topic exists"
         if self._blocked is not None and self._blocked is not write:
             # A consequence of an earlier write's completion: it takes its place in the queue.
-            self._backlog.append(Request(lambda shard, future: write.result, lambda error: None))
+            self._backlog.append(Request(lambda shard, future: write.result, lambda error: None, is_internal=True))
             return
         try:
             while write.batches:
@@ -270,7 +307,8 @@ class ShardRuntime(Generic[S]):
         now = self._loop.monotonic()
         if self._blocked is None:
             self._blocked = write
-            write.give_up_at = now + self._config.append_timeout_ms / 1000
+            waited = write.request.give_up_at if write.request is not None and not write.request.is_internal else 0.0
+            write.give_up_at = waited or now + self._config.append_timeout_ms / 1000
         elif now >= write.give_up_at:
             self._give_up(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
@@ -279,6 +317,8 @@ class ShardRuntime(Generic[S]):
         def retry() -> None:
             if epoch == self._epoch and self._blocked is write:
                 self._write(write)
+                if self._blocked is not None:
+                    self._refuse_overdue(self._backlog, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
         self._loop.call_later(write.retry_ms / 1000, retry)
         write.retry_ms = min(write.retry_ms * 2, _APPEND_RETRY_LAST_MS)
@@ -343,23 +383,26 @@ class ShardRuntime(Generic[S]):
         self.state = ShardState.LOADING
         self._epoch += 1
         if self._log.start_offset == self._log.next_offset:
-            self._loaded(self._epoch, self._new_shard(), LogSize())
+            self._loaded(self._epoch, self._new_shard(), LogSize(), 0.0)
         else:
             self._executor.submit(self._load, self._log, self._epoch)
 
     def _load(self, log: InternalLog, epoch: int) -> None:
         """Worker thread: builds a shard that nobody else sees yet."""
+        begun = self._clock.monotonic()
         try:
             shard, size = shard_load.load(log, self._new_shard)
-            if shard_snapshot.is_due(size, self._config):
-                shard_load.measure_live(shard, size)
         except Exception:
             logger.exception("%s: loading failed, will be tried again", log)
             self._loop.post(partial(self._load_failed, epoch))
         else:
-            self._loop.post(partial(self._loaded, epoch, shard, size))
+            self._loop.post(partial(self._loaded, epoch, shard, size, self._clock.monotonic() - begun))
 
     def _load_failed(self, epoch: int) -> None:
+        if epoch != self._epoch or self.state is not ShardState.LOADING:
+            return
+        self._refuse_overdue(self._after_load, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
         def retry() -> None:
             if epoch == self._epoch and self.state is ShardState.LOADING:
                 self._start_load()
@@ -367,19 +410,23 @@ class ShardRuntime(Generic[S]):
         self._loop.call_later(self._load_retry_ms / 1000, retry)
         self._load_retry_ms = min(self._load_retry_ms * 2, _LOAD_RETRY_LAST_MS)
 
-    def _loaded(self, epoch: int, shard: S, size: LogSize) -> None:
+    def _loaded(self, epoch: int, shard: S, size: LogSize, seconds: float) -> None:
         if epoch != self._epoch or self.state is not ShardState.LOADING:
             return
         self._load_retry_ms = _LOAD_RETRY_FIRST_MS
+        self.load_seconds, self.loaded_records = seconds, size.total_records
         self.shard = shard
         self._size = size
         shard.attach(self)
         self.state = ShardState.ACTIVE
-        waiting, self._after_load = self._after_load, []
+        waiting, self._after_load = self._after_load, deque()
+        if size.total_records:
+            self._snapshot_not_before = self._loop.monotonic() + _SNAPSHOT_AFTER_LOAD_MS / 1000
+            self._loop.call_later(_SNAPSHOT_AFTER_LOAD_MS / 1000, self._snapshot_if_due)
         self._execute(shard.activate(), None)
-        self._snapshot_if_due()
         for request in waiting:
             self.submit(request)
+        self._on_loaded()
 
     def _unload(self, error: ErrorCode) -> None:
         """Drops all memory state; whoever waits gets `error`."""
@@ -409,6 +456,7 @@ class ShardRuntime(Generic[S]):
     def _snapshot_if_due(self) -> None:
         if (
             self._snapshot is None
+            and self.state is ShardState.ACTIVE
             and self._log is not None
             and self._loop.monotonic() >= self._snapshot_not_before
             and shard_snapshot.is_due(self._size, self._config)

@@ -14,7 +14,7 @@ from kbroker.coordinator.futures import gathered
 from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.result import complete
 from kbroker.coordinator.shard_config import ShardConfig
-from kbroker.coordinator.shard_runtime import Request, S, ShardRuntime
+from kbroker.coordinator.shard_runtime import Request, S, ShardRuntime, ShardState
 from kbroker.errors import ErrorCode
 from kbroker.log.internal_log import InternalLog
 
@@ -53,6 +53,7 @@ class ShardSet(Generic[S]):
         self._creating_topic = False
         self._waiting_for_topic: list[tuple[str | None, Request]] = []
         self.stopped = False
+        self._opened_at = 0.0  # monotonic seconds
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -83,7 +84,18 @@ class ShardSet(Generic[S]):
             complete(request.future, request.error_response(ErrorCode.NOT_COORDINATOR))
 
     def _new_runtime(self) -> ShardRuntime[S]:
-        return ShardRuntime(self.loop, self.clock, self.config, self._executor, self._new_shard)
+        return ShardRuntime(self.loop, self.clock, self.config, self._executor, self._new_shard, self._note_loaded)
+
+    @property
+    def queue_length(self) -> int:
+        """What the loop thread has not looked at yet, and requests that wait in the shards. Any thread."""
+        return self.loop.queue_length + sum(runtime.queue_length for runtime in self.runtimes)
+
+    def _note_loaded(self) -> None:
+        if self._opened_at and all(runtime.state is ShardState.ACTIVE for runtime in self.runtimes):
+            seconds, self._opened_at = self.clock.monotonic() - self._opened_at, 0.0
+            records = sum(runtime.loaded_records for runtime in self.runtimes)
+            logger.info("%s: %d records in %d shards read in %.2f s", self.name, records, len(self.runtimes), seconds)
 
     # -- the topic -----------------------------------------------------------------------------------------------
 
@@ -130,6 +142,7 @@ class ShardSet(Generic[S]):
 
     def _open_shards(self, logs: Sequence[InternalLog]) -> None:
         self.has_topic = True
+        self._opened_at = self.clock.monotonic()
         if len(logs) != len(self.runtimes):
             self.runtimes = [self._new_runtime() for _ in logs]
         for runtime, log in zip(self.runtimes, logs, strict=True):

@@ -17,6 +17,7 @@ from kbroker.coordinator.offset_commit import (
 )
 from kbroker.coordinator.result import Result
 from kbroker.coordinator.shard import ProducerStamp
+from kbroker.coordinator.share_group import ShareGroup
 from kbroker.coordinator.transaction_guards import Guard
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -76,6 +77,8 @@ def _append(shard: GroupShard, request: TransactionalCommitRequest) -> Result:
     group = shard.groups.get(request.group_id)
     if isinstance(group, ConsumerGroup):
         check_consumer_committer(group, request, version=None)
+    elif isinstance(group, ShareGroup):
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
     elif group is not None:
         committing_member(group, request, transactional=True)
     elif request.generation >= 0:

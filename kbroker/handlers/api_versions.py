@@ -7,6 +7,7 @@ Behaviour:
 - A request above the range is answered in the version 0 body with UNSUPPORTED_VERSION (35) and the range of this
   API alone (`unsupported_version_response`), from which clients pick a version and ask again (KIP-511).
 - Features are those of handlers.features that are enabled, each finalized at its level.
+- The APIs of share groups and share.version are listed where the broker has --share-groups.
 
 Versions:
 - v1 throttle_time_ms. v3 flexible; client software name and version, which must match KIP-511's pattern: otherwise
@@ -49,9 +50,9 @@ def handle(context: Context, info: RequestInfo, request: ApiVersionsRequest) -> 
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     if context.telemetry is not None and info.api_version >= 3:
         context.telemetry.met(info, request.client_software_name, request.client_software_version)
-    features = enabled_features()
+    features = enabled_features(context.share_groups)
     return ApiVersionsResponse(
-        api_keys=_served(),
+        api_keys=_served(context.share_groups),
         supported_features=[
             SupportedFeatureKey(name=feature.name, min_version=feature.lowest, max_version=feature.highest)
             for feature in features
@@ -69,14 +70,14 @@ def unsupported_version_response() -> ApiVersionsResponse:
     """What a request above our versions gets; to be encoded as version 0."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[api for api in _served() if api.api_key == ApiKey.API_VERSIONS],
+        api_keys=[api for api in _served(False) if api.api_key == ApiKey.API_VERSIONS],
     )
 
 
-def _served() -> list[ApiVersion]:
+def _served(share_groups: bool) -> list[ApiVersion]:
     return [
         ApiVersion(api_key=api_key, min_version=first, max_version=last)
-        for api_key, first, last in api_versions_for_response()
+        for api_key, first, last in api_versions_for_response(share_groups)
     ]
 
 

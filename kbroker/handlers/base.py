@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class RequestInfo:
+class RequestInfo(NamedTuple):
     """The envelope of one request."""
 
     api_key: int
@@ -18,32 +17,38 @@ class RequestInfo:
     client_host: str
     advertised_host: str  # of the listener that the client came through
     advertised_port: int
+    connection: Any = None  # kbroker._fast.reactor.Connection
 
 
 @dataclass(slots=True)
 class Context:
-    """The parts of the broker that handlers may use. Built once by kbroker.broker."""
+    """The parts of the broker that handlers may use. Built once by kbroker.broker.
+
+    Those that default to None are set before the handlers that use them are asked; ApiVersions is asked earlier.
+    """
 
     config: Any  # kbroker.config.BrokerConfig
     clock: Any  # kbroker.clock.Clock
     logs: Any  # kbroker.log.log_table.LogTable
     topics: Any  # kbroker.metadata.topics.Topics
-    groups: Any  # kbroker.coordinator.groups.GroupCoordinator
-    producer_ids: Any  # kbroker.metadata.producer_ids.ProducerIds
     cold_reader: Any  # kbroker.log.cold_read.ColdReader
     cluster_id: str
     node_id: int
+    groups: Any = None  # kbroker.coordinator.groups.GroupCoordinator
+    producer_ids: Any = None  # kbroker.metadata.producer_ids.ProducerIds
     transactions: Any = None  # kbroker.coordinator.transactions.TransactionCoordinator
     log_starts: Any = None  # kbroker.log.log_starts.LogStarts
     telemetry: Any = None  # kbroker.handlers.client_telemetry.ClientTelemetry
+    share_partitions: Any = None  # kbroker.share.share_partitions.SharePartitions, with --share-groups
+    share_groups: bool = False  # --share-groups: the APIs and the feature of KIP-932 are served
+    share_states: Any = None  # kbroker.coordinator.share_state_store.ShareStateStore, with --share-groups
 
 
 # A handler decides and returns the response message, or a future of it when the answer comes later.
 Handle = Callable[[Context, RequestInfo, Any], Any | Future]
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(NamedTuple):
     """One API as served: its key, versions and function.
 
     `inline` handlers run on the I/O thread and must neither block nor take over a millisecond; the others run on a

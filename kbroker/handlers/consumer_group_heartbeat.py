@@ -24,15 +24,21 @@ _OWN_MEMBER_ID_MIN_VERSION = 1
 
 def handle(
     context: Context, info: RequestInfo, request: ConsumerGroupHeartbeatRequest
-) -> Future[ConsumerGroupHeartbeatResponse]:
-    """Passes the heartbeat on; copies what it keeps."""
+) -> ConsumerGroupHeartbeatResponse | Future[ConsumerGroupHeartbeatResponse]:
+    """Renews a session, or passes the heartbeat on; copies what it keeps."""
+    client_id, client_host = info.client_id or "", f"/{info.client_host}"
+    renewed: ConsumerGroupHeartbeatResponse | None = context.groups.renew_consumer_session(
+        request, client_id, client_host
+    )
+    if renewed is not None:
+        return renewed
     names, owned = request.subscribed_topic_names, request.topic_partitions
     heartbeat = ConsumerHeartbeat(
         group_id=request.group_id,
         member_id=request.member_id,
         member_epoch=request.member_epoch,
-        client_id=info.client_id or "",
-        client_host=f"/{info.client_host}",
+        client_id=client_id,
+        client_host=client_host,
         instance_id=request.instance_id,
         rack_id=request.rack_id,
         rebalance_timeout_ms=request.rebalance_timeout_ms,

@@ -6,11 +6,11 @@ Behaviour:
 - Outside of 0 to the high watermark: OFFSET_OUT_OF_RANGE (1). cleanup.policy without delete: POLICY_VIOLATION (44). An
   internal topic: INVALID_TOPIC (17). Unknown partition: UNKNOWN_TOPIC_OR_PARTITION (3).
 - Answered when the new starts are in the object store: they outlive a crash and the loss of the disk. While it is
-  away: REQUEST_TIMED_OUT (7), and the starts may still come to be moved.
+  away: REQUEST_TIMED_OUT (7) at the request's time-out at the latest, and the starts may still come to be moved.
 
 Versions: v2 flexible.
 
-Gaps: the time-out is looked at before the write to the object store, which has its own.
+Gaps: none.
 """
 
 from __future__ import annotations

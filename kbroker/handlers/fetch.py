@@ -1,4 +1,4 @@
-"""Fetch (key 1), versions 4-17: the compiled path serves it (kbroker._fast.fetch_path), not a Python handler.
+"""Fetch (key 1), versions 4-18: the compiled path serves it (kbroker._fast.fetch_path), not a Python handler.
 
 Behaviour:
 - Whole batches only. The first partition that has data gets at least one batch, whatever the limits (KIP-74); a later
@@ -10,8 +10,12 @@ Behaviour:
   max.wait, the read goes on and serves the next fetch.
 - Incremental sessions (KIP-227), shared by all connections; when there is no room the client stays sessionless.
 
-Versions: v5 log start offset. v7 sessions. v9 leader epoch check. v10 zstd topics allowed. v12 flexible, diverging
-epoch. v13 topic ids. v16 current leader with FENCED_LEADER_EPOCH.
+Versions: v5 log start offset. v6 KAFKA_STORAGE_ERROR (56) where older ones get NOT_LEADER_OR_FOLLOWER (6). v7 sessions.
+v9 leader epoch check. v10 topics with compression.type=zstd, which older ones get UNSUPPORTED_COMPRESSION_TYPE (76) for
+(KIP-110; Kafka 4 sends them what they may be unable to read). v12 flexible, diverging epoch. v13 topic ids. v16 current
+leader with FENCED_LEADER_EPOCH. v18 a follower's high watermark, which is ignored.
+
+A zstd batch that a producer put into a topic with compression.type=producer is sent to every version, as Kafka does.
 
 Gaps: one broker has no preferred read replica and no node endpoints; replica fields are read and ignored.
 """

@@ -107,9 +107,9 @@ def _answer(
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None  # -1 and -1, as the message's defaults say
     if timestamp == MAX_TIMESTAMP:
-        found = max_timestamp(context, partition)
+        found = max_timestamp(context.cold_reader, partition)
     else:
-        found = offset_for_timestamp(context, partition, timestamp)
+        found = offset_for_timestamp(context.cold_reader, partition, timestamp)
     if not isinstance(found, Future):
         _place(partition, found, read_committed, answer)
         return None

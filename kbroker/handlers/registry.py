@@ -1,4 +1,8 @@
-"""All handlers by API key. Produce and Fetch are not among them: the wire layer serves them itself."""
+"""All handlers by API key. Produce and Fetch are not among them: the wire layer serves them itself.
+
+A new API: its rows in protocol.api_keys (key, versions, first flexible version), its messages in protocol/apis, a
+module here with HANDLER, and that module's name in MODULES.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,11 @@ from collections.abc import Collection
 from importlib import import_module
 
 from kbroker.handlers.base import Handler
-from kbroker.protocol.api_keys import SERVED, ApiKey
+from kbroker.protocol.api_keys import ApiKey, served
 
 HOT: frozenset[ApiKey] = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+
+FIRST_MODULES = ("api_versions",)  # served before the others are loaded (kbroker.broker)
 
 MODULES: tuple[str, ...] = (
     "list_offsets",
@@ -59,24 +65,35 @@ MODULES: tuple[str, ...] = (
     "list_config_resources",
 )
 
+# Of protocol.api_keys.SERVED_WITH_SHARE_GROUPS: without --share-groups they are not loaded, and so unknown.
+SHARE_GROUP_MODULES: tuple[str, ...] = (
+    "share_group_heartbeat",
+    "share_group_describe",
+    "share_fetch",
+    "share_acknowledge",
+    "share_group_describe_offsets",
+    "share_group_alter_offsets",
+    "share_group_delete_offsets",
+)
 
-def load_handlers(modules: Collection[str] = MODULES) -> dict[int, Handler]:
+
+def load_handlers(modules: Collection[str] | None = None, *, share_groups: bool = False) -> dict[int, Handler]:
     """Imports the handler modules (so that a start does it once, and tools that need none do not).
 
-    Raises AssertionError where handlers and protocol.api_keys.SERVED do not say the same: what is advertised must be
-    what is served.
+    Raises AssertionError where handlers and protocol.api_keys do not say the same: what is advertised must be what is
+    served.
     """
     handlers: dict[int, Handler] = {}
-    for name in modules:
+    for name in modules if modules is not None else MODULES + SHARE_GROUP_MODULES * share_groups:
         handler: Handler = import_module(f"kbroker.handlers.{name}").HANDLER
-        served = SERVED[ApiKey(handler.api_key)]
-        if (handler.min_version, handler.max_version) != tuple(served):
-            raise AssertionError(f"handler {name} serves other versions than are advertised ({served})")
+        advertised = served(share_groups)[ApiKey(handler.api_key)]
+        if (handler.min_version, handler.max_version) != tuple(advertised):
+            raise AssertionError(f"handler {name} serves other versions than are advertised ({advertised})")
         if handler.api_key in handlers:
             raise AssertionError(f"two handlers for API key {handler.api_key}")
         handlers[handler.api_key] = handler
-    if modules is MODULES:
-        missing = set(SERVED) - HOT - handlers.keys()
+    if modules is None:
+        missing = set(served(share_groups)) - HOT - handlers.keys()
         if missing:
             raise AssertionError(f"advertised but not handled: {sorted(missing)}")
     return handlers

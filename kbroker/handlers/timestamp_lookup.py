@@ -13,8 +13,8 @@ from typing import Any
 from kbroker._fast.record_batch import CorruptRecordsError
 from kbroker._fast.records import first_record_at_or_after, iter_records, max_timestamp_record
 from kbroker.errors import CorruptionError
-from kbroker.handlers.base import Context
 from kbroker.handlers.later import later
+from kbroker.log.cold_read import ColdReader
 
 OffsetAndTimestamp = tuple[int, int]
 Found = OffsetAndTimestamp | None
@@ -22,21 +22,21 @@ Found = OffsetAndTimestamp | None
 TRIM_RACES_MAX = 8  # a batch that the index names may leave the WAL before it is read: then look again
 
 
-def offset_for_timestamp(context: Context, partition: Any, timestamp: int) -> Found | Future[Found]:
+def offset_for_timestamp(cold_reader: ColdReader, partition: Any, timestamp: int) -> Found | Future[Found]:
     """The first record at or above the log start offset with this timestamp or a later one."""
     in_wal = _untrimmed(lambda: _first_in_wal(partition, timestamp))
     if not _has_cold_data(partition):
         return in_wal
-    cold = context.cold_reader.offset_for_timestamp(partition.log, timestamp)
+    cold = cold_reader.offset_for_timestamp(partition.log, timestamp)
     return later(cold, _better(in_wal, lambda found: -found[0]))
 
 
-def max_timestamp(context: Context, partition: Any) -> Found | Future[Found]:
+def max_timestamp(cold_reader: ColdReader, partition: Any) -> Found | Future[Found]:
     """The first record that holds the highest timestamp."""
     in_wal = _untrimmed(lambda: _max_in_wal(partition))
     if not _has_cold_data(partition):
         return in_wal
-    cold = context.cold_reader.max_timestamp(partition.log)
+    cold = cold_reader.max_timestamp(partition.log)
     return later(cold, _better(in_wal, lambda found: (found[1], -found[0])))
 
 

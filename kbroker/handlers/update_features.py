@@ -35,7 +35,7 @@ def handle(context: Context, info: RequestInfo, request: UpdateFeaturesRequest) 
         return UpdateFeaturesResponse(
             error_code=ErrorCode.INVALID_REQUEST, error_message="Features must be named, each once."
         )
-    errors = [_judge(update, info.api_version) for update in request.feature_updates]
+    errors = [_judge(update, info.api_version, context.share_groups) for update in request.feature_updates]
     if info.api_version >= 2:
         first = next((error for error in errors if error is not None), None)
         return UpdateFeaturesResponse(
@@ -55,11 +55,11 @@ def handle(context: Context, info: RequestInfo, request: UpdateFeaturesRequest) 
     )
 
 
-def _judge(update: FeatureUpdateKey, version: int) -> KafkaError | None:
+def _judge(update: FeatureUpdateKey, version: int, share_groups: bool) -> KafkaError | None:
     name, level = update.feature, update.max_version_level
     if version >= 1 and update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return KafkaError(ErrorCode.INVALID_REQUEST, "The controller does not support the given upgrade type.")
-    feature = next((feature for feature in enabled_features() if feature.name == name), None)
+    feature = next((feature for feature in enabled_features(share_groups) if feature.name == name), None)
     if feature is None:
         problem = "the broker does not support this feature."
     elif level == feature.level:

@@ -7,8 +7,8 @@ refused with INVALID_CONFIG. No change of a broker's configs may leave a topic w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.client_metrics import CLIENT_METRICS_CONFIGS, check_client_metrics
@@ -48,8 +48,7 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigOperation:
+class ConfigOperation(NamedTuple):
     """One config to be changed; the value is None where it is to go."""
 
     name: str
@@ -57,8 +56,7 @@ class ConfigOperation:
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
+class ConfigChange(NamedTuple):
     """What is asked for one resource. `replace`: configs that are not named go."""
 
     resource_type: ResourceType
@@ -112,6 +110,13 @@ def _topic_change(change: ConfigChange, image: MetadataImage, broker: BrokerConf
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{change.name}' does not exist.")
     after = changed(change, topic.configs)
     config = parse_topic_config(after, broker.topic_defaults)
+    before = parse_topic_config(topic.configs, broker.topic_defaults)
+    if config.kbroker_object_format != before.kbroker_object_format:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"kbroker.object.format of topic {topic.name} is {before.kbroker_object_format} since it was created, "
+            "and cannot be changed",
+        )
     if topic.internal and not config.compacted:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"cleanup.policy of the internal topic {topic.name} must have compact"

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.broker_config_table import BROKER_CONFIGS, COARSER, DYNAMIC
@@ -31,8 +30,7 @@ class ConfigSource(IntEnum):
     GROUP = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigSynonym:
+class ConfigSynonym(NamedTuple):
     """One place a value can come from."""
 
     name: str
@@ -40,8 +38,7 @@ class ConfigSynonym:
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class ConfigEntry(NamedTuple):
     """A config as described to a client. `synonyms` holds every place that has a value, the one in force first."""
 
     definition: ConfigDef

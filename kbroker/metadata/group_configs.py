@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.config_defs import BrokerConfigs, ConfigEntry, ConfigSource, ConfigSynonym
@@ -31,7 +30,8 @@ _DEFINITIONS = (
     ConfigDef("consumer.session.timeout.ms", _INT, "45000", _SESSION, at_least(1), "group.consumer.session.timeout.ms"),
     ConfigDef("consumer.heartbeat.interval.ms", _INT, "5000", _HEARTBEAT, at_least(1),
               "group.consumer.heartbeat.interval.ms"),
-    ConfigDef("consumer.assignment.interval.ms", _INT, "1000", "Kept for tools.", at_least(0),
+    ConfigDef("consumer.assignment.interval.ms", _INT, "1000",
+              "Least time between two target assignments of the group.", at_least(0),
               "group.consumer.assignment.interval.ms"),
     ConfigDef("share.session.timeout.ms", _INT, "45000", _SESSION, at_least(1), "group.share.session.timeout.ms"),
     ConfigDef("share.heartbeat.interval.ms", _INT, "5000", _HEARTBEAT, at_least(1),
@@ -63,8 +63,7 @@ _DEFINITIONS = (
 GROUP_CONFIGS: dict[str, ConfigDef] = {definition.name: definition for definition in _DEFINITIONS}
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
+class _Bounds(NamedTuple):
     """The broker configs that bound a group config; None: there is none."""
 
     lowest: str | None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from kbroker.errors import CorruptionError
 from kbroker.metadata.records import (
@@ -23,11 +23,17 @@ from kbroker.metadata.records import (
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
+SHARE_GROUP_STATE = "__share_group_state"
+# The broker's own topics, and the broker configs that say how many partitions they get.
+INTERNAL_PARTITIONS = {
+    CONSUMER_OFFSETS: "offsets.topic.num.partitions",
+    TRANSACTION_STATE: "transaction.state.log.num.partitions",
+    SHARE_GROUP_STATE: "share.coordinator.state.topic.num.partitions",
+}
+INTERNAL_TOPICS = frozenset(INTERNAL_PARTITIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicImage:
+class TopicImage(NamedTuple):
     """One topic. `configs` are its own ones only; the typed whole is made where broker defaults are known."""
 
     name: str
@@ -53,7 +59,7 @@ class TopicImage:
 def topic_from_json(value: Any, where: str) -> TopicImage:
     """A topic of a checkpoint or of the local replica. Raises CorruptionError naming `where`."""
     reader = FieldReader(value, where)
-    return TopicImage(reader.name(), reader.topic_id(), reader.partitions(), reader.configs())
+    return TopicImage(reader.name(), reader.topic_id(), reader.partitions(), reader.topic_configs())
 
 
 def collision_key(name: str) -> str:
@@ -199,9 +205,9 @@ class ImageBuilder:
                 topic = self._topic(record.topic_id, where)
                 if record.partitions <= topic.partitions:
                     raise CorruptionError(f"{where}: topic {topic.name} would shrink to {record.partitions} partitions")
-                self._replace(replace(topic, partitions=record.partitions))
+                self._replace(topic._replace(partitions=record.partitions))
             case TopicConfigs():
-                self._replace(replace(self._topic(record.topic_id, where), configs=dict(record.configs)))
+                self._replace(self._topic(record.topic_id, where)._replace(configs=dict(record.configs)))
             case ProducerIdBlock():
                 if record.next_producer_id <= self.next_producer_id:
                     raise CorruptionError(f"{where}: producer ids would go back to {record.next_producer_id}")

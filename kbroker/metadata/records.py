@@ -7,84 +7,68 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 from kbroker.errors import CorruptionError
 from kbroker.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
+from kbroker.topic_config import stored_topic_configs
 
 PAYLOAD_VERSION = 2  # 2: configs of groups and of client metrics
 RESOURCE_NAME_LENGTH_MAX = 32_767  # of a group, say: a protocol string
 
 
-@dataclass(frozen=True, slots=True)
-class TopicCreated:
+class TopicCreated(NamedTuple):
     """A topic exists from here on, empty. Its id is random and never used again."""
 
-    TYPE: ClassVar[str] = "topic_created"
     name: str
     topic_id: bytes
     partitions: int
     configs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDeleted:
+class TopicDeleted(NamedTuple):
     """A topic and all its data are gone."""
 
-    TYPE: ClassVar[str] = "topic_deleted"
     topic_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionsAdded:
+class PartitionsAdded(NamedTuple):
     """A topic has more partitions than before: `partitions` in all."""
 
-    TYPE: ClassVar[str] = "partitions_added"
     topic_id: bytes
     partitions: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfigs:
+class TopicConfigs(NamedTuple):
     """A topic's own configs are these and no others."""
 
-    TYPE: ClassVar[str] = "topic_configs"
     topic_id: bytes
     configs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
+class ProducerIdBlock(NamedTuple):
     """Producer ids below `next_producer_id` belong to somebody; only the block's claimer may hand them out."""
 
-    TYPE: ClassVar[str] = "producer_id_block"
     next_producer_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConfig:
+class BrokerConfig(NamedTuple):
     """Configs altered at run time for one broker, or for all where `node_id` is -1: these and no others."""
 
-    TYPE: ClassVar[str] = "broker_config"
     node_id: int
     configs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupConfigs:
+class GroupConfigs(NamedTuple):
     """A group's own configs are these and no others; none: it has none."""
 
-    TYPE: ClassVar[str] = "group_configs"
     name: str
     configs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ClientMetricsConfigs:
+class ClientMetricsConfigs(NamedTuple):
     """A client metrics resource has these configs and no others; none: it is gone."""
 
-    TYPE: ClassVar[str] = "client_metrics_configs"
     name: str
     configs: Mapping[str, str]
 
@@ -100,14 +84,23 @@ MetadataRecord = (
     | ClientMetricsConfigs
 )
 SINCE_VERSION_2 = (GroupConfigs, ClientMetricsConfigs)
+TYPE_NAMES: dict[type, str] = {
+    TopicCreated: "topic_created",
+    TopicDeleted: "topic_deleted",
+    PartitionsAdded: "partitions_added",
+    TopicConfigs: "topic_configs",
+    ProducerIdBlock: "producer_id_block",
+    BrokerConfig: "broker_config",
+    GroupConfigs: "group_configs",
+    ClientMetricsConfigs: "client_metrics_configs",
+}
 
 
 def record_to_json(record: MetadataRecord) -> dict[str, Any]:
     """The record as JSON values."""
-    values: dict[str, Any] = {"type": record.TYPE}
-    for field in fields(record):
-        value = getattr(record, field.name)
-        values[field.name] = value.hex() if isinstance(value, bytes) else value
+    values: dict[str, Any] = {"type": TYPE_NAMES[type(record)]}
+    for name, value in record._asdict().items():
+        values[name] = value.hex() if isinstance(value, bytes) else value
     if "configs" in values:
         values["configs"] = dict(values["configs"])
     return values
@@ -138,21 +131,21 @@ def record_from_json(value: Any, where: str) -> MetadataRecord:
     reader = FieldReader(value, where)
     kind = reader.text("type")
     match kind:
-        case TopicCreated.TYPE:
-            return TopicCreated(reader.name(), reader.topic_id(), reader.partitions(), reader.configs())
-        case TopicDeleted.TYPE:
+        case "topic_created":
+            return TopicCreated(reader.name(), reader.topic_id(), reader.partitions(), reader.topic_configs())
+        case "topic_deleted":
             return TopicDeleted(reader.topic_id())
-        case PartitionsAdded.TYPE:
+        case "partitions_added":
             return PartitionsAdded(reader.topic_id(), reader.partitions())
-        case TopicConfigs.TYPE:
-            return TopicConfigs(reader.topic_id(), reader.configs())
-        case ProducerIdBlock.TYPE:
+        case "topic_configs":
+            return TopicConfigs(reader.topic_id(), reader.topic_configs())
+        case "producer_id_block":
             return ProducerIdBlock(reader.integer("next_producer_id", 0, 2**63 - 1))
-        case BrokerConfig.TYPE:
+        case "broker_config":
             return BrokerConfig(reader.integer("node_id", -1, 2**31 - 1), reader.configs())
-        case GroupConfigs.TYPE:
+        case "group_configs":
             return GroupConfigs(reader.resource_name(), reader.configs())
-        case ClientMetricsConfigs.TYPE:
+        case "client_metrics_configs":
             return ClientMetricsConfigs(reader.resource_name(), reader.configs())
         case _:
             raise CorruptionError(f"{where}: metadata record of unknown type {kind!r}; a newer kbroker wrote it")
@@ -215,3 +208,7 @@ class FieldReader:
         if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
             raise self._bad("configs")
         return dict(value)
+
+    def topic_configs(self) -> dict[str, str]:
+        """A topic's configs by name; see topic_config.stored_topic_configs."""
+        return stored_topic_configs(self.configs())

@@ -6,12 +6,10 @@ tests/conformance/test_metadata_store.py is the contract in full; every backend 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class KeyValue:
+class KeyValue(NamedTuple):
     """A key as stored. `version` is the revision of the transaction that last wrote it: it grows, and is never 0."""
 
     key: str
@@ -19,16 +17,14 @@ class KeyValue:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(NamedTuple):
     """A condition of a transaction: the key has this version; 0 means that it does not exist."""
 
     key: str
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(NamedTuple):
     """Writes a key. With a lease, the key goes when the lease ends."""
 
     key: str
@@ -36,15 +32,13 @@ class Put:
     lease: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Removes a key; nothing happens if there is none."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A change seen by a watch. `value` is None where the key is gone."""
 
     key: str

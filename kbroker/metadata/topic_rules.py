@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
@@ -16,15 +17,14 @@ LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 DEFAULT = -1  # in a request: the broker's default
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     """A topic as asked for. `assignments` are (partition, broker ids) pairs; empty: the broker decides."""
 
     name: str
     partitions: int = DEFAULT
     replication_factor: int = DEFAULT
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
-    configs: Mapping[str, str | None] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = MappingProxyType({})
 
 
 def check_name(name: str) -> None:

@@ -20,12 +20,13 @@ from kbroker.metadata.config_defs import BrokerConfigs
 from kbroker.metadata.group_configs import group_config_values
 from kbroker.metadata.image import (
     CONSUMER_OFFSETS,
+    INTERNAL_PARTITIONS,
     INTERNAL_TOPICS,
     MetadataImage,
     TopicImage,
     collision_key,
 )
-from kbroker.metadata.metadata_log import MetadataLog
+from kbroker.metadata.metadata_log import MetadataLog, MetadataUnavailable
 from kbroker.metadata.records import (
     BrokerConfig,
     GroupConfigs,
@@ -44,6 +45,7 @@ from kbroker.metadata.topic_rules import (
     check_new_topic,
     check_partition_count,
 )
+from kbroker.storage.object_store import StoreError
 from kbroker.topic_config import TopicConfig, parse_topic_config
 
 logger = logging.getLogger(__name__)
@@ -91,6 +93,7 @@ class Topics:
         self._listeners: list[TopicListener] = []
         self._on_broker_configs: list[Callable[[BrokerConfigs], None]] = []
         self._on_group_config: list[Callable[[str], None]] = []
+        self.segment_obstacle: Callable[[str], str | None] | None = None  # see log.segment_names
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-read")
 
@@ -170,6 +173,7 @@ class Topics:
                 try:
                     partitions = check_new_topic(new, self.image, taken, self.broker_configs)
                     room = _take_room(room, partitions)
+                    self._check_segments(new)
                 except KafkaError as error:
                     results.append(error)
                     continue
@@ -183,6 +187,50 @@ class Topics:
                 [TopicCreated(topic.name, topic.topic_id, topic.partitions, topic.configs) for topic in created]
             )
             return [failure if failure and isinstance(result, TopicImage) else result for result in results]
+
+    def _check_segments(self, new: NewTopic) -> None:
+        """Keys of a topic in KafScale's format carry no topic id: nothing may be left under its name."""
+        configs = {name: value for name, value in new.configs.items() if value is not None}
+        if self.segment_obstacle is None or not parse_topic_config(configs, self.broker_configs.topic_defaults).kfs:
+            return
+        try:
+            obstacle = self.segment_obstacle(new.name)
+        except StoreError:
+            raise MetadataUnavailable(in_doubt=False) from None
+        if obstacle is not None:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, obstacle)
+
+    def adopt(self, topics: Sequence[TopicImage], next_producer_id: int = 0) -> None:
+        """Topics that come with their data, ids and configs, in one record; producer ids below that are taken.
+
+        What is there already, with the same id, is passed over: an adoption in doubt may be asked for again. Raises
+        KafkaError.
+        """
+        with self._lock:
+            self._settle_locked()
+            missing = [topic for topic in topics if topic.topic_id not in self.image.by_id]
+            room = PARTITIONS_MAX - self.image.partition_count
+            taken: dict[str, str] = {}
+            for topic in missing:
+                if topic.name in self.image.by_name:
+                    raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+                check_name(topic.name)
+                check_collision(topic.name, self.image, taken)
+                check_partition_count(topic.partitions)
+                room = _take_room(room, topic.partitions)
+                if self.config_of(topic).kfs:
+                    raise KafkaError(
+                        ErrorCode.INVALID_CONFIG, "Topics that come with data cannot have kbroker.object.format=kfs"
+                    )
+                taken[collision_key(topic.name)] = topic.name
+            records: list[MetadataRecord] = [
+                TopicCreated(topic.name, topic.topic_id, topic.partitions, topic.configs) for topic in missing
+            ]
+            if next_producer_id > self.image.next_producer_id:
+                records.append(ProducerIdBlock(next_producer_id))
+            failure = self._commit_locked(records) if records else None
+            if failure:
+                raise failure
 
     def auto_create(self, names: Iterable[str]) -> dict[str, TopicImage | KafkaError]:
         """The topics of these names, created with the broker's defaults where they do not exist yet."""
@@ -207,11 +255,9 @@ class Topics:
             self._settle_locked()
             if name in self.image.by_name:
                 return self.image.by_name[name]
-            setting = (
-                "offsets.topic.num.partitions" if name == CONSUMER_OFFSETS else "transaction.state.log.num.partitions"
-            )
             check_collision(name, self.image, {})
-            record = TopicCreated(name, uuid.uuid4().bytes, self.broker_configs.number(setting), INTERNAL_CONFIGS)
+            partitions = self.broker_configs.number(INTERNAL_PARTITIONS[name])
+            record = TopicCreated(name, uuid.uuid4().bytes, partitions, INTERNAL_CONFIGS)
             failure = self._commit_locked([record])
             if failure:
                 raise failure

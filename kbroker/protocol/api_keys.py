@@ -1,7 +1,7 @@
 """The APIs of Apache Kafka, which of them this broker serves, and where their tables are.
 
-`SERVED` is the only statement of what is advertised: ApiVersions answers with it, the dispatcher checks requests
-against it, and the README's table is printed from it.
+`SERVED`, with `SERVED_WITH_SHARE_GROUPS` behind the option of that name, is the only statement of what is advertised:
+ApiVersions answers with it, the dispatcher checks requests against it, and the README's table is printed from it.
 """
 
 from __future__ import annotations
@@ -70,6 +70,13 @@ class ApiKey(IntEnum):
     PUSH_TELEMETRY = 72
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
 
     @property
     def title(self) -> str:
@@ -80,7 +87,7 @@ class ApiKey(IntEnum):
 # The versions this broker serves. Floors are those of Kafka 4.x: old clients need them, older ones have no schema left.
 SERVED: dict[ApiKey, VersionRange] = {
     ApiKey.PRODUCE: VersionRange(3, 13),
-    ApiKey.FETCH: VersionRange(4, 17),
+    ApiKey.FETCH: VersionRange(4, 18),
     ApiKey.LIST_OFFSETS: VersionRange(1, 11),
     ApiKey.METADATA: VersionRange(0, 13),
     ApiKey.OFFSET_COMMIT: VersionRange(2, 10),
@@ -101,7 +108,7 @@ SERVED: dict[ApiKey, VersionRange] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: VersionRange(0, 5),
     ApiKey.ADD_OFFSETS_TO_TXN: VersionRange(0, 4),
     ApiKey.END_TXN: VersionRange(0, 5),
-    ApiKey.WRITE_TXN_MARKERS: VersionRange(1, 1),
+    ApiKey.WRITE_TXN_MARKERS: VersionRange(1, 2),
     ApiKey.DESCRIBE_ACLS: VersionRange(1, 3),
     ApiKey.CREATE_ACLS: VersionRange(1, 3),
     ApiKey.DELETE_ACLS: VersionRange(1, 3),
@@ -127,6 +134,17 @@ SERVED: dict[ApiKey, VersionRange] = {
     ApiKey.PUSH_TELEMETRY: VersionRange(0, 0),
     ApiKey.LIST_CONFIG_RESOURCES: VersionRange(0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
+}
+
+# Served too where the broker has --share-groups (KIP-932); otherwise they are unknown.
+SERVED_WITH_SHARE_GROUPS: dict[ApiKey, VersionRange] = {
+    ApiKey.SHARE_GROUP_HEARTBEAT: VersionRange(1, 1),
+    ApiKey.SHARE_GROUP_DESCRIBE: VersionRange(1, 1),
+    ApiKey.SHARE_FETCH: VersionRange(1, 2),
+    ApiKey.SHARE_ACKNOWLEDGE: VersionRange(1, 2),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: VersionRange(0, 1),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: VersionRange(0, 0),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: VersionRange(0, 0),
 }
 
 # Produce lists versions that are not served: librdkafka turns compression off unless 0 is in the range (KAFKA-18659).
@@ -187,6 +205,13 @@ FLEXIBLE_FROM: dict[ApiKey, int] = {
     ApiKey.PUSH_TELEMETRY: 0,
     ApiKey.LIST_CONFIG_RESOURCES: 0,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
+    ApiKey.SHARE_GROUP_HEARTBEAT: 0,
+    ApiKey.SHARE_GROUP_DESCRIBE: 0,
+    ApiKey.SHARE_FETCH: 0,
+    ApiKey.SHARE_ACKNOWLEDGE: 0,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 0,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: 0,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0,
 }
 
 _KNOWN = {int(key): key for key in ApiKey}
@@ -206,9 +231,17 @@ def is_flexible(api_key: int, version: int) -> bool:
     return key is not None and version >= FLEXIBLE_FROM.get(key, 32768)
 
 
-def api_versions_for_response() -> list[tuple[int, int, int]]:
+def served(share_groups: bool) -> dict[ApiKey, VersionRange]:
+    """What a broker with or without --share-groups serves."""
+    return SERVED | SERVED_WITH_SHARE_GROUPS if share_groups else SERVED
+
+
+def api_versions_for_response(share_groups: bool = False) -> list[tuple[int, int, int]]:
     """What ApiVersions lists: (key, lowest version, highest version), by key."""
-    return [(int(key), LISTED_MIN.get(key, versions.first), versions.last) for key, versions in sorted(SERVED.items())]
+    return [
+        (int(key), LISTED_MIN.get(key, versions.first), versions.last)
+        for key, versions in sorted(served(share_groups).items())
+    ]
 
 
 def request_class(api_key: int) -> type[Message]:

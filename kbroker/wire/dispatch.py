@@ -9,10 +9,10 @@ handlers' own answers.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.errors import ProtocolError
 from kbroker.handlers.api_versions import unsupported_version_response
@@ -24,8 +24,7 @@ from kbroker.protocol.headers import decode_request_header, encode_response_head
 logger = logging.getLogger("kbroker.wire")
 
 
-@dataclass(frozen=True, slots=True)
-class AdvertisedListener:
+class AdvertisedListener(NamedTuple):
     """The address that clients of one listener are told."""
 
     host: str
@@ -49,18 +48,44 @@ class WireRequest(Protocol):
 class Dispatcher:
     """Calls handlers: inline ones on the I/O thread that calls this, the others on `workers`.
 
-    `workers` needs no bound of its own: a connection has one request at a time here, and connections are limited.
+    With `complete` false, requests that have no handler wait until `serve_all` brings the rest of the handlers.
+
+    Neither `workers` nor what waits needs a bound of its own: a connection has one request at a time here, and
+    connections are limited.
     """
 
-    def __init__(self, handlers: Mapping[int, Handler], context: Context, workers: Executor) -> None:
+    def __init__(
+        self, handlers: Mapping[int, Handler], context: Context, workers: Executor, *, complete: bool = True
+    ) -> None:
         self._handlers = dict(handlers)
         self._context = context
         self._workers = workers
+        self._lock = threading.Lock()  # guards what waits; None: no handler comes any more
+        self._waiting: list[WireRequest] | None = None if complete else []
+
+    def serve_all(self, handlers: Mapping[int, Handler]) -> None:
+        """These are all handlers. What waits for them goes on, on workers."""
+        self._handlers = dict(handlers)
+        with self._lock:
+            waiting, self._waiting = self._waiting, None
+        for request in waiting or ():
+            self._workers.submit(self, request)
+
+    def _wait_for_handler(self, request: WireRequest) -> bool:
+        with self._lock:
+            if self._waiting is None:
+                return False
+            self._waiting.append(request)
+            return True
 
     def __call__(self, request: WireRequest) -> None:
         """Takes one request from a reactor; its answer comes by request.complete, perhaps later."""
         key, version = request.api_key, request.api_version
         handler = self._handlers.get(key)
+        if handler is None and self._waiting is not None:
+            if self._wait_for_handler(request):
+                return
+            handler = self._handlers.get(key)  # they came just now
         if handler is None:
             request.close_connection(f"unknown API key {key}")
         elif not handler.min_version <= version <= handler.max_version:
@@ -110,6 +135,7 @@ def _decode(request: WireRequest, connection: Any) -> tuple[RequestInfo, Any]:
         client_host=connection.peer.rpartition(":")[0],
         advertised_host=listener.host,
         advertised_port=listener.port,
+        connection=connection,
     )
     return info, decode_request(request.api_key, request.api_version, frame[position:])
 

@@ -7,8 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker import limits
 from kbroker._fast.fetch_session import FetchSessions
@@ -22,8 +21,7 @@ logger = logging.getLogger("kbroker.wire")
 BACKLOG = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class WireOptions:
+class WireOptions(NamedTuple):
     """What can be set of the network side. Sizes in bytes."""
 
     reactors: int = 1
@@ -31,6 +29,8 @@ class WireOptions:
     frame_memory_bytes: int = 64 * limits.MIB
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
     fetch_bytes_max: int = limits.FETCH_BYTES_MAX
+    fetch_near_bytes: int = limits.FETCH_NEAR_BYTES
+    fetch_sessions_max: int = limits.FETCH_SESSIONS_MAX
     connections_max: int = limits.CONNECTIONS_MAX
     idle_ms: int = limits.CONNECTION_IDLE_MS
     no_progress_ms: int = 60_000
@@ -67,13 +67,10 @@ class WireServer:
         *,
         cold_reader: Any = None,
         executor: Executor | None = None,
-        transactions: Any = None,
     ) -> None:
-        """`logs` has by_name and by_id; `executor` judges and re-encodes large compressed batches; `transactions` is
-        the transaction coordinator (kbroker.coordinator.transactions), without which transactional batches are refused.
-        """
+        """`logs` has by_name and by_id; `executor` judges and re-encodes large compressed batches."""
         self._memory = FrameMemory(options.frame_memory_bytes, options.frame_bytes_max)
-        self._sessions = FetchSessions(limits.FETCH_SESSIONS_MAX)
+        self._sessions = FetchSessions(options.fetch_sessions_max)
         self.reactors = [
             Reactor(
                 wal,
@@ -88,6 +85,7 @@ class WireServer:
                 cold_reader=cold_reader,
                 executor=executor,
                 fetch_bytes_max=options.fetch_bytes_max,
+                fetch_near_bytes=options.fetch_near_bytes,
                 idle_ms=options.idle_ms,
                 no_progress_ms=options.no_progress_ms,
                 connections_max=options.connections_max,
@@ -96,7 +94,6 @@ class WireServer:
             for number in range(options.reactors)
         ]
         for reactor in self.reactors:
-            reactor.transactions = transactions
             reactor.join(self.reactors)
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -106,6 +103,14 @@ class WireServer:
         self._sockets.append(listening)
         for number, reactor in enumerate(self.reactors):
             reactor.add_listener(listening.fileno() if number == 0 else -1, advertised)
+
+    def verify_with(self, transactions: Any) -> None:
+        """Verifies transactional batches with the coordinator (kbroker.coordinator.transactions) from now on.
+
+        Until then their producers are told to come again (NOT_ENOUGH_REPLICAS).
+        """
+        for reactor in self.reactors:
+            reactor.transactions = transactions
 
     def start(self) -> None:
         for number, reactor in enumerate(self.reactors):

@@ -24,6 +24,7 @@ FEATURES = {
     "idempotence": "one producer over `kill -9` of the broker",
     "groups": "members come and go, commits, restarts",
     "consumer protocol": "KIP-848",
+    "share groups": "KIP-932, with `--share-groups`",
     "transactions": "commit, abort, offsets, `read_committed`",
     "admin": "topics, configs, groups, records",
 }

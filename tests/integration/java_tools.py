@@ -1,7 +1,8 @@
 """Java on this machine: Apache Kafka's tools from the jars in .tools, and our own programs in tests/integration/java.
 
-Sources in java/clients use public client classes alone and run with each version of the clients; those in java/apps
-use Streams, Connect, tools or internals of one version.
+Sources in java/clients use public client classes alone and run with each version of the clients; those in java/share
+need share groups, which older clients do not have; those in java/apps use Streams, Connect, tools or internals of one
+version.
 """
 
 from __future__ import annotations
@@ -78,6 +79,12 @@ def compiled_clients(folders: pytest.TempPathFactory, version: str) -> str:
     """The class path of the programs in java/clients, compiled against this version of the clients."""
     libraries = clients_classpath(version)
     return f"{_compiled(folders, version, libraries, 'clients')}:{libraries}"
+
+
+def compiled_share(folders: pytest.TempPathFactory) -> str:
+    """The class path of the programs in java/share, which older clients than the newest cannot compile."""
+    libraries = clients_classpath(NEWEST_CLIENTS)
+    return f"{_compiled(folders, 'share', libraries, 'clients', 'share')}:{libraries}"
 
 
 def compiled_apps(folders: pytest.TempPathFactory) -> str:

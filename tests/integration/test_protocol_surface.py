@@ -13,23 +13,27 @@ import scenarios
 from broker_process import BrokerProcess
 from conftest import SMALL
 from scenarios import end_offsets, new_topic
+from served_apis import ask
 from test_client_confluent import CLIENT
 from workload import Message, spread
 
 from kbroker._fast.records import build_batch
 from kbroker.protocol.api_keys import FLEXIBLE_FROM, SERVED, ApiKey
+from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 
 TIMEOUT_SECONDS = 20.0
 CORRELATION = 0x01020304
 UNSUPPORTED_VERSION = 35
 CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
+FETCH_SESSIONS = 2
 
 
 @pytest.fixture(scope="module")
 def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """The store plays no part here: a broker with its default one."""
-    process = BrokerProcess(tmp_path_factory.mktemp("wire") / "data", *SMALL)
+    slots = f"max.incremental.fetch.session.cache.slots={FETCH_SESSIONS}"
+    process = BrokerProcess(tmp_path_factory.mktemp("wire") / "data", *SMALL, "--set", slots)
     yield process
     process.kill()
 
@@ -290,6 +294,14 @@ def test_damaged_batches_are_refused(broker: BrokerProcess) -> None:
         assert end_offsets(broker, topic, 1) == [0]
         assert _produce_error(connection, topic, good) == 0
     assert end_offsets(broker, topic, 1) == [2]
+
+
+def test_fetch_sessions_are_as_many_as_was_said(broker: BrokerProcess) -> None:
+    topic = new_topic(broker, CLIENT, "sessions", 1)
+    asked = FetchTopic(topic=topic, partitions=[FetchPartition(partition=0, partition_max_bytes=1)])
+    request = FetchRequest(session_epoch=0, max_bytes=1, topics=[asked])
+    opened = [ask(broker, ApiKey.FETCH, 12, request) for _ in range(FETCH_SESSIONS + 1)]
+    assert [answer.session_id > 0 for answer in opened] == [True] * FETCH_SESSIONS + [False]
 
 
 def test_many_connections_in_one_go(broker: BrokerProcess, bystander: Connection) -> None:

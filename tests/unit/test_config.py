@@ -50,6 +50,7 @@ EXAMPLES: dict[str, tuple[tuple[str, Any], tuple[str, Any]]] = {
     "http_listen": (("127.0.0.1:9600", ("127.0.0.1", 9600)), ("0.0.0.0:0", ("0.0.0.0", 0))),
     "io_threads": (("2", 2), ("4", 4)),
     "node_id": (("0", 0), ("7", 7)),
+    "share_groups": (("yes", True), ("0", False)),
     "log_level": (("DEBUG", "debug"), ("error", "error")),
 }
 
@@ -86,7 +87,7 @@ def test_serve_takes_every_setting(option, monkeypatch) -> None:
     seen: list[BrokerConfig] = []
     monkeypatch.setattr("kbroker.broker.run", lambda config: seen.append(config) or 0)
     text, value = EXAMPLES[option.name][0]
-    arguments = [option.flag] if option.name == "take_over" else [option.flag, text]
+    arguments = [option.flag] if option.name in ("take_over", "share_groups") else [option.flag, text]
     result = CliRunner().invoke(cli, ["serve", *arguments])
     assert result.exit_code == 0, result.output
     assert getattr(seen[0], option.name) == value

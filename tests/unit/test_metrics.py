@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.clock import ManualClock
+from kbroker.coordinator.classic_group import ClassicGroup
+from kbroker.coordinator.consumer_group import ConsumerGroup
+from kbroker.coordinator.shard_runtime import Request, ShardState
+from kbroker.coordinator.transaction_state import Transaction, TransactionState
+from kbroker.errors import ErrorCode
+from kbroker.log.converter import ConverterMetrics
 from kbroker.metrics import Metrics
 from kbroker.storage.flusher import FlushMetrics
 from kbroker.storage.store_wrappers import StoreCounters
+
+ONGOING = TransactionState.ONGOING
+
+
+def shard_set(name: str, **state: Any) -> SimpleNamespace:
+    """One shard that holds `state`, as the census and the metrics see it."""
+    shard = SimpleNamespace(**state)
+    runtime = SimpleNamespace(state=ShardState.ACTIVE, load_seconds=57, loaded_records=58, refused=59, shard=shard)
+
+    def submit_to_all(new_request: Callable[[], Request]) -> Future[list[Any]]:
+        done: Future[list[Any]] = Future()
+        result = new_request().run(shard, Future())
+        done.set_result([ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, result.response if result else None])
+        return done
+
+    return SimpleNamespace(name=name, runtimes=[runtime], queue_length=60, submit_to_all=submit_to_all)
 
 
 def fake_broker():
@@ -36,10 +61,23 @@ def fake_broker():
             footers=SimpleNamespace(used_bytes=23),
         ),
         cold_reader=SimpleNamespace(requests=30, deferred=31, failures=32),
-        groups=SimpleNamespace(counts=SimpleNamespace(groups=40, members=41, offsets=42)),
+        groups=SimpleNamespace(
+            counts=SimpleNamespace(groups=40, members=41, offsets=42),
+            shards=shard_set("group-coordinator", groups={"a": ClassicGroup("a", 0), "b": ConsumerGroup("b")}),
+        ),
+        transactions=SimpleNamespace(
+            unfinished=56,
+            shards=shard_set("transaction-coordinator", transactions={"t": Transaction(1, 0, 0, ONGOING, 0)}),
+        ),
         cleaner=SimpleNamespace(
             metrics=SimpleNamespace(
                 rounds=46, failures=47, bytes_read=48, bytes_written=49, seconds=50, uncleanable_partitions=51
+            )
+        ),
+        converter=SimpleNamespace(
+            metrics=ConverterMetrics(
+                jobs=61, objects_replaced=62, objects_written=63, bytes_copied=64, bytes_sent=65, bytes_read=66,
+                seconds=67.0, failures=68, uploads_dropped=69, orphans=70, orphan_bytes=71,
             )
         ),
         telemetry=SimpleNamespace(pushes=43, refused=44, pushed_bytes=45),
@@ -65,7 +103,27 @@ def test_what_the_parts_say_is_what_is_scraped() -> None:
         ("kbroker_response_bytes_total", ("Produce",), 40),
         ("kbroker_connections", (), 7),
         ("kbroker_cleaner_rounds_total", (), 46),
+        ("kbroker_group_states", ("classic", "Empty"), 1),
+        ("kbroker_group_states", ("consumer", "Empty"), 1),
+        ("kbroker_transactional_ids", ("Ongoing",), 1),
+        ("kbroker_transactions_unfinished", (), 56),
+        ("kbroker_coordinator_load_seconds", ("0", "group"), 57),
+        ("kbroker_coordinator_loaded_records", ("0", "transaction"), 58),
+        ("kbroker_coordinator_refused_total", ("group",), 59),
+        ("kbroker_coordinator_queue_length", ("group",), 60),
+        ("kbroker_coordinator_shards", ("active", "transaction"), 1),
         ("kbroker_cleaner_written_bytes_total", (), 49),
+        ("kbroker_merge_jobs_total", (), 61),
+        ("kbroker_merge_replaced_total", (), 62),
+        ("kbroker_merge_objects_total", (), 63),
+        ("kbroker_merge_copied_bytes_total", (), 64),
+        ("kbroker_merge_sent_bytes_total", (), 65),
+        ("kbroker_merge_read_bytes_total", (), 66),
+        ("kbroker_merge_seconds_total", (), 67),
+        ("kbroker_merge_failures_total", (), 68),
+        ("kbroker_uploads_dropped_total", (), 69),
+        ("kbroker_orphan_objects", (), 70),
+        ("kbroker_orphan_bytes", (), 71),
         ("kbroker_wal_syncs_total", (), 1),
         ("kbroker_wal_written_bytes_total", (), 2),
         ("kbroker_wal_waits_total", (), 4),

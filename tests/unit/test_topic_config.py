@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig, parse_topic_config
+from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig, parse_topic_config, stored_topic_configs
 
 BAD_VALUES = [
     ("retention.ms", "-2"),
@@ -15,8 +15,7 @@ BAD_VALUES = [
     ("retention.ms", "1.5"),
     ("retention.ms", ""),
     ("retention.ms", "١"),  # a digit, but not an ASCII one
-    ("retention.bytes", "-2"),
-    ("segment.bytes", "13"),
+    ("segment.bytes", "1048575"),
     ("segment.bytes", "2147483648"),
     ("segment.ms", "0"),
     ("max.message.bytes", "-1"),
@@ -33,6 +32,7 @@ BAD_VALUES = [
     ("message.timestamp.type", "createtime"),
     ("preallocate", "yes"),
     ("leader.replication.throttled.replicas", "1"),
+    ("leader.replication.throttled.replicas", "none"),
     ("kbroker.durability", "object"),
     ("kbroker.object.format", "kfs"),
     ("kbroker.object.format", "parquet"),
@@ -107,9 +107,19 @@ def test_values_are_typed(name: str, value: str, attribute: str, expected: objec
 
 
 def test_broker_defaults_lie_below_the_topics_own() -> None:
-    defaults = {"retention.ms": "5", "segment.bytes": "100"}
+    defaults = {"retention.ms": "5", "segment.bytes": "2000000"}
     config = parse_topic_config({"retention.ms": "7"}, defaults)
-    assert (config.retention_ms, config.segment_bytes) == (7, 100)
+    assert (config.retention_ms, config.segment_bytes) == (7, 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("stored", "read"), [("14", 1 << 20), (" 100 ", 1 << 20), ("1048576", 1 << 20), ("2000000", 2_000_000)]
+)
+def test_a_stored_segment_size_of_kbroker_0_1_is_lifted(stored: str, read: int) -> None:
+    configs = stored_topic_configs({"segment.bytes": stored, "retention.ms": "7"})
+    assert parse_topic_config(configs).segment_bytes == read
+    assert stored_topic_configs({"retention.ms": "7"}) == {"retention.ms": "7"}
+    assert stored_topic_configs({"segment.bytes": "many"}) == {"segment.bytes": "many"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from kbroker.protocol.apis import k01_fetch as k
 from kbroker.protocol.codec import encode_request_frame, encode_response
 from kbroker.protocol.headers import encode_response_header
 
-VERSIONS = range(4, 18)
+VERSIONS = range(4, 19)
 names = st.text(min_size=1, max_size=20)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -40,6 +40,8 @@ def requests(draw):
                 part.last_fetched_epoch = draw(int32)
             if version >= 17:
                 part.replica_directory_id = draw(st.binary(min_size=16, max_size=16))
+            if version >= 18:
+                part.high_watermark = draw(int64)
             parts.append(part)
         topics.append(k.FetchTopic(partitions=parts, **draw(topic_keys(version))))
     request = k.FetchRequest(max_wait_ms=draw(int32), min_bytes=draw(int32), max_bytes=draw(int32), topics=topics)

@@ -488,3 +488,111 @@ def test_what_the_record_layout_cannot_hold_is_refused() -> None:
     assert bench.sync(member, 1, {member: b"x"}, group=long).result(0).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert bench.log.next_offset == 0
     assert bench.commit(3).result(0) == 0
+
+
+def test_every_request_behind_a_blocked_write_is_answered_in_time() -> None:
+    bench = Bench(append_timeout_ms=5_000).start()
+    bench.commit(1)
+    bench.log.refuse_always = FastAppendWait()
+    first = [bench.commit(offset) for offset in range(2, 40)]
+    bench.advance(3)
+    second = [bench.commit(offset) for offset in range(40, 80)]
+    fetch = bench.fetch()
+    bench.advance(2.5)  # each of them alone would wait its own five seconds behind the one before
+    assert {commit.result(0) for commit in first} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert not any(commit.done() for commit in second)
+    bench.advance(3)
+    assert {commit.result(0) for commit in second} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert fetch.done()
+    bench.log.refuse_always = None
+    bench.advance(1)
+    assert bench.commit(99).result(0) == 0
+    assert bench.committed() == 99
+
+
+def test_a_blocked_shard_queues_a_bounded_number_of_requests() -> None:
+    bench = Bench(backlog_max=10).start()
+    bench.commit(1)
+    bench.log.refuse_always = FastAppendWait()
+    waiting = [bench.commit(offset) for offset in range(2, 13)]  # one is the write that waits
+    assert not any(commit.done() for commit in waiting)
+    assert bench.commit(13).result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.coordinator.shards.runtimes[0].queue_length == 10
+    assert bench.coordinator.shards.runtimes[0].refused == 1
+    bench.log.refuse_always = None
+    bench.advance(0.2)
+    assert {commit.result(0) for commit in waiting} == {0}
+    assert bench.committed() == 12
+
+
+def test_what_the_coordinator_does_itself_is_not_dropped_from_a_full_queue() -> None:
+    bench = Bench(append_timeout_ms=5_000, backlog_max=1).start()
+    generation, ids = bench.stable(1, session_ms=10_000)
+    bench.log.refuse_always = FastAppendWait()
+    bench.advance(9)
+    blocked, queued = bench.commit(2, group="other"), bench.commit(3, group="other")
+    bench.advance(20)  # the member's session ends meanwhile
+    assert blocked.done()
+    assert queued.done()
+    bench.log.refuse_always = None
+    bench.advance(1)
+    assert bench.heartbeat(ids[0], generation) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_requests_that_wait_for_a_load_are_bounded() -> None:
+    bench = Bench(backlog_max=2)
+    bench.executor.hold = True
+    bench.log.append(build_batch([(b"\0\1", b"", 0, None)]), 0, lambda error: None)
+    bench.start()
+    markers = [bench.end(7) for _ in range(3)]
+    assert [marker.done() for marker in markers] == [False, False, True]
+    assert markers[2].result(0) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    bench.executor.hold = False
+    bench.executor.run()
+    bench.run()
+    assert [marker.result(0) for marker in markers[:2]] == [0, 0]
+
+
+def test_a_load_that_keeps_failing_does_not_keep_requests_for_ever() -> None:
+    bench = Bench(append_timeout_ms=3_000)
+    bench.log.append(build_batch([(b"\0\1", b"", 0, None)]), 0, lambda error: None)
+    bench.log.on_read = lambda: (_ for _ in ()).throw(OSError("away"))
+    bench.start()
+    marker = bench.end(7)
+    bench.advance(2)
+    assert not marker.done()
+    bench.advance(8)
+    assert marker.result(0) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_the_snapshot_of_a_long_log_lets_those_go_first_who_waited_for_the_load() -> None:
+    before = Bench(snapshot_min_records=1_000_000).start()
+    for offset in range(100):
+        before.commit(offset)
+    after = before.restarted(snapshot_min_records=50)
+    end = after.log.next_offset
+    after.advance(9)
+    assert after.committed() == 99
+    assert after.log.next_offset == end
+    after.advance(2)
+    assert after.log.next_offset > end  # nothing was written meanwhile, and still it was taken
+    assert after.log.start_offset == end
+    assert after.restarted().committed() == 99
+
+
+def test_an_unknown_record_in_front_of_a_known_one_does_not_count() -> None:
+    bench = Bench().start()
+    bench.commit(7)
+    key, _ = encode_record(OffsetRecord("g", "t", 0, OffsetAndMetadata(1)))
+    bench.log.append(build_batch([(key, b"\0\x7f of a later version", 0, None)]), 0, lambda error: None)
+    bench.log.append(build_batch([(b"\0\x63 of a later version", b"", 0, None)]), 0, lambda error: None)
+    assert bench.restarted().committed() == 7
+
+
+def test_what_a_load_took_is_known() -> None:
+    bench = Bench().start()
+    for offset in range(5):
+        bench.commit(offset)
+    runtime = bench.restarted().coordinator.shards.runtimes[0]
+    assert runtime.loaded_records == 5
+    assert runtime.queue_length == 0

@@ -11,11 +11,12 @@ import pytest
 from admin_context import CLUSTER_ID, NODE_ID, AdminBroker
 
 from kbroker.errors import ErrorCode
-from kbroker.handlers import api_versions, describe_cluster, features, init_producer_id, registry
+from kbroker.handlers import api_versions, describe_cluster, features, find_coordinator, init_producer_id, registry
 from kbroker.handlers.features import Feature
 from kbroker.handlers.later import all_of, later
 from kbroker.metadata.broker_config_table import COMPATIBLE_VERSION
-from kbroker.protocol.api_keys import SERVED, ApiKey
+from kbroker.protocol.api_keys import SERVED, SERVED_WITH_SHARE_GROUPS, ApiKey
+from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
 from kbroker.protocol.apis.k60_describe_cluster import DescribeClusterRequest
@@ -191,6 +192,47 @@ def test_without_the_store_the_answer_is_retriable_and_later_ids_never_repeat(br
 def test_every_served_api_has_one_handler_with_the_advertised_range() -> None:
     handlers = registry.load_handlers()
     assert set(handlers) == {int(key) for key in SERVED} - {0, 1}
+
+
+def test_share_groups_have_handlers_with_their_option_only() -> None:
+    handlers = registry.load_handlers(share_groups=True)
+    assert set(handlers) == {int(key) for key in SERVED | SERVED_WITH_SHARE_GROUPS} - {0, 1}
+
+
+def test_share_groups_are_a_feature_with_their_option_only(broker: AdminBroker) -> None:
+    def told() -> tuple[set[int], dict[str, int]]:
+        response = broker.ask(api_versions, 4, software())
+        levels = {key.name: key.max_version_level for key in response.finalized_features}
+        return {api.api_key for api in response.api_keys}, levels
+
+    keys, levels = told()
+    broker.context.share_groups = True
+    keys_with, levels_with = told()
+    assert keys_with - keys == {int(key) for key in SERVED_WITH_SHARE_GROUPS}
+    assert levels_with == levels | {"share.version": 1}
+    assert "share.version" not in levels
+
+
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        ("g:AAAAAAAAAAAAAAAAAAAAAA:0", 0),
+        ("with:colon:AAAAAAAAAAAAAAAAAAAAAA:12", 0),
+        ("g:AAAAAAAAAAAAAAAAAAAAAA:x", ErrorCode.INVALID_REQUEST),
+        ("g:short:0", ErrorCode.INVALID_REQUEST),
+        (":AAAAAAAAAAAAAAAAAAAAAA:0", ErrorCode.INVALID_REQUEST),
+        ("g", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_share_coordinators(broker: AdminBroker, key: str, code: int) -> None:
+    request = FindCoordinatorRequest(key_type=2, coordinator_keys=[key])
+    (found,) = broker.ask(find_coordinator, 6, request).coordinators
+    assert found.error_code == ErrorCode.INVALID_REQUEST, "not without the option"
+    broker.context.share_groups = True
+    (found,) = broker.ask(find_coordinator, 6, request).coordinators
+    assert (found.key, found.error_code, found.node_id) == (key, code, -1 if code else NODE_ID)
+    (found,) = broker.ask(find_coordinator, 5, request).coordinators
+    assert found.error_code == ErrorCode.INVALID_REQUEST, "key type 2 is of version 6"
 
 
 def test_a_handler_that_serves_other_versions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

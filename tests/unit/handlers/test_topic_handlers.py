@@ -65,10 +65,10 @@ def test_a_topic_is_created_in_every_version(broker: AdminBroker, version: int) 
 
 @pytest.mark.parametrize("version", [5, 6, 7])
 def test_configs_in_the_reply_are_never_null_and_have_a_real_source(broker: AdminBroker, version: int) -> None:
-    made, failed = create(broker, new("t", segment_bytes="100000"), new("bad/name"), version=version)
+    made, failed = create(broker, new("t", segment_bytes="2000000"), new("bad/name"), version=version)
     assert failed.configs == []
     by_name = {config.name: config for config in made.configs}
-    assert by_name["segment.bytes"].value == "100000"
+    assert by_name["segment.bytes"].value == "2000000"
     assert by_name["segment.bytes"].config_source == 1
     assert by_name["retention.ms"].value == "1234"
     assert by_name["retention.ms"].config_source == 4

@@ -308,15 +308,23 @@ def test_deleted_topic_does_not_hold_up_its_transactions(client: Client) -> None
 # -- operators ---------------------------------------------------------------------------------------------------
 
 
-def write_marker(client: Client, producer: tuple[int, int], coordinator_epoch: int, *indexes: int) -> list[int]:
+def write_marker(
+    client: Client,
+    producer: tuple[int, int],
+    coordinator_epoch: int,
+    *indexes: int,
+    api_version: int = 1,
+    **fields: int,
+) -> list[int]:
     marker = k27.WritableTxnMarker(
         producer_id=producer[0],
         producer_epoch=producer[1],
         transaction_result=False,
         topics=[k27.WritableTxnMarkerTopic(name="t", partition_indexes=list(indexes))],
         coordinator_epoch=coordinator_epoch,
+        **fields,
     )
-    answer = client.ask(write_txn_markers, 1, k27.WriteTxnMarkersRequest(markers=[marker]))
+    answer = client.ask(write_txn_markers, api_version, k27.WriteTxnMarkersRequest(markers=[marker]))
     assert [each.producer_id for each in answer.markers] == [producer[0]]
     (topic,) = answer.markers[0].topics
     assert [each.partition_index for each in topic.partitions] == list(indexes)
@@ -344,6 +352,22 @@ def test_abort_by_an_operator(client: Client) -> None:
     assert active.current_txn_start_offset == -1
     assert write_marker(client, (9, 1), 3, 0) == [ErrorCode.INVALID_PRODUCER_EPOCH]
     assert write_marker(client, (9, 2), 2, 0) == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+
+
+@pytest.mark.parametrize(("transaction_version", "same_epoch"), [(0, 0), (1, 0), (2, ErrorCode.INVALID_PRODUCER_EPOCH)])
+def test_marker_of_an_earlier_transaction(client: Client, transaction_version: int, same_epoch: int) -> None:
+    client.produce((9, 2), sequence=0)
+
+    def end(epoch: int, *indexes: int) -> list[int]:
+        return write_marker(
+            client, (9, epoch), 3, *indexes, api_version=2, transaction_version=transaction_version
+        )
+
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert end(2, 0, 1, 2) == [same_epoch, 0, missing]
+    assert end(3, 2, 0) == [missing, 0]
+    assert end(3, 0) == [0]  # a retry, as there is no transaction any more
+    assert client.control_batches("t")[-2:] == [(9, 3), (9, 3)]
 
 
 def test_describe(client: Client) -> None:

@@ -86,6 +86,13 @@ def test_a_bad_field_is_corruption_that_names_the_record(change: dict[str, Any])
         parse_payload(value, "record 7")
 
 
+def test_a_segment_size_of_kbroker_0_1_is_lifted() -> None:
+    created = {"type": "topic_created", "name": "t", "topic_id": "1" * 32, "partitions": 1}
+    for record in (created, {"type": "topic_configs", "topic_id": "1" * 32}):
+        (read,) = parse_payload({"version": 1, "records": [{**record, "configs": {"segment.bytes": "100"}}]}, "here")
+        assert read.configs == {"segment.bytes": "1048576"}
+
+
 def test_a_newer_version_is_refused_by_name() -> None:
     with pytest.raises(CorruptionError, match="version 3 is newer"):
         parse_payload({"version": 3, "records": []}, "record 1")

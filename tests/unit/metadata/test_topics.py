@@ -302,3 +302,24 @@ def test_changes_from_many_threads_are_made_one_at_a_time(topics: Topics, bucket
 def test_a_broker_setting_that_no_topic_can_have_stops_the_start(bucket: Bucket, clock: ManualClock) -> None:
     with pytest.raises(StartError, match=r"cleanup\.policy"):
         start(bucket, clock, log__cleanup__policy="shred")
+
+
+def test_topics_from_elsewhere_keep_their_ids(topics: Topics, bucket: Bucket, clock: ManualClock) -> None:
+    create(topics, "here")
+    configs = {"retention.ms": "5"}
+    adopted = [TopicImage("a", b"a" * 16, 3, configs), TopicImage("__consumer_offsets", b"o" * 16, 50, {})]
+    topics.adopt(adopted, 5_000)
+    topics.adopt(adopted, 10)  # asked for again: nothing is there twice, no producer id is given back
+    for image in (topics.image, start(bucket, clock).image):
+        assert [image.by_id[topic.topic_id] for topic in adopted] == adopted
+        assert image.next_producer_id == 5_000
+    for wrong in (
+        TopicImage("here", b"x" * 16, 1, {}),
+        TopicImage("a", b"x" * 16, 1, {}),
+        TopicImage("no/name", b"x" * 16, 1, {}),
+        TopicImage("b", b"x" * 16, 1, {"retention.ms": "x"}),
+        TopicImage("b", b"x" * 16, 1 << 30, {}),
+    ):
+        with pytest.raises(KafkaError):
+            topics.adopt([TopicImage("fine", b"f" * 16, 1, {}), wrong])
+        assert "fine" not in topics.image.by_name

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from kbroker.protocol.api_keys import (
     SERVED,
+    SERVED_WITH_SHARE_GROUPS,
     ApiKey,
     api_versions_for_response,
     is_served,
     request_class,
     response_class,
+    served,
 )
 
 # What clients of the ecosystem need at least: librdkafka, aiokafka and kafka-go ask for exactly these old versions.
@@ -34,7 +36,7 @@ OLD_CLIENTS = {
 
 
 def test_served_versions_have_tables() -> None:
-    for key, versions in SERVED.items():
+    for key, versions in served(share_groups=True).items():
         assert versions.first <= versions.last
         for cls in (request_class(key), response_class(key)):
             assert versions.first in cls.VERSIONS
@@ -70,4 +72,16 @@ def test_table_for_the_readme() -> None:
     assert lines[0] == "| Key | API | Versions |"
     assert "| 1 | Fetch | 4–17 |" in lines
     assert "| 75 | DescribeTopicPartitions | 0 |" in lines
-    assert len(lines) == len(SERVED) + 2
+    assert "| 76 | ShareGroupHeartbeat | 1, with `--share-groups` |" in lines
+    assert len(lines) == len(SERVED) + len(SERVED_WITH_SHARE_GROUPS) + 2
+
+
+def test_share_groups_are_listed_with_their_option_only() -> None:
+    without = {key: (low, high) for key, low, high in api_versions_for_response()}
+    listed = {key: (low, high) for key, low, high in api_versions_for_response(share_groups=True)}
+    added = {key: tuple(versions) for key, versions in SERVED_WITH_SHARE_GROUPS.items()}
+    assert listed == without | added
+    assert not without.keys() & added.keys()
+    assert list(listed) == sorted(listed)
+    assert not any(is_served(key, low) for key, (low, _) in added.items())
+    assert all(served(share_groups=True)[key] == versions for key, versions in SERVED_WITH_SHARE_GROUPS.items())

@@ -1,15 +1,17 @@
-"""The field tables against the definitions that the kafka-python wheel ships."""
+"""The field tables against the definitions that the kafka-python wheel ships, and those in Kafka's own jars."""
 
 from __future__ import annotations
 
 import json
 import re
+import zipfile
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kbroker.protocol import records
+from kbroker.protocol import records, share_group_records
 from kbroker.protocol.api_keys import FLEXIBLE_FROM, ApiKey, is_flexible, request_class, response_class
 from kbroker.protocol.fields import FRESH, NO_VERSION, ZERO_UUID, Field, Message, Struct, VersionRange, WireType
 from tests.reference.protocol_values import every_message
@@ -30,13 +32,36 @@ MISSING = {
     "ConsumerGroupDescribe": "KIP-848 is not in kafka-python",
     "GetTelemetrySubscriptions": "KIP-714 is not in kafka-python",
     "PushTelemetry": "KIP-714 is not in kafka-python",
+    "ShareGroupHeartbeat": "KIP-932 is not in kafka-python",
+    "ShareGroupDescribe": "KIP-932 is not in kafka-python",
+    "ShareFetch": "KIP-932 is not in kafka-python",
+    "ShareAcknowledge": "KIP-932 is not in kafka-python",
+    "DescribeShareGroupOffsets": "KIP-932 is not in kafka-python",
+    "AlterShareGroupOffsets": "KIP-932 is not in kafka-python",
+    "DeleteShareGroupOffsets": "KIP-932 is not in kafka-python",
 }
+JARS = Path(__file__).parents[3] / ".tools/kafka"
+SHARE_GROUP_RECORDS = [
+    cls for name, cls in vars(share_group_records).items() if re.match("ShareGroup.*(Key|Value)", name)
+]
 # Fields that Kafka 4.4 renamed (the bytes are the same): our name -> kafka-python's.
 RENAMED = {"TxnOffsetCommitRequest.generation_id_or_member_epoch": "generation_id"}
 
 
 def load(name: str) -> dict[str, Any]:
-    text = RESOURCES.joinpath(f"{name}.json").read_text()
+    return parse(RESOURCES.joinpath(f"{name}.json").read_text())
+
+
+def load_from_jar(name: str, jar: str = "kafka-clients-4*.jar") -> dict[str, Any]:
+    """The definition in one of Kafka's jars; skips the test where they are not fetched."""
+    found = sorted(JARS.glob(jar))
+    if not found:
+        pytest.skip("no Kafka jars: run scripts/fetch_tools.sh")
+    with zipfile.ZipFile(found[-1]) as archive:
+        return parse(archive.read(f"common/message/{name}.json").decode())
+
+
+def parse(text: str) -> dict[str, Any]:
     text = re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)
     return json.loads(re.sub(r"(?<=[,\]}])\s*//.*$", "", text, flags=re.MULTILINE))
 
@@ -123,6 +148,29 @@ def test_table_equals_definition(key: ApiKey) -> None:
 @pytest.mark.parametrize("cls", [records.ConsumerProtocolSubscription, records.ConsumerProtocolAssignment])
 def test_consumer_protocol_equals_definition(cls: type[Message]) -> None:
     check(cls, load(cls.__name__))
+
+
+@pytest.mark.parametrize("title", [title for title in MISSING if "Telemetry" not in title])
+def test_table_equals_definition_in_the_jar(title: str) -> None:
+    key = next(key for key in ApiKey if key.title == title)
+    for kind, cls in (("Request", request_class(key)), ("Response", response_class(key))):
+        check(cls, load_from_jar(title + kind))
+
+
+@pytest.mark.parametrize("cls", SHARE_GROUP_RECORDS)
+def test_share_group_record_equals_definition_in_the_jar(cls: type[Message]) -> None:
+    definition = load_from_jar(cls.__name__, "kafka-group-coordinator-[0-9]*.jar")
+    if cls.__name__.endswith("Key"):
+        # Keys say their type where the others say their version.
+        assert VersionRange(definition["apiKey"], definition["apiKey"]) == cls.VERSIONS
+        names = [snake(entry["name"]) for entry in definition["fields"]]
+        assert [field.name for field in cls.__fields__] == names
+        return
+    common = {entry["name"]: entry for entry in definition.get("commonStructs", [])}
+    assert VersionRange.parse(definition["validVersions"]) == cls.VERSIONS
+    assert VersionRange.parse(definition["flexibleVersions"]) == cls.FLEXIBLE
+    found = compare(definition["fields"], cls, common, cls.VERSIONS, cls.__name__)
+    assert [problem for problem in found if not problem.endswith("expected []TopicPartition")] == []
 
 
 def check(cls: type[Message], definition: dict[str, Any]) -> None:

@@ -21,7 +21,8 @@ from kbroker.wire.dispatch import Dispatcher
 def broker_with(tmp_path, handle, inline=False):
     with ThreadPoolExecutor(4) as workers:
         handlers = {12: Handler(12, 0, 4, handle, inline), 18: api_versions.HANDLER}
-        with wire_broker(tmp_path, dispatch=Dispatcher(handlers, SimpleNamespace(telemetry=None), workers)) as broker:
+        context = SimpleNamespace(telemetry=None, share_groups=False)
+        with wire_broker(tmp_path, dispatch=Dispatcher(handlers, context, workers)) as broker:
             yield broker
 
 
@@ -114,3 +115,24 @@ def test_metrics_count_by_api(tmp_path):
         assert (requests, sum(histogram)) == (3, 3)
         assert bytes_in > bytes_out > 0
         assert took_us > 0
+
+
+def test_requests_wait_for_handlers_that_are_not_loaded_yet(tmp_path):
+    def handle(context, info, request):
+        return HeartbeatResponse(error_code=25)
+
+    with ThreadPoolExecutor(2) as workers:
+        first = {18: api_versions.HANDLER}
+        context = SimpleNamespace(telemetry=None, share_groups=False)
+        dispatcher = Dispatcher(first, context, workers, complete=False)
+        with wire_broker(tmp_path, dispatch=dispatcher) as broker, Client(broker) as early, Client(broker) as other:
+            early.send(12, 4, HeartbeatRequest(group_id="g"))
+            other.socket.sendall(struct.pack(">ihhih", 10, 9, 5, 1, -1))  # a key that no handler comes for
+            until(lambda: len(dispatcher._waiting) == 2)
+            with Client(broker) as client:
+                assert client.ask(18, 0, ApiVersionsRequest()).error_code == 0
+            dispatcher.serve_all(first | {12: Handler(12, 0, 4, handle, inline=True)})
+            assert early.receive()[1].error_code == 25
+            assert other.is_closed()
+            with Client(broker) as client:
+                assert client.ask(12, 4, HeartbeatRequest(group_id="g")).error_code == 25

@@ -24,6 +24,8 @@ from wire_harness import (
 
 from kbroker.wire.listener import WireOptions
 
+LARGE_ANSWERS = WireOptions(fetch_near_bytes=50 * MIB)
+
 
 def test_a_frame_split_at_every_byte(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
@@ -93,10 +95,28 @@ def test_every_truncation_of_good_frames_closes(tmp_path):
         assert broker.logs.by_name["t"].partitions[0].next_offset == 0
 
 
+def test_an_answer_is_no_larger_than_keeps_a_near_client_busy(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        sent = [batch(bytes([i]) * 300_000) for i in range(8)]
+        for records in sent:
+            assert produced(client.ask(0, 9, produce_request(records))).error_code == 0
+
+        def answer_bytes(**wanted):
+            request = fetch_request(("t", 0, 0), partition_max_bytes=5 * MIB, **wanted)
+            return len(fetched(client.ask(1, 11, request)).records)
+
+        near = answer_bytes()
+        assert 3 * len(sent[0]) <= near < 8 * len(sent[0])  # a busy machine's round trip may be a little longer
+        assert answer_bytes(min_bytes=7 * len(sent[0])) == 7 * len(sent[0])
+        assert answer_bytes(max_bytes=700_000) == 2 * len(sent[0])
+
+
 def test_slow_consumer_gets_every_byte_and_no_producer_waits(tmp_path):
     """The arena wraps many times over while the answer is queued: its rest comes from the WAL's files."""
     with (
-        wire_broker(tmp_path, arena_bytes=8 * MIB, segment_bytes=4 * MIB, wal_bytes=128 * MIB) as broker,
+        wire_broker(
+            tmp_path, arena_bytes=8 * MIB, segment_bytes=4 * MIB, wal_bytes=128 * MIB, options=LARGE_ANSWERS
+        ) as broker,
         Client(broker) as producer,
         Client(broker) as consumer,
     ):
@@ -135,7 +155,9 @@ def test_small_batches_from_files(tmp_path):
 def test_reads_from_disk_are_left_to_other_threads(tmp_path):
     """What neither the arena nor the page cache holds arrives all the same; the I/O thread waits for no disk."""
     with (
-        wire_broker(tmp_path, {"t": 2}, arena_bytes=8 * MIB, segment_bytes=4 * MIB, wal_bytes=128 * MIB) as broker,
+        wire_broker(
+            tmp_path, {"t": 2}, arena_bytes=8 * MIB, segment_bytes=4 * MIB, wal_bytes=128 * MIB, options=LARGE_ANSWERS
+        ) as broker,
         Client(broker) as client,
     ):
         sent = [bytes([i]) * 200_000 for i in range(40)]
@@ -161,7 +183,8 @@ def _in_page_cache(fd):
 
 
 def test_a_reader_that_never_reads_is_closed(tmp_path):
-    with wire_broker(tmp_path, options=WireOptions(no_progress_ms=5000)) as broker, Client(broker) as producer:
+    options = WireOptions(no_progress_ms=5000, fetch_near_bytes=50 * MIB)
+    with wire_broker(tmp_path, options=options) as broker, Client(broker) as producer:
         for _ in range(20):
             producer.ask(0, 9, produce_request(batch(b"x" * 900_000)))
         with Client(broker) as consumer:

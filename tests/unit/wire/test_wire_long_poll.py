@@ -156,6 +156,36 @@ def test_cold_data_is_waited_for_and_hot_data_goes_first(tmp_path):
         assert fetched(client.receive()[1]).error_code == 56
 
 
+def test_what_was_aborted_when_a_cold_read_began_is_told_with_its_data(tmp_path):
+    cold = ColdReader()
+    with wire_broker(tmp_path, cold_reader=cold) as broker, Client(broker) as client:
+        partition = broker.logs.by_name["t"].partitions[0]
+        partition.set_next_offset(10)  # offsets 0 to 9 are only in objects
+        partition.producers.restore_aborted([(7, 0, 9, 10)])
+        request = fetch_request(("t", 0, 0), isolation_level=1, max_wait_ms=LONG_MS)
+        client.send(1, 11, request)
+        until(lambda: cold.asked)
+        partition.producers.forget_aborted([9])  # compaction has replaced the object that is being read
+        cold.asked[0][1]([batch(*(b"%d" % i for i in range(9)))])
+        (told,) = fetched(client.receive()[1]).aborted_transactions
+        assert (told.producer_id, told.first_offset) == (7, 0)
+        client.send(1, 11, request)
+        until(lambda: len(cold.asked) == 2)
+        cold.asked[1][1]([batch(b"kept")])
+        assert fetched(client.receive()[1]).aborted_transactions == []
+
+
+@pytest.mark.parametrize(("version", "error"), [(4, 6), (5, 6), (6, 56), (12, 56)])
+def test_clients_that_do_not_know_a_storage_error_look_for_the_leader(tmp_path, version, error):
+    cold = ColdReader()
+    with wire_broker(tmp_path, cold_reader=cold) as broker, Client(broker) as client:
+        broker.logs.by_name["t"].partitions[0].set_next_offset(10)
+        client.send(1, version, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
+        until(lambda: cold.asked)
+        cold.asked[0][1](56)
+        assert fetched(client.receive()[1]).error_code == error
+
+
 @pytest.mark.parametrize("answered", ["before", "after"])
 def test_bytes_of_a_deleted_topic_are_not_served_under_the_name_of_a_new_one(tmp_path, answered):
     cold = ColdReader()
@@ -180,6 +210,14 @@ def test_bytes_of_a_deleted_topic_are_not_served_under_the_name_of_a_new_one(tmp
             cold.asked[0][1]([batch(b"old")])
         cold.asked[1][1]([batch(b"new")])
         assert values(fetched(client.receive()[1]).records) == [b"new"]
+
+
+@pytest.mark.parametrize(("slots", "given"), [(0, 0), (1, 1), (2, 2), (1000, 3)])
+def test_sessions_are_as_many_as_was_said(tmp_path, slots, given):
+    options = WireOptions(fetch_sessions_max=slots)
+    with wire_broker(tmp_path, options=options) as broker, Client(broker) as client:
+        opened = [client.ask(1, 12, fetch_request(("t", 0, 0), session=(0, 0))).session_id for _ in range(3)]
+        assert sum(session > 0 for session in opened) == given
 
 
 def test_sessions(tmp_path):

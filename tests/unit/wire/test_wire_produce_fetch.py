@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from wire_harness import (
@@ -23,6 +24,7 @@ from wire_harness import (
 
 from kbroker._fast.compression import CODECS
 from kbroker._fast.records import build_batch, iter_batches, iter_records
+from kbroker.wire.listener import WireOptions
 
 
 @pytest.mark.parametrize("version", range(3, 13))
@@ -37,7 +39,7 @@ def test_produce_then_fetch_by_name(tmp_path, version):
         assert values(answer.records) == [b"a", b"b", b"c"]
 
 
-@pytest.mark.parametrize("version", [13, 14, 15, 16, 17])
+@pytest.mark.parametrize("version", range(13, 19))
 def test_produce_and_fetch_by_topic_id(tmp_path, version):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         topic_id = broker.logs.by_name["t"].topic_id
@@ -138,7 +140,7 @@ def test_log_append_time_of_a_duplicate_is_that_of_the_first(tmp_path):
 def test_compression_type_of_the_topic(tmp_path, source, target):
     small = batch(b"s", codec=source, producer_id=7, producer_epoch=0, base_sequence=0)
     large = batch(*(b"%d" % i * 50 for i in range(9000)), codec=source)
-    with wire_broker(tmp_path) as broker, Client(broker) as client:
+    with wire_broker(tmp_path, options=WireOptions(fetch_near_bytes=20 * MIB)) as broker, Client(broker) as client:
         rules = broker.logs.by_name["t"].partitions[0].rules
         rules.codec, rules.max_message_bytes = CODECS[target], 3 * MIB
         client.socket.sendall(client.frame(0, 9, produce_request(large)) + client.frame(0, 9, produce_request(small)))
@@ -281,6 +283,20 @@ def test_limits_without_room_for_anything_still_give_one_batch(tmp_path, max_byt
         limits = {"max_bytes": max_bytes, "partition_max_bytes": partition_max_bytes}
         answer = client.ask(1, 11, fetch_request(("t", 0, 0), ("t", 1, 0), **limits))
         assert [(p.error_code, len(values(p.records))) for p in answer.responses[0].partitions] == [(0, 1), (0, 0)]
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_a_topic_of_zstd_needs_a_client_that_knows_it(tmp_path, version):
+    with wire_broker(tmp_path, {"t": 1, "u": 1}) as broker, Client(broker) as client:
+        stored = batch(b"a", codec="zstd")
+        for topic in ("t", "u"):
+            client.ask(0, 9, produce_request(stored, topic))
+        broker.logs.by_name["t"].config = SimpleNamespace(compression_type="zstd")
+        broker.logs.by_name["u"].config = SimpleNamespace(compression_type="producer")
+        answer = client.ask(1, version, fetch_request(("t", 0, 0), ("u", 0, 0), max_wait_ms=LONG_MS))
+        of_zstd, of_producers = (topic.partitions[0] for topic in answer.responses)
+        told = [(part.error_code, len(part.records or b"")) for part in (of_zstd, of_producers)]
+        assert told == [(76, 0) if version < 10 else (0, len(stored)), (0, len(stored))]
 
 
 def test_read_committed_stops_at_the_last_stable_offset(tmp_path):

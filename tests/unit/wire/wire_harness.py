@@ -85,8 +85,8 @@ class WireBroker:
             options or WireOptions(),
             cold_reader=cold_reader,
             executor=self.executor,
-            transactions=transactions,
         )
+        self.server.verify_with(transactions)
         listening = bind("127.0.0.1", 0)
         self.address = listening.getsockname()
         self.server.listen(listening, AdvertisedListener("advertised", 9092))

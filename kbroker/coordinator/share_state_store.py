@@ -1,0 +1,70 @@
+"""The seam between share groups and the durable state of their partitions (KIP-932).
+
+The group side says which partitions a group reads, from which offset and under which state epoch. The partition side
+keeps what the group has done with the records: a start offset, and what is known of those behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import NamedTuple, Protocol
+
+# The start offset is not known yet: share.auto.offset.reset decides at the first fetch.
+UNKNOWN_START_OFFSET = -1
+# The delivery complete count is not known: a version wrote the state that did not count.
+UNKNOWN_DELIVERY_COMPLETE_COUNT = -1
+
+
+class StateBatch(NamedTuple):
+    """Records with the same delivery state and count."""
+
+    first_offset: int
+    last_offset: int
+    delivery_state: int  # Kafka's ids: 0 available, 2 acknowledged, 4 archived
+    delivery_count: int
+
+
+class SharePartitionState(NamedTuple):
+    """What is durable of one partition in one group."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int  # -1: UNKNOWN_START_OFFSET
+    delivery_complete_count: int  # records behind the start offset that are done with
+    batches: tuple[StateBatch, ...]
+
+
+class ShareStateStore(Protocol):
+    """Durable states of share-group partitions. Every method may be called by any thread.
+
+    Futures fail with a KafkaError: FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, or one of the COORDINATOR_* codes.
+    """
+
+    def initialize(
+        self, group_id: str, topic_id: bytes, partition: int, state_epoch: int, start_offset: int
+    ) -> Future[None]:
+        """Begins a state, or begins it anew under a higher state epoch."""
+        ...
+
+    def read(self, group_id: str, topic_id: bytes, partition: int) -> Future[SharePartitionState | None]:
+        """The state; None if it was never initialised."""
+        ...
+
+    def write(
+        self,
+        group_id: str,
+        topic_id: bytes,
+        partition: int,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> Future[None]:
+        """Merges batches into the state, as Kafka's WriteShareGroupState."""
+        ...
+
+    def delete(self, group_id: str, topic_id: bytes, partition: int) -> Future[None]:
+        """Removes the state; done when there is none."""
+        ...

@@ -1,0 +1,38 @@
+"""ShareGroupDescribe (key 77), version 1: share groups with epochs, members and assignments, behind --share-groups.
+
+Behaviour: GROUP_ID_NOT_FOUND for an unknown group and for one of another type. Without access control all operations
+are allowed.
+Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from kbroker.handlers.authorized_operations import DELETE, DESCRIBE, READ
+from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.later import all_of, later
+from kbroker.protocol.apis.k77_share_group_describe import (
+    DescribedGroup,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
+
+_GROUP_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
+
+
+def handle(
+    context: Context, info: RequestInfo, request: ShareGroupDescribeRequest
+) -> Future[ShareGroupDescribeResponse]:
+    """Describes groups."""
+
+    def answer(groups: list[DescribedGroup]) -> ShareGroupDescribeResponse:
+        for group in groups:
+            if request.include_authorized_operations and not group.error_code:
+                group.authorized_operations = _GROUP_OPERATIONS
+        return ShareGroupDescribeResponse(groups=groups)
+
+    return later(all_of([context.groups.describe_share_group(group_id) for group_id in request.group_ids]), answer)
+
+
+HANDLER = Handler(77, 1, 1, handle, inline=True)

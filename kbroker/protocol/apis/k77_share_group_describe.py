@@ -1,0 +1,50 @@
+"""ShareGroupDescribe (key 77).
+
+Version 1, flexible (KIP-932).
+"""
+
+from __future__ import annotations
+
+from kbroker.protocol.fields import BOOL, INT16, INT32, STRING, UUID, F, Message, Struct
+
+
+class ShareGroupDescribeRequest(Message, api_key=77, versions="1", flexible="0+"):
+    group_ids: list[str] = F([STRING], "0+")
+    include_authorized_operations: bool = F(BOOL, "0+")
+
+
+class TopicPartitions(Struct):
+    topic_id: bytes = F(UUID, "0+")
+    topic_name: str = F(STRING, "0+")
+    partitions: list[int] = F([INT32], "0+")
+
+
+class Assignment(Struct):
+    topic_partitions: list[TopicPartitions] = F([TopicPartitions], "0+")
+
+
+class Member(Struct):
+    member_id: str = F(STRING, "0+")
+    rack_id: str | None = F(STRING, "0+", nullable="0+", default=None)
+    member_epoch: int = F(INT32, "0+")
+    client_id: str = F(STRING, "0+")
+    client_host: str = F(STRING, "0+")
+    subscribed_topic_names: list[str] = F([STRING], "0+")
+    assignment: Assignment = F(Assignment, "0+")
+
+
+class DescribedGroup(Struct):
+    error_code: int = F(INT16, "0+")
+    error_message: str | None = F(STRING, "0+", nullable="0+", default=None)
+    group_id: str = F(STRING, "0+")
+    group_state: str = F(STRING, "0+")
+    group_epoch: int = F(INT32, "0+")
+    assignment_epoch: int = F(INT32, "0+")
+    assignor_name: str = F(STRING, "0+")
+    members: list[Member] = F([Member], "0+")
+    authorized_operations: int = F(INT32, "0+", default=-2147483648)
+
+
+class ShareGroupDescribeResponse(Message, api_key=77, versions="1", flexible="0+"):
+    throttle_time_ms: int = F(INT32, "0+")
+    groups: list[DescribedGroup] = F([DescribedGroup], "0+")

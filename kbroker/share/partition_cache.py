@@ -1,0 +1,257 @@
+"""The share partitions in memory: loaded at their first fetch, dropped when their state or their topic is gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from kbroker._fast.commit import CallbackWaiter
+from kbroker.coordinator.event_loop import EventLoop
+from kbroker.coordinator.share_state_store import UNKNOWN_START_OFFSET, SharePartitionState, ShareStateStore
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.settings import ShareSettings
+from kbroker.share.share_fetch import ShareFetch
+from kbroker.share.share_partition import PartitionKey, SharePartition
+from kbroker.share.start_offset import OffsetForTime, first_offset
+
+logger = logging.getLogger(__name__)
+
+# (log, offset, upper, max bytes, callback): kbroker.log.cold_read.ColdReader.request.
+ReadCold = Callable[[Any, int, int, int, Callable[[list[memoryview] | ErrorCode], None]], None]
+
+
+class Shared:
+    """One partition in one group: its share partition, once that is loaded, and the fetches that wait for it.
+
+    Loop thread only. `log` is the Partition that is read.
+    """
+
+    def __init__(self, cache: PartitionCache, key: PartitionKey, log: Any) -> None:
+        self.key = key
+        self.log = log
+        self.partition: SharePartition | None = None
+        self.failure: ErrorCode | None = None  # why it could not be loaded; the fetches that see it end with that
+        self._cache = cache
+        self._waiting: dict[ShareFetch, None] = {}
+        self._reading = False  # from objects, for one fetch
+        self._waiter = CallbackWaiter(self._data_any_thread)
+        self._parked = False
+        self._posted = False
+
+    def settings(self) -> ShareSettings:
+        """Those of the group, as of now."""
+        return self._cache.settings_of(self.key.group_id)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def readable(self, offset: int) -> tuple[int, int] | None:
+        """(where to read, the bound) at or above `offset`; None: nothing now. Raises KafkaError where it failed."""
+        if self.failure is not None:
+            raise KafkaError(self.failure)
+        if self.partition is None or self._reading:
+            return None
+        self.partition.log_starts_at(self.log.log_start_offset)
+        position = self.partition.position(offset)
+        if position is None:
+            return None
+        upper = self.log.last_stable_offset() if self.settings().read_committed else self.log.high_watermark()
+        return (position, upper) if position < upper else None
+
+    def available_bytes(self, limit: int) -> int:
+        """What a fetch could read, at most `limit`."""
+        try:
+            found = self.readable(0)
+        except KafkaError:
+            return limit
+        return 0 if found is None else self.log.available_bytes(*found, limit)
+
+    def read_cold(
+        self, position: int, upper: int, max_bytes: int, on_read: Callable[[list[memoryview] | ErrorCode], None]
+    ) -> None:
+        """Reads objects; nobody else reads the partition until `on_read` has been called, on the loop thread."""
+        self._reading = True
+        loop = self._cache.loop
+
+        def back(result: list[memoryview] | ErrorCode) -> None:
+            self._reading = False
+            on_read(result)
+            if result and not isinstance(result, ErrorCode):
+                self.progress()
+
+        self._cache.read_cold(self.log.log, position, upper, max_bytes, lambda result: loop.post(partial(back, result)))
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def wait(self, fetch: ShareFetch) -> None:
+        """Looks at the fetch again when there may be something."""
+        self._waiting[fetch] = None
+        if not self._parked:
+            self._parked = True
+            self.log.waiters.park(self._waiter)
+            # What came between the look and this is not missed.
+            self.progress_later()
+
+    def leave(self, fetch: ShareFetch) -> None:
+        """It waits no more."""
+        self._waiting.pop(fetch, None)
+        if not self._waiting and self._parked:
+            self._parked = False
+            self.log.waiters.leave(self._waiter)
+
+    def _data_any_thread(self) -> None:
+        if not self._posted:
+            self.progress_later()
+
+    def progress_later(self) -> None:
+        """`progress`, when what is queued now has had its turn."""
+        self._posted = True
+        self._cache.loop.post(self.progress)
+
+    def progress(self) -> None:
+        """Gives waiting fetches another look, the oldest first, while there is something for them."""
+        self._posted = False
+        for fetch in list(self._waiting):
+            try:
+                if self.readable(0) is None:
+                    return
+            except KafkaError:
+                pass  # each of them is to hear of it
+            if fetch.open:
+                fetch.attempt()
+
+    def end(self, error: ErrorCode) -> None:
+        """It is not in the cache any more."""
+        if self.partition is not None:
+            self.partition.close()
+            self.partition = None
+        self.failure = error
+        self.progress()
+
+
+class PartitionCache:
+    """Loop thread only, unless said otherwise. `find_log` gives the Partition of a topic id and index, or None."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        store: ShareStateStore,
+        *,
+        leader_epoch: int,
+        find_log: Callable[[bytes, int], Any],
+        settings_of: Callable[[str], ShareSettings],
+        read_cold: ReadCold,
+        offset_for_time: OffsetForTime,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.loop = loop
+        self.settings_of = settings_of
+        self.read_cold = read_cold
+        self._store = store
+        self._leader_epoch = leader_epoch
+        self._find_log = find_log
+        self._offset_for_time = offset_for_time
+        self._now_ms = now_ms
+        self._groups: dict[str, dict[PartitionKey, Shared]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(shared) for shared in list(self._groups.values()))
+
+    def get(self, key: PartitionKey) -> Shared | ErrorCode:
+        """The partition, which begins to load if it is new; or UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
+        log = self._find_log(key.topic_id, key.partition)
+        known = self._groups.get(key.group_id, {}).get(key)
+        if log is None:
+            if known is not None:
+                self.drop(key)
+            known_topic = self._find_log(key.topic_id, 0) is not None
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known_topic else ErrorCode.UNKNOWN_TOPIC_ID
+        if known is None:
+            known = Shared(self, key, log)
+            self._groups.setdefault(key.group_id, {})[key] = known
+            self._load(known)
+        return known
+
+    def loaded(self, key: PartitionKey) -> SharePartition | None:
+        """The share partition if it is in memory and loaded."""
+        shared = self._groups.get(key.group_id, {}).get(key)
+        return None if shared is None else shared.partition
+
+    def of_group(self, group_id: str) -> list[SharePartition]:
+        """All of a group that are loaded."""
+        shared = self._groups.get(group_id, {}).values()
+        return [one.partition for one in shared if one.partition is not None]
+
+    def drop(self, key: PartitionKey, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
+        """Forgets a partition; fetches that wait for it end with `error`, the next one loads it again."""
+        group = self._groups.get(key.group_id, {})
+        shared = group.pop(key, None)
+        if not group:
+            self._groups.pop(key.group_id, None)
+        if shared is not None:
+            shared.end(error)
+
+    def drop_group(self, group_id: str) -> None:
+        """Forgets all partitions of a group."""
+        for key in list(self._groups.get(group_id, {})):
+            self.drop(key)
+
+    def close(self) -> None:
+        """Ends everything."""
+        for group_id in list(self._groups):
+            for key in list(self._groups[group_id]):
+                self.drop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # -- loading -------------------------------------------------------------------------------------------------
+
+    def _load(self, shared: Shared) -> None:
+        read = self._store.read(*shared.key)
+        read.add_done_callback(lambda done: self.loop.post(partial(self._loading, shared, self._read, done)))
+
+    def _loading(self, shared: Shared, then: Callable[[Shared, Any], None], done: Future[Any]) -> None:
+        """Goes on with a load, unless the partition was dropped meanwhile."""
+        if shared.failure is not None:
+            return
+        try:
+            then(shared, done.result())
+        except KafkaError as error:
+            logger.warning("share partition %s: %s", shared.key, error)
+            self.drop(shared.key, ErrorCode.NOT_LEADER_OR_FOLLOWER)  # the one that clients try again
+        except Exception:
+            logger.exception("share partition %s could not be loaded", shared.key)
+            self.drop(shared.key, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _read(self, shared: Shared, state: SharePartitionState | None) -> None:
+        if state is None:  # the group does not read it, or not yet
+            self.drop(shared.key)
+        elif state.start_offset != UNKNOWN_START_OFFSET:
+            self._loaded(shared, state)
+        else:
+            found = first_offset(shared.log, shared.settings(), self._now_ms(), self._offset_for_time)
+            then = partial(self._placed, state)
+            found.add_done_callback(lambda done: self.loop.post(partial(self._loading, shared, then, done)))
+
+    def _placed(self, state: SharePartitionState, shared: Shared, offset: int) -> None:
+        """The start is made durable before anything is read: a crash must not move it on."""
+        state = state._replace(start_offset=offset)
+        written = self._store.write(*shared.key, state.state_epoch, self._leader_epoch, offset, 0, ())
+        written.add_done_callback(
+            lambda done: self.loop.post(
+                partial(self._loading, shared, lambda shared, _: self._loaded(shared, state), done)
+            )
+        )
+
+    def _loaded(self, shared: Shared, state: SharePartitionState) -> None:
+        shared.partition = SharePartition(
+            shared.key,
+            state,
+            leader_epoch=self._leader_epoch,
+            store=self._store,
+            loop=self.loop,
+            settings=shared.settings,
+            on_progress=shared.progress,
+            on_fenced=partial(self.drop, shared.key, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        )
+        shared.progress()

@@ -1,0 +1,66 @@
+"""What handlers ask of the share partitions, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.acknowledgement import AcknowledgementBatch
+from kbroker.share.sessions import SessionKey, TopicIdPartition
+from kbroker.share.share_partition import Acquisition
+
+Acknowledgements = Mapping[TopicIdPartition, Sequence[AcknowledgementBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """ShareFetch."""
+
+    member: SessionKey
+    session_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    strict: bool  # max_records is kept to the record, not to the batch
+    renew: bool  # there are renewing acknowledgements; nothing is fetched then
+    partitions: Sequence[TopicIdPartition]
+    forgotten: Sequence[TopicIdPartition]
+    acknowledgements: Acknowledgements  # without the partitions that have none
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeRequest:
+    """ShareAcknowledge."""
+
+    member: SessionKey
+    session_epoch: int
+    renew: bool
+    acknowledgements: Acknowledgements
+
+
+@dataclass(slots=True)
+class PartitionAnswer:
+    """One partition of a ShareFetch; NONE and nothing acquired is no news."""
+
+    error: ErrorCode = ErrorCode.NONE
+    acquired: Acquisition = field(default_factory=Acquisition)
+
+
+@dataclass(slots=True)
+class FetchAnswer:
+    """All of a ShareFetch; a partition may have an acknowledgement only, or nothing if the session is new."""
+
+    lock_duration_ms: int
+    partitions: dict[TopicIdPartition, PartitionAnswer] = field(default_factory=dict)
+    acknowledged: dict[TopicIdPartition, KafkaError | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class AcknowledgeAnswer:
+    """All of a ShareAcknowledge: an error or None for each partition."""
+
+    lock_duration_ms: int
+    acknowledged: dict[TopicIdPartition, KafkaError | None] = field(default_factory=dict)

@@ -1,0 +1,57 @@
+"""What a share group's configs say of its partitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+LATEST = "latest"
+EARLIEST = "earliest"
+_BY_DURATION = re.compile(r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+
+
+class BrokerNumbers(Protocol):
+    """What is used of the broker configs (kbroker.metadata.config_defs.BrokerConfigs)."""
+
+    def number(self, name: str) -> int:
+        """The value of a number."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSettings:
+    """Configs of one group, with the broker's where the group has none."""
+
+    lock_duration_ms: int = 30_000  # share.record.lock.duration.ms
+    delivery_count_limit: int = 5  # share.delivery.count.limit
+    record_locks_max: int = 2_000  # share.partition.max.record.locks
+    offset_reset: str = LATEST  # share.auto.offset.reset: latest, earliest, by_duration:PnDTnHnMn.nS
+    read_committed: bool = False  # share.isolation.level
+    renew_enabled: bool = True  # share.renew.acknowledge.enable
+
+
+def group_settings(own: Mapping[str, str], broker: BrokerNumbers) -> ShareSettings:
+    """The settings of a group with these configs of its own."""
+
+    def number(name: str) -> int:
+        return int(own[name]) if name in own else broker.number(f"group.{name}")
+
+    return ShareSettings(
+        lock_duration_ms=number("share.record.lock.duration.ms"),
+        delivery_count_limit=number("share.delivery.count.limit"),
+        record_locks_max=number("share.partition.max.record.locks"),
+        offset_reset=own.get("share.auto.offset.reset", LATEST),
+        read_committed=own.get("share.isolation.level") == "read_committed",
+        renew_enabled=own.get("share.renew.acknowledge.enable", "true").lower() == "true",
+    )
+
+
+def reset_duration_ms(offset_reset: str) -> int | None:
+    """How far back `by_duration` goes; None for the other kinds."""
+    match = _BY_DURATION.fullmatch(offset_reset)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)

@@ -1,0 +1,170 @@
+"""One ShareFetch on its way: it takes what its partitions have, or waits until there is something.
+
+Small reads come from the log at once; what only objects hold is read on the cold pool, and the partition is nobody
+else's meanwhile. A fetch that has acquired anything is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.limits import KIB, MIB, SHARE_FETCH_BYTES_MAX
+from kbroker.share.log_batches import log_batches
+from kbroker.share.requests import FetchAnswer, FetchRequest, PartitionAnswer
+from kbroker.share.sessions import TopicIdPartition
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.event_loop import Timer
+    from kbroker.share.partition_cache import Shared
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES = 256 * KIB  # at once; a larger batch is read whole
+_COLD_READ_BYTES = 1 * MIB
+_READS_MAX = 64  # in one go over records that nobody may have; then other requests get their turn
+
+
+class ShareFetch:
+    """Loop thread only. `on_done` gets the answer, once; then the fetch is in nobody's list any more."""
+
+    def __init__(
+        self,
+        request: FetchRequest,
+        shared: Sequence[tuple[TopicIdPartition, Shared | ErrorCode]],
+        answer: FetchAnswer,
+        on_done: Callable[[], None],
+    ) -> None:
+        self._request = request
+        self._answer = answer
+        self._on_done = on_done
+        self._bytes_left = max(0, min(request.max_bytes, SHARE_FETCH_BYTES_MAX))
+        self._records_left = request.max_records
+        self._shared: list[tuple[TopicIdPartition, Shared]] = []
+        self.timer: Timer | None = None
+        self.open = True
+        for where, found in shared:
+            if isinstance(found, ErrorCode):
+                answer.partitions[where] = PartitionAnswer(found)
+            else:
+                self._shared.append((where, found))
+
+    def begin(self) -> None:
+        """The first look; waits in its partitions' lists if there is nothing."""
+        request = self._request
+        if request.renew or request.max_records <= 0 or not self._shared:
+            self.end()
+            return
+        self.attempt(last=request.max_wait_ms <= 0)
+        if self.open:
+            for _, shared in self._shared:
+                shared.wait(self)
+
+    def attempt(self, last: bool = False) -> None:
+        """Takes what there is, if it is enough or the time is up; answers if that was anything."""
+        if not last and not self._enough():
+            return
+        for where, shared in self._shared:
+            if self._records_left <= 0 or self._bytes_left <= 0:
+                break
+            self._try(where, shared)
+        if last or self._answer.partitions:
+            self.end()
+
+    def end(self) -> None:
+        """Answers with what it has."""
+        if not self.open:
+            return
+        self.open = False
+        if self.timer is not None:
+            self.timer.cancel()
+        for _, shared in self._shared:
+            shared.leave(self)
+        self._on_done()
+
+    def _enough(self) -> bool:
+        if self._request.min_bytes <= 1:
+            return True
+        total = 0
+        for _, shared in self._shared:
+            total += shared.available_bytes(self._request.min_bytes - total)
+            if total >= self._request.min_bytes:
+                return True
+        return False
+
+    def _try(self, where: TopicIdPartition, shared: Shared) -> None:
+        try:
+            self._read(where, shared)
+        except KafkaError as error:
+            self._answer.partitions[where] = PartitionAnswer(error.code)
+        except Exception:
+            logger.exception("share fetch of %s", shared.key)
+            self._answer.partitions[where] = PartitionAnswer(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _read(self, where: TopicIdPartition, shared: Shared) -> None:
+        position = 0
+        for _ in range(_READS_MAX):
+            if self._records_left <= 0 or self._bytes_left <= 0:
+                return
+            found = shared.readable(position)
+            if found is None:
+                return
+            position, upper = found
+            hot = shared.log.read_bytes(position, upper, min(self._bytes_left, _READ_BYTES))
+            if hot is None:
+                if where not in self._answer.partitions:
+                    size = min(self._bytes_left, _COLD_READ_BYTES)
+                    shared.read_cold(position, upper, size, partial(self._cold, where, shared, position))
+                return
+            reached = self._take(where, shared, position, [hot])
+            if reached == position:
+                return
+            position = reached
+        shared.progress_later()
+
+    def _cold(
+        self, where: TopicIdPartition, shared: Shared, position: int, result: list[memoryview] | ErrorCode
+    ) -> None:
+        """Objects have answered. If the fetch did not wait so long: the bytes are cached for the next."""
+        if not self.open or isinstance(result, ErrorCode) or shared.partition is None:
+            return
+        try:
+            moved = self._take(where, shared, position, result) > position
+        except Exception:
+            logger.exception("share fetch of %s from objects", shared.key)
+            self._answer.partitions[where] = PartitionAnswer(ErrorCode.UNKNOWN_SERVER_ERROR)
+            moved = False
+        if self._answer.partitions:
+            self.end()
+        elif moved:  # over what nobody may have
+            self.attempt()
+
+    def _take(
+        self, where: TopicIdPartition, shared: Shared, position: int, buffers: Sequence[bytes | memoryview]
+    ) -> int:
+        """Acquires of what was read; returns the offset behind it."""
+        assert shared.partition is not None
+        batches = log_batches(buffers, shared.log, shared.settings().read_committed)
+        if not batches:
+            return position
+        known = self._answer.partitions.get(where)
+        answer = known or PartitionAnswer()
+        got = answer.acquired
+        records, size = got.records, got.data_bytes
+        shared.partition.acquire(
+            self._request.member.member_id,
+            position,
+            batches,
+            got,
+            records_max=records + self._records_left,
+            strict=self._request.strict,
+            batch_size=self._request.batch_size,
+        )
+        self._records_left -= got.records - records
+        self._bytes_left -= got.data_bytes - size
+        if known is None and got.records:
+            self._answer.partitions[where] = answer
+        return max(position, batches[-1].last + 1)

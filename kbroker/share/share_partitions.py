@@ -1,0 +1,279 @@
+"""The partition side of share groups: what handlers and the group coordinator call (KIP-932).
+
+Every public method may be called by any thread and never blocks. One thread owns all share partitions, sessions and
+waiting fetches, so none of them has a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.coordinator.event_loop import EventLoop
+from kbroker.coordinator.result import complete
+from kbroker.coordinator.share_state_store import ShareStateStore
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.limits import SHARE_SESSION_IDLE_MS, SHARE_SESSION_PARTITIONS_MAX
+from kbroker.share.acknowledgement import AcknowledgementBatch
+from kbroker.share.partition_cache import PartitionCache, ReadCold
+from kbroker.share.requests import (
+    AcknowledgeAnswer,
+    Acknowledgements,
+    AcknowledgeRequest,
+    FetchAnswer,
+    FetchRequest,
+    PartitionAnswer,
+)
+from kbroker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey, ShareSessions, TopicIdPartition
+from kbroker.share.settings import ShareSettings
+from kbroker.share.share_fetch import ShareFetch
+from kbroker.share.share_partition import PartitionKey
+from kbroker.share.start_offset import OffsetForTime
+
+Acknowledged = dict[TopicIdPartition, KafkaError | None]
+
+
+class SharePartitions:
+    """`settings_of` says a group's configs as of now; the other arguments are PartitionCache's."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        store: ShareStateStore,
+        *,
+        leader_epoch: int,
+        find_log: Callable[[bytes, int], Any],
+        settings_of: Callable[[str], ShareSettings],
+        read_cold: ReadCold,
+        offset_for_time: OffsetForTime,
+        sessions_max: int,
+    ) -> None:
+        self.loop = EventLoop(clock, "share-partitions")
+        self.settings_of = settings_of
+        self.cache = PartitionCache(
+            self.loop,
+            store,
+            leader_epoch=leader_epoch,
+            find_log=find_log,
+            settings_of=settings_of,
+            read_cold=read_cold,
+            offset_for_time=offset_for_time,
+            now_ms=clock.now_ms,
+        )
+        self.sessions = ShareSessions(
+            sessions_max,
+            SHARE_SESSION_PARTITIONS_MAX,
+            SHARE_SESSION_IDLE_MS / 1000,
+            self.loop.monotonic,
+            self._release,
+        )
+        self._fetches: dict[ShareFetch, None] = {}  # those that wait
+        self._stopped = False
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self.loop.start()
+
+    def stop(self) -> None:
+        """Answers everything that waits, and ends the thread."""
+        self.loop.post(self._stop)
+        self.loop.stop()
+        self.loop.run_pending()
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self.cache.close()
+        for fetch in list(self._fetches):
+            fetch.end()
+
+    # -- the group side ------------------------------------------------------------------------------------------
+
+    def member_left(self, group_id: str, member_id: str) -> None:
+        """The member is in the group no more: its session ends and what it holds is free again."""
+        key = SessionKey(group_id, member_id)
+
+        def run() -> None:
+            self.sessions.close(key)
+            self._release(key)
+
+        self.loop.post(run)
+
+    def group_emptied(self, group_id: str) -> None:
+        """The group has no members, or is gone: nothing of it stays in memory."""
+        self.loop.post(partial(self.cache.drop_group, group_id))
+
+    def state_reset(self, group_id: str, topic_id: bytes, index: int) -> None:
+        """The durable state was begun anew or removed (ShareStates.on_reset): what is held of it is void."""
+        self.loop.post(partial(self.cache.drop, PartitionKey(group_id, topic_id, index)))
+
+    def _release(self, member: SessionKey) -> None:
+        for share_partition in self.cache.of_group(member.group_id):
+            share_partition.release(member.member_id)
+
+    # -- ShareAcknowledge ----------------------------------------------------------------------------------------
+
+    def acknowledge(self, request: AcknowledgeRequest) -> Future[AcknowledgeAnswer]:
+        """Done when all acknowledgements are durable or refused. Fails with the session's KafkaError."""
+        done: Future[AcknowledgeAnswer] = Future()
+        self._post(partial(self._acknowledge, request, done), done)
+        return done
+
+    def _acknowledge(self, request: AcknowledgeRequest, done: Future[AcknowledgeAnswer]) -> None:
+        final = request.session_epoch == FINAL_EPOCH
+        if request.session_epoch == INITIAL_EPOCH:
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        if final:
+            self.sessions.expect(request.member)
+        else:
+            self.sessions.advance(request.member, request.session_epoch)
+        answer = AcknowledgeAnswer(self.settings_of(request.member.group_id).lock_duration_ms)
+        self._take_acknowledgements(
+            request.member,
+            request.acknowledgements,
+            request.renew,
+            answer.acknowledged,
+            lambda: complete(done, answer),
+        )
+        if final:
+            self._close_session(request.member)
+
+    def _close_session(self, member: SessionKey) -> None:
+        self.sessions.close(member)
+        self._release(member)
+
+    def _take_acknowledgements(
+        self,
+        member: SessionKey,
+        acknowledgements: Acknowledgements,
+        renew: bool,
+        results: Acknowledged,
+        on_done: Callable[[], None],
+    ) -> None:
+        """Puts an error or None for each partition into `results`, and calls `on_done` on the loop thread."""
+        left = len(acknowledgements)
+        if not left:
+            on_done()
+
+        def one_done(where: TopicIdPartition, result: Future[None]) -> None:
+            nonlocal left
+            results[where] = _error_of(result)
+            left -= 1
+            if left == 0:
+                on_done()
+
+        for where, batches in acknowledgements.items():
+            taken = self._acknowledge_one(member, where, batches, renew)
+            taken.add_done_callback(partial(one_done, where))
+
+    def _acknowledge_one(
+        self, member: SessionKey, where: TopicIdPartition, batches: Sequence[AcknowledgementBatch], renew: bool
+    ) -> Future[None]:
+        key = PartitionKey(member.group_id, *where)
+        share_partition = self.cache.loaded(key)
+        if share_partition is not None:
+            return share_partition.acknowledge(member.member_id, batches, renew)
+        refused: Future[None] = Future()
+        found = self.cache.get(key)
+        code = found if isinstance(found, ErrorCode) else ErrorCode.INVALID_RECORD_STATE
+        # Not in memory: nobody holds anything of it.
+        refused.set_exception(
+            KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if code is ErrorCode.UNKNOWN_TOPIC_ID else code)
+        )
+        return refused
+
+    # -- ShareFetch ----------------------------------------------------------------------------------------------
+
+    def fetch(self, request: FetchRequest) -> Future[FetchAnswer]:
+        """Acknowledges, then acquires; done when both are. Fails with the session's KafkaError."""
+        done: Future[FetchAnswer] = Future()
+        self._post(partial(self._fetch, request, done), done)
+        return done
+
+    def _fetch(self, request: FetchRequest, done: Future[FetchAnswer]) -> None:
+        try:
+            partitions = self._session_partitions(request)
+        except KafkaError as error:
+            if error.code is not ErrorCode.SHARE_SESSION_LIMIT_REACHED or request.max_wait_ms <= 0:
+                raise
+            # The client asks again at once: it waits here.
+            self.loop.call_later(request.max_wait_ms / 1000, partial(_fail, done, error))
+            return
+        group_id = request.member.group_id
+        answer = FetchAnswer(self.settings_of(group_id).lock_duration_ms)
+        left = 2
+
+        def part_done() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                if request.session_epoch == INITIAL_EPOCH:  # the first answer names every partition
+                    for where in partitions:
+                        answer.partitions.setdefault(where, PartitionAnswer())
+                complete(done, answer)
+
+        self._take_acknowledgements(
+            request.member, request.acknowledgements, request.renew, answer.acknowledged, part_done
+        )
+        if request.session_epoch == FINAL_EPOCH:
+            self._close_session(request.member)
+            part_done()
+            return
+        shared = [(where, self.cache.get(PartitionKey(group_id, *where))) for where in partitions]
+        self._begin(request, shared, answer, part_done)
+
+    def _begin(
+        self, request: FetchRequest, shared: Sequence[Any], answer: FetchAnswer, on_done: Callable[[], None]
+    ) -> None:
+        def fetched() -> None:
+            self._fetches.pop(fetch, None)
+            on_done()
+
+        fetch = ShareFetch(request, shared, answer, fetched)
+        self._fetches[fetch] = None
+        if request.max_wait_ms > 0:
+            fetch.timer = self.loop.call_later(request.max_wait_ms / 1000, partial(fetch.attempt, last=True))
+        fetch.begin()
+
+    def _session_partitions(self, request: FetchRequest) -> list[TopicIdPartition]:
+        """What to fetch; raises KafkaError where the session is not what the request takes it for."""
+        member, epoch = request.member, request.session_epoch
+        if epoch == FINAL_EPOCH:
+            self.sessions.expect(member)
+            return []
+        if epoch != INITIAL_EPOCH:
+            return self.sessions.advance(member, epoch, request.partitions, request.forgotten).in_turn()
+        if request.acknowledgements:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Nothing can be acknowledged in a new share session.")
+        return self.sessions.open(member, request.partitions).in_turn()
+
+    # -- dispatch ------------------------------------------------------------------------------------------------
+
+    def _post(self, run: Callable[[], None], done: Future[Any]) -> None:
+        def guarded() -> None:
+            if self._stopped:
+                _fail(done, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                return
+            try:
+                run()
+            except KafkaError as error:
+                _fail(done, error)
+            except Exception as error:
+                _fail(done, error)
+                raise
+
+        self.loop.post(guarded)
+
+
+def _fail(done: Future[Any], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
+
+
+def _error_of(result: Future[None]) -> KafkaError | None:
+    error = result.exception()
+    if error is None or isinstance(error, KafkaError):
+        return error
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)

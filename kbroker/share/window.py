@@ -1,0 +1,168 @@
+"""The records of a partition that a share group works on: from its start offset to where it has read to.
+
+    done with | start ... runs of records: available, acquired, acknowledged, archived ... end | not read yet
+
+Kafka's SPSO is `start`, its SPEO the offset before `end`. A run is records in a row that share everything; it is cut
+where an acquisition or an acknowledgement ends within it, and neighbours that say the same are made one again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from operator import attrgetter
+
+from kbroker.coordinator.share_state_store import StateBatch
+
+_FIRST = attrgetter("first")
+
+
+class Delivery(IntEnum):
+    """Kafka's ids of delivery states."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+    @property
+    def is_final(self) -> bool:
+        """Nothing follows."""
+        return self in (Delivery.ACKNOWLEDGED, Delivery.ARCHIVED)
+
+
+@dataclass(slots=True)
+class Run:
+    """Records `first` to `last`."""
+
+    first: int
+    last: int
+    state: Delivery
+    count: int  # deliveries so far
+    member: str | None = None  # who holds them while they are acquired
+    lock_ends: float = 0.0  # monotonic seconds, while they are acquired
+    # While a write is to make an acknowledgement durable: its number, and what a failure brings back.
+    write: int = 0
+    before: Run | None = None
+    unsaved: bool = False  # changed by the broker itself: the next write says so
+
+    @property
+    def settled(self) -> bool:
+        """No acknowledgement of it is on its way."""
+        return self.write == 0
+
+    @property
+    def is_available(self) -> bool:
+        """It can be acquired."""
+        return self.state is Delivery.AVAILABLE and self.write == 0
+
+    def says(self) -> tuple[Delivery, int, str | None, float, int, bool]:
+        """Everything but where it is."""
+        return (self.state, self.count, self.member, self.lock_ends, self.write, self.unsaved)
+
+
+class Window:
+    """Runs without holes between `start` and `end`. The number of runs is bounded by the records that it may hold."""
+
+    def __init__(self, start: int, batches: Sequence[StateBatch] = ()) -> None:
+        """From durable state: what lies between its batches was acquired and never acknowledged."""
+        self.start = start
+        self.runs: list[Run] = []
+        position = start
+        for batch in batches:
+            if batch.first_offset > position:
+                self.runs.append(Run(position, batch.first_offset - 1, Delivery.AVAILABLE, 0))
+            state = Delivery(batch.delivery_state)
+            self.runs.append(Run(batch.first_offset, batch.last_offset, state, batch.delivery_count))
+            position = batch.last_offset + 1
+        self.tidy()
+
+    @property
+    def end(self) -> int:
+        """The offset after the last record that was read."""
+        return self.runs[-1].last + 1 if self.runs else self.start
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def next_available(self, offset: int) -> int | None:
+        """The first record at or above `offset` that can be acquired."""
+        for run in self.runs[self._index(offset) :]:
+            if run.is_available and run.last >= offset:
+                return max(run.first, offset)
+        return None
+
+    # -- cutting -------------------------------------------------------------------------------------------------
+
+    def between(self, first: int, last: int) -> Iterator[Run]:
+        """The runs that overlap [first, last], as they are."""
+        for run in self.runs[self._index(first) :]:
+            if run.first > last:
+                return
+            if run.last >= first:
+                yield run
+
+    def cut(self, first: int, last: int) -> list[Run]:
+        """The runs that make up [first, last] within the window, cut at both ends."""
+        self._cut_at(first)
+        self._cut_at(last + 1)
+        return [run for run in self.between(first, last) if run.first >= first and run.last <= last]
+
+    def append(self, run: Run) -> None:
+        """Adds records that were read, behind the end."""
+        assert run.first == self.end
+        self.runs.append(run)
+
+    def _index(self, offset: int) -> int:
+        return max(0, bisect_right(self.runs, offset, key=_FIRST) - 1)
+
+    def _cut_at(self, offset: int) -> None:
+        index = self._index(offset)
+        if index >= len(self.runs):
+            return
+        run = self.runs[index]
+        if run.first < offset <= run.last:
+            assert run.settled, "a run is not cut while a write says what becomes of it"
+            self.runs.insert(index + 1, replace(run, first=offset))
+            run.last = offset - 1
+
+    # -- moving on -----------------------------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        """Moves the start over what is done with, and makes neighbours that say the same one."""
+        done = 0
+        for run in self.runs:
+            if not (run.state.is_final and run.settled):
+                break
+            self.start = run.last + 1
+            done += 1
+        del self.runs[:done]
+        kept: list[Run] = []
+        for run in self.runs:
+            last = kept[-1] if kept else None
+            if last is not None and last.settled and last.says() == run.says():
+                last.last = run.last
+            else:
+                kept.append(run)
+        self.runs = kept
+
+    def move_start(self, offset: int) -> None:
+        """The log begins at `offset` now: what lies below is gone, in whatever state."""
+        if offset <= self.start:
+            return
+        self.runs = [run for run in self.runs if run.last >= offset]
+        if self.runs and self.runs[0].first < offset:
+            self.runs[0].first = offset
+        self.start = offset
+        self.tidy()
+
+    def start_after(self, write: int) -> int:
+        """Where the start will be once the write of this number is durable."""
+        start = self.start
+        for run in self.runs:
+            if not run.state.is_final or run.write not in (0, write):
+                break
+            start = run.last + 1
+        return start

@@ -1,0 +1,57 @@
+"""What a start loads before its listener opens: a module that gets in here delays every start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+LOADED_LATER = (
+    "boto3",
+    "botocore",
+    "prometheus_client",
+    "http",
+    "shutil",
+    "tomllib",
+    "secrets",
+    "kbroker.coordinator",
+    "kbroker.coordinators",
+    "kbroker.http_endpoint",
+    "kbroker.metrics",
+    "kbroker.handlers.metadata",
+    "kbroker.log.compaction",
+    "kbroker.log.compaction_cleaner",
+    "kbroker.log.retention",
+    "kbroker.protocol.apis.k03_metadata",
+    "kbroker.protocol.records",
+    "kbroker.share",
+    "kbroker.storage.flusher",
+    "kbroker.storage.object_reader",
+    "kbroker.storage.s3_store",
+    "kbroker.storage.upload",
+    "kbroker.upkeep_settings",
+)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> set[str]:
+    """The modules that are there when `kbroker serve` has imported the broker and a folder store."""
+    program = (
+        "import sys, json, kbroker.cli.serve, kbroker.broker, kbroker.storage.local_store; "
+        "print(json.dumps(list(sys.modules)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    return set(json.loads(printed))
+
+
+@pytest.mark.parametrize("name", LOADED_LATER)
+def test_a_start_does_not_load(name: str, loaded: set[str]) -> None:
+    assert name not in loaded
+
+
+def test_the_names_are_of_modules() -> None:
+    program = f"import importlib.util; print([n for n in {LOADED_LATER!r} if importlib.util.find_spec(n) is None])"
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert printed.strip() == "[]"
