@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test build debug lint types imports crash scale soak bench bench-e2e clean tools java
+.PHONY: run test build debug lint types imports crash spark scale soak bench bench-e2e clean tools java
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,11 @@ crash: build
 # Consumer groups, transactions, Streams, Connect and MirrorMaker 2, with kills: about 10 minutes.
 java: build tools
 	$(BIN)/python -m pytest tests/integration -m "java and slow" -q
+
+# Spark on real sessions, everything: about 5 minutes.
+spark: build tools
+	scripts/fetch_spark_jars.sh
+	$(BIN)/python -m pytest tests/integration -m spark -q
 
 # 10,000 partitions; 20 million one-record batches: about 2 minutes, 4 GiB of disk.
 scale: build

@@ -1,5 +1,9 @@
 """The composition root: builds every part of a broker, starts them in order, stops them in the opposite one.
 
+The listener opens as soon as the log is recovered: ApiVersions, Produce and Fetch are served from then on. Everything
+else is loaded behind it, within a tenth of a second, by the same thread: requests that need it wait for it
+(wire.dispatch). So the parts built behind the listener are imported where they are built.
+
 Threads: kbroker-io-N (sockets, produce and fetch), wal (group commit) with its preparer and sealer, flusher and its
 uploads, retention, cleaner, group and transaction coordinators, metadata worker, cold reads, workers (other requests),
 control, http.
@@ -22,33 +26,17 @@ from kbroker._fast.wal import Wal
 from kbroker.clock import Clock, SystemClock
 from kbroker.config import BrokerConfig
 from kbroker.control import ControlServer
-from kbroker.coordinator.group_config import GroupConfig
-from kbroker.coordinator.group_environment import GroupEnvironment, LoggedTopics, TopicChanges
-from kbroker.coordinator.groups import GroupCoordinator
-from kbroker.coordinator.marker_sink import MarkerSink
-from kbroker.coordinator.transaction_config import TransactionConfig
-from kbroker.coordinator.transactions import TransactionCoordinator
 from kbroker.data_dir import DataDir, Identity, check_usable, is_used
 from kbroker.errors import CorruptionError, StartError
 from kbroker.handlers.base import Context
 from kbroker.handlers.client_telemetry import ClientTelemetry
-from kbroker.handlers.registry import load_handlers
-from kbroker.limits import GROUP_SIZE_MAX, MIB
+from kbroker.handlers.registry import FIRST_MODULES, load_handlers
+from kbroker.limits import MIB
 from kbroker.log.cold_read import ColdReader
-from kbroker.log.compaction_cleaner import Cleaner
-from kbroker.log.compaction_round import CleanerSettings
-from kbroker.log.internal_log import InternalLog
-from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.log.recovery import LogRecoveryReport, drop_deleted_topics, recover_log
-from kbroker.log.retention import Retention
 from kbroker.metadata.config_defs import BrokerConfigs
-from kbroker.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
-from kbroker.metadata.producer_ids import ProducerIds
 from kbroker.opening import Cluster, OpenedStore, give_back, open_cluster, open_object_store, probe_store
-from kbroker.storage.flush_plan import PlanLimits
-from kbroker.storage.flusher import Flusher, FlushSettings
-from kbroker.storage.object_reader import ObjectReader
 from kbroker.storage.object_store import StoreError
 from kbroker.storage.ownership import Superseded
 from kbroker.storage.patience import Patience
@@ -56,7 +44,19 @@ from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
 from kbroker.wire.listener import WireOptions, WireServer, bind
 
 if TYPE_CHECKING:
+    from kbroker.coordinator.groups import GroupCoordinator
+    from kbroker.coordinator.share_states import ShareStates
+    from kbroker.coordinator.transactions import TransactionCoordinator
     from kbroker.http_endpoint import HttpEndpoint
+    from kbroker.log.compaction_cleaner import Cleaner
+    from kbroker.log.converter import Converter
+    from kbroker.log.log_starts import LogStarts
+    from kbroker.log.retention import Retention
+    from kbroker.metadata.producer_ids import ProducerIds
+    from kbroker.share.share_partitions import SharePartitions
+    from kbroker.storage.flusher import Flusher
+    from kbroker.storage.object_reader import ObjectReader
+    from kbroker.storage.object_swap import PartitionsInHand
 
 logger = logging.getLogger("kbroker")
 
@@ -65,7 +65,6 @@ FINAL_FLUSH_SECONDS = 600.0
 RELEASE_SECONDS = 30.0
 SWITCH_INTERVAL_SECONDS = 0.0005  # a thread that holds the GIL is asked for it this often: bounds an I/O thread's wait
 WORKERS = 8
-KEY_MAP_BYTES_MIN = 64 * 1024
 
 
 class Broker:
@@ -89,6 +88,7 @@ class Broker:
         self.flusher: Flusher
         self.retention: Retention
         self.cleaner: Cleaner
+        self.converter: Converter
         self.log_starts: LogStarts
         self.telemetry: ClientTelemetry
         self.cold_reader: ColdReader
@@ -96,6 +96,8 @@ class Broker:
         self.groups: GroupCoordinator
         self.producer_ids: ProducerIds
         self.transactions: TransactionCoordinator
+        self.share_states: ShareStates | None = None
+        self.share_partitions: SharePartitions | None = None
         self.wire: WireServer
         self.address: tuple[str, int]
 
@@ -124,9 +126,14 @@ class Broker:
         except StartError:
             give_back(self.cluster.claim, self.clock)
             raise
-        self._build_storage()
-        self._build_coordinator()
         self._build_wire(listening)
+        try:
+            self._build_storage()
+            self._build_coordinator()
+            self._serve_all()
+        except BaseException:
+            self.wire.stop()
+            raise
         self.ready = True
 
     def _bind(self) -> socket.socket:
@@ -202,9 +209,19 @@ class Broker:
         return report
 
     def _build_storage(self) -> None:
+        from kbroker.log.compaction_cleaner import Cleaner
+        from kbroker.log.log_starts import LogStarts
+        from kbroker.log.retention import Retention
+        from kbroker.log.segment_names import SegmentNames
+        from kbroker.storage.flush_plan import PlanLimits
+        from kbroker.storage.flusher import Flusher, FlushSettings
+        from kbroker.storage.object_reader import ObjectReader
+        from kbroker.storage.object_swap import PartitionsInHand
+        from kbroker.upkeep_settings import cleaner_settings
+
         config, cluster = self.config, self.cluster
         self.object_reader = ObjectReader(self.store.retrying, cluster.manifest.image, config.cache_bytes)
-        self.cold_reader = ColdReader(self.object_reader)
+        self.cold_reader.read_from(self.object_reader)
         self.flusher = Flusher(
             self.wal,
             self.logs,
@@ -223,12 +240,22 @@ class Broker:
             ),
             on_stopped=self._flusher_stopped,
         )
+        segments = SegmentNames(
+            self.logs,
+            cluster.manifest,
+            self.store.retrying,
+            cluster.keys,
+            cluster.claim,
+            self.flusher.writes_segments,
+        )
+        cluster.topics.segment_obstacle = segments.obstacle
         self.retention = Retention(
             self.logs,
             cluster.manifest,
             self.store.retrying,
             self.clock,
             claim=cluster.claim,
+            segments=segments,
             check_interval_ms=config.kafka["log.retention.check.interval.ms"],
             producer_id_expiration_ms=config.kafka["producer.id.expiration.ms"],
         )
@@ -237,93 +264,50 @@ class Broker:
         )
         cluster.topics.add_listener(self.retention)
         self.log_starts = LogStarts(self.logs, cluster.manifest, self.clock)
+        in_hand = PartitionsInHand()
         self.cleaner = Cleaner(
             self.logs,
             cluster.manifest,
             self.store.retrying,
             cluster.keys,
             self.clock,
-            settings=self._cleaner_settings(cluster.topics.broker_configs),
+            settings=cleaner_settings(config, cluster.topics.broker_configs),
             threads=config.kafka["log.cleaner.threads"],
+            in_hand=in_hand,
         )
+        self._build_converter(in_hand)
         self.flusher.start()
         self.retention.start()
         self.cleaner.start()
+        self.converter.start()
         self.log_starts.start()
 
-    def _cleaner_settings(self, configs: BrokerConfigs) -> CleanerSettings:
-        key_map_bytes = min(configs.number("log.cleaner.dedupe.buffer.size"), self.config.key_map_bytes)
-        return CleanerSettings(
-            enabled=configs.enabled("log.cleaner.enable"),
-            backoff_ms=configs.number("log.cleaner.backoff.ms"),
-            dedupe_buffer_bytes=max(key_map_bytes // self.config.kafka["log.cleaner.threads"], KEY_MAP_BYTES_MIN),
-            io_bytes_per_second=float(configs.text("log.cleaner.io.max.bytes.per.second") or 0),
-            producer_id_expiration_ms=configs.number("producer.id.expiration.ms"),
+    def _build_converter(self, in_hand: PartitionsInHand) -> None:
+        from kbroker.log.converter import Converter
+        from kbroker.upkeep_settings import converter_settings
+
+        cluster = self.cluster
+        self.converter = Converter(
+            self.logs,
+            cluster.manifest,
+            self.store.retrying,
+            cluster.keys,
+            self.clock,
+            cluster.claim,
+            broker_epoch=cluster.claim.epoch,
+            settings=converter_settings(self.config, cluster.topics.broker_configs),
+            in_hand=in_hand,
+            busy=lambda: self.flusher.pressure,
         )
 
     def _build_coordinator(self) -> None:
-        kafka = self.config.kafka
-        self.groups = GroupCoordinator(
-            GroupConfig(
-                offsets_topic_partitions=kafka["offsets.topic.num.partitions"],
-                initial_rebalance_delay_ms=kafka["group.initial.rebalance.delay.ms"],
-                session_timeout_min_ms=kafka["group.min.session.timeout.ms"],
-                session_timeout_max_ms=kafka["group.max.session.timeout.ms"],
-                group_size_max=min(kafka["group.max.size"], GROUP_SIZE_MAX),
-                offset_metadata_length_max=kafka["offset.metadata.max.bytes"],
-                offsets_retention_ms=kafka["offsets.retention.minutes"] * 60_000,
-                offsets_retention_check_interval_ms=kafka["offsets.retention.check.interval.ms"],
-                consumer_session_timeout_ms=kafka["group.consumer.session.timeout.ms"],
-                consumer_session_timeout_min_ms=kafka["group.consumer.min.session.timeout.ms"],
-                consumer_session_timeout_max_ms=kafka["group.consumer.max.session.timeout.ms"],
-                consumer_heartbeat_interval_ms=kafka["group.consumer.heartbeat.interval.ms"],
-                consumer_heartbeat_interval_min_ms=kafka["group.consumer.min.heartbeat.interval.ms"],
-                consumer_heartbeat_interval_max_ms=kafka["group.consumer.max.heartbeat.interval.ms"],
-                consumer_group_size_max=min(kafka["group.consumer.max.size"], GROUP_SIZE_MAX),
-                migration_policy=kafka["group.consumer.migration.policy"],
-            ),
-            self.clock,
-            open_logs=lambda: self._internal_logs(CONSUMER_OFFSETS),
-            ensure_topic=lambda: self.cluster.topics.ensure_internal_topic(CONSUMER_OFFSETS),
-            topic_exists=lambda topic, index: self.logs.partition(topic, index) is not None,
-            environment=GroupEnvironment(
-                LoggedTopics(self.logs), lambda group_id: self.cluster.topics.image.group_configs.get(group_id, {})
-            ),
-        )
-        self.cluster.topics.add_listener(TopicChanges(self.groups.on_topic_changed))
+        from kbroker.coordinators import build_coordinators
+
+        built = build_coordinators(self.config, self.clock, self.cluster, self.logs, self.cold_reader)
+        self.groups, self.producer_ids, self.transactions = built.groups, built.producer_ids, built.transactions
+        self.share_states, self.share_partitions = built.share_states, built.share_partitions
         self.logs.on_removed = self._topic_removed
-        self.groups.start()
-        self._build_transactions()
-
-    def _build_transactions(self) -> None:
-        kafka, topics = self.config.kafka, self.cluster.topics
-        self.producer_ids = ProducerIds(topics)
-        self.transactions = TransactionCoordinator(
-            TransactionConfig(
-                state_log_partitions=kafka["transaction.state.log.num.partitions"],
-                timeout_max_ms=kafka["transaction.max.timeout.ms"],
-                abort_timed_out_interval_ms=kafka["transaction.abort.timed.out.transaction.cleanup.interval.ms"],
-                id_expiration_ms=kafka["transactional.id.expiration.ms"],
-                remove_expired_interval_ms=kafka["transaction.remove.expired.transaction.cleanup.interval.ms"],
-            ),
-            self.clock,
-            open_logs=lambda: self._internal_logs(TRANSACTION_STATE),
-            ensure_topic=lambda: topics.ensure_internal_topic(TRANSACTION_STATE),
-            write_marker=MarkerSink(self.logs.partition, self.groups.write_marker, self.clock.now_ms),
-            producer_ids=self.producer_ids,
-            coordinator_epoch=self.cluster.claim.epoch,
-        )
-        self.transactions.start()
-
-    def _internal_logs(self, name: str) -> list[InternalLog] | None:
-        topic = self.logs.by_name.get(name)
-        if topic is None:
-            return None
-
-        def read_cold(partition: Any):
-            return lambda offset, upper, size: self.cold_reader.read(partition.log, offset, upper, size)
-
-        return [InternalLog(partition, read_cold(partition)) for partition in topic.partitions]
+        built.start()
 
     def _topic_removed(self, topic: TopicLog) -> None:
         self.retention.topic_removed(topic)
@@ -332,20 +316,18 @@ class Broker:
     def _build_wire(self, listening: socket.socket) -> None:
         config = self.config
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="kbroker-worker")
+        self.cold_reader = ColdReader()
         self.telemetry = ClientTelemetry(self.clock)
-        context = Context(
+        self._context = Context(
             config=config,
             clock=self.clock,
             logs=self.logs,
             topics=self.cluster.topics,
-            groups=self.groups,
-            producer_ids=self.producer_ids,
             cold_reader=self.cold_reader,
             cluster_id=self.cluster.keys.cluster_id,
             node_id=config.node_id,
-            transactions=self.transactions,
-            log_starts=self.log_starts,
             telemetry=self.telemetry,
+            share_groups=config.share_groups,
         )
         options = WireOptions(
             reactors=config.io_threads,
@@ -353,32 +335,46 @@ class Broker:
             frame_memory_bytes=max(16 * MIB, (config.memory_bytes - config.arena_bytes) // 4),
             frame_bytes_max=config.kafka["socket.request.max.bytes"],
             fetch_bytes_max=config.kafka["fetch.max.bytes"],
+            fetch_sessions_max=config.kafka["max.incremental.fetch.session.cache.slots"],
             connections_max=config.kafka["max.connections"],
             idle_ms=config.kafka["connections.max.idle.ms"],
         )
-        dispatcher = Dispatcher(load_handlers(), context, self._workers)
+        first = load_handlers(FIRST_MODULES, share_groups=config.share_groups)
+        self._dispatcher = Dispatcher(first, self._context, self._workers, complete=False)
         self.wire = WireServer(
             self.wal,
             self.logs,
-            dispatcher,
+            self._dispatcher,
             options,
             cold_reader=self.cold_reader,
             executor=self._workers,
-            transactions=self.transactions,
         )
         host, port = config.advertise or self.address
         self.wire.listen(listening, AdvertisedListener(host, port or self.address[1]))
-        self.cluster.topics.add_config_listener(self._configs_changed)
         self.wire.start()
-        self.wal.notify()  # completes what coordinators appended while nobody listened for it
+
+    def _serve_all(self) -> None:
+        """Opens what waits behind the listener: all parts are there now."""
+        context = self._context
+        context.groups, context.transactions = self.groups, self.transactions
+        context.producer_ids, context.log_starts = self.producer_ids, self.log_starts
+        context.share_states, context.share_partitions = self.share_states, self.share_partitions
+        self.cluster.topics.add_config_listener(self._configs_changed)
+        self.wire.verify_with(self.transactions)
+        self._dispatcher.serve_all(load_handlers(share_groups=self.config.share_groups))
 
     def _configs_changed(self, configs: BrokerConfigs) -> None:
         """What is not a default of topics and takes effect at run time."""
+        from kbroker.upkeep_settings import cleaner_settings, converter_settings
+
         for reactor in self.wire.reactors:
             reactor.connections_max = configs.number("max.connections")
         self.cluster.manifest.producer_id_expiration_ms = configs.number("producer.id.expiration.ms")
+        assignment_interval_ms = configs.number("group.consumer.assignment.interval.ms")
+        self.groups.dynamic.consumer_assignment_interval_ms = assignment_interval_ms
         self.transactions.verification_enabled = configs.enabled("transaction.partition.verification.enable")
-        self.cleaner.configure(self._cleaner_settings(configs))
+        self.cleaner.configure(cleaner_settings(self.config, configs))
+        self.converter.configure(converter_settings(self.config, configs))
 
     # -- end ---------------------------------------------------------------------------------------------------
 
@@ -412,14 +408,19 @@ class Broker:
         """Stops accepting, answers what is in flight, flushes, gives the cluster back. Returns the exit code."""
         self.ready = False
         self.wire.stop_accepting()
+        if self.share_partitions is not None:
+            self.share_partitions.stop()
         self.transactions.stop()
         self.groups.stop()
+        if self.share_states is not None:
+            self.share_states.stop()
         if not self.wire.drain(DRAIN_SECONDS):
             logger.warning("some connections were cut with requests in flight")
         self.wire.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
         self.cluster.topics.close()
         self.cleaner.stop()
+        self.converter.stop()
         self.log_starts.stop()
         self.retention.stop()
         clean = self.fatal is None

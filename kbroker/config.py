@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.limits import (
     ARENA_CHUNK_BYTES,
     CLEANER_IO_BYTES_PER_SECOND,
     GIB,
+    MERGE_BUFFER_BYTES,
+    MERGE_IO_BYTES_PER_SECOND,
     MIB,
     WAL_CACHE_BYTES_MAX,
     WAL_PAGE_BYTES,
@@ -100,8 +101,7 @@ def parse_level(text: str) -> str:
     return str(text).lower()
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One setting of ``kbroker serve``: attribute name, parser, default (None: derived), help text."""
 
     name: str
@@ -137,6 +137,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("http_listen", parse_address, None, "HOST:PORT", "serve /livez, /readyz and /metrics"),
     Option("io_threads", parse_int, None, "N", "threads that own the sockets (default: one up to four cores)"),
     Option("node_id", parse_int, 1, "N", "broker id told to clients"),
+    Option("share_groups", parse_bool, False, "", "serve share groups (KIP-932)"),
     Option("log_level", parse_level, "info", "LEVEL", "debug, info, warning or error"),
 )
 
@@ -170,6 +171,8 @@ KAFKA_DEFAULTS: dict[str, Any] = {
     "log.cleaner.min.cleanable.ratio": 0.5,
     "log.cleaner.min.compaction.lag.ms": 0,
     "log.cleaner.max.compaction.lag.ms": 9_223_372_036_854_775_807,
+    "kbroker.merge.enable": True,
+    "kbroker.merge.io.max.bytes.per.second": MERGE_IO_BYTES_PER_SECOND,
     "offsets.topic.num.partitions": 50,
     "offsets.retention.minutes": 10_080,
     "offsets.retention.check.interval.ms": 600_000,
@@ -184,8 +187,28 @@ KAFKA_DEFAULTS: dict[str, Any] = {
     "group.consumer.heartbeat.interval.ms": 5_000,
     "group.consumer.min.heartbeat.interval.ms": 5_000,
     "group.consumer.max.heartbeat.interval.ms": 15_000,
+    "group.consumer.assignment.interval.ms": 1_000,
     "group.consumer.max.size": 2_147_483_647,
     "group.consumer.migration.policy": "bidirectional",
+    "group.share.session.timeout.ms": 45_000,
+    "group.share.min.session.timeout.ms": 45_000,
+    "group.share.max.session.timeout.ms": 60_000,
+    "group.share.heartbeat.interval.ms": 5_000,
+    "group.share.min.heartbeat.interval.ms": 5_000,
+    "group.share.max.heartbeat.interval.ms": 15_000,
+    "group.share.max.size": 200,
+    "group.share.max.share.sessions": 2_000,
+    "group.share.delivery.count.limit": 5,
+    "group.share.min.delivery.count.limit": 2,
+    "group.share.max.delivery.count.limit": 10,
+    "group.share.record.lock.duration.ms": 30_000,
+    "group.share.min.record.lock.duration.ms": 15_000,
+    "group.share.max.record.lock.duration.ms": 60_000,
+    "group.share.partition.max.record.locks": 2_000,
+    "group.share.min.partition.max.record.locks": 100,
+    "group.share.max.partition.max.record.locks": 4_000,
+    "share.coordinator.state.topic.num.partitions": 50,
+    "share.coordinator.snapshot.update.records.per.snapshot": 500,
     "producer.id.expiration.ms": 86_400_000,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 10_000,
     "transaction.max.timeout.ms": 900_000,
@@ -223,6 +246,24 @@ KAFKA_MINIMA: dict[str, int] = {
     "group.consumer.min.heartbeat.interval.ms": 1,
     "group.consumer.max.heartbeat.interval.ms": 1,
     "group.consumer.max.size": 1,
+    "group.share.session.timeout.ms": 1,
+    "group.share.min.session.timeout.ms": 1,
+    "group.share.max.session.timeout.ms": 1,
+    "group.share.heartbeat.interval.ms": 1,
+    "group.share.min.heartbeat.interval.ms": 1,
+    "group.share.max.heartbeat.interval.ms": 1,
+    "group.share.max.size": 1,
+    "group.share.max.share.sessions": 1,
+    "group.share.delivery.count.limit": 2,
+    "group.share.min.delivery.count.limit": 2,
+    "group.share.max.delivery.count.limit": 5,
+    "group.share.record.lock.duration.ms": 1_000,
+    "group.share.min.record.lock.duration.ms": 1_000,
+    "group.share.max.record.lock.duration.ms": 30_000,
+    "group.share.partition.max.record.locks": 100,
+    "group.share.min.partition.max.record.locks": 100,
+    "group.share.max.partition.max.record.locks": 2_000,
+    "share.coordinator.state.topic.num.partitions": 1,
     "producer.id.expiration.ms": 1,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1,
     "transaction.max.timeout.ms": 1,
@@ -267,6 +308,7 @@ class BrokerConfig:
     http_listen: tuple[str, int] | None
     io_threads: int
     node_id: int
+    share_groups: bool
     log_level: str
     kafka: Mapping[str, Any] = field(default_factory=lambda: dict(KAFKA_DEFAULTS))
 
@@ -295,6 +337,11 @@ class BrokerConfig:
     def key_map_bytes(self) -> int:
         """Bound of the key maps of all cleaner threads, whatever log.cleaner.dedupe.buffer.size says."""
         return (self.memory_bytes - self.arena_bytes) // 8
+
+    @property
+    def merge_buffer_bytes(self) -> int:
+        """Bound of the inputs of one job of small merges; what comes of them may take as much again."""
+        return min(MERGE_BUFFER_BYTES, (self.memory_bytes - self.arena_bytes) // 16)
 
     @property
     def cache_bytes(self) -> int:
@@ -365,6 +412,8 @@ def parse_assignments(assignments: list[str]) -> dict[str, str]:
 def _read_file(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
+    import tomllib  # slow to load, and most starts have no file
+
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)

@@ -15,6 +15,7 @@ CONNECTIONS_MAX = 20_000
 CONNECTION_IDLE_MS = 600_000  # connections.max.idle.ms
 REQUESTS_IN_FLIGHT_PER_CONNECTION = 64  # pipelined produce requests; more stay unread in the socket
 FETCH_BYTES_MAX = 55 * MIB  # fetch.max.bytes
+FETCH_NEAR_BYTES = MIB  # of one answer to a client whose round trips are short
 FETCH_SESSIONS_MAX = 1_000  # max.incremental.fetch.session.cache.slots
 CLIENT_ARRAY_LENGTH_MAX = 1_000_000  # elements of one array in a request, checked before allocation
 
@@ -32,6 +33,7 @@ INTERNAL_RESERVE_SHARE = 0.03  # of the WAL budget, kept for internal topics and
 # -- objects ---------------------------------------------------------------------------------------------------
 KLIX_OBJECT_BYTES_MAX = 1 * GIB  # byte positions in the footer are u32
 FLUSH_OBJECT_BYTES_MAX = 256 * MIB  # a backlog is cut into objects of this size
+KFS_SEGMENT_BYTES_MAX = 16 * MIB  # KafScale's segments are read whole
 NUMBERED_LOG_OBJECT_BYTES_MAX = 128 * MIB  # one record or checkpoint as stored
 NUMBERED_LOG_JSON_BYTES_MAX = 1 * GIB  # the same decompressed, checked before decompressing
 CLAIM_BYTES_MAX = 64 * KIB
@@ -46,6 +48,7 @@ PRODUCER_ID_EXPIRATION_MS = 86_400_000
 PRODUCER_ID_BLOCK = 1_000
 OFFSET_METADATA_LENGTH_MAX = 4_096
 GROUP_SIZE_MAX = 10_000
+COORDINATOR_BACKLOG_MAX = 10_000  # requests that wait in one shard of a coordinator while it cannot write
 TRANSACTIONAL_IDS_MAX = 200_000
 PARTITIONS_PER_TRANSACTION_MAX = 10_000
 
@@ -74,3 +77,33 @@ CLEANER_RESERVATION_MS = 86_400_000  # a key that a round reserved and did not u
 CLEANER_IO_BYTES_PER_SECOND = 50_000_000  # log.cleaner.io.max.bytes.per.second
 
 assert CLEANER_OBJECT_BATCHES_MAX * 32 + CLEANER_PART_BYTES <= 64 * MIB
+
+# -- merging of objects ----------------------------------------------------------------------------------------
+MERGE_FAN_IN = 32  # so many small objects of a partition become one
+MERGE_COUNT_MAX = 512  # of objects merged at once
+MERGE_BELOW_BYTES = (32 * MIB, 256 * MIB)  # as flushed, as merged once: larger ones stay (32 MiB: one read ahead)
+MERGE_ENOUGH_BYTES = (256 * MIB, 512 * MIB)
+MERGE_PACK_AGE_MS = (3_600_000, 86_400_000)  # then an image leaves its pack, so that the pack can go
+MERGE_SPAN_MS_MIN = 600_000  # time that a merged object may cover, however short retention is
+MERGE_OBJECT_BATCHES_MAX = CLEANER_OBJECT_BATCHES_MAX
+MERGE_BUFFER_BYTES = 16 * MIB  # inputs of one job of small merges, read into memory; its outputs take as much again
+MERGE_JOB_PARTITIONS_MAX = 1_000  # changed by one manifest record
+MERGE_PACK_IMAGES_MIN = 16  # fewer outputs of a job are objects of their own
+MERGE_IO_BYTES_PER_SECOND = 50_000_000  # kbroker.merge.io.max.bytes.per.second
+REWRITE_RESERVATION_MS = CLEANER_RESERVATION_MS
+SWEEP_AGE_MS = 2 * REWRITE_RESERVATION_MS  # unfinished uploads and orphans: nobody can still be writing them
+SWEEP_INTERVAL_SECONDS = 86_400.0
+SWEEP_FIRST_SECONDS = 600.0  # after the start
+SWEEP_KEYS_MAX = 1_000  # queued for deletion by one sweep
+
+assert MERGE_BELOW_BYTES[0] >= MERGE_BUFFER_BYTES
+assert MERGE_ENOUGH_BYTES[1] > MERGE_BELOW_BYTES[1]
+
+# -- share groups ----------------------------------------------------------------------------------------------
+SHARE_FETCH_BYTES_MAX = 8 * MIB  # of one answer, which is in memory; a larger batch passes alone
+SHARE_SESSION_PARTITIONS_MAX = 10_000
+SHARE_SESSION_IDLE_MS = 300_000  # when all slots are taken, a session unused for so long gives up its own
+SHARE_MEMBER_ID_LENGTH_MAX = 36
+SHARE_GROUP_SIZE_MAX = 1_000
+
+assert SHARE_FETCH_BYTES_MAX <= FETCH_BYTES_MAX

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -12,6 +13,10 @@ from kbroker.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from kbroker.broker import Broker
+    from kbroker.coordinator.shard_runtime import S
+    from kbroker.coordinator.shard_set import ShardSet
+
+COUNT_SECONDS = 1.0  # how long a scrape waits for a coordinator's thread
 
 
 class Metrics:
@@ -36,9 +41,11 @@ class Metrics:
         yield from self._wal()
         yield from self._flushes()
         yield from self._cleaner()
+        yield from self._converter()
         yield from self._store()
         yield from self._memory()
         yield from self._groups()
+        yield from self._coordinators()
         yield from self._telemetry()
 
     def _requests(self) -> Iterable[Metric]:
@@ -87,6 +94,21 @@ class Metrics:
         yield CounterMetricFamily("kbroker_cleaner_seconds", "Time spent in compactions", value=done.seconds)
         uncleanable = done.uncleanable_partitions
         yield GaugeMetricFamily("kbroker_uncleanable_partitions", "Partitions left alone", value=uncleanable)
+
+    def _converter(self) -> Iterable[Metric]:
+        done = self._broker.converter.metrics
+        yield CounterMetricFamily("kbroker_merge_jobs", "Jobs of merging objects", value=done.jobs)
+        yield CounterMetricFamily("kbroker_merge_failures", "Jobs of merging that failed", value=done.failures)
+        yield CounterMetricFamily("kbroker_merge_replaced", "Objects and images merged", value=done.objects_replaced)
+        yield CounterMetricFamily("kbroker_merge_objects", "Objects made of them", value=done.objects_written)
+        yield CounterMetricFamily("kbroker_merge_copied_bytes", "Copied within the store", value=done.bytes_copied)
+        yield CounterMetricFamily("kbroker_merge_sent_bytes", "Sent by merging", value=done.bytes_sent)
+        yield CounterMetricFamily("kbroker_merge_read_bytes", "Read by merging", value=done.bytes_read)
+        yield CounterMetricFamily("kbroker_merge_seconds", "Time spent in merging", value=done.seconds)
+        dropped = done.uploads_dropped
+        yield CounterMetricFamily("kbroker_uploads_dropped", "Unfinished uploads dropped by sweeps", value=dropped)
+        yield GaugeMetricFamily("kbroker_orphan_objects", "Objects the manifest does not name", value=done.orphans)
+        yield GaugeMetricFamily("kbroker_orphan_bytes", "Bytes of these", value=done.orphan_bytes)
 
     def _store(self) -> Iterable[Metric]:
         requests = CounterMetricFamily("kbroker_store_requests", "Requests to the object store", labels=["operation"])
@@ -141,6 +163,52 @@ class Metrics:
         yield GaugeMetricFamily("kbroker_groups", "Consumer groups", value=counts.groups)
         yield GaugeMetricFamily("kbroker_group_members", "Members of consumer groups", value=counts.members)
         yield GaugeMetricFamily("kbroker_group_offsets", "Committed offsets", value=counts.offsets)
+        # Not at the top: the listener opens before the coordinators are loaded.
+        from kbroker.coordinator.shard_census import groups_by_state, transactions_by_state
+
+        states = GaugeMetricFamily("kbroker_group_states", "Groups by type and state", labels=["type", "state"])
+        for (group_type, state), groups in sorted(self._count(self._broker.groups.shards, groups_by_state)):
+            states.add_metric([group_type, state], groups)
+        yield states
+        ids = GaugeMetricFamily("kbroker_transactional_ids", "Transactional ids by state", labels=["state"])
+        for state, transactions in sorted(self._count(self._broker.transactions.shards, transactions_by_state)):
+            ids.add_metric([state], transactions)
+        yield ids
+        unfinished = self._broker.transactions.unfinished
+        yield GaugeMetricFamily("kbroker_transactions_unfinished", "Decided, without all markers", value=unfinished)
+
+    def _count(self, shards: ShardSet[S], count: Callable[[S], Counter[Any]]) -> Iterable[tuple[Any, int]]:
+        """What a coordinator counts; nothing where it is too busy to do it now."""
+        from kbroker.coordinator.shard_census import census
+
+        try:
+            return census(shards, count).result(COUNT_SECONDS).items()
+        except TimeoutError:
+            return ()
+
+    def _shard_sets(self) -> list[ShardSet[Any]]:
+        broker = self._broker
+        owners = [broker.groups, broker.transactions, getattr(broker, "share_states", None)]
+        return [owner.shards for owner in owners if owner is not None]
+
+    def _coordinators(self) -> Iterable[Metric]:
+        name = ["coordinator"]
+        shards = GaugeMetricFamily("kbroker_coordinator_shards", "Shards by state", labels=[*name, "state"])
+        load = GaugeMetricFamily("kbroker_coordinator_load_seconds", "Last load", labels=[*name, "partition"])
+        loaded = GaugeMetricFamily("kbroker_coordinator_loaded_records", "Records it read", labels=[*name, "partition"])
+        queue = GaugeMetricFamily("kbroker_coordinator_queue_length", "Operations that wait", labels=name)
+        refused = CounterMetricFamily("kbroker_coordinator_refused", "Operations that waited in vain", labels=name)
+        for coordinator in self._shard_sets():
+            runtimes = coordinator.runtimes
+            label = coordinator.name.removesuffix("-coordinator")
+            for state, count in Counter(runtime.state.value for runtime in runtimes).items():
+                shards.add_metric([label, state], count)
+            for partition, runtime in enumerate(runtimes):
+                load.add_metric([label, str(partition)], runtime.load_seconds)
+                loaded.add_metric([label, str(partition)], runtime.loaded_records)
+            queue.add_metric([label], coordinator.queue_length)
+            refused.add_metric([label], sum(runtime.refused for runtime in runtimes))
+        yield from (shards, load, loaded, queue, refused)
 
 
 def _api_name(key: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 import threading
 import uuid
 from base64 import urlsafe_b64encode
@@ -119,10 +119,11 @@ def open_cluster(
     stopping: threading.Event,
     address: tuple[str, int],
     on_fenced: Callable[[Exception], None],
+    lowest_epoch: int = 1,
 ) -> Cluster:
     """Claims the cluster and reads manifest and metadata. Raises StartError; nothing is then changed but the claim.
 
-    `address` is the one that the listener is bound to.
+    `address` is the one that the listener is bound to, `lowest_epoch` the least that the claim is to have.
     """
     identity = data_dir.identity
     try:
@@ -137,6 +138,7 @@ def open_cluster(
             config.take_over,
             clock.now_ms(),
             last_epoch=identity.epoch,
+            lowest_epoch=lowest_epoch,
             patience=patience,
         )
     except StoreError as error:
@@ -146,7 +148,7 @@ def open_cluster(
     try:
         data_dir.save(Identity(identity.data_dir_id, keys.cluster_id, identity.epoch))
         intruder = owned.intruder(identity.epoch)
-        nonce = secrets.token_bytes(NONCE_BYTES)
+        nonce = os.urandom(NONCE_BYTES)
         manifest_log = NumberedLog(store.plain, keys.manifest_dir, owned.epoch, nonce, patience=patience)
         manifest = Manifest(
             manifest_log,
@@ -160,11 +162,10 @@ def open_cluster(
             check_only_claims(store.retrying, keys.root)
         manifest_log.seal_previous()
         metadata_store = SqliteStore(data_dir.metadata_db, clock)
-        replica = MetadataReplica(metadata_store, keys.cluster_id)
         admin_patience = Patience(METADATA_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
         metadata_log = MetadataLog(
             NumberedLog(store.plain, keys.metadata_dir, owned.epoch, nonce, patience=admin_patience),
-            replica,
+            MetadataReplica(metadata_store, keys.cluster_id),
             clock,
             on_fenced,
         )

@@ -7,16 +7,19 @@ own begin with ``kbroker.``. An unknown key or a bad value is INVALID_CONFIG (40
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+SEGMENT_BYTES_MIN = 1 << 20  # Kafka's since 4.0 (KIP-1030)
 VALUE_LENGTH_MAX = 32_767  # a protocol string; also bounds what one topic may keep in the metadata log
 
 
@@ -38,8 +41,7 @@ class ConfigType(IntEnum):
 Check = Callable[[Any], str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigDef:
+class ConfigDef(NamedTuple):
     """One config key: how to read it and how to describe it."""
 
     name: str
@@ -88,9 +90,12 @@ def _parse_boolean(text: str) -> bool:
 
 def _parse_double(text: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise ValueError("Not a number of type DOUBLE") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError("Not a number of type DOUBLE")
+    return value
 
 
 def parse_list(text: str) -> tuple[str, ...]:
@@ -149,7 +154,7 @@ def _gzip_level(level: int) -> str | None:
 
 
 def _throttled_replicas(values: tuple[str, ...]) -> str | None:
-    if values in ((), ("*",), ("none",)):
+    if values in ((), ("*",)):
         return None
     for value in values:
         pair = value.split(":")
@@ -205,12 +210,12 @@ _DEFINITIONS = (
               at_least(1), "min.insync.replicas"),
     ConfigDef("unclean.leader.election.enable", _BOOLEAN, "false", "Kept for tools; there is no unclean election.",
               None, "unclean.leader.election.enable"),
-    ConfigDef("retention.bytes", _LONG, "-1", "Size of a partition above which its oldest data goes; -1: none.",
-              at_least(-1), "log.retention.bytes"),
+    ConfigDef("retention.bytes", _LONG, "-1", "Size of a partition above which its oldest data goes; below 0: "
+              "no bound.", None, "log.retention.bytes"),
     ConfigDef("retention.ms", _LONG, "604800000", "Age above which data goes; -1: none.", at_least(-1),
               "log.retention.ms"),
-    ConfigDef("segment.bytes", _INT, "1073741824", "Largest append; size of exported segments.", at_least(14),
-              "log.segment.bytes"),
+    ConfigDef("segment.bytes", _INT, "1073741824", "Largest append; size of exported segments.",
+              at_least(SEGMENT_BYTES_MIN), "log.segment.bytes"),
     ConfigDef("segment.ms", _LONG, "604800000", "Age at which a segment is complete for retention and compaction.",
               at_least(1), "log.roll.ms"),
     ConfigDef("segment.jitter.ms", _LONG, "0", "Kept for tools.", at_least(0), "log.roll.jitter.ms"),
@@ -227,8 +232,8 @@ _DEFINITIONS = (
               _throttled_replicas),
     ConfigDef("kbroker.durability", _STRING, "wal", "What an acknowledgement waits for: wal (synced on the local "
               "disk).", _not_yet("wal", "object")),
-    ConfigDef("kbroker.object.format", _STRING, "klix", "Format of the topic's objects: klix.",
-              _not_yet("klix", "kfs")),
+    ConfigDef("kbroker.object.format", _STRING, "klix", "Format of the topic's objects: klix or, chosen when it is "
+              "created, kfs (KafScale's; not compacted).", one_of("klix", "kfs")),
     ConfigDef("message.downconversion.enable", _BOOLEAN, "true", "Removed in Kafka 4.0; kept for tools.", hidden=True),
     ConfigDef("message.format.version", _STRING, "3.0-IV1", "Removed in Kafka 4.0; kept for tools.", hidden=True),
     ConfigDef("message.timestamp.difference.max.ms", _LONG, _FOREVER, "Removed in Kafka 4.0; kept for tools.",
@@ -292,9 +297,24 @@ class TopicConfig:
         return "delete" in self.cleanup_policy
 
     @property
+    def kfs(self) -> bool:
+        """Objects are KafScale segments, with keys that carry no topic id."""
+        return self.kbroker_object_format == "kfs"
+
+    @property
     def log_append_time(self) -> bool:
         """The broker stamps the records."""
         return self.message_timestamp_type == "LogAppendTime"
+
+
+def stored_topic_configs(configs: dict[str, str]) -> dict[str, str]:
+    """A topic's own configs as a start reads them: a `segment.bytes` that kbroker 0.1 took and that is too small now
+    becomes the least value."""
+    text = configs.get("segment.bytes")
+    with contextlib.suppress(ValueError):  # what cannot be read at all is refused where it is used
+        if text is not None and int(text) < SEGMENT_BYTES_MIN:
+            return {**configs, "segment.bytes": str(SEGMENT_BYTES_MIN)}
+    return configs
 
 
 def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicConfig:
@@ -330,6 +350,10 @@ def _check_together(config: TopicConfig) -> None:
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})",
         )
+    if config.kfs and config.compacted:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, "Topics with kbroker.object.format=kfs cannot have cleanup.policy=compact"
+        )
     if not config.remote_storage_enable:
         return
     if config.compacted:
@@ -338,5 +362,5 @@ def _check_together(config: TopicConfig) -> None:
         (config.local_retention_ms, config.retention_ms, "local.retention.ms"),
         (config.local_retention_bytes, config.retention_bytes, "local.retention.bytes"),
     ):
-        if local != -2 and whole != -1 and not 0 <= local <= whole:
+        if local != -2 and whole >= 0 and not 0 <= local <= whole:
             raise _invalid(name, str(local), f"Value must not be more than {name.removeprefix('local.')}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.handlers.registry import MODULES
+from kbroker.handlers.registry import MODULES, SHARE_GROUP_MODULES
 from kbroker.protocol.api_keys import SERVED, ApiKey
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,6 +40,9 @@ FORMATS = {
     "kbroker/storage/manifest_record.py": "manifest",
     "kbroker/storage/claim_format.py": "claims",
     "kbroker/metadata/records.py": "metadata",
+    "kbroker/exchange/log_segment.py": "kafka-log",
+    "kbroker/exchange/klite_metadata.py": "klite-bucket",
+    "kbroker/storage/kfs.py": "kfs",
     "kbroker/_fast/wal_format.pxd": "wal",
     "kbroker/_fast/record_batch.pxd": "record-batch",
 }
@@ -189,7 +192,7 @@ def served_versions(docstring: str) -> tuple[str, int, int, int] | None:
 
 
 def test_handlers_say_which_versions_they_serve() -> None:
-    for name in MODULES:
+    for name in MODULES + SHARE_GROUP_MODULES:
         module = import_module(f"kbroker.handlers.{name}")
         handler = module.HANDLER
         expected = (ApiKey(handler.api_key).title, handler.api_key, handler.min_version, handler.max_version)
