@@ -213,8 +213,6 @@ class Broker:
         from kbroker.log.log_starts import LogStarts
         from kbroker.log.retention import Retention
         from kbroker.log.segment_names import SegmentNames
-        from kbroker.storage.flush_plan import PlanLimits
-        from kbroker.storage.flusher import Flusher, FlushSettings
         from kbroker.storage.object_reader import ObjectReader
         from kbroker.storage.object_swap import PartitionsInHand
         from kbroker.upkeep_settings import cleaner_settings
@@ -222,28 +220,11 @@ class Broker:
         config, cluster = self.config, self.cluster
         self.object_reader = ObjectReader(self.store.retrying, cluster.manifest.image, config.cache_bytes)
         self.cold_reader.read_from(self.object_reader)
-        self.flusher = Flusher(
-            self.wal,
-            self.logs,
-            cluster.manifest,
-            self.store.plain,
-            cluster.keys,
-            cluster.claim,
-            self.clock,
-            broker_epoch=cluster.claim.epoch,
-            data_dir_id=self.data_dir.identity.data_dir_id,
-            settings=FlushSettings(
-                flush_bytes=config.flush_bytes,
-                flush_seconds=config.flush_seconds,
-                wal_bytes=config.wal_bytes,
-                plan=PlanLimits(pack_below_bytes=config.pack_below_bytes),
-            ),
-            on_stopped=self._flusher_stopped,
-        )
+        self._build_flusher()
         segments = SegmentNames(
             self.logs,
             cluster.manifest,
-            self.store.retrying,
+            self.store.plain,  # who asks waits under the lock of all metadata changes, and is told to come again
             cluster.keys,
             cluster.claim,
             self.flusher.writes_segments,
@@ -281,6 +262,30 @@ class Broker:
         self.cleaner.start()
         self.converter.start()
         self.log_starts.start()
+
+    def _build_flusher(self) -> None:
+        from kbroker.storage.flush_plan import PlanLimits
+        from kbroker.storage.flusher import Flusher, FlushSettings
+
+        config, cluster = self.config, self.cluster
+        self.flusher = Flusher(
+            self.wal,
+            self.logs,
+            cluster.manifest,
+            self.store.plain,
+            cluster.keys,
+            cluster.claim,
+            self.clock,
+            broker_epoch=cluster.claim.epoch,
+            data_dir_id=self.data_dir.identity.data_dir_id,
+            settings=FlushSettings(
+                flush_bytes=config.flush_bytes,
+                flush_seconds=config.flush_seconds,
+                wal_bytes=config.wal_bytes,
+                plan=PlanLimits(pack_below_bytes=config.pack_below_bytes),
+            ),
+            on_stopped=self._flusher_stopped,
+        )
 
     def _build_converter(self, in_hand: PartitionsInHand) -> None:
         from kbroker.log.converter import Converter

@@ -346,7 +346,13 @@ class BrokerConfig:
     @property
     def cache_bytes(self) -> int:
         """What is left of the memory for object caches, upload and read buffers."""
-        return max(16 * MIB, self.memory_bytes - self.arena_bytes) // 2 - self.key_map_bytes
+        bytes_left = max(16 * MIB, self.memory_bytes - self.arena_bytes) // 2 - self.key_map_bytes
+        return bytes_left - self.share_answer_bytes if self.share_groups else bytes_left
+
+    @property
+    def share_answer_bytes(self) -> int:
+        """For answers of ShareFetch that clients have not read yet."""
+        return (self.memory_bytes - self.arena_bytes) // 8
 
 
 def _segment_bytes(arena_bytes: int) -> int:

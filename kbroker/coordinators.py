@@ -99,6 +99,7 @@ def _share_partitions(
         read_cold=cold_reader.request,
         offset_for_time=lambda partition, timestamp: offset_for_timestamp(cold_reader, partition, timestamp),
         sessions_max=config.kafka["group.share.max.share.sessions"],
+        answer_bytes=config.share_answer_bytes,
     )
     share_states.on_reset = built.state_reset
     return built

@@ -33,7 +33,7 @@ INTERNAL_RESERVE_SHARE = 0.03  # of the WAL budget, kept for internal topics and
 # -- objects ---------------------------------------------------------------------------------------------------
 KLIX_OBJECT_BYTES_MAX = 1 * GIB  # byte positions in the footer are u32
 FLUSH_OBJECT_BYTES_MAX = 256 * MIB  # a backlog is cut into objects of this size
-KFS_SEGMENT_BYTES_MAX = 16 * MIB  # KafScale's segments are read whole
+KFS_SEGMENT_BYTES_MAX = 8 * MIB  # KafScale's segments are read whole
 NUMBERED_LOG_OBJECT_BYTES_MAX = 128 * MIB  # one record or checkpoint as stored
 NUMBERED_LOG_JSON_BYTES_MAX = 1 * GIB  # the same decompressed, checked before decompressing
 CLAIM_BYTES_MAX = 64 * KIB
@@ -101,6 +101,7 @@ assert MERGE_ENOUGH_BYTES[1] > MERGE_BELOW_BYTES[1]
 
 # -- share groups ----------------------------------------------------------------------------------------------
 SHARE_FETCH_BYTES_MAX = 8 * MIB  # of one answer, which is in memory; a larger batch passes alone
+SHARE_SLOT_WAIT_MS_MAX = 5_000  # of a fetch that finds all slots for sessions taken
 SHARE_SESSION_PARTITIONS_MAX = 10_000
 SHARE_SESSION_IDLE_MS = 300_000  # when all slots are taken, a session unused for so long gives up its own
 SHARE_MEMBER_ID_LENGTH_MAX = 36

@@ -10,13 +10,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-import uuid
-from base64 import urlsafe_b64encode
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / ".tools"
 TICKS = os.sysconf("SC_CLK_TCK")
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"  # of the Kafka; one that begins with "-" would be taken for an option
 
 
 def free_port() -> int:
@@ -177,10 +176,9 @@ group.initial.rebalance.delay.ms=0
 {"log.flush.interval.messages=1" if self.flush_each else ""}
 """
         )
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         java = ["java", "-Xmx1G", "-Xms1G", "-XX:+UseG1GC", "-cp", f"{TOOLS}/kafka/*"]
         subprocess.run(
-            [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)],
+            [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)],
             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         self.spawn([*java, "kafka.Kafka", str(properties)])

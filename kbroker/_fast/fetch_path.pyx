@@ -1,6 +1,7 @@
 """What a Fetch request goes through between its frame and its answer (KIP-74, 227, 320, 516)."""
 
 import operator
+from bisect import bisect_left, bisect_right
 from functools import partial
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -21,6 +22,7 @@ from kbroker._fast.fetch_codec cimport (
 from kbroker._fast.fetch_session cimport FetchSession, FetchSessions, FetchSlot
 from kbroker._fast.partition cimport READ_COLD, Partition, ReadPlan
 from kbroker._fast.producer_state cimport aborted_between
+from kbroker._fast.record_batch cimport CONTROL, TRANSACTIONAL, BatchInfo, parse_header
 from kbroker._fast.request cimport Request, Response, new_response
 
 cdef enum:
@@ -44,6 +46,32 @@ cdef enum:
 
 
 _first_offset = operator.itemgetter(1)
+
+
+cdef list _aborted_with_data(list aborted, object parts):
+    """(producer id, first offset) of the aborted transactions of which these batches hold records.
+
+    Compaction may have taken a transaction and its marker out of an object while the log still has them. Told of it, a
+    client would wait for the marker, and skip what the producer has committed since.
+    """
+    cdef const uint8_t[::1] part
+    cdef BatchInfo info
+    cdef Py_ssize_t position
+    cdef dict offsets = {}  # producer id -> base offsets of its transactional batches, ascending
+    cdef list found = []
+    if not aborted:
+        return found
+    for part in parts:
+        position = 0
+        while position < part.shape[0] and parse_header(&part[position], part.shape[0] - position, &info) == 0:
+            if info.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL and info.record_count > 0:
+                offsets.setdefault(info.producer_id, []).append(info.base_offset)
+            position += info.size
+    for producer_id, first, last, _ in aborted:
+        own = offsets.get(producer_id)
+        if own is not None and bisect_left(own, first) < bisect_right(own, last):
+            found.append((producer_id, first))
+    return found
 
 
 cdef class FetchRequest(Request):
@@ -430,7 +458,11 @@ cdef class FetchRequest(Request):
 
     cdef list aborted_in(self, FetchSlot slot):
         """(producer id, first offset) of the aborted transactions that overlap the data sent, by first offset."""
-        cdef list aborted = aborted_between(slot.aborted, slot.fetch_offset, slot.upper)
+        cdef list aborted
+        if slot.end_ref > slot.first_ref:
+            aborted = aborted_between(slot.aborted, slot.fetch_offset, slot.upper)
+        else:
+            aborted = _aborted_with_data(slot.aborted, slot.cold)
         aborted.sort(key=_first_offset)
         return aborted
 

@@ -14,6 +14,7 @@ from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.metadata.image import ImageBuilder, MetadataImage, image_from_json
 from kbroker.metadata.records import parse_payload
+from kbroker.storage.kfs_read import LoadedSegment, load_segment
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
@@ -121,6 +122,10 @@ class Bucket:
     def topic_names(self) -> dict[bytes, str]:
         """Name of every topic by its id."""
         return {topic_id: topic.name for topic_id, topic in self.load_topics().by_id.items()}
+
+    def segment(self, meta: ObjectMeta) -> LoadedSegment:
+        """A whole KafScale segment; its checksum holds."""
+        return load_segment(self.store, meta.key, meta.size, meta.etag)
 
     def footer(self, meta: ObjectMeta, start: int, length: int) -> KlixFooter:
         """The index of the KLIX image in [start, start + length) of an object."""

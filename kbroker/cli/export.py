@@ -60,6 +60,7 @@ def kafka_log(
                 ids=ids,
                 clean=not unclean,
                 on_partition=_report,
+                reload=bucket.load_manifest,
             )
             node = KafkaNode(kafka_cluster_id or bucket.keys.cluster_id, node_id)
             export.run(list(dict.fromkeys(topics)), node, SystemClock().now_ms())
@@ -104,7 +105,8 @@ def _export_bucket(place: Place, destination: str, run: Callable[[Bucket, Bucket
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         try:
-            run(bucket, BucketExport(bucket.store, bucket.load_manifest(), bucket.load_topics(), store, _report))
+            manifest, topics = bucket.load_manifest(), bucket.load_topics()
+            run(bucket, BucketExport(bucket.store, manifest, topics, store, _report, bucket.load_manifest))
         except (ExportError, ValueError, OSError) as error:
             click.echo(f"kbroker: {error}", err=True)
             sys.exit(1)

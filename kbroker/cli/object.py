@@ -9,16 +9,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import click
 
 from kbroker._fast.records import iter_records
 from kbroker.cli.bucket import Bucket, Place
-from kbroker.cli.object_show import image_lines, log_object_json, pack_lines, upload_time
+from kbroker.cli.object_show import (
+    image_lines,
+    log_object_json,
+    pack_lines,
+    segment_index_lines,
+    segment_lines,
+    upload_time,
+)
 from kbroker.cli.record_json import record_json
 from kbroker.errors import CorruptionError
+from kbroker.storage.kfs import HEADER_BYTES
+from kbroker.storage.kfs_flush import segment_key_of
+from kbroker.storage.kfs_keys import KfsKey
+from kbroker.storage.klix import KlixFooter
+from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_audit import BucketAudit, read_pack_directory
 from kbroker.storage.object_keys import KlixKey, PackKey
 from kbroker.storage.object_store import ObjectMeta, StoreError
@@ -75,13 +87,20 @@ def list_objects(place: Place, topic: str | None) -> None:
             parsed = bucket.keys.parse(meta.key)
             images = held.get(meta.key, [])
             if topic is not None:
-                named = isinstance(parsed, KlixKey) and parsed.topic == topic
+                named = isinstance(parsed, KlixKey | KfsKey) and parsed.topic == topic
                 if not named and not any(state.topic_id in wanted for state, _ in images):
                     continue
             note = _note(images) if parsed is not None else ""
             if parsed is not None and not images:
-                note = "to be deleted" if bucket.keys.relative(meta.key) in image.deletions else "not in the manifest"
+                note = _note_of_unnamed(meta.key, held, image, bucket)
             click.echo(f"{bucket.keys.relative(meta.key)}\t{meta.size}\t{note}".rstrip())
+
+
+def _note_of_unnamed(key: str, held: Container[str], image: ManifestImage, bucket: Bucket) -> str:
+    segment = segment_key_of(key)
+    if segment in held:
+        return "index"
+    return "to be deleted" if bucket.keys.relative(segment) in image.deletions else "not in the manifest"
 
 
 def _note(images: list[tuple[PartitionState, ObjectRef]]) -> str:
@@ -104,6 +123,9 @@ def show(place: Place, key: str, partition: int | None) -> None:
         parsed = bucket.keys.parse(meta.key)
         if isinstance(parsed, KlixKey):
             _echo_all(image_lines(bucket, meta, 0, meta.size))
+        elif isinstance(parsed, KfsKey):
+            lines = segment_index_lines(bucket, meta, parsed.base_offset)
+            _echo_all(lines if parsed.is_index else segment_lines(bucket, meta))
         elif isinstance(parsed, PackKey):
             names = bucket.topic_names()
             directory = read_pack_directory(bucket.store, meta)
@@ -159,18 +181,21 @@ def cat(place: Place, key: str, topic: str | None, partition: int | None) -> Non
         parsed = bucket.keys.parse(meta.key)
         if isinstance(parsed, KlixKey):
             if topic in (None, parsed.topic) and partition in (None, parsed.partition):
-                _cat(bucket, meta, 0, meta.size, parsed.topic, parsed.partition)
+                _cat(bucket, meta, bucket.footer(meta, 0, meta.size), 0, parsed.topic, parsed.partition)
+        elif isinstance(parsed, KfsKey) and not parsed.is_index:
+            if topic in (None, parsed.topic) and partition in (None, parsed.partition):
+                _cat(bucket, meta, bucket.segment(meta).footer, HEADER_BYTES, parsed.topic, parsed.partition)
         elif isinstance(parsed, PackKey):
             names = bucket.topic_names()
             for image in _images(read_pack_directory(bucket.store, meta), names, topic, partition):
                 name = _topic_name(names, image.topic_id)
-                _cat(bucket, meta, image.position, image.length, name, image.partition)
+                footer = bucket.footer(meta, image.position, image.length)
+                _cat(bucket, meta, footer, image.position, name, image.partition)
         else:
             raise click.UsageError(f"{key} holds no records; try kbroker object show")
 
 
-def _cat(bucket: Bucket, meta: ObjectMeta, start: int, length: int, topic: str, partition: int) -> None:
-    footer = bucket.footer(meta, start, length)
+def _cat(bucket: Bucket, meta: ObjectMeta, footer: KlixFooter, start: int, topic: str, partition: int) -> None:
     for position, header, batch in bucket.batches(meta, footer, start):
         if header.is_control:
             continue

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from kbroker._fast.records import BatchHeader
 from kbroker.cli.bucket import Bucket
 from kbroker.errors import CorruptionError
+from kbroker.storage.kfs import HEADER_BYTES, SEGMENT_BYTES_MAX
+from kbroker.storage.kfs_index import parse_index
 from kbroker.storage.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
 from kbroker.storage.object_keys import CLAIMS_DIR, MANIFEST_DIR, METADATA_DIR
 from kbroker.storage.object_store import ObjectMeta, PendingUpload
@@ -26,6 +28,26 @@ def image_lines(bucket: Bucket, meta: ObjectMeta, start: int, length: int) -> It
     )
     for position, header, _ in bucket.batches(meta, footer, start):
         yield f"byte {position}: {_batch_line(header)}"
+
+
+def segment_lines(bucket: Bucket, meta: ObjectMeta) -> Iterator[str]:
+    """A line of summary and one per batch of a KafScale segment; every CRC is checked on the way."""
+    segment, footer = bucket.segment(meta)
+    yield (
+        f"{len(footer)} batches, offsets {footer.base_offset} to {footer.end_offset - 1}, {footer.record_count} "
+        f"records, {footer.data_length} bytes of batches, created {_time(segment.header.created_ms)}"
+    )
+    for position, header, _ in bucket.batches(meta, footer, HEADER_BYTES):
+        yield f"byte {HEADER_BYTES + position}: {_batch_line(header)}"
+
+
+def segment_index_lines(bucket: Bucket, meta: ObjectMeta, base_offset: int) -> Iterator[str]:
+    """A line of summary and one per entry of a KafScale segment's index."""
+    data = bucket.store.get(meta.key, if_match=meta.etag)
+    index = parse_index(data, base_offset, SEGMENT_BYTES_MAX, meta.key)
+    yield f"{len(index.offsets)} entries, {index.interval} records between them"
+    for offset, position in zip(index.offsets, index.positions, strict=True):
+        yield f"offset {offset}: byte {position}"
 
 
 def _batch_line(header: BatchHeader) -> str:

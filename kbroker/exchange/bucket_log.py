@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -12,18 +12,51 @@ from kbroker.exchange.log_segment import BLOCK_BYTES, ENTRY_DTYPE, Block
 from kbroker.storage.kfs_read import load_ref
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter, NeedMore
 from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.partition_state import KFS, PartitionState
+from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed
+from kbroker.storage.partition_state import KFS, ObjectRef, PartitionState
 
 
-def read_partition(store: ObjectStore, image: ManifestImage, state: PartitionState) -> Iterator[Block]:
-    """Every batch with an offset at or above the log start, in blocks. Raises StoreError, CorruptionError."""
-    for ref in image.objects_from(state.topic_id, state.partition, state.log_start_offset):
-        if ref.kind == KFS:
-            footer = load_ref(store, ref).index
-        else:
-            footer = image_footer(store, ref.key, ref.start, ref.length, ref.etag)
-        yield from read_image(store, ref.key, ref.start, ref.etag, footer, state.log_start_offset)
+def read_partition(
+    store: ObjectStore, image: ManifestImage, state: PartitionState, reload: Callable[[], ManifestImage] | None = None
+) -> Iterator[Block]:
+    """Every batch with an offset from the log start to the end of `state`, in blocks.
+
+    `reload` gives the manifest as it is now: a broker that runs replaces objects meanwhile, and deletes the old ones.
+    Raises StoreError, CorruptionError.
+    """
+    offset, end_offset = state.log_start_offset, state.end_offset
+    while (ref := image.find(state.topic_id, state.partition, offset)) is not None and ref.base_offset < end_offset:
+        try:
+            for block in _read_object(store, ref, offset):
+                whole = _below(block, end_offset)
+                if len(whole.entries):
+                    last = whole.entries[-1]
+                    offset = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+                    yield whole
+        except (NotFound, PreconditionFailed):
+            image = reload() if reload is not None else image
+            if image.find(state.topic_id, state.partition, offset) == ref:
+                raise
+            continue
+        offset = max(offset, ref.end_offset)
+
+
+def _read_object(store: ObjectStore, ref: ObjectRef, offset: int) -> Iterator[Block]:
+    if ref.kind == KFS:
+        footer = load_ref(store, ref).footer
+    else:
+        footer = image_footer(store, ref.key, ref.start, ref.length, ref.etag)
+    yield from read_image(store, ref.key, ref.start, ref.etag, footer, offset)
+
+
+def _below(block: Block, end_offset: int) -> Block:
+    """The batches that end at or below an offset: an object that took several ones' place may go on beyond it."""
+    ends = block.entries["base_offset"] + block.entries["last_offset_delta"] + 1
+    count = int(np.searchsorted(ends, end_offset, side="right"))
+    if count == len(ends):
+        return block
+    entries = block.entries[:count]
+    return Block(block.data[: int(entries["size"].sum(dtype=np.int64))], entries)
 
 
 def read_image(

@@ -14,7 +14,7 @@ from kbroker._fast.records import build_batch, iter_batches, iter_records, parse
 from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.offset_records import decode_offset_record, encode_offset_record, is_offset_key
-from kbroker.errors import CorruptionError, ProtocolError
+from kbroker.errors import CorruptionError, KafkaError, ProtocolError, StartError
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.kafka_log_folder import PartitionFolder
 from kbroker.exchange.log_segment import BadBatch, read_blocks, segment_name
@@ -89,7 +89,10 @@ def write_offsets(offsets: Mapping[OffsetKey, OffsetAndMetadata], target: Import
     """Writes them in one manifest record, behind what is there; how many there are. Raises StartError, StoreError."""
     if not offsets:
         return 0
-    topic = target.cluster.topics.ensure_internal_topic(CONSUMER_OFFSETS)
+    try:
+        topic = target.cluster.topics.ensure_internal_topic(CONSUMER_OFFSETS)
+    except KafkaError as error:
+        raise StartError(f"{CONSUMER_OFFSETS} was not made: {error}") from None
     by_partition: dict[int, list[OffsetRecord]] = {}
     for (group, name, partition), value in offsets.items():
         home = group_partition(group, topic.partitions)

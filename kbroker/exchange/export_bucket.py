@@ -53,12 +53,14 @@ class BucketExport:
         metadata: MetadataImage,
         destination: ObjectStore,
         on_partition: Callable[[ExportedPartition], None] = lambda partition: None,
+        reload: Callable[[], ManifestImage] | None = None,
     ) -> None:
         self._store = store
         self._manifest = manifest
         self._metadata = metadata
         self._destination = destination
         self._on_partition = on_partition
+        self._reload = reload
 
     def to_klite(self, names: Sequence[str], cluster_id: str) -> None:
         """Writes objects first and the metadata last; there must be nothing under the cluster's root."""
@@ -102,7 +104,7 @@ class BucketExport:
         for topic in topics:
             for state in self._states(topic):
                 written = ExportedPartition(topic.name, state.partition, state.log_start_offset, state.end_offset, 0)
-                for block in read_partition(self._store, self._manifest, state):
+                for block in read_partition(self._store, self._manifest, state, self._reload):
                     store_pair(self._destination, namespace, topic.name, state.partition, block.data, now_ms)
                     written.segments += 1
                     written.bytes += len(block.data)
@@ -132,6 +134,6 @@ class BucketExport:
             return {}
         fold = OffsetFold(names)
         for state in self._states(topic):
-            for block in read_partition(self._store, self._manifest, state):
+            for block in read_partition(self._store, self._manifest, state, self._reload):
                 fold.add(block.data)
         return {key: (value.offset, value.metadata) for key, value in fold.offsets.items()}

@@ -82,6 +82,7 @@ class KafkaLogExport:
     Args:
         store, manifest, metadata: the cluster's bucket and what its logs say.
         ids: topic ids of the target by name; None: a whole log folder is written, with kbroker's ids.
+        reload: gives the manifest as it is now, for when the broker has replaced an object meanwhile.
         clean: writes the mark of a clean stop, so that Kafka does not read every batch again when it starts.
     """
 
@@ -95,6 +96,7 @@ class KafkaLogExport:
         ids: Mapping[str, bytes] | None = None,
         clean: bool = True,
         on_partition: Callable[[ExportedPartition], None] = lambda partition: None,
+        reload: Callable[[], ManifestImage] | None = None,
     ) -> None:
         self._store = store
         self._manifest = manifest
@@ -103,6 +105,7 @@ class KafkaLogExport:
         self._ids = ids
         self._clean = clean
         self._on_partition = on_partition
+        self._reload = reload
         self._ends: dict[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int] = {}
 
@@ -141,7 +144,7 @@ class KafkaLogExport:
             segment_bytes=_segment_bytes(topic),
         )
         written = ExportedPartition(topic.name, partition, state.log_start_offset, end_offset, 0)
-        for block in read_partition(self._store, self._manifest, state):
+        for block in read_partition(self._store, self._manifest, state, self._reload):
             if int(block.entries[0]["base_offset"]) < writer.end_offset and writer.segments:
                 raise CorruptionError(
                     f"{topic.name}-{partition}: offset {int(block.entries[0]['base_offset'])} comes twice"

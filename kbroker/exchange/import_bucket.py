@@ -57,19 +57,22 @@ class BucketImport:
         wanted = [topic for name, topic in self._source.items() if self._names is None or name in self._names]
         self._import.check_names([topic.name for topic in wanted])
         images = [
-            TopicImage(topic.name, self._import.free_id(topic.topic_id), topic.partitions, self._configs(topic))
-            for topic in wanted
+            self._import.topic(topic.name, topic.topic_id, topic.partitions, self._configs(topic)) for topic in wanted
         ]
         self._last = images[-1].name if images else ""
-        self._import.run(images, self._store_topic, next_producer_id)
-        now_ms = self._target.now_ms()
+        self._import.run(
+            images, self._store_topic, next_producer_id, lambda: self._store_offsets(offsets or {}, images)
+        )
+        return self.report
+
+    def _store_offsets(self, offsets: Mapping[OffsetKey, tuple[int, str]], topics: Sequence[TopicImage]) -> None:
+        now_ms, names = self._target.now_ms(), {topic.name for topic in topics}
         committed = {
             key: OffsetAndMetadata(offset, -1, text, now_ms)
-            for key, (offset, text) in (offsets or {}).items()
-            if any(key[1] == topic.name for topic in wanted) and offset >= 0
+            for key, (offset, text) in offsets.items()
+            if key[1] in names and offset >= 0
         }
         self.report.committed_offsets = write_offsets(committed, self._target)
-        return self.report
 
     def _configs(self, topic: SourceTopic) -> dict[str, str]:
         taken: dict[str, str] = {}

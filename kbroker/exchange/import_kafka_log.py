@@ -59,8 +59,8 @@ class KafkaLogImport:
         """Imports. Raises SourceError, CorruptionError, StartError, StoreError, OSError; then nothing became true."""
         topics = self._topics()
         known = self._source.metadata.next_producer_id if self._source.metadata else 0
-        self._import.run(topics, self._store_topic, known)
-        self._import_offsets(topics)
+        # Committed offsets first: another import of topics that are true already is refused, and would not bring them.
+        self._import.run(topics, self._store_topic, known, lambda: self._import_offsets(topics))
         return self.report
 
     # -- which topics ------------------------------------------------------------------------------------------
@@ -90,6 +90,7 @@ class KafkaLogImport:
         if len(ids) > 1:
             raise SourceError(f"the partitions of {name} have {len(ids)} topic ids: they are of different topics")
         partitions = self._partition_count(name)
+        self._import.check_partitions(name, partitions)
         missing = sorted(set(range(partitions)) - set(folders))
         if missing and not self._missing:
             raise SourceError(
@@ -97,7 +98,7 @@ class KafkaLogImport:
                 "folders too, or begin them empty with --missing-partitions-empty"
             )
         configs = dict(INTERNAL_CONFIGS) if name in INTERNAL_TOPICS else self._configs(name)
-        return TopicImage(name, self._import.free_id(ids.pop() if ids else None), partitions, configs)
+        return self._import.topic(name, ids.pop() if ids else None, partitions, configs)
 
     def _partition_count(self, name: str) -> int:
         known = max(self._source.of_topic(name)) + 1

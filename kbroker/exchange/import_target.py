@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kbroker.clock import Clock
@@ -32,7 +33,7 @@ class ImportTarget:
     """One cluster, owned from `open` to `close`. Raises StartError as a broker's start does."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
-        self.config = config
+        self.config = replace(config, take_over=False)  # an import takes a cluster from nobody
         self._clock = clock
         self._data_dir = DataDir(config.data_dir)
         self.store: OpenedStore

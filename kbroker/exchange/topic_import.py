@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from kbroker.errors import KafkaError
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.partition_upload import ImportedPartition
 from kbroker.exchange.source_error import SourceError
 from kbroker.metadata.image import TopicImage
+from kbroker.metadata.topic_rules import check_name, check_partition_count
 from kbroker.storage.manifest_record import VERSION as MANIFEST_VERSION
 from kbroker.storage.object_store import StoreError
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -35,33 +39,52 @@ class TopicImport:
         self.report = ImportReport()
         self._on_partition = on_partition
         self._stored: list[str] = []  # keys of objects that no record names yet
+        self._ids: set[bytes] = set()  # that topics of this import have
 
     def on_key(self, key: str) -> None:
         """To be told of each key before anything is stored under it."""
         self._stored.append(key)
 
     def check_names(self, names: Sequence[str]) -> None:
-        """SourceError for topics that the cluster has."""
+        """SourceError for topics that the cluster has, and for names that no topic may have."""
+        for name in names:
+            _checked(check_name, name)
         taken = [name for name in names if name in self.target.cluster.topics.image.by_name]
         if taken:
             raise SourceError(
                 f"the cluster already has {', '.join(taken)}: delete there first, or name others with --topic"
             )
 
-    def free_id(self, topic_id: bytes | None) -> bytes:
-        """The source's topic id, or another where there is none or the cluster has used it."""
+    def topic(self, name: str, topic_id: bytes | None, partitions: int, configs: Mapping[str, str]) -> TopicImage:
+        """A topic to be made. Its id is the source's, or another where there is none or one is taken. SourceError."""
+        self.check_partitions(name, partitions)
         image, manifest = self.target.cluster.topics.image, self.target.cluster.manifest.image
-        while topic_id is None or not any(topic_id) or topic_id in image.by_id or topic_id in manifest.partitions:
+        while (
+            topic_id is None
+            or not any(topic_id)
+            or topic_id in self._ids
+            or topic_id in image.by_id
+            or topic_id in manifest.partitions
+        ):
             topic_id = secrets.token_bytes(16)
-        return topic_id
+        self._ids.add(topic_id)
+        return TopicImage(name, topic_id, partitions, dict(configs))
+
+    def check_partitions(self, name: str, partitions: int) -> None:
+        """SourceError for more partitions than a topic may have."""
+        _checked(check_partition_count, partitions, name)
 
     def run(
         self,
         topics: Sequence[TopicImage],
         store_topic: Callable[[TopicImage], Sequence[ImportedPartition]],
         next_producer_id: int = 0,
+        before_true: Callable[[], None] = lambda: None,
     ) -> None:
-        """Stores and commits. Raises SourceError, CorruptionError, StartError, StoreError; then no topic is true."""
+        """Stores and commits; `before_true` is called when all but the topics' metadata is stored.
+
+        Raises SourceError, CorruptionError, StartError, StoreError; then no topic is true.
+        """
         try:
             stored = [self._store(topic, store_topic) for topic in topics]
             records = [record for topic, parts in zip(topics, stored, strict=True) for record in _records(topic, parts)]
@@ -73,6 +96,7 @@ class TopicImport:
         # Metadata first, whatever it says: a manifest with objects beside an empty metadata log is taken for a loss.
         self.target.adopt([], max(producer_id_max + 1, next_producer_id, 1))
         self.target.commit(records)
+        before_true()
         self.target.adopt(topics)
 
     def _store(
@@ -100,6 +124,13 @@ class TopicImport:
             self.target.store.retrying.delete([keys.full(key) for key in self._stored])
         except StoreError as error:
             self.report.notes.append(f"objects of the failed import stay in the bucket, named by nothing: {error}")
+
+
+def _checked(check: Callable[[T], None], value: T, name: str = "") -> None:
+    try:
+        check(value)
+    except KafkaError as error:
+        raise SourceError(f"{name}: {error}" if name else str(error)) from None
 
 
 def _records(topic: TopicImage, parts: Sequence[ImportedPartition]) -> list[dict[str, Any]]:

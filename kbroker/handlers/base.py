@@ -17,7 +17,7 @@ class RequestInfo(NamedTuple):
     client_host: str
     advertised_host: str  # of the listener that the client came through
     advertised_port: int
-    connection: Any = None  # kbroker._fast.reactor.Connection
+    connection: Any = None  # kbroker._fast.reactor.Connection; None where many requests have this envelope: heartbeats
 
 
 @dataclass(slots=True)

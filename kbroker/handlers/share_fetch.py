@@ -7,15 +7,16 @@ Behaviour:
 - Acknowledgements that come along are taken first; the answer waits until they are durable.
 - Answers at once with what could be acquired, else when records come or are released, at most max wait; with min bytes
   above 1 it waits for so many bytes that can be read.
-- Batches come whole; acquired records say which of them are the member's. An answer holds at most 8 MiB, or one batch.
+- Batches come whole; acquired records say which of them are the member's. An answer holds at most 8 MiB, or one batch,
+  and less while much is on its way to clients: all answers together have a part of --memory-bytes.
+- A session ends with the connection that opened it: what the member holds is free at once.
 - The first answer of a session names every partition, later ones those with records, errors or acknowledgements.
 - Errors of partitions: unknown topic id 100, partition that is not there or that the group does not read 3, state that
   cannot be loaded now 6.
 
 Versions: v2 acquire mode (1: max records is kept to the record, else to the batch), renewing acknowledgements.
 
-Gaps: a member whose connection is lost keeps its records until their locks end or the group gives it up. Records near
-the delivery count limit come with their batch, not one by one.
+Gaps: records near the delivery count limit come with their batch, not one by one.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def handle(
 ) -> ShareFetchResponse | Future[ShareFetchResponse]:
     """Asks the share partitions."""
     try:
-        asked = _asked(request)
+        asked = _asked(info, request)
     except KafkaError as error:
         return _refused(error)
     done: Future[ShareFetchResponse] = Future()
@@ -61,7 +62,7 @@ def handle(
     return done
 
 
-def _asked(request: ShareFetchRequest) -> FetchRequest:
+def _asked(info: RequestInfo, request: ShareFetchRequest) -> FetchRequest:
     """The request in other words; raises INVALID_REQUEST."""
     member = session_key(request.group_id, request.member_id)
     fetches = (request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms)
@@ -88,6 +89,7 @@ def _asked(request: ShareFetchRequest) -> FetchRequest:
             for index in topic.partitions
         ],
         acknowledgements=acknowledgements(request.topics),
+        connection=info.connection,
     )
 
 

@@ -97,7 +97,7 @@ def _named(
 def _topic(
     context: Context, group_id: str, topic_id: bytes, name: str, partitions: list[int]
 ) -> Future[DescribeShareGroupOffsetsResponseTopic]:
-    read = [_partition(context, group_id, topic_id, partition) for partition in partitions]
+    read = [_partition(context, group_id, topic_id, partition) for partition in dict.fromkeys(partitions)]
     return later(
         all_of(read),
         lambda found: DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id, partitions=found),
@@ -108,6 +108,9 @@ def _partition(
     context: Context, group_id: str, topic_id: bytes, partition: int
 ) -> Future[DescribeShareGroupOffsetsResponsePartition]:
     answer: Future[DescribeShareGroupOffsetsResponsePartition] = Future()
+    if context.logs.partition_by_id(topic_id, partition) is None:  # requests name as many as they like of these
+        answer.set_result(_nowhere(partition))
+        return answer
 
     def known(read: Future[SharePartitionState | None]) -> None:
         described = _nowhere(partition)

@@ -225,8 +225,8 @@ class CompactionRound:
         partition = self._partition
         generation = 1 + max(self._generation(ref) for ref in self._inputs)
 
-        def choose(attempt: int) -> str:
-            return klix_key(partition.topic, partition.topic_id, partition.index, base_offset, generation + attempt)
+        def choose(rewrite: str) -> str:
+            return klix_key(partition.topic, partition.topic_id, partition.index, base_offset, generation, rewrite)
 
         return self._keys.reserve([choose])[0]
 

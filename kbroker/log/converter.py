@@ -223,8 +223,11 @@ class Converter:
     # -- sweeps ------------------------------------------------------------------------------------------------
 
     def sweep_once(self) -> None:
-        """Drops unfinished uploads, and finds orphans. Raises Superseded, Fenced; what the store refuses is logged."""
-        for sweep in (self._sweep_uploads, self._sweep_orphans):
+        """Drops unfinished uploads, makes lost indexes again, finds orphans.
+
+        Raises Superseded, Fenced; what the store refuses is logged.
+        """
+        for sweep in (self._sweep_uploads, self._sweep_indexes, self._sweep_orphans):
             try:
                 sweep()
             except (StoreError, CorruptionError) as error:
@@ -233,6 +236,9 @@ class Converter:
 
     def _sweep_uploads(self) -> None:
         self.metrics.uploads_dropped += self.leftovers.sweep_uploads()
+
+    def _sweep_indexes(self) -> None:
+        self.leftovers.sweep_indexes()
 
     def _sweep_orphans(self) -> None:
         found = self.leftovers.sweep_orphans()

@@ -120,6 +120,9 @@ class LogStarts:
         with self._condition:
             now = self._clock.monotonic()
             late = [request for request in self._unanswered if request.deadline <= now]
+            if late:  # while the other thread hangs they would only pile up
+                gone = set(late)
+                self._queue = deque(request for request in self._queue if request not in gone)
         self._answer(late, KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the object store takes its time; try again"))
 
     def _answer(self, requests: Sequence[_Request], error: KafkaError | None) -> None:

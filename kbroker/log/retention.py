@@ -4,8 +4,8 @@ Kafka's rules with objects in the place of segments: oldest first, stopping at t
 where cleanup.policy has delete; what lies below the log start goes under every policy. The log start moves in the
 manifest first, then for readers, and the bytes go last: keys wait in the manifest's delete queue for
 file.delete.delay.ms, a pack until nothing in it is live; the segments of a deleted topic in KafScale's format do not
-wait, since a topic made again under its name has the same keys. Only what is in objects can expire, so a log may be larger by
-what is not flushed yet.
+wait, since a topic made again under its name has the same keys. Only what is in objects can expire, so a log may be
+larger by what is not flushed yet.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kbroker import limits
@@ -60,7 +61,7 @@ def expired_offset(state: PartitionState, config: Any, now_ms: int, created_ms_o
     return log_start_offset
 
 
-def _ended_reservations(image: ManifestImage, now_ms: int) -> dict[str, Any] | None:
+def _ended_reservations(now_ms: int, image: ManifestImage) -> dict[str, Any] | None:
     """What a record says of reservations that are over: their keys are to be deleted."""
     over = [key for key, due_ms in image.reserved.items() if due_ms <= now_ms and not image.is_live(key)]
     return {"q": [[key, now_ms] for key in over[:DELETE_BATCH_KEYS]]} if over else None
@@ -209,7 +210,7 @@ class Retention:
         image = self._manifest.image
         while self._due(1):
             now_ms = self._clock.now_ms()
-            self._manifest.commit(lambda image, now_ms=now_ms: _ended_reservations(image, now_ms))
+            self._manifest.commit(partial(_ended_reservations, now_ms))
             due = [key for key in self._due(DELETE_BATCH_KEYS) if key in image.deletions]
             if not due:
                 break

@@ -1,4 +1,4 @@
-"""Names of topics in KafScale's format: their objects' keys carry no topic id, so a name is free only when nothing is left.
+"""Names of topics in KafScale's format: keys carry no topic id there, so a name is free only when nothing is left.
 
 A topic's segments go at once when it is deleted, and with them what flushes that did not finish left under its name.
 A topic of the same name can be made when the manifest knows no key under it, no flush may still be storing one, and

@@ -81,7 +81,13 @@ class Shared:
             if result and not isinstance(result, ErrorCode):
                 self.progress()
 
-        self._cache.read_cold(self.log.log, position, upper, max_bytes, lambda result: loop.post(partial(back, result)))
+        try:
+            self._cache.read_cold(
+                self.log.log, position, upper, max_bytes, lambda result: loop.post(partial(back, result))
+            )
+        except BaseException:
+            self._reading = False
+            raise
 
     # -- waiting -------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.acknowledgement import AcknowledgementBatch
@@ -11,6 +12,27 @@ from kbroker.share.sessions import SessionKey, TopicIdPartition
 from kbroker.share.share_partition import Acquisition
 
 Acknowledgements = Mapping[TopicIdPartition, Sequence[AcknowledgementBatch]]
+
+
+class Connection(Protocol):
+    """What is used of a kbroker._fast.reactor.Connection."""
+
+    on_closed: Callable[[], object] | None  # called once, on its reactor's thread
+
+    @property
+    def closed(self) -> bool:
+        """Nobody is there to be answered."""
+        ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of complete answers."""
+        ...
+
+    @property
+    def is_quiet(self) -> bool:
+        """No request is in progress, and every answer is sent."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +51,7 @@ class FetchRequest:
     partitions: Sequence[TopicIdPartition]
     forgotten: Sequence[TopicIdPartition]
     acknowledgements: Acknowledgements  # without the partitions that have none
+    connection: Connection
 
 
 @dataclass(frozen=True, slots=True)

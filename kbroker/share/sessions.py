@@ -38,6 +38,7 @@ class ShareSession:
     epoch: int = 1
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
     used_at: float = 0.0  # monotonic seconds
+    connection: object = None  # that it was opened on
 
     def in_turn(self) -> list[TopicIdPartition]:
         """The partitions, each fetch beginning with another one, so that none is left out."""
@@ -67,13 +68,13 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, key: SessionKey, partitions: Iterable[TopicIdPartition]) -> ShareSession:
+    def open(self, key: SessionKey, partitions: Iterable[TopicIdPartition], connection: object = None) -> ShareSession:
         """A new session; an earlier one of the member ends. Raises SHARE_SESSION_LIMIT_REACHED."""
         if self._sessions.pop(key, None) is not None:
             self._on_closed(key)
         if len(self._sessions) >= self._sessions_max:
             self._make_place()
-        session = ShareSession()
+        session = ShareSession(connection=connection)
         self._change(session, partitions, ())
         self._sessions[key] = session
         return session
@@ -114,6 +115,10 @@ class ShareSessions:
         if len(session.partitions) > self._partitions_max:
             session.partitions.clear()
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Too many partitions in a share session.")
+
+    def opened_on(self, connection: object) -> list[SessionKey]:
+        """The sessions that end with this connection."""
+        return [key for key, session in self._sessions.items() if session.connection is connection]
 
     def expect(self, key: SessionKey) -> None:
         """Raises SHARE_SESSION_NOT_FOUND where there is none."""

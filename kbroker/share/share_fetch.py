@@ -19,6 +19,7 @@ from kbroker.share.sessions import TopicIdPartition
 
 if TYPE_CHECKING:
     from kbroker.coordinator.event_loop import Timer
+    from kbroker.share.answer_memory import AnswerMemory
     from kbroker.share.partition_cache import Shared
 
 logger = logging.getLogger(__name__)
@@ -36,16 +37,19 @@ class ShareFetch:
         request: FetchRequest,
         shared: Sequence[tuple[TopicIdPartition, Shared | ErrorCode]],
         answer: FetchAnswer,
+        memory: AnswerMemory,
         on_done: Callable[[], None],
     ) -> None:
         self._request = request
+        self._memory = memory
         self._answer = answer
         self._on_done = on_done
-        self._bytes_left = max(0, min(request.max_bytes, SHARE_FETCH_BYTES_MAX))
+        self._bytes_left = self._bytes_max = max(0, min(request.max_bytes, SHARE_FETCH_BYTES_MAX))
         self._records_left = request.max_records
         self._shared: list[tuple[TopicIdPartition, Shared]] = []
         self.timer: Timer | None = None
         self.open = True
+        self.starved = False  # there was no memory for its answer
         for where, found in shared:
             if isinstance(found, ErrorCode):
                 answer.partitions[where] = PartitionAnswer(found)
@@ -67,6 +71,9 @@ class ShareFetch:
         """Takes what there is, if it is enough or the time is up; answers if that was anything."""
         if not last and not self._enough():
             return
+        room = self._memory.allowance()
+        self.starved = room == 0
+        self._bytes_left = min(self._bytes_max, room)
         for where, shared in self._shared:
             if self._records_left <= 0 or self._bytes_left <= 0:
                 break
@@ -165,6 +172,7 @@ class ShareFetch:
         )
         self._records_left -= got.records - records
         self._bytes_left -= got.data_bytes - size
+        self._memory.add(self._request.connection, got.data_bytes - size)
         if known is None and got.records:
             self._answer.partitions[where] = answer
         return max(position, batches[-1].last + 1)

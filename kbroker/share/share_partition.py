@@ -209,7 +209,8 @@ class SharePartition:
         if first <= window.end <= last and self._room() > 0:
             window.append(Run(window.end, last, Delivery.ARCHIVED, 0, unsaved=True))
             self._unsaved = True
-        window.tidy()  # what is archived at the start takes no room
+        if window.runs and window.runs[0].is_done:
+            window.tidy()  # what is archived at the start takes no room
 
     # -- acknowledging -------------------------------------------------------------------------------------------
 
@@ -366,6 +367,8 @@ class SharePartition:
         logger.warning("share state of %s: %s", self, failure)
         for future in waiting:
             future.set_exception(failure)
+        if self.fenced:  # by now another object may stand for the partition
+            return
         for run in self.window.runs:
             run.unsaved = run.state is not Delivery.ACQUIRED
         self._unsaved = True

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from kbroker.clock import Clock
-from kbroker.coordinator.event_loop import EventLoop
+from kbroker.coordinator.event_loop import EventLoop, Timer
 from kbroker.coordinator.result import complete
 from kbroker.coordinator.share_state_store import ShareStateStore
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.limits import SHARE_SESSION_IDLE_MS, SHARE_SESSION_PARTITIONS_MAX
+from kbroker.limits import SHARE_SESSION_IDLE_MS, SHARE_SESSION_PARTITIONS_MAX, SHARE_SLOT_WAIT_MS_MAX
 from kbroker.share.acknowledgement import AcknowledgementBatch
+from kbroker.share.answer_memory import AnswerMemory
 from kbroker.share.partition_cache import PartitionCache, ReadCold
 from kbroker.share.requests import (
     AcknowledgeAnswer,
     Acknowledgements,
     AcknowledgeRequest,
+    Connection,
     FetchAnswer,
     FetchRequest,
     PartitionAnswer,
@@ -35,9 +38,14 @@ from kbroker.share.start_offset import OffsetForTime
 
 Acknowledged = dict[TopicIdPartition, KafkaError | None]
 
+_STARVED_RETRY_SECONDS = 0.05
+
 
 class SharePartitions:
-    """`settings_of` says a group's configs as of now; the other arguments are PartitionCache's."""
+    """`settings_of` says a group's configs as of now, `answer_bytes` is for all answers that are not sent yet.
+
+    The other arguments are PartitionCache's and ShareSessions'.
+    """
 
     def __init__(
         self,
@@ -50,6 +58,7 @@ class SharePartitions:
         read_cold: ReadCold,
         offset_for_time: OffsetForTime,
         sessions_max: int,
+        answer_bytes: int,
     ) -> None:
         self.loop = EventLoop(clock, "share-partitions")
         self.settings_of = settings_of
@@ -68,9 +77,12 @@ class SharePartitions:
             SHARE_SESSION_PARTITIONS_MAX,
             SHARE_SESSION_IDLE_MS / 1000,
             self.loop.monotonic,
-            self._release,
+            self._session_ended,
         )
-        self._fetches: dict[ShareFetch, None] = {}  # those that wait
+        self.answers = AnswerMemory(answer_bytes)
+        self._fetches: dict[SessionKey, ShareFetch] = {}  # those that wait, one of each member
+        self._starved_timer: Timer | None = None
+        self._unanswered: set[Future[Any]] = set()
         self._stopped = False
 
     def start(self) -> None:
@@ -86,8 +98,10 @@ class SharePartitions:
     def _stop(self) -> None:
         self._stopped = True
         self.cache.close()
-        for fetch in list(self._fetches):
+        for fetch in list(self._fetches.values()):
             fetch.end()
+        for done in list(self._unanswered):  # they wait for writes, or for a slot
+            _fail(done, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     # -- the group side ------------------------------------------------------------------------------------------
 
@@ -97,7 +111,7 @@ class SharePartitions:
 
         def run() -> None:
             self.sessions.close(key)
-            self._release(key)
+            self._session_ended(key)
 
         self.loop.post(run)
 
@@ -109,9 +123,24 @@ class SharePartitions:
         """The durable state was begun anew or removed (ShareStates.on_reset): what is held of it is void."""
         self.loop.post(partial(self.cache.drop, PartitionKey(group_id, topic_id, index)))
 
-    def _release(self, member: SessionKey) -> None:
+    # -- the ends of sessions and connections --------------------------------------------------------------------
+
+    def _session_ended(self, member: SessionKey) -> None:
+        """The member waits for nothing any more, and what it holds is free."""
+        waiting = self._fetches.get(member)
+        if waiting is not None:
+            waiting.end()
         for share_partition in self.cache.of_group(member.group_id):
             share_partition.release(member.member_id)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        """Any thread."""
+        self.loop.post(partial(self._lost, connection))
+
+    def _lost(self, connection: Connection) -> None:
+        self.answers.forget(connection)
+        for member in self.sessions.opened_on(connection):
+            self._close_session(member)
 
     # -- ShareAcknowledge ----------------------------------------------------------------------------------------
 
@@ -142,7 +171,7 @@ class SharePartitions:
 
     def _close_session(self, member: SessionKey) -> None:
         self.sessions.close(member)
-        self._release(member)
+        self._session_ended(member)
 
     def _take_acknowledgements(
         self,
@@ -189,27 +218,35 @@ class SharePartitions:
     def fetch(self, request: FetchRequest) -> Future[FetchAnswer]:
         """Acknowledges, then acquires; done when both are. Fails with the session's KafkaError."""
         done: Future[FetchAnswer] = Future()
+        connection = request.connection
+        if connection.on_closed is None:
+            connection.on_closed = partial(self._connection_closed, connection)
         self._post(partial(self._fetch, request, done), done)
+        if connection.closed:  # perhaps before it was told whom to call
+            self._connection_closed(connection)
         return done
 
     def _fetch(self, request: FetchRequest, done: Future[FetchAnswer]) -> None:
+        self.answers.settle(request.connection)
         try:
             partitions = self._session_partitions(request)
         except KafkaError as error:
             if error.code is not ErrorCode.SHARE_SESSION_LIMIT_REACHED or request.max_wait_ms <= 0:
                 raise
             # The client asks again at once: it waits here.
-            self.loop.call_later(request.max_wait_ms / 1000, partial(_fail, done, error))
+            waits_ms = min(request.max_wait_ms, SHARE_SLOT_WAIT_MS_MAX)
+            self.loop.call_later(waits_ms / 1000, partial(_fail, done, error))
             return
         group_id = request.member.group_id
         answer = FetchAnswer(self.settings_of(group_id).lock_duration_ms)
         left = 2
+        is_new = request.session_epoch == INITIAL_EPOCH
 
         def part_done() -> None:
             nonlocal left
             left -= 1
             if left == 0:
-                if request.session_epoch == INITIAL_EPOCH:  # the first answer names every partition
+                if is_new:  # the first answer names every partition
                     for where in partitions:
                         answer.partitions.setdefault(where, PartitionAnswer())
                 complete(done, answer)
@@ -222,20 +259,42 @@ class SharePartitions:
             part_done()
             return
         shared = [(where, self.cache.get(PartitionKey(group_id, *where))) for where in partitions]
+        # It may wait for long: without what is done.
+        request = replace(request, partitions=(), forgotten=(), acknowledgements={})
         self._begin(request, shared, answer, part_done)
 
     def _begin(
         self, request: FetchRequest, shared: Sequence[Any], answer: FetchAnswer, on_done: Callable[[], None]
     ) -> None:
         def fetched() -> None:
-            self._fetches.pop(fetch, None)
+            if self._fetches.get(request.member) is fetch:
+                del self._fetches[request.member]
             on_done()
 
-        fetch = ShareFetch(request, shared, answer, fetched)
-        self._fetches[fetch] = None
+        earlier = self._fetches.get(request.member)
+        if earlier is not None:  # of a client that did not wait for its answer
+            earlier.end()
+        fetch = ShareFetch(request, shared, answer, self.answers, fetched)
+        self._fetches[request.member] = fetch
         if request.max_wait_ms > 0:
             fetch.timer = self.loop.call_later(request.max_wait_ms / 1000, partial(fetch.attempt, last=True))
         fetch.begin()
+        if fetch.starved:
+            self._retry_starved()
+
+    def _retry_starved(self) -> None:
+        """Fetches without memory for their answers look again, until there is some: clients read without telling."""
+        if self._starved_timer is None:
+            self._starved_timer = self.loop.call_later(_STARVED_RETRY_SECONDS, self._starved_again)
+
+    def _starved_again(self) -> None:
+        self._starved_timer = None
+        starved = [fetch for fetch in self._fetches.values() if fetch.starved]
+        for fetch in starved:
+            if fetch.open:
+                fetch.attempt()
+        if any(fetch.open and fetch.starved for fetch in starved):
+            self._retry_starved()
 
     def _session_partitions(self, request: FetchRequest) -> list[TopicIdPartition]:
         """What to fetch; raises KafkaError where the session is not what the request takes it for."""
@@ -247,7 +306,7 @@ class SharePartitions:
             return self.sessions.advance(member, epoch, request.partitions, request.forgotten).in_turn()
         if request.acknowledgements:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Nothing can be acknowledged in a new share session.")
-        return self.sessions.open(member, request.partitions).in_turn()
+        return self.sessions.open(member, request.partitions, request.connection).in_turn()
 
     # -- dispatch ------------------------------------------------------------------------------------------------
 
@@ -256,6 +315,8 @@ class SharePartitions:
             if self._stopped:
                 _fail(done, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
                 return
+            self._unanswered.add(done)
+            done.add_done_callback(self._unanswered.discard)
             try:
                 run()
             except KafkaError as error:

@@ -58,6 +58,11 @@ class Run:
         """It can be acquired."""
         return self.state is Delivery.AVAILABLE and self.write == 0
 
+    @property
+    def is_done(self) -> bool:
+        """Nothing will ever change it."""
+        return self.state.is_final and self.write == 0
+
     def says(self) -> tuple[Delivery, int, str | None, float, int, bool]:
         """Everything but where it is."""
         return (self.state, self.count, self.member, self.lock_ends, self.write, self.unsaved)
@@ -134,7 +139,7 @@ class Window:
         """Moves the start over what is done with, and makes neighbours that say the same one."""
         done = 0
         for run in self.runs:
-            if not (run.state.is_final and run.settled):
+            if not run.is_done:
                 break
             self.start = run.last + 1
             done += 1

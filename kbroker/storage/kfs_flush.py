@@ -60,6 +60,11 @@ def index_key_of(segment_key: str) -> str:
     return segment_key.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX
 
 
+def segment_key_of(key: str) -> str:
+    """The key of the segment where `key` is that of an index, else itself."""
+    return key.removesuffix(INDEX_SUFFIX) + SEGMENT_SUFFIX if key.endswith(INDEX_SUFFIX) else key
+
+
 def klix_footer(segment: KfsSegment, name: str = "segment") -> KlixFooter:
     """A dense index of a segment's batches, with positions from the first of them. CorruptionError.
 

@@ -1,4 +1,4 @@
-"""Reads KafScale segments that the manifest names: whole, held against their checksum, with a dense index made of them."""
+"""Reads KafScale segments that the manifest names: whole, held against their checksum, with an index made of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kbroker.storage.partition_state import ObjectRef
 
 
 class LoadedSegment(NamedTuple):
-    """A segment in memory; positions in `index` count from its first batch, which `segment.body` begins with."""
+    """A segment in memory; positions in `footer`, a dense index of it, count from where `segment.body` begins."""
 
     segment: KfsSegment
-    index: KlixFooter
+    footer: KlixFooter
 
 
 def load_segment(store: ObjectStore, key: str, size: int, etag: str) -> LoadedSegment:
@@ -37,7 +37,6 @@ def load_ref(store: ObjectStore, ref: ObjectRef) -> LoadedSegment:
     """As `load_segment`, and held against what the manifest says of it."""
     loaded = load_segment(store, ref.key, ref.size, ref.etag)
     if ref.start + ref.length > ref.size or ref.length != len(loaded.segment.body):
-        raise CorruptionError(
-            f"{ref.key}: {len(loaded.segment.body)} bytes of batches, the manifest says {ref.length} at byte {ref.start}"
-        )
+        found = len(loaded.segment.body)
+        raise CorruptionError(f"{ref.key}: {found} bytes of batches, the manifest says {ref.length} from {ref.start}")
     return loaded

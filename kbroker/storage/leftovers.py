@@ -6,6 +6,9 @@ kbroker makes; it is old; every offset in it is below where the manifest says th
 that hold those from the log start on are in the bucket as the manifest says; and a pack is of an earlier broker epoch
 than ours, whose writer is fenced off. What cannot be proven stays. Orphans are queued in the manifest like all that is
 to be deleted, so that there is one place that deletes, after one more grace time.
+
+The key of a KafScale segment says neither whose nor which: such an orphan is only reported. It goes with its topic
+(log.segment_names), or a flush that needs its key replaces it. A segment that lost its index gets it again.
 """
 
 from __future__ import annotations
@@ -16,14 +19,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker import limits
+from kbroker._fast.crc32c import crc32c
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
+from kbroker.storage.kfs import open_segment
+from kbroker.storage.kfs_flush import index_key_of, segment_key_of
+from kbroker.storage.kfs_index import rebuild_index
+from kbroker.storage.kfs_keys import SEGMENT_SUFFIX, KfsKey
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_audit import read_pack_directory
 from kbroker.storage.object_keys import KlixKey, ObjectKeys, PackKey
-from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore
+from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed
 from kbroker.storage.object_swap import Place
 from kbroker.storage.partition_state import ObjectRef
 from kbroker.storage.upload import Claim
@@ -111,11 +119,38 @@ class Leftovers:
         self._report(orphans)
         return orphans
 
+    def sweep_indexes(self) -> int:
+        """Makes the missing indexes of KafScale segments again; returns how many."""
+        image = self._manifest.image
+        segments = {key for key in image.live_keys() if key.endswith(SEGMENT_SUFFIX)}
+        if not segments:
+            return 0
+        listed = {self._keys.relative(meta.key): meta for meta in self._store.list(self._keys.root)}
+        lost = sorted(key for key in segments if key in listed and index_key_of(key) not in listed)
+        if lost:
+            self._claim.check()
+        return sum(self._make_index(key, listed[key]) for key in lost)
+
+    def _make_index(self, key: str, meta: ObjectMeta) -> bool:
+        try:
+            segment = open_segment(self._store.get(meta.key, if_match=meta.etag), meta.key)
+            index = rebuild_index(segment, meta.key)
+            if not self._manifest.image.is_live(key):
+                return False
+            self._store.put(index_key_of(meta.key), index, if_none_match=True, crc32c=crc32c(index))
+        except (NotFound, PreconditionFailed):
+            return False  # the segment has gone, or somebody has made the index
+        except CorruptionError as error:
+            logger.error("no index for a segment: %s", error)
+            return False
+        logger.warning("%s had lost its index: made again", meta.key)
+        return True
+
     def _is_unknown(self, meta: ObjectMeta, before_ms: int) -> bool:
         if self._keys.parse(meta.key) is None or not 0 < meta.modified_ms < before_ms:
             return False
-        key, image = self._keys.relative(meta.key), self._manifest.image
-        return not image.is_live(key) and key not in image.deletions and key not in image.reserved
+        # What is said of a segment goes for its index.
+        return not self._manifest.image.is_known(segment_key_of(self._keys.relative(meta.key)))
 
     def _is_superseded(self, meta: ObjectMeta, present: dict[str, bool]) -> bool:
         try:
@@ -132,6 +167,8 @@ class Leftovers:
                 raise CorruptionError("it is of this broker's own epoch")
             directory = read_pack_directory(self._store, meta)
             return [((image.topic_id, image.partition), image.base_offset, image.end_offset) for image in directory]
+        if isinstance(parsed, KfsKey):
+            raise CorruptionError("its key does not say which topic of this name it is of")
         assert isinstance(parsed, KlixKey)
         footer = self._footer(meta)
         return [((parsed.topic_id, parsed.partition), parsed.base_offset, footer.end_offset)]

@@ -66,9 +66,9 @@ class MergeReport:
 
 @dataclass(slots=True)
 class _Output:
-    """An object to store: `choose` gives its key by the number of the attempt; `meta` when it is stored."""
+    """An object to store: `choose` makes its key (see ReservedKeys.reserve); `meta` when it is stored."""
 
-    choose: Callable[[int], str]
+    choose: Callable[[str], str]
     merges: list[Merge]
     images: list[BuiltImage]
     body: BodySource | None
@@ -169,10 +169,9 @@ class Merger:
             crc = combine(crc, built.crc32c, built.length)
         directory = encode_directory([directory_entry(row) for row in rows])
         body = JoinedBody([*parts, BytesBody(directory)])
-        number = next(self._pack_numbers)
 
-        def choose(attempt: int) -> str:
-            return pack_key(self._broker_epoch, number, 1 + attempt)
+        def choose(rewrite: str) -> str:
+            return pack_key(self._broker_epoch, next(self._pack_numbers), 1)
 
         return _Output(choose, merges, rows, body, combine(crc, crc32c(directory), len(directory)))
 
@@ -202,12 +201,11 @@ class Merger:
             report.bytes_sent += upload.bytes_sent
         return output
 
-    def _klix_choice(self, merge: Merge) -> Callable[[int], str]:
+    def _klix_choice(self, merge: Merge) -> Callable[[str], str]:
         topic_id, partition = merge.place
 
-        def choose(attempt: int) -> str:
-            base_offset = merge.inputs[0].base_offset
-            return klix_key(merge.topic, topic_id, partition, base_offset, merge.generation + attempt)
+        def choose(rewrite: str) -> str:
+            return klix_key(merge.topic, topic_id, partition, merge.inputs[0].base_offset, merge.generation, rewrite)
 
         return choose
 

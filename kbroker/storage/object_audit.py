@@ -13,6 +13,11 @@ from kbroker._fast.records import BatchHeader, iter_batches
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.storage.claim_format import decode_claim
+from kbroker.storage.kfs import KfsSegment, batches_of
+from kbroker.storage.kfs_flush import index_key_of, segment_key_of
+from kbroker.storage.kfs_index import KfsIndex, parse_index
+from kbroker.storage.kfs_keys import KfsKey
+from kbroker.storage.kfs_read import load_ref
 from kbroker.storage.klix import KlixFooter, NeedMore
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
@@ -28,7 +33,7 @@ from kbroker.storage.object_keys import (
 )
 from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed
 from kbroker.storage.pack import PackDirectory, PackImage
-from kbroker.storage.partition_state import ObjectRef, PartitionState
+from kbroker.storage.partition_state import KFS, ObjectRef, PartitionState
 
 READ_BYTES = 32 * MIB  # neighbouring images of a pack are read together up to this
 
@@ -115,6 +120,22 @@ def _ref_faults(footer: KlixFooter, ref: ObjectRef) -> Iterator[str]:
             yield f"{what} {found}, the manifest says {named}"
 
 
+def _batch_faults(segment: KfsSegment, ref: ObjectRef) -> Iterator[str]:
+    """Every batch's own CRC, and that no offset is missing between batches: a flush leaves no gaps."""
+    expected = segment.header.base_offset
+    for position, header in batches_of(segment.body, ref.key):
+        if header.base_offset != expected:
+            yield f"{ref.key}: offset {header.base_offset} at byte {position}, {expected} expected"
+        expected = header.next_offset
+
+
+def _entry_faults(index: KfsIndex, segment: KfsSegment, name: str) -> Iterator[str]:
+    places = {position: header.base_offset for position, header in batches_of(segment.body, name)}
+    for offset, position in zip(index.offsets, index.positions, strict=True):
+        if places.get(position) != offset:
+            yield f"{name}: no batch of offset {offset} at byte {position} of the segment"
+
+
 def read_pack_directory(store: ObjectStore, meta: ObjectMeta) -> PackDirectory:
     """The directory of a pack. Raises StoreError, CorruptionError."""
     tail_bytes = min(64 * 1024, meta.size)
@@ -145,6 +166,7 @@ class BucketAudit:
         self._keys = keys
         self._image = image
         self._still_named = still_named or (lambda state, ref: True)
+        self._listed: dict[str, ObjectMeta] = {}
         self.objects = 0  # images: KLIX objects, and each image of a pack
         self.bytes = 0
         self.orphans: list[str] = []  # store keys of data objects that the manifest does not name
@@ -153,7 +175,7 @@ class BucketAudit:
         """Every fault, one line each. Raises StoreError when the bucket cannot be read."""
         listed: dict[str, ObjectMeta] = {}
         for meta in self._store.list(self._keys.root):
-            if isinstance(self._keys.parse(meta.key), KlixKey | PackKey):
+            if isinstance(self._keys.parse(meta.key), KlixKey | PackKey | KfsKey):
                 listed[meta.key] = meta
             else:
                 yield from self._log_faults(meta)
@@ -161,7 +183,9 @@ class BucketAudit:
         for state in self._image.states():
             yield from self._continuity_faults(state, named)
         due = {self._keys.full(key) for key in (*self._image.deletions, *self._image.reserved)}
-        self.orphans = sorted(set(listed) - set(named) - due)
+        # What is said of a segment goes for its index.
+        self.orphans = sorted(key for key in listed if not {segment_key_of(key)} & (named.keys() | due))
+        self._listed = listed
         for key in sorted(named):
             yield from self._object_faults(listed.get(key), key, sorted(named[key], key=lambda item: item.ref.start))
 
@@ -204,6 +228,10 @@ class BucketAudit:
             yield f"{key}: {meta.size} bytes, ETag {meta.etag}; the manifest says {ref.size}, {ref.etag}"
             return
         try:
+            if ref.kind == KFS:
+                for named in images:
+                    yield from self._segment_faults(named)
+                return
             if isinstance(self._keys.parse(key), PackKey):
                 yield from self._directory_faults(meta, images)
             for start, data, part in self._runs(images):
@@ -212,6 +240,43 @@ class BucketAudit:
         except (NotFound, PreconditionFailed) as error:
             if self._still_named(state, ref):
                 yield f"{key}: {error}"
+
+    def _segment_faults(self, named: _Named) -> Iterator[str]:
+        """A segment, whole, and its index: against each other and against the manifest."""
+        ref = named.ref
+        self.objects += 1
+        self.bytes += ref.length
+        try:
+            segment, footer = load_ref(self._store, ref)
+        except CorruptionError as error:
+            yield str(error)
+            return
+        if crc32c(segment.body) != ref.crc32c:
+            yield f"{ref.key}: CRC-32C {crc32c(segment.body):08x}, the manifest says {ref.crc32c:08x}"
+        if segment.header.record_count != footer.record_count:
+            yield f"{ref.key}: {footer.record_count} records, the header says {segment.header.record_count}"
+        try:
+            yield from _batch_faults(segment, ref)
+        except CorruptionError as error:
+            yield str(error)
+            return
+        yield from (f"{ref.key}: {fault}" for fault in _ref_faults(footer, ref))
+        yield from self._index_faults(segment, named)
+
+    def _index_faults(self, segment: KfsSegment, named: _Named) -> Iterator[str]:
+        state, ref = named
+        key = index_key_of(ref.key)
+        try:
+            if key not in self._listed:
+                raise NotFound(key)
+            index = parse_index(self._store.get(key), ref.base_offset, ref.size, key)
+        except CorruptionError as error:
+            yield f"{error}; delete it, and the owner of the cluster makes it again"
+        except NotFound:
+            if self._still_named(state, ref):
+                yield f"{key}: the segment is there without its index; the owner of the cluster makes it again"
+        else:
+            yield from _entry_faults(index, segment, key)
 
     def _directory_faults(self, meta: ObjectMeta, images: list[_Named]) -> Iterator[str]:
         try:

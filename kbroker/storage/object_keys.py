@@ -3,6 +3,7 @@
     [prefix/]kbroker-<cluster id>/                               the root of one cluster
         <topic>-<topic id, 32 hex>/<partition>/<base>.obj         KLIX object as flushed
         <topic>-<topic id, 32 hex>/<partition>/<base>-<gen>.obj   the same range written again
+        <topic>-<topic id, 32 hex>/<partition>/<base>-<gen>-<rewrite, 16 hex>.obj   as merging and compaction do it
         <topic>/<partition>/segment-<base>.kfs                    KafScale segment, and .index beside it
         _packs/<broker epoch, 10>-<number, 20>.pack               many KLIX images of one flush
         _packs/<broker epoch, 10>-<number, 20>-<gen>.pack         merged images of many partitions
@@ -10,7 +11,8 @@
 
 Numbers are decimal with leading zeros where a width is given, so that keys list in order; partition and generation
 have no leading zeros. Topic names are Kafka's legal names as they are; no legal name can collide with an underscore
-folder because of the topic id behind it. docs/formats/keys.md is the reference.
+folder because of the topic id behind it, and no topic with segments, which have none, may be called like one.
+docs/formats/keys.md is the reference.
 """
 
 from __future__ import annotations
@@ -31,20 +33,25 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _KLIX = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<id>[0-9a-f]{32})/(?P<partition>0|[1-9][0-9]{0,9})"
-    r"/(?P<base>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9}))?\.obj"
+    r"/(?P<base>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9})(?:-(?P<rewrite>[0-9a-f]{16}))?)?\.obj"
 )
 _PACK = re.compile(r"_packs/(?P<epoch>[0-9]{10})-(?P<number>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9}))?\.pack")
 _ROOT = re.compile(r"(?:(?P<prefix>.*)/)?kbroker-(?P<id>[A-Za-z0-9_-]{1,32})/(?P<rest>.*)", re.DOTALL)
 
 
 class KlixKey(NamedTuple):
-    """The parts of a KLIX object's key; generation 0 is the object as first flushed."""
+    """The parts of a KLIX object's key; generation 0 is the object as first flushed.
+
+    `rewrite` is random, 16 hex digits: what a rewrite gave up is deleted, and no other one ever writes its key again,
+    so that a deletion that comes late (a superseded owner's, or one thought to have failed) hits nothing that is live.
+    """
 
     topic: str
     topic_id: bytes
     partition: int
     base_offset: int
     generation: int
+    rewrite: str = ""
 
 
 class PackKey(NamedTuple):
@@ -55,13 +62,17 @@ class PackKey(NamedTuple):
     generation: int = 0
 
 
-def klix_key(topic: str, topic_id: bytes, partition: int, base_offset: int, generation: int = 0) -> str:
+def klix_key(
+    topic: str, topic_id: bytes, partition: int, base_offset: int, generation: int = 0, rewrite: str = ""
+) -> str:
     """The key, below the root, of a KLIX object. ValueError for what no topic may be called."""
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise ValueError(f"not a legal topic name for an object key: {topic!r}")
     if len(topic_id) != 16 or not 0 <= partition < 1 << 31 or not 0 <= base_offset < 1 << 63:
         raise ValueError(f"out of range for an object key: {topic_id!r} {partition} {base_offset}")
     suffix = f"-{generation}" if generation else ""
+    if rewrite:
+        suffix += f"-{rewrite}"
     return f"{topic}-{topic_id.hex()}/{partition}/{base_offset:020d}{suffix}.obj"
 
 
@@ -91,7 +102,8 @@ def parse_key(relative_key: str) -> KlixKey | PackKey | KfsKey | None:
     if int(match["base"]) >= 1 << 63:
         return None
     generation = int(match["generation"] or 0)
-    return KlixKey(match["topic"], bytes.fromhex(match["id"]), int(match["partition"]), int(match["base"]), generation)
+    topic_id, rewrite = bytes.fromhex(match["id"]), match["rewrite"] or ""
+    return KlixKey(match["topic"], topic_id, int(match["partition"]), int(match["base"]), generation, rewrite)
 
 
 def split_root(key: str) -> tuple[str, str, str] | None:

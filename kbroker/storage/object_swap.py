@@ -10,6 +10,7 @@ owns the cluster. docs/formats/manifest.md, "Reservation" and "Deletion".
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,29 +41,26 @@ class ReservedKeys:
         self._clock = clock
         self._given = False
 
-    def reserve(self, choices: Sequence[Callable[[int], str]]) -> list[str]:
-        """A key for each choice, which gives keys by the number of the attempt, all reserved by one record.
+    def reserve(self, choices: Sequence[Callable[[str], str]]) -> list[str]:
+        """A key for each choice, which makes one with 16 random hex digits, all reserved by one record.
 
         No object has or had such a key, and only this rewrite may use it. Raises StoreError, Fenced.
         """
-        attempts = [0] * len(choices)
         for _ in range(KEY_TRIES):
-            keys = [self._free_key(choice, attempts, place) for place, choice in enumerate(choices)]
+            keys = [self._free_key(choice) for choice in choices]
             if self._try_reserve(keys):
                 self.keys += keys
                 return keys
-            attempts = [attempt + 1 for attempt in attempts]
-        raise StoreError(f"{KEY_TRIES} leftovers at {choices[0](0)}")
+        raise StoreError(f"{KEY_TRIES} leftovers at {choices[0]('0' * 16)}")
 
-    def _free_key(self, choice: Callable[[int], str], attempts: list[int], place: int) -> str:
-        while attempts[place] < KEY_TRIES:
-            key = choice(attempts[place])
+    def _free_key(self, choice: Callable[[str], str]) -> str:
+        for _ in range(KEY_TRIES):
+            key = choice(os.urandom(8).hex())
             try:
                 self._store.head(self._full_key(key))
             except NotFound:
                 return key
-            attempts[place] += 1
-        raise StoreError(f"{KEY_TRIES} leftovers at {choice(0)}")
+        raise StoreError(f"{KEY_TRIES} leftovers at {key}")
 
     def _try_reserve(self, keys: list[str]) -> bool:
         reserved = False

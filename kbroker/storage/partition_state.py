@@ -28,7 +28,8 @@ class ObjectRef(NamedTuple):
     """A run of batches of one partition in the bucket: a whole KLIX object, one KLIX image in a pack, or a segment.
 
     Bytes [start, start + length) of the object at `key` are a complete KLIX image of offsets
-    [base_offset, end_offset), or, of a KafScale segment (kind KFS), the batches alone; crc32c is of those bytes, etag and size of the whole object. Ranged reads carry the ETag.
+    [base_offset, end_offset), or, of a KafScale segment (kind KFS), the batches alone; crc32c is of those bytes, etag
+    and size of the whole object. Ranged reads carry the ETag.
     """
 
     key: str

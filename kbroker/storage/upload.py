@@ -18,7 +18,7 @@ from kbroker._fast.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.storage.flush_body import BuiltImage, BuiltObject
-from kbroker.storage.kfs_flush import index_key_of, pair_keys
+from kbroker.storage.kfs_flush import pair_keys
 from kbroker.storage.object_keys import ObjectKeys, klix_key, pack_key
 from kbroker.storage.object_store import (
     BodySource,

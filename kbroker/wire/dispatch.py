@@ -8,7 +8,9 @@ handlers' own answers.
 
 from __future__ import annotations
 
+import functools
 import logging
+import struct
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
@@ -22,6 +24,11 @@ from kbroker.protocol.codec import decode_request, encode_response
 from kbroker.protocol.headers import decode_request_header, encode_response_header
 
 logger = logging.getLogger("kbroker.wire")
+
+# An idle member sends the same heartbeat for hours. Its handlers take the message as it is and never change it.
+REPEATED = frozenset({ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT})
+REPEATED_BYTES_MAX = 256
+REPEATED_MAX = 8192  # frames remembered: about 1 KiB each
 
 
 class AdvertisedListener(NamedTuple):
@@ -126,18 +133,35 @@ class Dispatcher:
 
 def _decode(request: WireRequest, connection: Any) -> tuple[RequestInfo, Any]:
     frame = request.body
+    if request.api_key in REPEATED and len(frame) <= REPEATED_BYTES_MAX:
+        tail = bytes(frame[8:])  # behind the correlation id
+        return _decode_repeated(request.api_key, request.api_version, tail, connection.peer, connection.listener)
+    info, message = _decode_frame(frame, request.api_key, request.api_version, connection.peer, connection.listener)
+    return info._replace(connection=connection), message
+
+
+def _decode_frame(
+    frame: memoryview, api_key: int, api_version: int, peer: str, listener: AdvertisedListener
+) -> tuple[RequestInfo, Any]:
     header, position = decode_request_header(frame)
-    listener: AdvertisedListener = connection.listener
     info = RequestInfo(
-        api_key=request.api_key,
-        api_version=request.api_version,
+        api_key=api_key,
+        api_version=api_version,
         client_id=header.client_id,
-        client_host=connection.peer.rpartition(":")[0],
+        client_host=peer.rpartition(":")[0],
         advertised_host=listener.host,
         advertised_port=listener.port,
-        connection=connection,
     )
-    return info, decode_request(request.api_key, request.api_version, frame[position:])
+    return info, decode_request(api_key, api_version, frame[position:])
+
+
+@functools.lru_cache(REPEATED_MAX)
+def _decode_repeated(
+    api_key: int, api_version: int, tail: bytes, peer: str, listener: AdvertisedListener
+) -> tuple[RequestInfo, Any]:
+    """Of a frame that is the same again and again but for its correlation id."""
+    frame = struct.pack(">hhi", api_key, api_version, 0) + tail
+    return _decode_frame(memoryview(frame), api_key, api_version, peer, listener)
 
 
 def _finish(request: WireRequest, response: Any) -> None:

@@ -34,7 +34,6 @@ BAD_VALUES = [
     ("leader.replication.throttled.replicas", "1"),
     ("leader.replication.throttled.replicas", "none"),
     ("kbroker.durability", "object"),
-    ("kbroker.object.format", "kfs"),
     ("kbroker.object.format", "parquet"),
     ("no.such.key", "1"),
 ]
@@ -140,3 +139,12 @@ def test_values_that_clash_are_invalid_config(configs: dict[str, str]) -> None:
 def test_what_is_planned_and_not_served_says_so() -> None:
     with pytest.raises(KafkaError, match="not served by this version"):
         parse_topic_config({"kbroker.durability": "object"})
+
+
+def test_kafscale_segments_are_not_compacted() -> None:
+    assert parse_topic_config({"kbroker.object.format": "kfs"}).kfs
+    assert not parse_topic_config({}).kfs
+    for policy in ("compact", "compact,delete"):
+        with pytest.raises(KafkaError, match=r"kfs cannot have cleanup\.policy=compact") as raised:
+            parse_topic_config({"kbroker.object.format": "kfs", "cleanup.policy": policy})
+        assert raised.value.code == ErrorCode.INVALID_CONFIG

@@ -24,6 +24,8 @@ from kbroker.exchange.topic_import import ImportReport
 from kbroker.storage.kfs_pairs import list_pairs, read_index, read_segment
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.object_audit import BucketAudit
+from kbroker.storage.object_store import NotFound
+from tests.unit.storage.object_bucket import ObjectBucket, batches, topic_id
 
 TOPIC_ID, OTHER_ID = b"t" * 16, b"o" * 16
 FIRST = [data_batch(5, 3, epoch=2, producer=(77, 0, 0)), data_batch(8, 2, epoch=2)]
@@ -116,7 +118,7 @@ def test_klite_by_its_metadata(config: BrokerConfig) -> None:
     store.put(f"{ROOT}/metadata.log", klite_log() + klite_frame(5, struct.pack(">q", 9))[:-1])
     bucket = KliteBucket(store, "c1")
     done = Done(bucket.topics(), config, bucket)
-    assert list(done.metadata.by_name) == ["orders", "__consumer_offsets"]
+    assert sorted(done.metadata.by_name) == ["__consumer_offsets", "orders"]
     topic = done.metadata.by_name["orders"]
     assert (topic.partitions, dict(topic.configs)) == (4, {"retention.ms": "-1"})
     assert any("no.such.config left out" in note for note in done.report.notes)
@@ -260,3 +262,33 @@ def test_metadata_logs_that_cannot_be() -> None:
     ):
         with pytest.raises(CorruptionError):
             parse_metadata_log(bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "message"),
+    [("../up", 1, "illegal"), ("..", 1, "cannot be"), ("", 1, "can't be empty"), ("t", 1 << 31, "at most")],
+)
+def test_topics_that_cannot_be_are_refused(config: BrokerConfig, name: str, partitions: int, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        Done([SourceTopic(name, TOPIC_ID, partitions)], config)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_an_export_reads_on_in_what_the_broker_has_put_in_the_place_of_objects(first: int) -> None:
+    """Merged with what came later: of that nothing is exported."""
+    bucket = ObjectBucket()
+    gone = [bucket.klix("t", 0, batches(base, 5)) for base in (0, 15)]
+    state = bucket.image.partition(topic_id("t"), 0)
+    assert state is not None
+    state.log_start_offset = first
+    later = ObjectBucket(bucket.store)
+    later.klix("t", 0, batches(0, 12), generation=1)
+    read = read_partition(bucket.store, bucket.image, state, lambda: later.image)
+    found = [next(read).data]
+    bucket.store.delete(gone)
+    found += [block.data for block in read]
+    assert b"".join(found) == batches(first, 10 - first // 3)
+    with pytest.raises(NotFound):
+        list(read_partition(bucket.store, bucket.image, state))
+    with pytest.raises(NotFound):
+        list(read_partition(bucket.store, bucket.image, state, lambda: bucket.image))

@@ -17,6 +17,7 @@ from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.offset_records import encode_offset_record
 from kbroker.errors import CorruptionError, StartError
+from kbroker.exchange.cluster_metadata import ClusterMetadata, KafkaTopic
 from kbroker.exchange.committed_offsets import OffsetFold
 from kbroker.exchange.export_kafka_log import ExportError, KafkaLogExport, KafkaNode
 from kbroker.exchange.import_kafka_log import KafkaLogImport, leader_epoch_max
@@ -287,3 +288,69 @@ def test_an_import_that_is_cut_off_leaves_nothing_true(
     topic = done.metadata.by_name["t"]
     assert (topic.topic_id == TOPIC_ID) == (step != "last adopt")  # that id has data in the manifest already
     assert logs(done.export(tmp_path / "out", "t") / "t-0") == b"".join(BATCHES)
+
+
+def test_committed_offsets_outlive_an_import_that_is_cut_off(
+    tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics become true last: an import that is begun again, which is refused once they are, brings the offsets."""
+    write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
+    home = group_partition("a", 50)
+    write_segments(tmp_path / "kafka" / f"{CONSUMER_OFFSETS}-{home}", {0: [offset_batch(0, commit("a", "t", 1))]})
+
+    def cut(*arguments: object) -> int:
+        raise StartError("cut off")
+
+    monkeypatch.setattr("kbroker.exchange.committed_offsets.write_offsets", cut)
+    with pytest.raises(StartError, match="cut off"):
+        Imported(tmp_path / "kafka", config)
+    monkeypatch.undo()
+    done = Imported(tmp_path / "kafka", config)
+    assert done.report.committed_offsets == 1
+    assert done.faults == []
+
+
+def test_topics_of_one_id_get_ids_of_their_own(tmp_path: Path, config: BrokerConfig) -> None:
+    for place, topic in enumerate("tu"):
+        folder = write_segments(tmp_path / "kafka" / f"{topic}-{place}", {0: BATCHES})
+        (folder / "partition.metadata").write_bytes(encode_partition_metadata(TOPIC_ID))
+    done = Imported(tmp_path / "kafka", config, missing=True)
+    ids = {done.metadata.by_name[topic].topic_id for topic in "tu"}
+    assert TOPIC_ID in ids
+    assert len(ids) == 2
+    assert done.faults == []
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_names_that_no_topic_may_have_are_refused(tmp_path: Path, config: BrokerConfig, name: str) -> None:
+    write_segments(tmp_path / "kafka" / f"{name}-0", {0: BATCHES})
+    with pytest.raises(SourceError, match="Topic name cannot be"):
+        Imported(tmp_path / "kafka", config)
+
+
+def test_a_partition_that_metadata_makes_up_does_not_fill_memory(
+    tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
+    metadata = ClusterMetadata({TOPIC_ID: KafkaTopic("t", TOPIC_ID, {(1 << 31) - 1})})
+    monkeypatch.setattr("kbroker.exchange.kafka_log_folder.read_cluster_metadata", lambda path: metadata)
+    with pytest.raises(SourceError, match="t: A topic can have at most"):
+        Imported(tmp_path / "kafka", config)
+
+
+def test_an_import_takes_no_cluster_from_a_broker_that_starts_meanwhile(
+    tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts_now = ImportTarget(config, ManualClock()).open(0)  # as a broker would, behind the look at who owns it
+    monkeypatch.setattr(ImportTarget, "_check_free", lambda target: None)
+    late = ImportTarget(
+        replace(
+            config, data_dir=tmp_path / "other", object_store=f"file:{tmp_path / 'data' / 'objects'}", take_over=True
+        ),
+        ManualClock(),
+    )
+    with pytest.raises(StartError, match="is owned by"):
+        late.open(0)
+    late.close(False)
+    starts_now.cluster.claim.check()
+    starts_now.close(True)

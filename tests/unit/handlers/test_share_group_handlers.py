@@ -93,7 +93,9 @@ def client() -> Client:
     context = client.context
     context.groups, context.share_states, context.share_groups = client.groups, client.store, True  # type: ignore[attr-defined]
     partition = SimpleNamespace(high_watermark=lambda: HIGH_WATERMARK)
-    context.logs.partition_by_id = lambda topic_id, index: partition if topic_id == TOPIC_IDS["t"] else None
+    context.logs.partition_by_id = lambda topic_id, index: (
+        partition if topic_id == TOPIC_IDS["t"] and 0 <= index < 2 else None
+    )
     return client
 
 
@@ -239,3 +241,13 @@ def test_delete_offsets(client: Client) -> None:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         "There is no offset information to delete.",
     )
+
+
+def test_partitions_that_are_not_there_cost_nothing(client: Client) -> None:
+    reads = []
+    read, client.store.read = client.store.read, lambda *key: reads.append(key) or read(*key)  # type: ignore[attr-defined]
+    join(client)
+    reads.clear()
+    (group,) = describe(client, 1, ("g", [("t", [0, 0, 0, 1, 2, -1, 2**31 - 1])]))
+    assert [partition.partition_index for partition in group.topics[0].partitions] == [0, 1, 2, -1, 2**31 - 1]
+    assert len(reads) == 2

@@ -190,6 +190,7 @@ def test_a_request_is_answered_at_its_deadline_though_the_store_hangs(storages):
     assert code_of(served) == ErrorCode.REQUEST_TIMED_OUT
     queued, patient = move(s, (0, 4), timeout_ms=0), move(s, (0, 5), timeout_ms=60_000)
     assert code_of(queued) == ErrorCode.REQUEST_TIMED_OUT
+    assert [request.done for request in s.log_starts._queue] == [patient]  # however long the store hangs
     assert starts(s) == [0, 0]
     store_is_back.set()
     patient.result(20)

@@ -191,3 +191,21 @@ def test_a_session_is_longer_than_a_heartbeat_interval() -> None:
     broker = BrokerConfigs({"group.consumer.max.heartbeat.interval.ms": 60_000})
     with pytest.raises(KafkaError, match="must be greater than"):
         check_group_configs({"consumer.heartbeat.interval.ms": "45000"}, broker)
+
+
+def test_the_format_of_objects_stays_what_it_was_at_creation() -> None:
+    start = Start(Bucket())
+    start.create("klix")
+    start.create("kfs", kbroker__object__format="kfs")
+    for name, value in (("klix", "kfs"), ("kfs", "klix")):
+        error = start.set(ResourceType.TOPIC, name, kbroker__object__format=value)
+        assert error is not None
+        assert (error.code, "cannot be changed" in error.message) == (ErrorCode.INVALID_CONFIG, True)
+    assert start.set(ResourceType.TOPIC, "klix", kbroker__object__format="klix") is None
+    assert start.set(ResourceType.TOPIC, "kfs", retention__ms="5") is None
+    replaced = ConfigChange(
+        ResourceType.TOPIC, "kfs", [ConfigOperation("retention.ms", Operation.SET, "6")], replace=True
+    )
+    (error,) = start.topics.alter_configs([replaced])
+    assert error is not None  # the format is not named, so it would go
+    assert "cannot be changed" in error.message

@@ -19,6 +19,7 @@ from kbroker.metadata.replica import MetadataReplica
 from kbroker.metadata.sqlite_store import SqliteStore
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import Topics
+from kbroker.storage.object_store import StoreUnavailable
 from kbroker.topic_config import TopicConfig
 
 
@@ -323,3 +324,20 @@ def test_topics_from_elsewhere_keep_their_ids(topics: Topics, bucket: Bucket, cl
         with pytest.raises(KafkaError):
             topics.adopt([TopicImage("fine", b"f" * 16, 1, {}), wrong])
         assert "fine" not in topics.image.by_name
+
+
+def test_a_topic_in_kafscales_format_needs_a_name_with_nothing_under_it(topics: Topics) -> None:
+    new = NewTopic("t", 1, configs={"kbroker.object.format": "kfs"})
+    topics.segment_obstacle = lambda name: f"something of {name} is left"
+    assert refused(topics, new) == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert isinstance(topics.create_topics([NewTopic("klix", 1)])[0], TopicImage)
+
+    def away(name: str) -> str | None:
+        raise StoreUnavailable(name)
+
+    topics.segment_obstacle = away
+    assert refused(topics, new) == ErrorCode.NOT_CONTROLLER
+    topics.segment_obstacle = lambda name: None
+    assert create(topics, "t", configs=new.configs).configs == new.configs
+    with pytest.raises(KafkaError, match="come with data"):
+        topics.adopt([TopicImage("u", bytes(16), 1, dict(new.configs))])

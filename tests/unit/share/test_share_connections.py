@@ -51,7 +51,7 @@ def test_a_connection_may_close_before_its_request_has_its_turn() -> None:
     broker.append()
     broker.connection("a").closed = True  # a request that waited for the start: the end was before the handler
     broker.asked("a")
-    assert broker.got("b") == [(0, 0, 2)]
+    assert broker.got("b") == [(0, 0, 1)]
     assert len(broker.share_partitions.sessions) == 1
 
 
@@ -183,7 +183,7 @@ def test_a_late_refusal_of_an_old_state_leaves_the_new_one_alone() -> None:
     assert errors(broker.acknowledge("b", {0: [(2, 3, [ACCEPT])]})) == {0: 0}
 
 
-def test_a_cold_read_that_cannot_even_begin_holds_nobody_up(monkeypatch: Any) -> None:
+def test_a_cold_read_that_cannot_even_begin_holds_nobody_up() -> None:
     broker = Broker()
     broker.append(records=2)
     broker.logs[0].cold_below = 2

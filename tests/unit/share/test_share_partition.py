@@ -16,7 +16,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.acknowledgement import AcknowledgementBatch
 from kbroker.share.settings import ShareSettings, reset_duration_ms
 from kbroker.share.share_partition import AcquiredRange, Acquisition, LogBatch, PartitionKey, SharePartition
-from kbroker.share.window import Delivery
+from kbroker.share.window import Delivery, Window
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 KEY = PartitionKey("g", TOPIC, 0)
@@ -450,3 +450,13 @@ def _compare(bench: Bench, model: Model) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_histories_equal_a_model_of_single_records(seed: int) -> None:
     _history(seed)
+
+
+def test_small_transactions_do_not_make_a_fetch_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(record_locks_max=10_000)
+    looks = []
+    tidy = Window.tidy
+    monkeypatch.setattr(Window, "tidy", lambda window: looks.append(len(window.runs)) or tidy(window))
+    batches = [LogBatch(offset, offset, offset % 2 == 0, b"x") for offset in range(4_000)]
+    assert len(bench.acquire("a", batches, records_max=10_000)) == 2_000
+    assert sum(looks) < 3 * len(batches)  # each look at all runs: not one for each marker

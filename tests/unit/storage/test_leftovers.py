@@ -132,7 +132,8 @@ def test_what_deleterecords_has_passed_is_not_superseded_before_it_is_flushed(pl
     place.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 36}}}})
     place.clock.advance(OLD_SECONDS)
     found, queued = place.sweep()
-    assert in_flight in found and not queued
+    assert in_flight in found
+    assert not queued
 
 
 def test_live_queued_and_reserved_objects_and_foreign_keys_are_no_orphans(place):

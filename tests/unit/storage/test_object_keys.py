@@ -18,14 +18,16 @@ def test_klix_key_is_the_documented_one():
     key = klix_key("orders", TOPIC_ID, 7, 42)
     assert key == "orders-000102030405060708090a0b0c0d0e0f/7/00000000000000000042.obj"
     assert klix_key("orders", TOPIC_ID, 7, 42, 3) == key.replace(".obj", "-3.obj")
+    assert klix_key("orders", TOPIC_ID, 7, 42, 3, "0123456789abcdef") == key.replace(".obj", "-3-0123456789abcdef.obj")
     assert pack_key(12, 5) == "_packs/0000000012-00000000000000000005.pack"
 
 
 @pytest.mark.parametrize("topic", ["a", "with-dash", "a.b_c", "__consumer_offsets", "x" * 249, "t-" + "0" * 32])
 @pytest.mark.parametrize("generation", [0, 1, 999])
 def test_keys_parse_back(topic, generation):
-    key = klix_key(topic, TOPIC_ID, 2**31 - 1, 2**63 - 1, generation)
-    assert parse_key(key) == KlixKey(topic, TOPIC_ID, 2**31 - 1, 2**63 - 1, generation)
+    for rewrite in ("", "00000000000000ff") if generation else ("",):
+        key = klix_key(topic, TOPIC_ID, 2**31 - 1, 2**63 - 1, generation, rewrite)
+        assert parse_key(key) == KlixKey(topic, TOPIC_ID, 2**31 - 1, 2**63 - 1, generation, rewrite)
     assert parse_key(pack_key(3, 4)) == PackKey(3, 4)
 
 
@@ -44,6 +46,10 @@ def test_illegal_topics_get_no_key(topic):
         "orders-000102030405060708090a0b0c0d0e0f/7/42.obj",
         "orders-000102030405060708090a0b0c0d0e0f/7/00000000000000000042-0.obj",
         "orders-000102030405060708090a0b0c0d0e0f/7/00000000000000000042-01.obj",
+        "orders-000102030405060708090a0b0c0d0e0f/7/00000000000000000042-0-0123456789abcdef.obj",
+        "orders-000102030405060708090a0b0c0d0e0f/7/00000000000000000042-1-0123456789ABCDEF.obj",
+        "orders-000102030405060708090a0b0c0d0e0f/7/00000000000000000042-1-0123456789abcde.obj",
+        "orders-000102030405060708090a0b0c0d0e0f/7/00000000000000000042-1-.obj",
         "orders-000102030405060708090a0b0c0d0e0f/7/99999999999999999999.obj",
         "orders-000102030405060708090a0b0c0d0e0f/2147483648/00000000000000000042.obj",
         "..-000102030405060708090a0b0c0d0e0f/7/00000000000000000042.obj",

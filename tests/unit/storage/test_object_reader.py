@@ -221,7 +221,9 @@ def test_look_ups_by_timestamp_look_again_when_an_object_was_replaced(highest: b
 
             bucket.image.find = find_then_rewrite
         found = look_up()
-        assert done and found is not None and found == look_up()
+        assert done
+        assert found is not None
+        assert found == look_up()
 
 
 def test_a_missing_object_that_the_manifest_names_is_an_error_to_look_ups_too() -> None:

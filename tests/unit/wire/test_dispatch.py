@@ -136,3 +136,18 @@ def test_requests_wait_for_handlers_that_are_not_loaded_yet(tmp_path):
             assert other.is_closed()
             with Client(broker) as client:
                 assert client.ask(12, 4, HeartbeatRequest(group_id="g")).error_code == 25
+
+
+def test_a_handler_knows_the_connection(tmp_path):
+    seen = []
+
+    def handle(context, info, request):
+        seen.append(info.connection)
+        return HeartbeatResponse()
+
+    with broker_with(tmp_path, handle) as broker, Client(broker) as client:
+        client.ask(12, 4, HeartbeatRequest(group_id="g" * 300))  # longer than what is remembered
+        assert not seen[0].closed
+        seen[0].on_closed = lambda: seen.append("closed")
+        client.socket.close()
+        until(lambda: seen[-1] == "closed")

@@ -19,6 +19,7 @@ from wire_harness import (
 )
 
 from kbroker._fast.partition import Partition
+from kbroker._fast.records import build_batch, build_control_batch
 from kbroker.wire.listener import WireOptions
 
 
@@ -156,23 +157,50 @@ def test_cold_data_is_waited_for_and_hot_data_goes_first(tmp_path):
         assert fetched(client.receive()[1]).error_code == 56
 
 
+def transactional(base_offset, count, producer_id=7):
+    records = [(None, b"%d" % i, 0, None) for i in range(count)]
+    return build_batch(
+        records, base_offset=base_offset, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
+    )
+
+
 def test_what_was_aborted_when_a_cold_read_began_is_told_with_its_data(tmp_path):
     cold = ColdReader()
     with wire_broker(tmp_path, cold_reader=cold) as broker, Client(broker) as client:
         partition = broker.logs.by_name["t"].partitions[0]
-        partition.set_next_offset(10)  # offsets 0 to 9 are only in objects
-        partition.producers.restore_aborted([(7, 0, 9, 10)])
+        partition.set_next_offset(20)  # offsets 0 to 19 are only in objects
+        partition.producers.restore_aborted([(7, 0, 9, 10), (8, 3, 11, 12)])
         request = fetch_request(("t", 0, 0), isolation_level=1, max_wait_ms=LONG_MS)
         client.send(1, 11, request)
         until(lambda: cold.asked)
         partition.producers.forget_aborted([9])  # compaction has replaced the object that is being read
-        cold.asked[0][1]([batch(*(b"%d" % i for i in range(9)))])
+        cold.asked[0][1]([transactional(0, 9), transactional(12, 2, 8)])
         (told,) = fetched(client.receive()[1]).aborted_transactions
         assert (told.producer_id, told.first_offset) == (7, 0)
         client.send(1, 11, request)
         until(lambda: len(cold.asked) == 2)
         cold.asked[1][1]([batch(b"kept")])
         assert fetched(client.receive()[1]).aborted_transactions == []
+
+
+def test_what_compaction_has_taken_is_not_told_with_what_came_later(tmp_path):
+    """No marker would come: a client would skip what the same producer has committed since."""
+    cold = ColdReader()
+    with wire_broker(tmp_path, cold_reader=cold) as broker, Client(broker) as client:
+        partition = broker.logs.by_name["t"].partitions[0]
+        partition.set_next_offset(30)
+        partition.producers.restore_aborted([(7, 2, 5, 6), (7, 15, 19, 20)])
+        client.send(1, 11, fetch_request(("t", 0, 0), isolation_level=1, max_wait_ms=LONG_MS))
+        until(lambda: cold.asked)
+        marker = build_control_batch(
+            0, producer_id=7, producer_epoch=0, coordinator_epoch=1, timestamp_ms=0, base_offset=5
+        )
+        emptied = bytearray(transactional(3, 1))
+        emptied[57:61] = bytes(4)
+        later = [transactional(8, 3), transactional(16, 2), transactional(22, 1)]
+        cold.asked[0][1]([batch(b"before") + bytes(emptied) + marker, b"".join(later)])
+        (told,) = fetched(client.receive()[1]).aborted_transactions
+        assert (told.producer_id, told.first_offset) == (7, 15)
 
 
 @pytest.mark.parametrize(("version", "error"), [(4, 6), (5, 6), (6, 56), (12, 56)])

@@ -1,0 +1,83 @@
+"""What upper layers are told of connections: that they end, and what they have not taken."""
+
+from __future__ import annotations
+
+import threading
+
+from wire_harness import MIB, Client, until, wire_broker
+
+from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
+
+
+class Held:
+    """A dispatch that keeps requests."""
+
+    def __init__(self) -> None:
+        self.requests = []
+        self.arrived = threading.Semaphore(0)
+        self.closed = threading.Event()
+
+    def __call__(self, request) -> None:
+        self.requests.append(request)
+        self.connection = request.connection
+        request.connection.on_closed = self.closed.set
+        self.arrived.release()
+
+
+def test_a_client_that_goes_while_its_request_is_in_progress(tmp_path):
+    held = Held()
+    with wire_broker(tmp_path, dispatch=held) as broker:
+        with Client(broker) as client:
+            client.send(12, 4, HeartbeatRequest(group_id="g"))
+            assert held.arrived.acquire(timeout=10)
+            assert not held.connection.is_quiet
+            assert not held.closed.is_set()
+        assert held.closed.wait(10)
+        assert held.connection.closed
+        assert held.connection.is_quiet
+        assert held.connection.on_closed is None
+        held.requests[0].complete(b"too late")
+
+
+def test_a_connection_that_the_broker_cuts(tmp_path):
+    held = Held()
+    with wire_broker(tmp_path, dispatch=held) as broker, Client(broker) as client:
+        client.send(12, 4, HeartbeatRequest(group_id="g"))
+        assert held.arrived.acquire(timeout=10)
+        held.requests[0].close_connection("a fault")
+        assert held.closed.wait(10)
+
+
+def test_a_stop_is_an_end_too(tmp_path):
+    held = Held()
+    with wire_broker(tmp_path, dispatch=held) as broker, Client(broker) as client:
+        client.send(12, 4, HeartbeatRequest(group_id="g"))
+        assert held.arrived.acquire(timeout=10)
+        broker.server.stop()
+        assert held.closed.is_set()
+
+
+def test_what_a_client_has_not_taken(tmp_path):
+    held = Held()
+    with wire_broker(tmp_path, dispatch=held) as broker, Client(broker) as client:
+        client.send(12, 4, HeartbeatRequest(group_id="g"))
+        assert held.arrived.acquire(timeout=10)
+        assert held.connection.unsent_bytes == 0
+        held.requests[0].complete(bytes(64 * MIB))
+        until(lambda: held.connection.unsent_bytes > MIB)
+        assert not held.connection.is_quiet
+        client.read_exactly(64 * MIB + 4)
+        until(lambda: held.connection.is_quiet)
+        assert held.connection.unsent_bytes == 0
+
+
+def test_a_callback_that_fails_closes_nothing_else(tmp_path, caplog):
+    held = Held()
+    with wire_broker(tmp_path, dispatch=held) as broker, Client(broker) as client, Client(broker) as other:
+        client.send(12, 4, HeartbeatRequest(group_id="g"))
+        assert held.arrived.acquire(timeout=10)
+        held.connection.on_closed = lambda: 1 // 0
+        client.socket.close()
+        until(lambda: "ZeroDivisionError" in caplog.text)
+        other.send(12, 4, HeartbeatRequest(group_id="g"))
+        assert held.arrived.acquire(timeout=10)
