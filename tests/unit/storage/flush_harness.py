@@ -103,7 +103,9 @@ class Storage:
             try:
                 return hot.append_bytes(data, self.clock.now_ms())[0]
             except FastAppendWait:
-                assert select.select([self._wake_fd], [], [], 20)[0], "the WAL made no room"
+                waiting = select.poll()
+                waiting.register(self._wake_fd, select.POLLIN)
+                assert waiting.poll(20_000), "the WAL made no room"
                 os.eventfd_read(self._wake_fd)
         raise AssertionError("the WAL has no room")
 
