@@ -99,13 +99,24 @@ def fill(client: RawClient) -> None:
 
 
 def take_the_reserve(client: RawClient) -> None:
-    """Takes what is left for internal topics too, by commits, until one is refused."""
-    for number in range(COMMITS_MAX):
-        answers = client.commit(f"group-{number % 7}", "wide", dict.fromkeys(range(8), (number, "m" * 4000)))
-        if refused := set(answers.values()) - {0}:
-            assert refused <= RETRIABLE, refused
-            return
-    raise AssertionError("commits never fill the log")
+    """Takes what is left for internal topics too: by large commits until one is refused, then by the smallest.
+
+    Of those, two groups must be refused: one alone may share its shard with the large commit that waits for space.
+    """
+    for partitions, length, groups_refused in ((range(8), 4000, 1), (range(1), 0, 2)):
+        refused: set[str] = set()
+        for number in range(COMMITS_MAX):
+            group = f"group-{length}-{number % 7}"
+            if group in refused:
+                continue
+            answers = client.commit(group, "wide", dict.fromkeys(partitions, (number, "m" * length)))
+            if codes := set(answers.values()) - {0}:
+                assert codes <= RETRIABLE, codes
+                refused.add(group)
+            if len(refused) == groups_refused:
+                break
+        else:
+            raise AssertionError("commits never fill the log")
 
 
 def committed_values(client: RawClient) -> list[bytes]:

@@ -70,7 +70,7 @@ def test_table_for_the_readme() -> None:
     run = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     lines = run.stdout.splitlines()
     assert lines[0] == "| Key | API | Versions |"
-    assert "| 1 | Fetch | 4–17 |" in lines
+    assert "| 1 | Fetch | 4–18 |" in lines
     assert "| 75 | DescribeTopicPartitions | 0 |" in lines
     assert "| 76 | ShareGroupHeartbeat | 1, with `--share-groups` |" in lines
     assert len(lines) == len(SERVED) + len(SERVED_WITH_SHARE_GROUPS) + 2
