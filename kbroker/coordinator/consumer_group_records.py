@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from kbroker.coordinator import record_tables
 from kbroker.coordinator.consumer_group_state import (
     ClassicMetadata,
     ConsumerGroupRecord,
@@ -22,17 +20,12 @@ from kbroker.coordinator.consumer_group_state import (
 )
 from kbroker.coordinator.topic_partitions import Partitions, TopicInfo, from_structs, to_structs
 from kbroker.protocol import consumer_group_records as schemas
-from kbroker.protocol import records
 from kbroker.protocol.fields import Message
-
-_VALUE_VERSION = 0  # of all of them
 
 
 def encode_consumer_group_record(record: ConsumerGroupRecord) -> tuple[bytes, bytes | None]:
     """Key and value of the record."""
-    key, value = _ENCODERS[type(record)](record)
-    encoded_key = records.encode_record(key, key.VERSIONS.first)
-    return encoded_key, None if value is None else records.encode_record(value, _VALUE_VERSION)
+    return record_tables.encode(_ENCODERS, record)
 
 
 def _encode_group(record: GroupEpochRecord) -> tuple[Message, Message | None]:
@@ -124,7 +117,7 @@ def _encode_regex(record: RegexRecord) -> tuple[Message, Message | None]:
     )
 
 
-_ENCODERS: dict[type, Callable[[Any], tuple[Message, Message | None]]] = {
+_ENCODERS: record_tables.Encoders = {
     GroupEpochRecord: _encode_group,
     TopicMetadataRecord: _encode_topics,
     MemberRecord: _encode_member,
@@ -137,12 +130,8 @@ _ENCODERS: dict[type, Callable[[Any], tuple[Message, Message | None]]] = {
 
 def decode_consumer_group_record(key: bytes, value: bytes | None) -> ConsumerGroupRecord | None:
     """The record; None if the key is of another kind. Raises ProtocolError."""
-    known = _DECODERS.get(records.record_version(key))
-    if known is None:
-        return None
-    key_class, value_class, build = known
-    decoded = None if value is None else records.decode_record(value_class, value)
-    return build(records.decode_record(key_class, key), decoded)
+    decoded: ConsumerGroupRecord | None = record_tables.decode(_DECODERS, key, value)
+    return decoded
 
 
 def _decode_group(
@@ -235,7 +224,7 @@ def _decode_regex(
     return RegexRecord(key.group_id, key.regular_expression, resolved)
 
 
-_DECODERS: dict[int, tuple[type[Message], type[Message], Callable[[Any, Any], ConsumerGroupRecord]]] = {
+_DECODERS: record_tables.Decoders = {
     3: (schemas.ConsumerGroupMetadataKey, schemas.ConsumerGroupMetadataValue, _decode_group),
     4: (schemas.ConsumerGroupPartitionMetadataKey, schemas.ConsumerGroupPartitionMetadataValue, _decode_topics),
     5: (schemas.ConsumerGroupMemberMetadataKey, schemas.ConsumerGroupMemberMetadataValue, _decode_member),

@@ -1,34 +1,17 @@
-"""One Future for the answers of several shards."""
+"""One Future for the answers of several."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from kbroker.coordinator.result import complete
 
 
-def gathered(futures: Sequence[Future[Any]]) -> Future[list[Any]]:
-    """Done when all are, with their results in order. For futures that only the loop thread completes: no lock."""
-    done: Future[list[Any]] = Future()
-    remaining = len(futures)
-
-    def one_done(_: Future[Any]) -> None:
-        nonlocal remaining
-        remaining -= 1
-        if remaining == 0:
-            complete(done, [future.result() for future in futures])
-
-    for future in futures:
-        future.add_done_callback(one_done)
-    return done
-
-
-def settled(futures: Sequence[Future[Any]]) -> Future[list[BaseException | None]]:
-    """Done when all are, with the error of each in order (None: it has none). For futures of any thread."""
-    done: Future[list[BaseException | None]] = Future()
+def when_all(futures: Sequence[Future[Any]], act: Callable[[], None]) -> None:
+    """Calls `act` once all are done, however they ended: on the thread that completes the last, or here."""
     lock = threading.Lock()
     remaining = len(futures)
 
@@ -38,10 +21,23 @@ def settled(futures: Sequence[Future[Any]]) -> Future[list[BaseException | None]
             remaining -= 1
             last = remaining == 0
         if last:
-            complete(done, [future.exception() for future in futures])
+            act()
 
     if not futures:
-        done.set_result([])
+        act()
     for future in futures:
         future.add_done_callback(one_done)
+
+
+def gathered(futures: Sequence[Future[Any]]) -> Future[list[Any]]:
+    """Done when all are, with their results in order; none of them may fail."""
+    done: Future[list[Any]] = Future()
+    when_all(futures, lambda: complete(done, [future.result() for future in futures]))
+    return done
+
+
+def settled(futures: Sequence[Future[Any]]) -> Future[list[BaseException | None]]:
+    """Done when all are, with the error of each in order (None: it has none)."""
+    done: Future[list[BaseException | None]] = Future()
+    when_all(futures, lambda: complete(done, [future.exception() for future in futures]))
     return done

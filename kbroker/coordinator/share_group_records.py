@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
+from kbroker.coordinator import record_tables
 from kbroker.coordinator.share_group_state import (
     ShareAssignment,
     ShareCurrentRecord,
@@ -20,20 +20,16 @@ from kbroker.coordinator.share_group_state import (
     StateTopic,
 )
 from kbroker.coordinator.topic_partitions import from_structs, to_structs
-from kbroker.protocol import records
 from kbroker.protocol import share_group_records as schemas
 from kbroker.protocol.consumer_group_records import TopicPartitions
 from kbroker.protocol.fields import Message
 
-_VALUE_VERSION = 0  # of all of them
 _STATE_STABLE = 0  # of a member: there is nothing to give up and nothing to wait for
 
 
 def encode_share_group_record(record: ShareGroupRecord) -> tuple[bytes, bytes | None]:
     """Key and value of the record."""
-    key, value = _ENCODERS[type(record)](record)
-    encoded_key = records.encode_record(key, key.VERSIONS.first)
-    return encoded_key, None if value is None else records.encode_record(value, _VALUE_VERSION)
+    return record_tables.encode(_ENCODERS, record)
 
 
 def _encode_member(record: ShareMemberRecord) -> tuple[Message, Message | None]:
@@ -106,7 +102,7 @@ def _encode_topics(topics: Mapping[bytes, StateTopic]) -> list[schemas.TopicPart
     ]
 
 
-_ENCODERS: dict[type, Callable[[Any], tuple[Message, Message | None]]] = {
+_ENCODERS: record_tables.Encoders = {
     ShareMemberRecord: _encode_member,
     ShareEpochRecord: _encode_epoch,
     ShareTargetEpochRecord: _encode_target_epoch,
@@ -118,12 +114,8 @@ _ENCODERS: dict[type, Callable[[Any], tuple[Message, Message | None]]] = {
 
 def decode_share_group_record(key: bytes, value: bytes | None) -> ShareGroupRecord | None:
     """The record; None if the key is of another kind. Raises ProtocolError."""
-    known = _DECODERS.get(records.record_version(key))
-    if known is None:
-        return None
-    key_class, value_class, build = known
-    decoded = None if value is None else records.decode_record(value_class, value)
-    return build(records.decode_record(key_class, key), decoded)
+    decoded: ShareGroupRecord | None = record_tables.decode(_DECODERS, key, value)
+    return decoded
 
 
 def _decode_member(
@@ -188,7 +180,7 @@ def _decode_topics(structs: Iterable[schemas.TopicPartitionsInfo]) -> dict[bytes
     }
 
 
-_DECODERS: dict[int, tuple[type[Message], type[Message], Callable[[Any, Any], ShareGroupRecord]]] = {
+_DECODERS: record_tables.Decoders = {
     10: (schemas.ShareGroupMemberMetadataKey, schemas.ShareGroupMemberMetadataValue, _decode_member),
     11: (schemas.ShareGroupMetadataKey, schemas.ShareGroupMetadataValue, _decode_epoch),
     12: (

@@ -60,7 +60,6 @@ class StateTopic(NamedTuple):
     partitions: frozenset[int]
 
 
-NO_TOPICS: Mapping[bytes, StateTopic] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from kbroker.errors import ErrorCode
-from kbroker.handlers.authorized_operations import DELETE, DESCRIBE, READ
+from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import all_of, later
 from kbroker.protocol.apis.k15_describe_groups import (
@@ -22,7 +22,6 @@ from kbroker.protocol.apis.k15_describe_groups import (
 )
 
 _NOT_FOUND_MIN_VERSION = 6
-_GROUP_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
 
 
 def handle(
@@ -35,7 +34,7 @@ def handle(
             if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND and info.api_version < _NOT_FOUND_MIN_VERSION:
                 group.error_code = ErrorCode.NONE
             if request.include_authorized_operations and not group.error_code:
-                group.authorized_operations = _GROUP_OPERATIONS
+                group.authorized_operations = GROUP_OPERATIONS
         return DescribeGroupsResponse(groups=groups)
 
     return later(all_of([context.groups.describe_group(group_id) for group_id in request.groups]), answer)

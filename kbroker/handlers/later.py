@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
+
+from kbroker.coordinator.futures import when_all
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -30,21 +31,7 @@ def later(source: Future[T], build: Callable[[T], U]) -> Future[U]:
 def all_of(sources: Sequence[Future[T]]) -> Future[list[T]]:
     """A future of all results, in order; the first error, by position, once all are done."""
     target: Future[list[T]] = Future()
-    lock = threading.Lock()
-    left = len(sources)
-
-    def on_done(_: Future[T]) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            last = left == 0
-        if last:
-            _complete(target, sources)
-
-    if not sources:
-        target.set_result([])
-    for source in sources:
-        source.add_done_callback(on_done)
+    when_all(sources, lambda: _complete(target, sources))
     return target
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.handlers.authorized_operations import DELETE, DESCRIBE, READ
+from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import all_of, later
 from kbroker.protocol.apis.k77_share_group_describe import (
@@ -17,8 +17,6 @@ from kbroker.protocol.apis.k77_share_group_describe import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
-
-_GROUP_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
 
 
 def handle(
@@ -29,7 +27,7 @@ def handle(
     def answer(groups: list[DescribedGroup]) -> ShareGroupDescribeResponse:
         for group in groups:
             if request.include_authorized_operations and not group.error_code:
-                group.authorized_operations = _GROUP_OPERATIONS
+                group.authorized_operations = GROUP_OPERATIONS
         return ShareGroupDescribeResponse(groups=groups)
 
     return later(all_of([context.groups.describe_share_group(group_id) for group_id in request.group_ids]), answer)

@@ -136,12 +136,11 @@ def _decode(request: WireRequest, connection: Any) -> tuple[RequestInfo, Any]:
     if request.api_key in REPEATED and len(frame) <= REPEATED_BYTES_MAX:
         tail = bytes(frame[8:])  # behind the correlation id
         return _decode_repeated(request.api_key, request.api_version, tail, connection.peer, connection.listener)
-    info, message = _decode_frame(frame, request.api_key, request.api_version, connection.peer, connection.listener)
-    return info._replace(connection=connection), message
+    return _decode_frame(frame, request.api_key, request.api_version, connection.peer, connection.listener, connection)
 
 
 def _decode_frame(
-    frame: memoryview, api_key: int, api_version: int, peer: str, listener: AdvertisedListener
+    frame: memoryview, api_key: int, api_version: int, peer: str, listener: AdvertisedListener, connection: Any
 ) -> tuple[RequestInfo, Any]:
     header, position = decode_request_header(frame)
     info = RequestInfo(
@@ -151,6 +150,7 @@ def _decode_frame(
         client_host=peer.rpartition(":")[0],
         advertised_host=listener.host,
         advertised_port=listener.port,
+        connection=connection,
     )
     return info, decode_request(api_key, api_version, frame[position:])
 
@@ -161,7 +161,7 @@ def _decode_repeated(
 ) -> tuple[RequestInfo, Any]:
     """Of a frame that is the same again and again but for its correlation id."""
     frame = struct.pack(">hhi", api_key, api_version, 0) + tail
-    return _decode_frame(memoryview(frame), api_key, api_version, peer, listener)
+    return _decode_frame(memoryview(frame), api_key, api_version, peer, listener, None)
 
 
 def _finish(request: WireRequest, response: Any) -> None:
