@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test build debug lint types imports crash spark scale soak bench bench-e2e clean tools java
+.PHONY: run test build debug lint types imports crash spark scale soak bench bench-e2e bench-compare bench-instructions plots clean tools java
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -68,7 +68,21 @@ bench: build
 # Against Apache Kafka in alternation, three rounds: about 25 minutes, 10 GiB of disk, on a quiet machine.
 bench-e2e: build tools
 	scripts/fetch_bench_tools.sh
-	$(BIN)/python -m bench.e2e $(ARGS)
+	$(BIN)/python -m bench.e2e --history bench/history.jsonl $(ARGS)
+
+# Fails when a ratio of the newest results is worse than those before it by more than a tenth.
+bench-compare: build
+	$(BIN)/python -m bench.e2e.history bench/history.jsonl
+
+# Instructions per call of the hot functions against those kept; needs valgrind: about a minute.
+bench-instructions: build
+	$(BIN)/python -m bench.instructions --against bench/instructions.json
+
+# Writes docs/results.md and its pictures from the history, and prints what larger machines would do and cost.
+plots: build
+	$(BIN)/pip install -q "matplotlib>=3.9"
+	$(BIN)/python -m bench.plots
+	$(BIN)/python -m bench.scaling
 
 # Five times a log budget of 1 GiB, three rounds: about 5 minutes.
 soak: build tools

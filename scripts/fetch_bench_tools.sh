@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Builds what the end-to-end benchmarks drive into .tools/bin: librdkafka's rdkafka_performance (from the sources inside
-# the rdkafka-sys crate) and the paced latency program of bench/e2e.
+# the rdkafka-sys crate) and the C programs of bench/e2e.
 set -eu
 cd "$(dirname "$0")/.."
 root=$PWD
-build_latency() {
+build_programs() {
+  cc -O2 -o .tools/bin/wire_load bench/e2e/wire_load.c
   cc -O2 -I.tools/librdkafka -o .tools/bin/paced_latency bench/e2e/paced_latency.c .tools/librdkafka/librdkafka.a \
     -lm -lz -lpthread -ldl -lrt
 }
 if [ -x .tools/bin/rdkafka_performance ]; then
-  build_latency
+  build_programs
   exit 0
 fi
 mkdir -p .tools/bin .tools/librdkafka
@@ -25,4 +26,4 @@ cp src/librdkafka.a src/rdkafka.h "$root/.tools/librdkafka/"
 make -C examples rdkafka_performance >/dev/null
 cp examples/rdkafka_performance "$root/.tools/bin/"
 cd "$root"
-build_latency
+build_programs

@@ -3,7 +3,8 @@
  *   paced_latency BOOTSTRAP TOPIC RATE COUNT SIZE
  *
  * Each record carries its send time; the consumer thread subtracts. The first tenth is dropped.
- * Prints one line: p50_ms p99_ms p999_ms max_ms received. Exit code 1 when not all records came back.
+ * Prints one line: p50_ms p99_ms p999_ms max_ms received, and one with the distribution: the latencies at
+ * 0, 2.5, ... 97.5, 99, 99.5, 99.9, 99.99 and 100 per cent. Exit code 1 when not all records came back.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -133,5 +134,11 @@ int main(int argc, char **argv) {
                 return 1;
         printf("%.3f %.3f %.3f %.3f %lld\n", latency_ms[n / 2], latency_ms[n * 99 / 100], latency_ms[n * 999 / 1000],
                latency_ms[n - 1], (long long)received);
+        for (int i = 0; i < 40; i++)
+                printf("%.3f ", latency_ms[(int64_t)(n * 0.025 * i)]);
+        const double tail[] = {0.99, 0.995, 0.999, 0.9999};
+        for (int i = 0; i < 4; i++)
+                printf("%.3f ", latency_ms[(int64_t)(n * tail[i])]);
+        printf("%.3f\n", latency_ms[n - 1]);
         return received == count && failed == 0 ? 0 : 1;
 }

@@ -1,10 +1,12 @@
-"""The workloads: librdkafka's and Kafka's own perf tools against a running broker, each as one measured run."""
+"""Clients against a running broker, each as one measured run: tools of librdkafka and Kafka, programs of bench/e2e."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -13,6 +15,8 @@ from bench.e2e.servers import TOOLS, Server
 
 JAVA = ["java", "-Xmx512m", "-cp", f"{TOOLS}/kafka/*"]
 RDKAFKA = str(TOOLS / "bin/rdkafka_performance")
+WIRE_LOAD = str(TOOLS / "bin/wire_load")
+QUANTILES = [*(step * 0.025 for step in range(40)), 0.99, 0.995, 0.999, 0.9999, 1.0]  # of paced_latency.c
 
 
 @dataclass
@@ -24,6 +28,7 @@ class Result:
     seconds: float = 0
     cpu_seconds: float = 0
     extra: dict[str, float] = field(default_factory=dict)
+    distribution_ms: list[float] = field(default_factory=list)  # latencies at QUANTILES
     store_requests_per_gb: float = 0
 
     @property
@@ -122,6 +127,43 @@ def paced_latency(server: Server, topic: str, rate: int, count: int) -> Result:
     """End-to-end latency of 100-byte records at a fixed rate."""
     command = [str(TOOLS / "bin/paced_latency"), server.bootstrap, topic, str(rate), str(count), "100"]
     output, seconds, cpu = _run(server, command)
-    p50, p99, p999, worst, received = (float(value) for value in output.split())
+    summary, distribution = output.strip().splitlines()[-2:]
+    p50, p99, p999, worst, received = (float(value) for value in summary.split())
     extra = {"p50_ms": p50, "p99_ms": p99, "p99.9_ms": p999, "max_ms": worst}
-    return Result(received, received * 100, seconds, cpu, extra)
+    return Result(received, received * 100, seconds, cpu, extra, [float(value) for value in distribution.split()])
+
+
+def single_records(server: Server, topic: str, partitions: int, connections: int, count: int) -> Result:
+    """One record of 100 bytes per request, five in flight on each connection."""
+    command = [WIRE_LOAD, "produce", str(server.port), topic, str(partitions), str(connections), "5", str(count), "100"]
+    output, _, cpu = _run(server, command)
+    rate, p50, p99, p999, _ = (float(value) for value in output.split())
+    return Result(count, count * 100, count / rate, cpu, {"p50_ms": p50, "p99_ms": p99, "p99.9_ms": p999})
+
+
+@contextlib.contextmanager
+def parked(server: Server, topic: str, partitions: int, connections: int, wait_ms: int = 30_000) -> Iterator[None]:
+    """While it is open, so many connections wait in a long poll over five partitions each."""
+    command = [WIRE_LOAD, "park", str(server.port), topic, str(partitions), str(connections), "5", str(wait_ms)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        if process.stdout.readline().strip() != "parked":
+            raise RuntimeError(f"{connections} connections could not be parked")
+        yield
+        process.stdin.close()
+        process.stdout.read()
+        if process.wait():
+            raise RuntimeError("a parked connection was lost")
+
+
+@contextlib.contextmanager
+def steady_ingest(server: Server, topic: str, mb_per_second: int) -> Iterator[None]:
+    """While it is open, 1 KiB records come in at this rate, and so, later, their uploads go out."""
+    command = [RDKAFKA, "-P", "-b", server.bootstrap, "-t", topic, "-s", "1024", "-a", "-1", "-q", "-r",
+               str(mb_per_second * 1_000_000 // 1024), "-X", "linger.ms=5", "-X", "batch.size=262144"]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+            if process.poll() is not None:
+                raise RuntimeError("the producer beside the measurement ended")
+        finally:
+            process.kill()
