@@ -1,18 +1,21 @@
 """Receiving frames and sending answers on non-blocking sockets, without the GIL."""
 
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, EIO, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
+from posix.types cimport off_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
 from kbroker._fast.endian cimport load_i16, load_i32
 from kbroker._fast.invariant cimport invariant
+from kbroker._fast.page_cache cimport all_cached
 from kbroker._fast.produce_codec cimport free_produce, parse_produce, prevalidate
 from kbroker._fast.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
 from kbroker._fast.wal cimport Wal
-from kbroker._fast.wal_cache cimport CACHE_ABSENT, CACHE_FAILED, CACHE_FULL, CACHE_RETRY, CachePiece
+from kbroker._fast.wal_cache cimport CACHE_ABSENT, CACHE_FAILED, CACHE_FULL, CACHE_RETRY, CachePiece, WalFile
+from kbroker._fast.wal_format cimport SEGMENT_HEADER_BYTES
 
 cdef extern from "sys/socket.h" nogil:
     struct iovec:
@@ -24,7 +27,11 @@ cdef extern from "sys/socket.h" nogil:
     ssize_t recv(int fd, void* buffer, size_t length, int flags)
     ssize_t sendmsg(int fd, const msghdr* message, int flags)
     enum:
+        MSG_MORE
         MSG_NOSIGNAL
+
+cdef extern from "sys/sendfile.h" nogil:
+    ssize_t sendfile(int out_fd, int in_fd, off_t* position, size_t count)
 
 cdef extern from * nogil:
     """
@@ -74,6 +81,8 @@ cdef enum:
     LARGE_FRAME_BYTES = 65536       # larger ones count against the budget, and are received in place
     IOV_MAX_HERE = 128
     SEND_BYTES = 1048576            # most of one system call: pins are held for microseconds
+    LEND_BYTES_MIN = 65536          # less is copied into the socket rather than lent to it
+    GATHER_LEND = -100              # what comes next is sent from the page cache
 
 cdef const char* BAD_LENGTH = "frame length out of bounds"
 cdef const char* OUT_OF_MEMORY = "no memory for a frame"
@@ -331,6 +340,7 @@ cdef struct Gather:
     CachePiece piece                    # the last of them
     const OutputPart* missing           # the part whose bytes at missing_lsn neither has
     int64_t missing_lsn
+    int64_t lend_bytes                  # of it that the page cache has, for GATHER_LEND
 
 
 cdef inline int64_t _add_piece(Gather* g, const uint8_t* p, int64_t n) noexcept nogil:
@@ -354,6 +364,9 @@ cdef int64_t _add_wal(Gather* g, const OutputPart* part, int64_t lsn, int64_t n,
     if g.block_count == 0 or lsn < g.piece.from_lsn or lsn >= g.piece.end_lsn:
         g.missing = part
         g.missing_lsn = lsn
+        if n >= LEND_BYTES_MIN and all_cached(part.file.fd, SEGMENT_HEADER_BYTES + lsn - part.file.first_lsn, n):
+            g.lend_bytes = n
+            return GATHER_LEND
         block = wal.cache.pin(lsn, &g.piece)
         if block < 0:
             return block
@@ -422,6 +435,20 @@ cdef int _wait(Channel* ch, Gather* g, Wal wal, Scratch* scratch) noexcept nogil
     return SEND_WAIT
 
 
+cdef ssize_t _lend(Channel* ch, Gather* g, Scratch* scratch) noexcept nogil:
+    """Sends what the page cache has without a copy; as sendmsg. The kernel may use the pages until the peer has
+    acknowledged them, so the file is never overwritten from now on."""
+    cdef const WalFile* file = &g.missing.file
+    cdef off_t position = SEGMENT_HEADER_BYTES + g.missing_lsn - file.first_lsn
+    cdef ssize_t sent
+    file.lent[0] = True
+    sent = sendfile(ch.fd, file.fd, &position, g.lend_bytes)
+    if sent > 0:
+        scratch.file_bytes += sent
+        scratch.lent_bytes += sent
+    return sent
+
+
 cdef void _advance(Channel* ch, int64_t n, Scratch* scratch) noexcept nogil:
     cdef Output* output
     cdef int64_t rest
@@ -468,20 +495,27 @@ cdef int _send(Channel* ch, Wal wal, Scratch* scratch, int64_t turn_bytes) noexc
         ended = _gather(ch, &g, wal, scratch, min(<int64_t>SEND_BYTES, turn_bytes - turn))
         if g.block_count > 0 or ended == CACHE_ABSENT:
             _want(ch.outputs[ch.output_head], wal)
-        if g.count == 0:
+        if g.count == 0 and ended == GATHER_LEND:
+            g.bytes = g.lend_bytes
+            sent = _lend(ch, &g, scratch)
+            error = errno
+            if sent == 0:
+                sent, error = -1, EIO       # the file ends before what it should hold
+        elif g.count == 0:
             state = _wait(ch, &g, wal, scratch) if ended == CACHE_ABSENT else SEND_FAILED
             if state == SEND_AGAIN:
                 continue
             if state == SEND_FAILED:
                 ch.reason = b"cannot read the write-ahead log for a send"
             return state
-        message.msg_iovlen = g.count
-        sent = sendmsg(ch.fd, &message, MSG_NOSIGNAL)
-        error = errno
-        for i in range(g.pinned):
-            wal.unpin(g.pinned_lsn[i], g.pinned_length[i])
-        for i in range(g.block_count):
-            wal.cache.unpin(g.blocks[i])
+        else:
+            message.msg_iovlen = g.count
+            sent = sendmsg(ch.fd, &message, MSG_NOSIGNAL | MSG_MORE if ended == GATHER_LEND else MSG_NOSIGNAL)
+            error = errno
+            for i in range(g.pinned):
+                wal.unpin(g.pinned_lsn[i], g.pinned_length[i])
+            for i in range(g.block_count):
+                wal.cache.unpin(g.blocks[i])
         if sent < 0:
             if error == EINTR:
                 continue

@@ -3,7 +3,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from kbroker._fast.commit cimport Waiter
 from kbroker._fast.fetch_codec cimport FetchFrame
 from kbroker._fast.fetch_session cimport FetchSession, FetchSlot
-from kbroker._fast.partition cimport ReadPlan
+from kbroker._fast.read_plan cimport ReadPlan
 from kbroker._fast.request cimport Request, Response
 
 

@@ -20,7 +20,8 @@ from kbroker._fast.fetch_codec cimport (
     put_fetch_topic,
 )
 from kbroker._fast.fetch_session cimport FetchSession, FetchSessions, FetchSlot
-from kbroker._fast.partition cimport READ_COLD, Partition, ReadPlan
+from kbroker._fast.partition cimport READ_COLD, Partition
+from kbroker._fast.read_plan cimport ReadPlan
 from kbroker._fast.producer_state cimport aborted_between
 from kbroker._fast.record_batch cimport CONTROL, TRANSACTIONAL, BatchInfo, parse_header
 from kbroker._fast.request cimport Request, Response, new_response

@@ -2,7 +2,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._fast.endian cimport store_i16, store_i32, store_i64
-from kbroker._fast.partition cimport ReadPlan
+from kbroker._fast.read_plan cimport ReadPlan
 from kbroker._fast.wal cimport Wal
 from kbroker._fast.wal_cache cimport WalFile
 

@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 
 from kbroker._fast.endian cimport load_i16, store_i32
 from kbroker._fast.invariant cimport KB_DEBUG_BUILD, invariant
-from kbroker._fast.partition cimport BatchRef, ReadPlan
+from kbroker._fast.read_plan cimport BatchRef, ReadPlan
 from kbroker._fast.wal cimport Wal, WalSegment
 
 
@@ -80,6 +80,7 @@ cdef class Response:
         part.file.fd = segment.fd
         part.file.direct_fd = segment.direct_fd
         part.file.first_lsn = segment.first_lsn
+        part.file.lent = &segment.lent
         # With the GIL both are of one moment: what becomes durable later may be in a replacement file.
         part.file.end_lsn = max(min(segment.end_lsn, wal.durable()), ref.lsn + ref.length)
         return 0

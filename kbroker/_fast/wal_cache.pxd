@@ -18,6 +18,7 @@ cdef struct WalFile:    # where a range of the log lies on disk
     int direct_fd       # the same file with O_DIRECT, or -1
     int64_t first_lsn   # of the file: its first byte behind the header page
     int64_t end_lsn     # what the file is known to hold ends here
+    int32_t* lent       # set once the kernel has been given its pages: it must never be overwritten again
 
 cdef struct CacheFile:  # descriptors of the cache's own, while a load of that file is outstanding
     int32_t loads

@@ -23,6 +23,7 @@ from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_
 from posix.unistd cimport close, write
 
 from kbroker._fast.invariant cimport invariant
+from kbroker._fast.page_cache cimport all_cached
 from kbroker._fast.pthread cimport (
     pthread_cond_broadcast,
     pthread_cond_destroy,
@@ -46,19 +47,12 @@ cdef extern from * nogil:
     #include <sys/syscall.h>
     #include <sys/uio.h>
     #include <unistd.h>
-    /* cachestat(2), Linux 6.5; elsewhere nothing counts as cached. A read with RWF_NOWAIT would tell as well, but it
-       starts reading into the page cache what it does not find there. */
-    static int64_t kb_cached_pages(int fd, int64_t position, int64_t length) {
-        uint64_t range[2] = {(uint64_t)position, (uint64_t)length}, stat[5] = {0};
-        return syscall(451, fd, range, stat, 0) == 0 ? (int64_t)stat[0] : 0;
-    }
     static int kb_dup(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, 3); }
     """
     struct iovec:
         void* iov_base
         size_t iov_len
     ssize_t preadv(int fd, const iovec* pieces, int count, int64_t position)
-    int64_t cached_pages "kb_cached_pages"(int fd, int64_t position, int64_t length)
     int dup_fd "kb_dup"(int fd)
 
 cdef enum:
@@ -512,7 +506,7 @@ cdef class WalCache:
         cdef int32_t i, first = 0
         cdef Py_ssize_t got
         cdef bint direct = file.direct_fd >= 0 and (position | b.from_lsn) % PAGE_BYTES == 0
-        if direct and cached_pages(file.fd, position, length) * PAGE_BYTES >= length:
+        if direct and all_cached(file.fd, position, length):
             direct = False
         for i in range(count):
             b = &self.blocks[run[i]]

@@ -42,6 +42,7 @@ class SegmentKeeper:
         self.spares: list[Path] = []
         self.retired: list[Path] = []  # segment files that recovery found useless, in the order of removal
         self.previous_end_lsn: int | None = 0  # for the header of the first segment; None: already written
+        self._announced = (-1, -1)  # the first segment of this start, and where its header says the log had ended
         self.recovered = False
         self.ready = threading.Event()
         self.settled = threading.Event()  # ready, or without room until something is flushed
@@ -129,6 +130,8 @@ class SegmentKeeper:
                     self.spares.append(spare)
             raise
         with self.lock:
+            if previous is not None:
+                self._announced = first_lsn, previous
             self.previous_end_lsn = None
             self.wal.install(segment)
             self._give_up_cache()
@@ -188,7 +191,10 @@ class SegmentKeeper:
             if self.disk_bytes() >= self.files_max * self.file_bytes:
                 self._drop_oldest()  # the budget may be passed by one file rather than fail
             spare = self.spares.pop() if self.spares else None
-            self.wal.install_replacement(self._create(durable_lsn, end_lsn, durable_lsn, spare, True))
+            # A file of which nothing was durable is replaced as a whole, with what only its header knew.
+            announced_lsn, announced_end = self._announced
+            previous = announced_end if durable_lsn == announced_lsn else durable_lsn
+            self.wal.install_replacement(self._create(durable_lsn, end_lsn, previous, spare, True))
             self.update_limit()
 
     # -- sealing ---------------------------------------------------------------------------------------------------
@@ -232,7 +238,7 @@ class SegmentKeeper:
         if segment is None:
             return False
         self._sizes.pop(segment.path, None)
-        self._remove(Path(segment.path), recyclable=segment.borrows == 0)
+        self._remove(Path(segment.path), recyclable=segment.borrows == 0 and not segment.lent)
         return True
 
     def _remove(self, path: Path, *, recyclable: bool = True) -> None:

@@ -268,8 +268,10 @@ class _Recovery:
 
     def _take(self, file: _File, scan: SegmentScan) -> None:
         self.wal.keeper.note_size(str(file.path), os.fstat(file.fd).st_size)
-        segment = WalSegment(file.fd, file.first_lsn, file.end_lsn, str(file.path), self._index(file, scan), True)
-        file.fd = -1  # the segment's from now on
+        index_fd = self._index(file, scan)
+        fd, file.fd = file.fd, -1  # the segment's from now on
+        segment = WalSegment(fd, file.first_lsn, file.end_lsn, str(file.path), index_fd, True)
+        segment.lent = True  # perhaps: a socket of the process before this one may still be sending its pages
         self.segments.append(segment)
         self.wal.segments.append(segment)  # so that partitions find it while they replay
         self.report.segments += 1

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker._fast.arena import Arena
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
-from kbroker._fast.partition import INDEX_DTYPE
+from kbroker._fast.index_entries import INDEX_DTYPE
 from kbroker._fast.wal import Wal, WalSegment
 from kbroker._fast.wal_faults import Faults
 from kbroker._fast.wal_files import HeaderError, NewerVersionError, SegmentHeader, decode_header, encode_header
