@@ -140,15 +140,6 @@ def _each_of(*allowed: str) -> Check:
     return check
 
 
-def _not_yet(served: str, planned: str) -> Check:
-    def check(value: str) -> str | None:
-        if value == planned:
-            return f"{planned} is not served by this version of kbroker"
-        return None if value == served else f"String must be one of: {served}"
-
-    return check
-
-
 def _gzip_level(level: int) -> str | None:
     return None if level == -1 or 1 <= level <= 9 else "Value must be in [1, 9] or -1"
 
@@ -231,7 +222,7 @@ _DEFINITIONS = (
     ConfigDef("follower.replication.throttled.replicas", _LIST, "", "Kept for tools; nothing is replicated.",
               _throttled_replicas),
     ConfigDef("kbroker.durability", _STRING, "wal", "What an acknowledgement waits for: wal (synced on the local "
-              "disk).", _not_yet("wal", "object")),
+              "disk), or object (in the object store too, so that the disk may be lost).", one_of("wal", "object")),
     ConfigDef("kbroker.object.format", _STRING, "klix", "Format of the topic's objects: klix or, chosen when it is "
               "created, kfs (KafScale's; not compacted).", one_of("klix", "kfs")),
     ConfigDef("message.downconversion.enable", _BOOLEAN, "true", "Removed in Kafka 4.0; kept for tools.", hidden=True),
@@ -295,6 +286,11 @@ class TopicConfig:
     def delete_enabled(self) -> bool:
         """Time and size retention apply."""
         return "delete" in self.cleanup_policy
+
+    @property
+    def object_durable(self) -> bool:
+        """An acknowledgement waits until the records are in objects that the manifest names."""
+        return self.kbroker_durability == "object"
 
     @property
     def kfs(self) -> bool:

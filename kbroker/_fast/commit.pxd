@@ -34,6 +34,7 @@ cdef struct CommitItem:
     int64_t end_lsn
     void* waiters         # WaitList or None, a counted reference
     void* completion      # Completion or None, a counted reference
+    int64_t pushed_ns     # when, monotonic; kept by ObjectCommits only
 
 
 cdef class CommitQueue:
@@ -49,6 +50,7 @@ cdef class CommitQueue:
     cdef int64_t capacity
     cdef readonly int64_t drained_lsn
     cdef readonly int16_t failed_with      # set by fail_all: every later push is failed too, at the next drain
+    cdef readonly int64_t appended_bytes   # of the batches whose partitions push here, since the start
     cdef bint draining
     cdef int wakeup_fds[64]
     cdef int wakeup_count
@@ -58,3 +60,20 @@ cdef class CommitQueue:
     cdef int finish_first(self, int16_t error, list failures) except -1
     cdef int grow(self) except -1
     cdef void notify(self) noexcept nogil
+
+
+cdef enum:
+    LATENCY_BUCKETS = 32  # powers of two of a microsecond
+
+
+cdef class ObjectCommits(CommitQueue):
+    """What waits for its data to be in objects that the manifest names (`kbroker.durability=object`).
+
+    As CommitQueue with the WAL's flushed position in place of the durable one. The flusher learns from `newest_lsn` how
+    far it is waited for; before it sleeps it arms the queue, and the next push beyond that wakes it.
+    """
+    cdef readonly int64_t newest_lsn       # the highest position that was pushed
+    cdef bint armed
+    cdef int flusher_fd                    # eventfd, -1: none
+    cdef int64_t latencies[LATENCY_BUCKETS]
+    cdef int64_t latency_us                # in total

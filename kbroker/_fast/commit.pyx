@@ -3,6 +3,7 @@
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport int16_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport write
 
 from kbroker._fast.invariant cimport invariant
@@ -212,3 +213,53 @@ cdef class CommitQueue:
         """Completes everything, and all that is pushed later, with an error."""
         self.failed_with = error
         return self.drain(self.drained_lsn)
+
+
+cdef int64_t monotonic_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef class ObjectCommits(CommitQueue):
+    def __cinit__(self):
+        self.flusher_fd = -1
+
+    cdef int push(self, int64_t end_lsn, WaitList waiters, Completion completion) except -1:
+        cdef uint64_t one = 1
+        CommitQueue.push(self, end_lsn, waiters, completion)
+        self.items[(self.first + self.count - 1) & (self.capacity - 1)].pushed_ns = monotonic_ns()
+        if end_lsn > self.newest_lsn:
+            self.newest_lsn = end_lsn
+            if self.armed:
+                self.armed = False
+                write(self.flusher_fd, &one, 8)
+        return 0
+
+    cdef int finish_first(self, int16_t error, list failures) except -1:
+        cdef CommitItem* item = &self.items[self.first]
+        cdef int64_t took_us
+        cdef int bucket = 0
+        if error == 0 and <object>item.completion is not None:
+            took_us = (monotonic_ns() - item.pushed_ns) // 1000
+            self.latency_us += took_us
+            while bucket < LATENCY_BUCKETS - 1 and took_us > <int64_t>1 << bucket:
+                bucket += 1
+            self.latencies[bucket] += 1
+        return CommitQueue.finish_first(self, error, failures)
+
+    def arm(self, int fd):
+        """The next push beyond `newest_lsn`, which is returned, writes to this eventfd."""
+        self.flusher_fd = fd
+        self.armed = True
+        return self.newest_lsn
+
+    def disarm(self):
+        """No push writes to the flusher's eventfd any more."""
+        self.armed = False
+        self.flusher_fd = -1
+
+    def latency_histogram(self):
+        """(acknowledgements that took at most 2**i microseconds, but more than the one before; microseconds in total).
+        From the push, that is from the append, to the completion; failures are not counted."""
+        return [self.latencies[i] for i in range(LATENCY_BUCKETS)], self.latency_us

@@ -1,7 +1,8 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from kbroker._fast.commit cimport Completion, WaitList
+from kbroker._fast.commit cimport CommitQueue, Completion, WaitList
 from kbroker._fast.producer_state cimport ProducerStates, Verification
+from kbroker._fast.read_plan cimport ReadPlan
 from kbroker._fast.record_batch cimport BatchInfo
 from kbroker._fast.wal cimport EntryKey, Wal, WalSegment
 
@@ -17,14 +18,9 @@ cdef struct IndexEntry:       # 32 bytes, little-endian, also the record of a se
     uint32_t size             # bytes of the batch
     int32_t last_offset_delta
 
-cdef struct BatchRef:
-    int64_t lsn               # WAL position of the batch's first byte
-    uint32_t length
-    uint32_t segment          # index into ReadPlan.segments
-
 cdef struct AppendResult:
     int64_t base_offset
-    int64_t end_lsn           # durable when the WAL's durable position reaches it
+    int64_t end_lsn           # durable when the WAL's durable (or flushed) position reaches it
     bint duplicate            # base_offset and end_lsn are those of the first append (its completion is joined)
     int64_t max_timestamp     # of the batch as it was first appended
 
@@ -38,16 +34,6 @@ cdef struct Slice:            # what one sealed segment holds of the partition
     int64_t max_timestamp
     int64_t size_bytes
     int64_t count
-
-
-cdef class ReadPlan:
-    """Whole batches to send, as references into the WAL; holds their segments open until it is dropped."""
-    cdef BatchRef* refs
-    cdef int32_t count
-    cdef int32_t capacity
-    cdef int64_t total_bytes
-    cdef list segments
-    cdef int add(self, int64_t lsn, uint32_t length, WalSegment segment) except -1
 
 
 cdef class TopicRules:
@@ -80,14 +66,17 @@ cdef class Partition:
     cdef public int64_t log_start_offset
     cdef readonly int64_t next_offset         # log end offset; pending data included
     cdef readonly WaitList waiters
+    cdef readonly bint object_durable         # visible and acknowledged once in objects; else once in the WAL
+    cdef readonly CommitQueue commits         # of the WAL: what waits for that
+    cdef readonly int64_t flushed_offset      # end of what is in objects
     cdef public object log                    # the Python side's PartitionLog; opaque here
 
     # Judges producer state, reserves, copies, publishes. `batch` has been validated and time-stamped and is not changed.
     # With `verify` a batch that opens a transaction needs `guard` (ProducerStates.judge).
-    # 0, a Kafka error code, or APPEND_WAIT. The caller pushes a completion on wal.commits for result.end_lsn.
+    # 0, a Kafka error code, or APPEND_WAIT. The caller pushes a completion on `commits` for result.end_lsn.
     cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t now_ms, Verification guard, bint verify,
                     AppendResult* result) except -3000
-    cpdef int64_t high_watermark(self)        # end of what is durable
+    cpdef int64_t high_watermark(self)        # end of what is durable: in the WAL, or in objects
     cpdef int64_t last_stable_offset(self)
     cpdef int64_t wal_start_offset(self)      # lowest offset the WAL can serve; next_offset when it holds none
     # Adds whole batches from the one holding `offset` up to (not including) `upper`, at most max_bytes; the first batch

@@ -4,9 +4,9 @@ Where the batches are, by age: slices (sealed segments; the index entries stay o
 per batch of the segments that are not sealed). Offsets run on without a gap from the first slice to `next_offset`.
 Everything here happens with the GIL held and never gives it up, except where a method says so; index files are read in
 small blocks that lie in the page cache as a rule.
+Durable means synced in the WAL, and for an object-durable partition: in objects that the manifest names, of which the
+flusher tells with `note_flushed`.
 """
-
-import numpy
 
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.records import CONTROL_ABORT, CONTROL_COMMIT, build_control_batch
@@ -18,24 +18,15 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport pread
 
-from kbroker._fast.commit cimport CallbackCompletion, WaitList
+from kbroker._fast.commit cimport CallbackCompletion, CommitQueue, WaitList
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.invariant cimport KB_DEBUG_BUILD, invariant
 from kbroker._fast.producer_state cimport ProducerStates, Verdict, Verification
+from kbroker._fast.read_plan cimport BatchRef, ReadPlan
 from kbroker._fast.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL, BatchInfo, read_header
 from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT, EntryKey, Wal, WalSegment
-from kbroker._fast.wal_format cimport INDEX_HEADER_BYTES, GroupRecord, IndexRecord
+from kbroker._fast.wal_format cimport ENTRY_HEADER_BYTES, INDEX_HEADER_BYTES, GroupRecord, IndexRecord, entry_end
 from kbroker._fast.wal_scan cimport SegmentScan
-
-INDEX_DTYPE = numpy.dtype(
-    [
-        ("base_offset", "<i8"),
-        ("lsn", "<i8"),
-        ("max_timestamp", "<i8"),
-        ("size", "<u4"),
-        ("last_offset_delta", "<i4"),
-    ]
-)
 
 cdef enum:
     CORRUPT_MESSAGE = 2
@@ -46,59 +37,6 @@ cdef enum:
     INVALID_PRODUCER_EPOCH = 47
     KAFKA_STORAGE_ERROR = 56
     INVALID_RECORD = 87
-
-
-cdef class ReadPlan:
-    def __cinit__(self):
-        self.segments = []
-
-    def __dealloc__(self):
-        # `segments` is still alive here: a list of extension objects takes part in no cycle of its own.
-        free(self.refs)
-
-    def __del__(self):
-        self.release()
-
-    def release(self):
-        """Gives the borrowed segments back; the references must not be used any more."""
-        cdef WalSegment segment
-        for segment in self.segments:
-            segment.borrows -= 1
-            invariant(segment.borrows >= 0)
-        self.segments = []
-        self.count = 0
-        self.total_bytes = 0
-
-    cdef int add(self, int64_t lsn, uint32_t length, WalSegment segment) except -1:
-        cdef BatchRef* ref
-        cdef int32_t capacity
-        cdef void* grown
-        cdef Py_ssize_t n = len(self.segments)
-        invariant(length > 0 and lsn >= segment.first_lsn and lsn + length <= segment.end_lsn)
-        if self.count == self.capacity:
-            capacity = 64 if self.capacity == 0 else 2 * self.capacity
-            grown = realloc(self.refs, capacity * sizeof(BatchRef))
-            if grown == NULL:
-                raise MemoryError
-            self.refs = <BatchRef*>grown
-            self.capacity = capacity
-        if n == 0 or self.segments[n - 1] is not segment:
-            self.segments.append(segment)
-            segment.borrows += 1
-            n += 1
-        ref = &self.refs[self.count]
-        ref.lsn = lsn
-        ref.length = length
-        ref.segment = <uint32_t>(n - 1)
-        self.count += 1
-        self.total_bytes += length
-        return 0
-
-    def references(self):
-        """[(WAL position, length, segment), ...]; for tests and slow paths."""
-        cdef int32_t i
-        return [(self.refs[i].lsn, self.refs[i].length, self.segments[self.refs[i].segment])
-                for i in range(self.count)]
 
 
 cdef class TopicRules:
@@ -141,7 +79,8 @@ cdef class Partition:
         self.key.partition = index
         self.key.ordinal = ordinal
         self.hint_lsn = -1
-        self.next_offset = self.durable_offset = next_offset
+        self.commits = wal.commits
+        self.next_offset = self.durable_offset = self.flushed_offset = next_offset
         wal.partitions[(topic_id, index)] = self
 
     def __dealloc__(self):
@@ -209,6 +148,7 @@ cdef class Partition:
         self.next_offset += <int64_t>info.last_offset_delta + 1
         self.last_end_lsn = end_lsn
         self.appended_bytes += info.size
+        self.commits.appended_bytes += info.size
         if info.producer_id >= 0:
             self.producers.update(info, &verdict, result.base_offset, end_lsn)
         return 0
@@ -243,8 +183,8 @@ cdef class Partition:
             raise FastAppendWait
         if code != 0:
             raise FastKafkaError(code, f"append to {self.topic}-{self.index} refused with error {code}")
-        self.wal.commits.push(result.end_lsn, self.waiters,
-                              None if on_durable is None else CallbackCompletion(on_durable))
+        self.commits.push(result.end_lsn, self.waiters,
+                          None if on_durable is None else CallbackCompletion(on_durable))
         return result.base_offset, result.end_lsn
 
     def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit,
@@ -311,11 +251,14 @@ cdef class Partition:
     # -- watermarks --------------------------------------------------------------------------------------------
 
     cpdef int64_t high_watermark(self):
-        """End of what is durable (exclusive offset)."""
+        """End of what is durable (exclusive offset); it never moves back."""
         cdef int64_t durable
         cdef IndexEntry* entry
         if self.durable_offset == self.next_offset:
             return self.next_offset
+        if self.object_durable:
+            self.durable_offset = max(self.durable_offset, self.flushed_offset)
+            return self.durable_offset
         durable = self.wal.durable()
         if durable >= self.last_end_lsn:
             self.durable_offset = self.next_offset
@@ -350,7 +293,38 @@ cdef class Partition:
         """Sets the log end offset of a partition that holds nothing in the WAL (recovery from objects)."""
         if self.dense_count or self.slice_count:
             raise ValueError(f"{self!r} holds batches in the WAL")
-        self.next_offset = self.durable_offset = offset
+        self.next_offset = self.durable_offset = self.flushed_offset = offset
+
+    def note_flushed(self, int64_t offset):
+        """Everything below ``offset`` is in objects that the manifest names. Before the WAL's flushed position moves."""
+        self.flushed_offset = max(self.flushed_offset, offset)
+
+    def set_object_durable(self, bint wanted):
+        """Whether appends count once they are in objects. What is visible now stays so; what waits is waited for as it
+        was, and what the WAL alone holds is asked of the flusher."""
+        cdef Slice* last
+        if wanted == self.object_durable:
+            return
+        self.high_watermark()
+        self.object_durable = wanted
+        if wanted:
+            self.commits = self.wal.object_commits
+            self.await_objects()
+            return
+        self.commits = self.wal.commits
+        if self.slice_count and not self.dense_count:
+            last = &self.slices[self.slice_first + self.slice_count - 1]  # sealed, so synced
+            self.durable_offset = max(self.durable_offset, last.last_offset + 1)
+        self.commits.push(self.last_end_lsn, self.waiters, None)
+
+    def await_objects(self, on_durable=None):
+        """Asks for what is not in objects yet of an object-durable partition: ``on_durable(error_code)`` is called when
+        all that was appended so far is. False: it is, and nothing was asked."""
+        if not self.object_durable or self.high_watermark() == self.next_offset:
+            return False
+        self.commits.push(self.last_end_lsn, self.waiters,
+                          None if on_durable is None else CallbackCompletion(on_durable))
+        return True
 
     # -- slices ------------------------------------------------------------------------------------------------
 
@@ -403,6 +377,20 @@ cdef class Partition:
             free(self.dense)  # a burst must not keep its memory for ever
             self.dense = NULL
             self.dense_capacity = 0
+
+    def keep_contiguous(self):
+        """Recovery is over: what the WAL holds is of use from where on nothing is missing up to the log's end.
+
+        Where another broker went on meanwhile, what it wrote is in objects only.
+        """
+        cdef int32_t end = self.slice_first + self.slice_count
+        cdef int32_t i = end
+        cdef int64_t expected = self.next_offset
+        while i > self.slice_first and self.slices[i - 1].last_offset + 1 == expected:
+            i -= 1
+            expected = self.slices[i].first_offset
+        self.slice_count = end - i
+        self.slice_first = i
 
     cdef int drop_stale_slices(self) noexcept:
         cdef int64_t retained = self.wal.retained
@@ -584,20 +572,21 @@ cdef class Partition:
         cdef int32_t i
         cdef int64_t number
         cdef Slice* s
+        from kbroker._fast.index_entries import NO_ENTRIES, new_entries, within
+
+        if self.last_end_lsn <= from_lsn:
+            return NO_ENTRIES
         parts = []
         self.drop_stale_slices()
         for i in range(self.slice_first, self.slice_first + self.slice_count):
             s = &self.slices[i]
             if s.end_lsn > from_lsn and s.first_lsn < to_lsn:
                 parts.append(self.slice_entries(i - self.slice_first))
-        dense = numpy.empty(self.dense_count, dtype=INDEX_DTYPE)
+        dense = new_entries(self.dense_count)
         if self.dense_count:
-            raw = dense.view(numpy.uint8)
-            self.copy_dense(raw)
+            self.copy_dense(dense.view("u1"))
         parts.append(dense)
-        result = numpy.concatenate(parts) if len(parts) > 1 else dense
-        keep = (result["lsn"] >= from_lsn) & (result["lsn"] < to_lsn)
-        return result if keep.all() else result[keep]
+        return within(parts, from_lsn, to_lsn)
 
     def copy_dense(self, uint8_t[::1] out not None):
         """Copies the dense ring into ``out``; for `entries`."""
@@ -613,12 +602,14 @@ cdef class Partition:
         cdef WalSegment segment
         cdef uint8_t[::1] out
         cdef int64_t position = 0, n
+        from kbroker._fast.index_entries import new_entries
+
         if not 0 <= i < self.slice_count:
             raise IndexError(i)
         s = self.slices[self.slice_first + i]
         segment = self.segment_of(&s)
-        result = numpy.empty(s.count, dtype=INDEX_DTYPE)
-        out = result.view(numpy.uint8)
+        result = new_entries(s.count)
+        out = result.view("u1")
         while position < s.count:
             n = self.load_block(segment, &s, position, 65536, <IndexEntry*>&out[position * <int64_t>sizeof(IndexEntry)])
             position += n
@@ -723,7 +714,7 @@ cdef class Partition:
         cdef const uint8_t* batch
         cdef BatchInfo info
         cdef Verdict verdict
-        cdef int64_t n, replayed = 0
+        cdef int64_t n, end_lsn, replayed = 0
         for n in range(group.first_entry, group.first_entry + group.count):
             record = &scan.entries[n]
             if record.lsn < flushed_lsn:
@@ -736,16 +727,21 @@ cdef class Partition:
                     f"{self.topic}-{self.index} has base offset {record.base_offset}, expected {self.next_offset}"
                 )
             batch = scan.data + (record.lsn - scan.first_lsn)
+            end_lsn = entry_end(record.lsn - ENTRY_HEADER_BYTES, record.size)
             read_header(batch, record.size, &info)
             if not self.replayed_epochs or self.replayed_epochs[len(self.replayed_epochs) - 1][0] != info.leader_epoch:
                 self.replayed_epochs.append((info.leader_epoch, record.base_offset))
             if info.producer_id >= 0:
                 self.producers.judge(batch, &info, None, False, &verdict)  # for the marker's fields
-                self.producers.update(&info, &verdict, record.base_offset, 0)
+                self.producers.update(&info, &verdict, record.base_offset, end_lsn)
+            self.last_end_lsn = end_lsn
             self.next_offset = record.base_offset + record.last_offset_delta + 1
             self.appended_bytes += record.size
             replayed += 1
-        self.durable_offset = self.next_offset
+        if not self.object_durable:
+            self.durable_offset = self.next_offset
+        elif self.durable_offset < self.log_start_offset:
+            self.durable_offset = min(self.log_start_offset, self.next_offset)
         self.attach_slice(segment, scan, i)
         self.counted_flushed = -1
         return replayed

@@ -1,7 +1,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker._fast.channel cimport Frame, FrameBudget
-from kbroker._fast.commit cimport Completion, WaitList
+from kbroker._fast.commit cimport CommitQueue, Completion, WaitList
 from kbroker._fast.partition cimport Partition, TopicRules
 from kbroker._fast.produce_codec cimport ProduceFrame, ProduceItem
 from kbroker._fast.request cimport Request
@@ -12,7 +12,8 @@ cdef class ProduceRequest(Request):
     """One Produce request: judged, appended partition by partition, answered when all of it is durable.
 
     The answer is written while appending, so the frame is given back then; a failed commit only changes error codes.
-    Where the WAL has no space, a compressed batch is being judged or re-encoded on a worker, or the transaction
+    With object-durable partitions that wait has an end, the request's own timeout: then the answer says so, and the data
+    stays in the log. Where the WAL has no space, a compressed batch is being judged or re-encoded on a worker, or the transaction
     coordinator is asked, the rest waits (`blocking`) and the frame is kept, until the request's own timeout.
     """
     cdef Frame* produce                 # owned
@@ -31,6 +32,8 @@ cdef class ProduceRequest(Request):
     cdef int64_t end_lsn                # durable when the WAL reaches it; 0: nothing appended
     cdef int64_t pending_end_lsn        # appended, but not pushed on the commit queue yet
     cdef WaitList pending_waiters
+    cdef CommitQueue pending_queue      # where that goes
+    cdef list object_positions          # in the answer, of the errors of object-durable partitions; None: there are none
     cdef int begin(self) except -1
     cdef int run(self) except -1
     cdef int start_worker(self) except -1
@@ -52,6 +55,8 @@ cdef class ProduceRequest(Request):
     cdef int push_pending(self, Completion completion) except -1
     cdef int settle(self) except -1
     cdef int committed(self, int16_t error) except -1
+    cdef int expire_objects(self) except -1
+    cdef int put_error(self, int64_t position, int16_t error) noexcept
 
 
 cdef class ProduceCompletion(Completion):

@@ -7,7 +7,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcmp
 
 from kbroker._fast.channel cimport Frame, FrameBudget, frame_free, frame_own
-from kbroker._fast.commit cimport Completion, WaitList
+from kbroker._fast.commit cimport CommitQueue, Completion, WaitList
 from kbroker._fast.endian cimport store_i16, store_i64
 from kbroker._fast.partition cimport AppendResult, Partition, TopicRules
 from kbroker._fast.produce_codec cimport (
@@ -40,6 +40,7 @@ from kbroker._fast.record_batch import reason_text
 cdef enum:
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
     MESSAGE_TOO_LARGE = 10
     INVALID_TOPIC = 17
     RECORD_LIST_TOO_LARGE = 18
@@ -369,6 +370,7 @@ cdef class ProduceRequest(Request):
             return code
         self.push_pending(None)
         self.pending_end_lsn = result.end_lsn
+        self.pending_queue = partition.commits
         self.pending_waiters = None if result.duplicate else partition.waiters
         if result.end_lsn > self.end_lsn:
             self.end_lsn = result.end_lsn
@@ -376,6 +378,10 @@ cdef class ProduceRequest(Request):
             free(item.recoded)
             item.recoded = NULL
         self.put(0, result.base_offset, result.max_timestamp if partition.rules.log_append_time else -1, partition)
+        if partition.object_durable:
+            if self.object_positions is None:
+                self.object_positions = []
+            self.object_positions.append(item.error_position)
         return 0
 
     def from_admin(self) -> bool:
@@ -439,14 +445,15 @@ cdef class ProduceRequest(Request):
 
     cdef int push_pending(self, Completion completion) except -1:
         if self.pending_end_lsn > 0:
-            self.sink.wal.commits.push(self.pending_end_lsn, self.pending_waiters, completion)
+            self.pending_queue.push(self.pending_end_lsn, self.pending_waiters, completion)
             self.pending_end_lsn = 0
             self.pending_waiters = None
         return 0
 
     cdef int settle(self) except -1:
-        """All partitions have their answer: gives the frame back and waits for the WAL."""
+        """All partitions have their answer: gives the frame back and waits for the WAL, or for the objects."""
         cdef ProduceCompletion completion
+        cdef CommitQueue last = self.sink.wal.commits
         put_produce_end(self.response, self.parsed)
         self.response.finish()
         self.produce.produce = NULL
@@ -462,24 +469,24 @@ cdef class ProduceRequest(Request):
             return self.committed(0)
         completion = ProduceCompletion.__new__(ProduceCompletion)
         completion.request = self
-        if self.pending_end_lsn == self.end_lsn:
+        if self.object_positions is not None:
+            last = self.sink.wal.object_commits  # the flushed position is never above the durable one
+            self.sink.set_deadline(self, self.timeout_at_ms())
+        if self.pending_end_lsn == self.end_lsn and self.pending_queue is last:
             return self.push_pending(completion)
         self.push_pending(None)
-        return self.sink.wal.commits.push(self.end_lsn, None, completion)
+        return last.push(self.end_lsn, None, completion)
 
     cdef int committed(self, int16_t error) except -1:
         cdef int32_t i
-        cdef int64_t position
-        cdef uint8_t* data
         if self.done:
             return 0
+        if self.object_positions is not None:
+            self.sink.clear_deadline(self)
         if error != 0:
-            data = self.response.out.data
             for i in range(self.parsed.count):
-                position = self.parsed.items[i].error_position
-                if position > 0:
-                    store_i16(data + position, error)
-                    store_i64(data + position + 2, -1)
+                if self.parsed.items[i].error_position > 0:
+                    self.put_error(self.parsed.items[i].error_position, error)
         if self.parsed.acks == 0:
             self.response = None
             if self.failed:
@@ -487,6 +494,20 @@ cdef class ProduceRequest(Request):
                 self.close_reason = "a produce request without acknowledgement failed"
         self.done = True
         return self.sink.finish(self)
+
+    cdef int put_error(self, int64_t position, int16_t error) noexcept:
+        cdef uint8_t* data = self.response.out.data
+        store_i16(data + position, error)
+        store_i64(data + position + 2, -1)
+        return 0
+
+    cdef int expire_objects(self) except -1:
+        """The data is not in objects in time. It may still get there: the same error as a replica's delay in Kafka."""
+        if self.sink.wal.durable() < self.end_lsn:
+            return self.committed(REQUEST_TIMED_OUT)
+        for position in self.object_positions:
+            self.put_error(position, REQUEST_TIMED_OUT)
+        return self.committed(0)
 
     cdef int resume(self) except -1:
         cdef Verifications asked = self.verifications
@@ -505,8 +526,10 @@ cdef class ProduceRequest(Request):
 
     cdef int expire(self) except -1:
         cdef Verifications asked = self.verifications
-        if self.done or self.produce == NULL:
+        if self.done or (self.produce == NULL and self.object_positions is None):
             return 0
+        if self.produce == NULL:
+            return self.expire_objects()
         if asked is not None and asked.is_open() and asked.answered and self.sink.loop_ms < self.timeout_at_ms():
             asked.ask_again(self.sink.transactions)
             return self.wait_for_coordinator()

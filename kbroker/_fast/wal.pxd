@@ -3,7 +3,7 @@ from posix.types cimport off_t
 
 from kbroker._fast.arena cimport Arena
 from kbroker._fast.atomic cimport load64
-from kbroker._fast.commit cimport CommitQueue
+from kbroker._fast.commit cimport CommitQueue, ObjectCommits
 from kbroker._fast.pthread cimport pthread_cond_t, pthread_mutex_t
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_faults cimport Faults
@@ -41,6 +41,7 @@ cdef class WalSegment:
     cdef readonly int64_t end_lsn        # first position after it (capacity end; where the data ends once recovered)
     cdef readonly str path
     cdef public int32_t borrows
+    cdef public int32_t lent             # its pages went to a socket as they are: unlinked when trimmed, never overwritten
     cdef readonly int direct_fd          # the same file with O_DIRECT, -1 where the file system has none
     cdef public int index_fd             # its index file once sealed, else -1
     cdef public bint sealed              # indexed on disk, its partitions hold slices
@@ -53,7 +54,9 @@ cdef class Wal:
     partition's reservation; it is held for one memcpy at the longest.
     """
     cdef readonly Arena arena
-    cdef readonly CommitQueue commits
+    cdef readonly CommitQueue commits            # what waits for the durable position
+    cdef readonly ObjectCommits object_commits   # what waits for the flushed position
+    cdef int16_t objects_failed          # Kafka error for all that waits for the flushed position; 0: none
     cdef readonly str directory
     cdef readonly bytes cluster_id
     cdef readonly uint64_t incarnation
@@ -112,7 +115,8 @@ cdef class Wal:
     cdef Py_ssize_t read_file(self, int fd, int64_t first_lsn, int64_t lsn, uint8_t* out, Py_ssize_t length) noexcept nogil
     # The kept segment that holds `lsn`, or None. The caller borrows it before it releases the GIL.
     cdef WalSegment segment_at(self, int64_t lsn)
-    # Completes what is durable on `commits`, or fails everything once the WAL has failed. The draining thread only.
+    # Completes what is durable on `commits` and what is flushed on `object_commits`, or fails everything once the WAL
+    # has failed. The draining thread only.
     cpdef int drain_commits(self) except -1
 
     cdef int64_t reserve(self, int64_t length, bint internal) noexcept nogil

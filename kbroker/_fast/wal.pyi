@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from kbroker._fast.arena import Arena
-from kbroker._fast.commit import CommitQueue
+from kbroker._fast.commit import CommitQueue, ObjectCommits
 from kbroker._fast.partition import Partition
 from kbroker._fast.wal_cache import WalCache
 from kbroker._fast.wal_faults import Faults
@@ -14,6 +14,7 @@ from kbroker._fast.wal_scan import SegmentScan
 
 class WalSegment:
     borrows: int
+    lent: bool
     index_fd: int
     sealed: bool
     def __init__(
@@ -48,6 +49,8 @@ class Wal:
     def arena(self) -> Arena: ...
     @property
     def commits(self) -> CommitQueue: ...
+    @property
+    def object_commits(self) -> ObjectCommits: ...
     @property
     def directory(self) -> str: ...
     @property
@@ -115,6 +118,7 @@ class Wal:
     def remove_wakeup_fd(self, fd: int) -> None: ...
     def notify(self) -> None: ...
     def drain_commits(self) -> int: ...
+    def fail_objects(self, error: int) -> None: ...
     def append_bytes(
         self,
         topic_id: bytes,

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from libc.errno cimport EINTR, EINVAL, EIO, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -96,6 +96,7 @@ cdef class Wal:
             raise ValueError("wal_bytes must hold three WAL segments")
         self.arena = arena
         self.commits = CommitQueue()
+        self.object_commits = ObjectCommits()
         self.directory = os.fspath(directory)
         self.cluster_id = cluster_id.encode("ascii") if isinstance(cluster_id, str) else bytes(cluster_id)
         self.incarnation = int.from_bytes(os.urandom(8), "little") | 1
@@ -368,14 +369,24 @@ cdef class Wal:
         return load64(&self.durable_end)
 
     cpdef int drain_commits(self) except -1:
-        """Completes what is durable; after the final failure everything else gets KAFKA_STORAGE_ERROR.
+        """Completes what is durable, or flushed where that is waited for; after the final failure everything else gets
+        KAFKA_STORAGE_ERROR.
 
         Draining thread only, after a wake-up.
         """
         self.commits.drain(self.durable())
+        self.object_commits.drain(self.flushed)
+        if self.objects_failed:
+            self.object_commits.fail_all(self.objects_failed)
         if self.has_failed:
             self.commits.fail_all(56)
+            self.object_commits.fail_all(56)
         return 0
+
+    def fail_objects(self, int16_t error):
+        """Nothing more will be flushed: whoever waits for the flushed position, now or later, gets this error."""
+        self.objects_failed = error
+        self.notify()
 
     # -- reads -------------------------------------------------------------------------------------------------
 
@@ -481,6 +492,9 @@ cdef class Wal:
         """
         if self.thread is not None:
             raise RuntimeError("the WAL has been started")
+        # A duplicate of what was recovered is pushed for a position that no drain is going to reach again.
+        self.commits.drain(self.durable())
+        self.object_commits.drain(self.flushed)
         self.keeper.begin()
         self.thread = threading.Thread(target=self.run, name="wal", daemon=True)
         self.thread.start()
@@ -528,6 +542,8 @@ cdef class Wal:
             raise ValueError(f"trim to {lsn} beyond the durable position {self.durable()}")
         if lsn > self.flushed:
             self.flushed = lsn
+            if len(self.object_commits):
+                self.notify()  # who waits for this is not kept waiting for the files as well
             self.keeper.flushed()
 
     def add_wakeup_fd(self, int fd):
@@ -543,6 +559,7 @@ cdef class Wal:
                 with gil:
                     raise ValueError("too many wake-up descriptors")
         self.commits.add_wakeup_fd(fd)
+        self.object_commits.add_wakeup_fd(fd)
 
     def remove_wakeup_fd(self, int fd):
         """Forgets a descriptor; call it before closing the descriptor."""
@@ -556,6 +573,7 @@ cdef class Wal:
                     break
             pthread_mutex_unlock(&self.lock)
         self.commits.remove_wakeup_fd(fd)
+        self.object_commits.remove_wakeup_fd(fd)
 
     def notify(self):
         """Writes to the wake-up descriptors: space has been freed."""

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from kbroker._fast.newest_records import next_offset_of
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
+from kbroker.storage.object_store import StoreUnavailable
 
 if TYPE_CHECKING:
     from kbroker._fast.partition import Partition
 
 _READ_BYTES = 4 * MIB
+_OBJECTS_SECONDS = 30.0  # then whoever reads comes again
 
 # (offset, upper, max bytes) -> buffers of whole batches from the object store. Blocks; raises StoreError.
 ReadCold = Callable[[int, int, int], Sequence[bytes | memoryview]]
@@ -76,8 +78,10 @@ class InternalLog:
         """All durable batches from the log start, in blocks of whole batches in offset order.
 
         The first may begin below the log start, and a block may repeat batches of the one before. CRCs are the
-        reader's to check.
+        reader's to check. What a start has recovered from the WAL alone, of a log that counts once it is in objects, is
+        waited for: StoreUnavailable when it takes too long.
         """
+        self._wait_for_objects()
         offset, upper = self.start_offset, self._partition.high_watermark()
         while offset < upper:
             hot = self._partition.read_bytes(offset, upper, _READ_BYTES)
@@ -88,6 +92,11 @@ class InternalLog:
             if reached == offset:
                 raise CorruptionError(f"{self}: no data at offset {offset}, below the high watermark {upper}")
             offset = reached
+
+    def _wait_for_objects(self) -> None:
+        arrived = threading.Event()
+        if self._partition.await_objects(lambda error: arrived.set()) and not arrived.wait(_OBJECTS_SECONDS):
+            raise StoreUnavailable(f"{self}: the end of the log is not in objects yet")
 
     def advance_start(self, offset: int) -> None:
         """Gives up everything below `offset`, once all that the log holds now is in objects.

@@ -62,6 +62,7 @@ class LogTable:
         self._lock = threading.Lock()
         self._leading = False  # until the WAL has been replayed
         self._ordinals = itertools.count()  # never used twice: an old hint in a WAL entry can mislead nobody
+        self._object_durable: set[bytes] = set()  # ids of the topics that say so
 
     # -- look-ups ----------------------------------------------------------------------------------------------
 
@@ -98,6 +99,7 @@ class LogTable:
             topic_log.partitions = [self._partition(topic_log, index) for index in range(partition_count)]
             self.by_id[topic_id] = topic_log
             self.by_name[name] = topic_log
+            self._apply_durability_locked(topic_log)
             return topic_log
 
     def add_partitions(self, topic_id: bytes, partition_count: int) -> None:
@@ -106,6 +108,7 @@ class LogTable:
             topic_log = self.by_id[topic_id]
             added = range(len(topic_log.partitions), partition_count)
             topic_log.partitions = [*topic_log.partitions, *(self._partition(topic_log, index) for index in added)]
+            self._apply_durability_locked(topic_log)
 
     def remove_topic(self, topic_id: bytes) -> TopicLog | None:
         """Takes a topic out: its partitions refuse appends from now on, and its waiting fetches wake up."""
@@ -120,6 +123,7 @@ class LogTable:
             for partition in topic_log.partitions:
                 partition.leader_epoch = OFFLINE_EPOCH
                 partition.release()
+            self._note_durability_locked(topic_id, False)
         if self.on_removed is not None:
             self.on_removed(topic_log)
         return topic_log
@@ -134,6 +138,32 @@ class LogTable:
             topic_log.rules = topic_rules(config, topic_log.internal)
             for partition in topic_log.partitions:
                 partition.rules = topic_log.rules
+            self._apply_durability_locked(topic_log)
+
+    def _apply_durability_locked(self, topic_log: TopicLog) -> None:
+        """What an acknowledgement of this topic waits for, and with it what those of the internal topics do."""
+        wanted = topic_log.config.object_durable
+        self._note_durability_locked(topic_log.topic_id, wanted)
+        self._set_durability_locked(topic_log, wanted)
+
+    def _note_durability_locked(self, topic_id: bytes, wanted: bool) -> None:
+        strongest = bool(self._object_durable)
+        if wanted:
+            self._object_durable.add(topic_id)
+        else:
+            self._object_durable.discard(topic_id)
+        if bool(self._object_durable) != strongest:
+            for topic_log in self.by_id.values():
+                if topic_log.internal:
+                    self._set_durability_locked(topic_log, topic_log.config.object_durable)
+
+    def _set_durability_locked(self, topic_log: TopicLog, wanted: bool) -> None:
+        """Internal topics have the strongest mode of any topic: what they say of records must not outlive these, nor
+        be lost before them."""
+        if topic_log.internal and self._object_durable:
+            wanted = True
+        for partition in topic_log.partitions:
+            partition.set_object_durable(wanted)
 
     def _partition(self, topic_log: TopicLog, index: int) -> Partition:
         state = self.image.partition(topic_log.topic_id, index)
@@ -165,6 +195,7 @@ class LogTable:
             self._leading = True
             for partition in self.all_partitions():
                 log = partition.log
+                partition.keep_contiguous()
                 if partition.next_offset < partition.log_start_offset:
                     # DeleteRecords had passed what was flushed, and the WAL is gone with the rest.
                     partition.set_next_offset(partition.log_start_offset)
@@ -172,6 +203,7 @@ class LogTable:
                     log.epochs.assign(epoch, start_offset)
                 log.epochs.assign(self.leader_epoch, partition.next_offset)
                 log.epochs.trim_start(partition.log_start_offset)
+                partition.await_objects()  # of what was recovered, as long as only the WAL has it
 
     # -- topic listener ----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ flush: the bucket then holds one consistent moment. Rules: Kafka's ProducerState
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,23 @@ _MARKERS = (0, 1)
 
 
 class PartitionFold:
-    """Folds the batches of one partition in offset order, block by block, on top of its state in the manifest."""
+    """Folds the batches of one partition in offset order, block by block, on top of its state in the manifest.
 
-    def __init__(self, state: PartitionState | None) -> None:
+    `ahead`: the folds, oldest first, of windows before this one whose records are not in that state yet (or just came
+    to be); they are complete, and read only while this one is made.
+    """
+
+    def __init__(self, state: PartitionState | None, ahead: Sequence[PartitionFold] = ()) -> None:
         self.leader_epochs: list[tuple[int, int]] = []
         self.aborted: list[AbortedTransaction] = []
+        self._producers_ahead = [fold._touched for fold in reversed(ahead)]
         self._state = state
         self.last_epoch = state.leader_epochs[-1][0] if state and state.leader_epochs else -1
         self._open: dict[int, int] = dict(state.open_transactions) if state else {}
+        if ahead:
+            self.last_epoch = max(self.last_epoch, ahead[-1].last_epoch)
+            self._open = dict(ahead[-1]._open)
+        self._opened_before = tuple(sorted(self._open.items()))
         self._touched: dict[int, ProducerEntry] = {}
 
     def add(self, scan: BatchScan, ended: int) -> None:
@@ -71,6 +80,10 @@ class PartitionFold:
 
     def _entry(self, producer_id: int) -> ProducerEntry:
         entry = self._touched.get(producer_id)
+        for touched in self._producers_ahead:
+            if entry is not None:
+                return entry
+            entry = touched.get(producer_id)
         if entry is None and self._state is not None:
             entry = self._state.producers.get(producer_id)
         return entry or (producer_id, -1, -1, -1, -1, ())
@@ -111,7 +124,7 @@ class PartitionFold:
         """The partition's part of a manifest record (docs/formats/manifest.md), without its objects."""
         delta: dict[str, Any] = {"e": end_offset, "l": min(self._open.values(), default=end_offset)}
         open_transactions = sorted(self._open.items())
-        if tuple(open_transactions) != (self._state.open_transactions if self._state else ()):
+        if tuple(open_transactions) != self._opened_before:
             delta["o"] = [list(pair) for pair in open_transactions]
         if self.leader_epochs:
             delta["h"] = [list(pair) for pair in self.leader_epochs]

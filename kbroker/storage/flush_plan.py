@@ -42,6 +42,10 @@ class FlushPartition(Protocol):
     @property
     def unflushed_bytes(self) -> int: ...
 
+    def note_flushed(self, offset: int) -> None:
+        """Everything below this offset is in objects that the manifest names."""
+        ...
+
     def entries(self, from_lsn: int, to_lsn: int) -> Any:
         """The partition's batches at WAL positions [from_lsn, to_lsn), in order, as an array of INDEX_DTYPE."""
         ...
@@ -89,11 +93,12 @@ class PlannedObject:
 
 @dataclass(slots=True)
 class FlushPlan:
-    """Everything of the WAL in [start_lsn, end_lsn) that is not in objects yet."""
+    """Everything of the WAL in [start_lsn, end_lsn) that is not in objects yet, and the partitions that it is of."""
 
     start_lsn: int
     end_lsn: int
     objects: list[PlannedObject] = field(default_factory=list)
+    partitions: dict[tuple[bytes, int], FlushPartition] = field(default_factory=dict)
 
     @property
     def total_bytes(self) -> int:
@@ -128,11 +133,13 @@ def plan_flush(
     """
     to_lsn = min(durable_lsn, start_lsn + bounds.window_bytes_max)
     partitions = list(partitions)
-    while (windows := _collect(partitions, image, start_lsn, to_lsn, bounds.window_batches_max)) is None:
+    while (collected := _collect(partitions, image, start_lsn, to_lsn, bounds.window_batches_max)) is None:
         to_lsn = start_lsn + (to_lsn - start_lsn) // 2
+    windows = [window for window, _ in collected]
     if to_lsn < durable_lsn:
         to_lsn = _end_of_last_entry(windows, to_lsn)
     plan = FlushPlan(start_lsn, to_lsn)
+    plan.partitions = {(window.topic_id, window.partition): partition for window, partition in collected}
     small: list[PlannedImage] = []
     for window in windows:
         if window.topic_id in kfs_topics:
@@ -149,7 +156,7 @@ def plan_flush(
 
 def _collect(
     partitions: Sequence[FlushPartition], image: ManifestImage, start_lsn: int, to_lsn: int, batches_max: int
-) -> list[PlannedImage] | None:
+) -> list[tuple[PlannedImage, FlushPartition]] | None:
     """The batches of each partition in the window; None when they are too many and the window can be halved."""
     windows = []
     batches = 0
@@ -165,7 +172,8 @@ def _collect(
             return None
         if len(entries):
             body_bytes = int(entries["size"].sum(dtype=np.int64))
-            windows.append(PlannedImage(partition.topic, partition.topic_id, partition.index, entries, body_bytes))
+            window = PlannedImage(partition.topic, partition.topic_id, partition.index, entries, body_bytes)
+            windows.append((window, partition))
     return windows
 
 

@@ -133,7 +133,8 @@ class StoredFile:
 class Uploader:
     """Stores built objects under keys that nobody has used, segments under their one key. Thread-safe.
 
-    `is_known(key)` says whether the manifest knows a key below the root.
+    `is_known(key)` says whether the manifest knows a key below the root. What acknowledgements wait for goes to
+    `awaited`, the same store with a way of its own.
     """
 
     def __init__(
@@ -144,8 +145,10 @@ class Uploader:
         pacer: Pacer,
         broker_epoch: int,
         is_known: Callable[[str], bool],
+        awaited: ObjectStore | None = None,
     ) -> None:
         self._store = store
+        self._awaited = awaited or store
         self._keys = keys
         self._guard = guard
         self._pacer = pacer
@@ -159,8 +162,15 @@ class Uploader:
         CorruptionError for the key of a segment that the manifest knows."""
         if built.index is not None:
             return self._store_pair(built, built.index)
+        return self._store_new(built, self._store)
+
+    def store_awaited(self, built: BuiltObject) -> StoredFile:
+        """As `store`, for an object that acknowledgements wait for."""
+        return self.store(built) if built.index is not None else self._store_new(built, self._awaited)
+
+    def _store_new(self, built: BuiltObject, store: ObjectStore) -> StoredFile:
         for key in self._candidate_keys(built):
-            meta = self._store_as(key, built.body, built.crc32c)
+            meta = self._store_as(key, built.body, built.crc32c, store)
             if meta is not None:
                 return StoredFile(key, meta.size, meta.etag, built.crc32c, built.images)
         raise StoreError(f"{GENERATIONS_MAX} leftovers at {klix_key_of(built)}")
@@ -178,7 +188,7 @@ class Uploader:
     def _store_over(self, key: str, body: BodySource, crc: int) -> ObjectMeta:
         full_key = self._keys.full(key)
         for _ in range(GENERATIONS_MAX):
-            meta = self._store_as(key, body, crc)
+            meta = self._store_as(key, body, crc, self._store)
             if meta is None:
                 meta = self._replace(full_key, body, crc)
             if meta is not None:
@@ -210,14 +220,14 @@ class Uploader:
             else:
                 yield klix_key_of(built, generation)
 
-    def _store_as(self, key: str, content: BodySource, crc: int) -> ObjectMeta | None:
+    def _store_as(self, key: str, content: BodySource, crc: int, store: ObjectStore) -> ObjectMeta | None:
         """Stores under this key; None when something else is there already."""
         full_key = self._keys.full(key)
         body = PacedBody(content, self._pacer)
         try:
             return self._guard.run(
                 f"storing {full_key}",
-                lambda: self._store.put(full_key, body, if_none_match=True, crc32c=crc),
+                lambda: store.put(full_key, body, if_none_match=True, crc32c=crc),
             )
         except PreconditionFailed:
             meta = self._guard.run(f"reading back {full_key}", lambda: self._read_back(full_key, content.length, crc))

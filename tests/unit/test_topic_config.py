@@ -33,7 +33,7 @@ BAD_VALUES = [
     ("preallocate", "yes"),
     ("leader.replication.throttled.replicas", "1"),
     ("leader.replication.throttled.replicas", "none"),
-    ("kbroker.durability", "object"),
+    ("kbroker.durability", "quorum"),
     ("kbroker.object.format", "parquet"),
     ("no.such.key", "1"),
 ]
@@ -136,9 +136,8 @@ def test_values_that_clash_are_invalid_config(configs: dict[str, str]) -> None:
     assert raised.value.code == ErrorCode.INVALID_CONFIG
 
 
-def test_what_is_planned_and_not_served_says_so() -> None:
-    with pytest.raises(KafkaError, match="not served by this version"):
-        parse_topic_config({"kbroker.durability": "object"})
+def test_acknowledgements_may_wait_for_objects() -> None:
+    assert parse_topic_config({"kbroker.durability": "object"}).kbroker_durability == "object"
 
 
 def test_kafscale_segments_are_not_compacted() -> None:

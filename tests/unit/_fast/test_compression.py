@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._fast import compression
-from kbroker._fast.compression import CODECS, DecompressionError, compress, compressor, decompress, decompress_pieces
+from kbroker._fast.compression import (
+    CODECS,
+    DecompressionError,
+    compress,
+    compressor,
+    decompress,
+    decompress_into,
+    decompress_pieces,
+)
 from tests.reference import record_twin as twin
 
 COMPRESSED = [name for name in CODECS if name != "none"]
@@ -25,6 +33,27 @@ def test_round_trip(data: bytes, codec: str) -> None:
     packed = compress(CODECS[codec], data)
     assert decompress(CODECS[codec], memoryview(packed), len(data)) == data
     assert twin.decompress(CODECS[codec], packed) == data
+
+
+@given(st.lists(st.binary(max_size=5000), max_size=4), st.sampled_from(list(CODECS)))
+def test_into_memory_that_is_used_again(several: list[bytes], codec: str) -> None:
+    out = bytearray()
+    for data in several:
+        count = decompress_into(CODECS[codec], compress(CODECS[codec], data), out, len(data))
+        assert out[:count] == data
+
+
+@pytest.mark.parametrize("codec", list(CODECS))
+def test_memory_grows_up_to_the_limit(codec: str) -> None:
+    """And no further; of damaged bytes the same is said as by `decompress`."""
+    packed, out = compress(CODECS[codec], TEXT * 5), bytearray(100)
+    assert decompress_into(CODECS[codec], packed, out, len(TEXT) * 5) == len(TEXT) * 5
+    assert out[: len(TEXT) * 5] == TEXT * 5
+    with pytest.raises(DecompressionError, match="more than"):
+        decompress_into(CODECS[codec], packed, bytearray(), len(TEXT) * 5 - 1)
+    if codec != "none":
+        with pytest.raises(DecompressionError):
+            decompress_into(CODECS[codec], packed[: len(packed) // 2], out, len(TEXT) * 5)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)

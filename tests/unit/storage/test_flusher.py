@@ -7,6 +7,7 @@ from flush_harness import KEYS, KIB, MIB, NOW_MS, ONCE, Storage, batch, topic_id
 from kbroker._fast.records import build_control_batch
 from kbroker.errors import CorruptionError
 from kbroker.storage.flush_plan import PlanLimits
+from kbroker.storage.flush_window import FlushWindow
 from kbroker.storage.flusher import FlushSettings
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
@@ -249,20 +250,20 @@ def test_a_record_in_doubt_is_settled_by_the_next_flush(start):
     assert len(data_keys(s)) == 2
 
 
-def test_data_of_a_topic_deleted_before_or_during_a_flush(start):
+def test_data_of_a_topic_deleted_before_or_during_a_flush(start, monkeypatch):
     s = start(FaultyStore(MemoryStore()), topics=[("gone", 1), ("going", 2), ("kept", 1)], pack_below_bytes=64 * KIB)
     for topic, partition, size in (("gone", 0, 10), ("going", 0, 10), ("going", 1, 99_999), ("kept", 0, 10)):
         s.append(topic, partition, batch([b"v" * size]))
     s.sync()
     s.table.remove_topic(topic_id("gone"))
-    store_objects = s.flusher._store_objects
+    results = FlushWindow.results
 
-    def during(*args):
-        files = store_objects(*args)
+    def during(window):
+        files = results(window)
         s.table.remove_topic(topic_id("going"))
         return files
 
-    s.flusher._store_objects = during
+    monkeypatch.setattr(FlushWindow, "results", during)
     assert s.flusher.run_once()
     image = s.manifest.image
     assert set(image.partitions) == {topic_id("kept")}

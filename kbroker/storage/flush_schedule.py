@@ -1,0 +1,177 @@
+"""When a flush starts, and how fast its uploads may be: by size, age and pressure, and by who waits for objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kbroker import limits
+from kbroker.clock import Clock
+from kbroker.storage.flush_plan import FlushPartition, PlanLimits
+
+PACE_SECONDS = 0.1  # over which what comes in is measured
+PACE_SHARE = 0.8  # of flush_seconds: what a flush of a quiet broker takes
+PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
+GATHER_SECONDS = 0.01  # how often the size of what waits for the next window is looked at
+
+WINDOWS_AT_ONCE = 4  # for object durability, after a quiet time
+
+OBJECTS_AWAITED = "object durability"
+
+
+class ObjectCommits(Protocol):
+    """What waits for the flushed position (kbroker._fast.commit.ObjectCommits)."""
+
+    @property
+    def newest_lsn(self) -> int: ...
+
+    @property
+    def appended_bytes(self) -> int: ...
+
+    def arm(self, fd: int) -> int: ...
+
+    def disarm(self) -> None: ...
+
+
+class ScheduleWal(Protocol):
+    """What is asked of kbroker._fast.wal.Wal."""
+
+    @property
+    def durable_lsn(self) -> int: ...
+
+    @property
+    def object_commits(self) -> ObjectCommits: ...
+
+
+class FlushSource(Protocol):
+    """Where the partitions come from (log.log_table.LogTable)."""
+
+    def all_partitions(self) -> Iterable[FlushPartition]: ...
+
+    def kfs_topics(self) -> frozenset[bytes]:
+        """Ids of the topics whose objects are KafScale segments."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FlushSettings:
+    """When to flush, and how. Sizes are bytes."""
+
+    flush_bytes: int = 64 * limits.MIB  # of one partition
+    flush_seconds: float = 60.0
+    total_bytes: int = limits.FLUSH_TOTAL_BYTES
+    wal_bytes: int = 4 * limits.GIB
+    paced: bool = True
+    upload_threads: int = limits.UPLOAD_THREADS
+    delete_grace_ms: int = 60_000  # for objects that a flush finds dead: of a topic deleted meanwhile, say
+    plan: PlanLimits = field(default_factory=PlanLimits)
+    commit_interval_ms: int = 250  # of windows that acknowledgements wait for: one begins in so much time,
+    commit_bytes: int = 8 * limits.MIB  # or when so much has been gathered
+    windows: int = limits.FLUSH_WINDOWS  # under way at a time
+
+
+class FlushSchedule:
+    """Decides for the flusher's thread; `pace` may be called by any other, one at a time."""
+
+    def __init__(self, settings: FlushSettings, wal: ScheduleWal, source: FlushSource, clock: Clock) -> None:
+        self._settings = settings
+        self._wal = wal
+        self._source = source
+        self._clock = clock
+        self._oldest_since: float | None = None
+        self._checked_at_lsn = 0
+        self._slowest = float(limits.UPLOAD_BYTES_PER_SECOND_MIN)  # of a paced flush
+        self._ingest = 0.0  # bytes per second, lately
+        self._measured = clock.monotonic(), wal.durable_lsn
+        self._next_at = -1e9  # when the next window for object durability may begin
+        self._cut_bytes = 0  # what had been appended to object-durable partitions when the last one did
+
+    def pressure(self, flushed_lsn: int) -> bool:
+        """True when the WAL fills faster than flushes empty it."""
+        return self._wal.durable_lsn - flushed_lsn > PRESSURE_SHARE * self._settings.wal_bytes
+
+    def due(self, flushed_lsn: int, requested_lsn: int) -> str | None:
+        """Why a flush of everything from `flushed_lsn` on should start now, or None; nothing is under way."""
+        unflushed = max(0, self._wal.durable_lsn - flushed_lsn)
+        now = self._clock.monotonic()
+        if unflushed == 0:
+            self._oldest_since = None
+            return None
+        if self._oldest_since is None:
+            self._oldest_since = now
+        if requested_lsn > flushed_lsn:
+            return "request"
+        if self.pressure(flushed_lsn):
+            return "WAL pressure"
+        if unflushed >= self._settings.total_bytes:
+            return "size"
+        if now - self._oldest_since >= self._settings.flush_seconds:
+            return "age"
+        return "partition size" if self._large_partition(unflushed) else None
+
+    def _large_partition(self, unflushed: int) -> bool:
+        """Looks for a partition with flush_bytes; only after the WAL has grown enough for the answer to change."""
+        step = self._settings.flush_bytes // 8
+        if unflushed < self._settings.flush_bytes or self._wal.durable_lsn < self._checked_at_lsn + step:
+            return False
+        self._checked_at_lsn = self._wal.durable_lsn
+        return any(
+            partition.unflushed_bytes >= self._settings.flush_bytes
+            for partition in self._source.all_partitions()
+            if not partition.deleted
+        )
+
+    # -- object durability -------------------------------------------------------------------------------------
+
+    def objects_due(self, cut_lsn: int) -> bool:
+        """Whether a window from `cut_lsn` on should begin for those who wait for objects.
+
+        In the long run one begins per interval. After a quiet time a few may begin at once, so that who asks one thing
+        after another (a transaction, say) is not made to wait each time; they gather what comes while the log is
+        synced.
+        """
+        commits = self._wal.object_commits
+        if commits.newest_lsn <= cut_lsn:
+            return False
+        gathered = commits.appended_bytes - self._cut_bytes
+        return self._objects_wait() <= 0 or gathered >= self._settings.commit_bytes
+
+    def _objects_wait(self) -> float:
+        return self._next_at - self._clock.monotonic()
+
+    def objects_look_again(self, cut_lsn: int) -> float | None:
+        """Seconds after which `objects_due` may have become true by itself; None: not before a push."""
+        if self._wal.object_commits.newest_lsn <= cut_lsn:
+            return None
+        return min(max(self._objects_wait(), 0.0), GATHER_SECONDS)
+
+    def window_begins(self, total_bytes: int, started: float, objects_awaited: bool) -> None:
+        """A window was planned."""
+        self._oldest_since = started
+        self._slowest = max(
+            total_bytes / (self._settings.flush_seconds * PACE_SHARE), limits.UPLOAD_BYTES_PER_SECOND_MIN
+        )
+        if objects_awaited:
+            interval = self._settings.commit_interval_ms / 1000
+            self._next_at = max(self._next_at, started - (WINDOWS_AT_ONCE - 1) * interval) + interval
+            self._cut_bytes = self._wal.object_commits.appended_bytes
+
+    # -- pace --------------------------------------------------------------------------------------------------
+
+    def pace(self, flushed_lsn: int, urgent: bool) -> float:
+        """Bytes per second that uploads may take now, 0 for no limit.
+
+        As fast as data comes in when half the way to pressure is unflushed; slower below, up to four times as fast
+        above. Without limit when an acknowledgement waits for a flush, be it of this window or a later one.
+        """
+        awaited = self._wal.object_commits.newest_lsn > flushed_lsn
+        if not self._settings.paced or urgent or awaited or self.pressure(flushed_lsn):
+            return 0.0
+        now, durable_lsn = self._clock.monotonic(), self._wal.durable_lsn
+        since, lsn = self._measured
+        if now - since >= PACE_SECONDS:
+            self._ingest = (self._ingest + (durable_lsn - lsn) / (now - since)) / 2
+            self._measured = now, durable_lsn
+        fill = max(0, durable_lsn - flushed_lsn) / (PRESSURE_SHARE * self._settings.wal_bytes)
+        return max(self._slowest, self._ingest * (2 * fill) ** 2)
