@@ -1,11 +1,17 @@
 """Requests to the object store and bytes written, counted over the memory store with a clock that is moved by hand.
 
     python -m bench.request_counts [--busy-mib N] [--partitions N] [--flushes N] [--fan-in N]
+                                   [--day-partitions N] [--day-hours N] [RUN ...]
 
-One busy partition: PUT-class requests (put, parts, copies, create, complete) of data objects per GiB, conversion
-included. Many slow partitions: pack puts per flush, what conversion asks for, and bytes written per byte flushed once
-everything was merged as often as it ever is (--fan-in below the broker's 32 makes that come after fewer flushes).
-Requests of the manifest and of ownership are reported apart, per minute of the broker's clock.
+Runs: `busy`, one busy partition: PUT-class requests (put, parts, copies, create, complete) of data objects per GiB,
+conversion included. `slow`, many slow partitions: pack puts per flush, what conversion asks for, and bytes written per
+byte flushed once everything was merged as often as it ever is (--fan-in below the broker's 32 makes that come after
+fewer flushes). `day`: a flush a minute for hours with the broker's own bounds, merging and deletions going on, until
+nothing is left to do. `idle`: an hour in which nothing is written.
+
+Bytes that are sent through the broker and bytes that the store copies by itself are counted apart. Requests of the
+manifest and of ownership are reported apart, per minute of the broker's clock. Goals: busy <= 20 PUT-class requests per
+GiB; slow and day: one pack put a flush beside conversion, <= 3 bytes written per byte; <= 20 other requests a minute.
 """
 
 from __future__ import annotations
@@ -54,15 +60,18 @@ class CountingStore(StoreWrapper):
     def __init__(self, inner: MemoryStore) -> None:
         super().__init__(inner)
         self.requests: Counter[tuple[str, str]] = Counter()
-        self.data_bytes = 0  # stored: sent or copied
+        self.sent_bytes = 0  # of data objects, through here
+        self.copied_bytes = 0  # by the store
 
     def _run(self, operation: str, key: str, bytes_out: int, call: Callable[[], T]) -> T:
         is_data = KEYS.parse(key) is not None
         folder = "data" if is_data else key.removeprefix(KEYS.root).split("/")[0]
         self.requests[operation, folder] += 1
         result = call()
-        if is_data and operation in ("put", "upload_part", "upload_part_copy"):
-            self.data_bytes += bytes_out or getattr(result, "size", 0)
+        if is_data and operation in ("put", "upload_part"):
+            self.sent_bytes += bytes_out or getattr(result, "size", 0)
+        elif is_data and operation == "upload_part_copy":
+            self.copied_bytes += getattr(result, "size", 0)
         return result
 
     def count(self, operations: tuple[str, ...], folder: str) -> int:
@@ -129,6 +138,11 @@ class Log:
         self.retention.delete_once()
 
 
+def report_bytes(log: Log, written: int) -> None:
+    sent, copied = log.store.sent_bytes / written, log.store.copied_bytes / written
+    print(f"  {sent + copied:.3f} bytes stored per byte flushed: {sent:.3f} sent, {copied:.3f} copied by the store")
+
+
 def batch_of(size: int, random_bytes: bytes) -> bytes:
     return build_batch([(None, random_bytes[:size], 1_700_000_000_000, ())])
 
@@ -152,7 +166,7 @@ def busy_partition(folder: str, total_mib: int) -> None:
         gib = rounds * 64 * MIB / GIB
         print(f"one busy partition, {gib:.2f} GiB:")
         print(f"  {log.store.count(PUT_CLASS, 'data') / gib:.1f} PUT-class requests of data objects per GiB")
-        print(f"  {log.store.data_bytes / (gib * GIB):.3f} bytes written per byte")
+        report_bytes(log, int(gib * GIB))
         report_apart(log, rounds * 5.0 / 60)
 
 
@@ -172,10 +186,54 @@ def slow_partitions(folder: str, partitions: int, flushes: int, fan_in: int) -> 
         converting = log.store.count(PUT_CLASS, "data") - flushed.objects
         print(f"  conversion: {converting / flushes:.2f} PUT-class requests per flush, {done.jobs} jobs, "
               f"{log.store.count(('get', 'head'), 'data') / flushes:.1f} reads per flush")  # fmt: skip
-        print(f"  {log.store.data_bytes / flushed.bytes:.3f} bytes written per byte flushed")
+        report_bytes(log, flushed.bytes)
         references = sum(state.object_count for state in log.manifest.image.states())
         print(f"  {references} references, {len(log.manifest.image.files)} objects left")
         report_apart(log, flushes * FLUSH_SECONDS / 60)
+
+
+def day(folder: str, partitions: int, hours: int) -> None:
+    """A kilobyte into each partition a minute; the first one gets 4 MiB. Then three days without anything."""
+    source = random.Random(1).randbytes(APPEND_BYTES)
+    small, large = batch_of(1000, source), batch_of(APPEND_BYTES - 200, source)
+    minutes = hours * 60
+    with Log(folder, partitions, MergeLimits()) as log:
+        for _ in range(minutes):
+            for partition in range(partitions):
+                log.append(partition, small)
+            for _ in range(4):
+                log.append(0, large)
+            log.turn(FLUSH_SECONDS)
+        in_time = Counter(log.store.requests)
+        for _ in range(72):
+            log.turn(3600.0)
+        flushed = log.flusher.metrics
+        print(f"{hours} hours of a flush a minute, {partitions} partitions, {flushed.bytes / MIB:.0f} MiB:")
+        alone = flushed.objects - flushed.packs
+        print(f"  {flushed.packs / minutes:.2f} packs and {alone / minutes:.2f} objects of their own a flush")
+        report_bytes(log, flushed.bytes)
+        apart = sum(count for (_, folder), count in in_time.items() if folder != "data")
+        merging = sum(in_time[operation, "data"] for operation in PUT_CLASS) - flushed.objects
+        print(f"  while data came: {apart / minutes:.1f} requests a minute for manifest and ownership, "
+              f"{merging / minutes:.2f} PUT-class requests a minute of conversion")  # fmt: skip
+        references = sum(state.object_count for state in log.manifest.image.states())
+        print(f"  {references} references, {len(log.manifest.image.files)} objects left")
+        report_apart(log, minutes + 72 * 60)
+
+
+def idle(folder: str) -> None:
+    """A hundred partitions that were flushed once."""
+    batch = batch_of(100, random.Random(1).randbytes(100))
+    with Log(folder, 100, MergeLimits()) as log:
+        for partition in range(100):
+            log.append(partition, batch)
+        log.turn(FLUSH_SECONDS)
+        log.store.requests.clear()
+        for _ in range(720):
+            log.turn(5.0)
+            log.retention.turn()
+        print("idle:")
+        report_apart(log, 60)
 
 
 def main() -> None:
@@ -184,13 +242,19 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--flushes", type=int, default=36)
     parser.add_argument("--fan-in", type=int, default=6)
+    parser.add_argument("--day-partitions", type=int, default=300)
+    parser.add_argument("--day-hours", type=int, default=24)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="busy, slow, day, idle; all of them by default")
     options = parser.parse_args()
-    for run in (
-        lambda folder: busy_partition(folder, options.busy_mib),
-        lambda folder: slow_partitions(folder, options.partitions, options.flushes, options.fan_in),
-    ):
+    runs: dict[str, Callable[[str], None]] = {
+        "busy": lambda folder: busy_partition(folder, options.busy_mib),
+        "slow": lambda folder: slow_partitions(folder, options.partitions, options.flushes, options.fan_in),
+        "day": lambda folder: day(folder, options.day_partitions, options.day_hours),
+        "idle": idle,
+    }
+    for name in options.runs or runs:
         with tempfile.TemporaryDirectory() as folder:
-            run(folder)
+            runs[name](folder)
 
 
 if __name__ == "__main__":

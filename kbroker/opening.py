@@ -20,7 +20,7 @@ from kbroker.metadata.replica import MetadataReplica
 from kbroker.metadata.sqlite_store import SqliteStore
 from kbroker.metadata.topics import Topics
 from kbroker.storage.manifest import Manifest
-from kbroker.storage.numbered_log import NumberedLog
+from kbroker.storage.numbered_log import Fenced, NumberedLog
 from kbroker.storage.numbered_log_format import NONCE_BYTES
 from kbroker.storage.object_keys import ObjectKeys
 from kbroker.storage.object_store import ObjectStore, StoreDenied, StoreError
@@ -173,13 +173,9 @@ def open_cluster(
         topics.load()
         if topics.image.number == 0 and manifest.image.partitions:
             raise CorruptionError(f"{keys.metadata_dir}: no metadata, but the manifest names objects: it was lost")
-    except (StartError, StoreError, CorruptionError) as error:
+    except (StartError, StoreError, CorruptionError, Fenced) as error:
         give_back(owned, clock)
-        if isinstance(error, StoreError):
-            raise _store_failure(config, error) from None
-        if isinstance(error, CorruptionError):
-            raise StartError(f"the bucket is damaged: {error}") from None
-        raise
+        raise _store_failure(config, error) from None
     return Cluster(keys, owned, manifest, topics, metadata_store, intruder)
 
 
@@ -192,7 +188,13 @@ def give_back(owned: Claim, clock: Clock) -> None:
             logger.warning("the claim of this failed start stays in the bucket: %s", error)
 
 
-def _store_failure(config: BrokerConfig, error: StoreError) -> StartError:
+def _store_failure(config: BrokerConfig, error: Exception) -> StartError:
+    if isinstance(error, StartError):
+        return error
+    if isinstance(error, CorruptionError):
+        return StartError(f"the bucket is damaged: {error}")
+    if isinstance(error, Fenced):
+        return StartError(f"another broker has taken over the cluster since this one claimed it: {error}")
     if isinstance(error, StoreDenied):
         return StartError(f"object store refuses access: {error}; check credentials and permissions")
     return StartError(f"object store {config.object_store}: {error}")

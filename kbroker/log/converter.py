@@ -244,6 +244,17 @@ class Converter:
         found = self.leftovers.sweep_orphans()
         self.metrics.orphans, self.metrics.orphan_bytes = len(found.found), found.bytes
 
+    def repair_indexes(self) -> None:
+        """Makes lost indexes of KafScale segments again: a crash may have come between a segment and its index.
+
+        At the start, before other work; readers of that format need the pair. Raises Superseded, Fenced.
+        """
+        try:
+            self._sweep_indexes()
+        except (StoreError, CorruptionError) as error:
+            self.metrics.last_error = str(error)
+            logger.warning("indexes of segments are not checked before the next sweep: %s", error)
+
     def _maybe_sweep(self) -> None:
         if self._clock.monotonic() >= self._next_sweep:
             self._next_sweep = self._clock.monotonic() + limits.SWEEP_INTERVAL_SECONDS
@@ -263,8 +274,12 @@ class Converter:
             self._thread.join()
 
     def _loop(self) -> None:
+        started = False
         while not self._stop.is_set():
             try:
+                if not started:
+                    started = True
+                    self.repair_indexes()
                 self._maybe_sweep()
                 if self.run_once() is not None:
                     continue

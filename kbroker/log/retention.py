@@ -36,19 +36,22 @@ DELETE_POLL_SECONDS = 5.0
 PRODUCER_EXPIRY_SECONDS = 600.0
 DELETE_BATCH_KEYS = 1_000  # one DeleteObjects request
 RECORD_PARTITIONS_MAX = 1_000  # changed by one manifest record
+EXPIRED_MAX = 5_000  # objects of one partition that one look lets go: the image's lock is held meanwhile
+RECORD_EXPIRED_MAX = 20_000  # and of all partitions, one manifest record
+WAITING_MAX = 100_000  # keys that wait for their deletion: when there are more, nothing else is let go for now
 
 
 def expired_offset(state: PartitionState, config: Any, now_ms: int, created_ms_of: Callable[[int], int]) -> int:
     """Where the log should start: after the last object that time or size lets go, or where it starts now.
 
-    `created_ms_of` gives the creation time of a file by its number, for objects whose records have no timestamps.
+    `created_ms_of` gives the creation time of an object by its place in the image's table, where its records have no
+    timestamps. Of very many objects only the first EXPIRED_MAX are judged: the rest comes at the next look.
     """
     log_start_offset = state.log_start_offset
     if not config.delete_enabled:
         return log_start_offset
     excess = state.data_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
-    index = 0
-    while index < state.object_count:
+    for index in range(min(state.object_count, EXPIRED_MAX)):
         row = state.row(index)
         newest_ms = row.max_timestamp if row.max_timestamp >= 0 else created_ms_of(row.file)
         by_size = excess >= row.length
@@ -57,7 +60,6 @@ def expired_offset(state: PartitionState, config: Any, now_ms: int, created_ms_o
             break
         excess -= row.length
         log_start_offset = max(log_start_offset, row.end_offset)
-        index += 1
     return log_start_offset
 
 
@@ -128,8 +130,13 @@ class Retention:
             self._segments.dropped(dropped)
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
-            known = {topic_id.hex(): grace for topic_id, grace in dropped.items() if topic_id in image.partitions}
-            return {"d": known} if known else None
+            # Also what was never flushed: an object that a crash left is then known to be of a deleted topic.
+            news = {
+                topic_id.hex(): grace
+                for topic_id, grace in dropped.items()
+                if topic_id in image.partitions or topic_id not in image.dropped
+            }
+            return {"d": news} if news else None
 
         self._manifest.commit(change)
         with self._lock:
@@ -159,17 +166,45 @@ class Retention:
         Raises StoreError, Fenced.
         """
         self._drop_topics()
-        moved = 0
-        expired: list[tuple[Any, Any]] = []
-        for topic_log in list(self._table.by_id.values()):
-            for partition in topic_log.partitions:
-                state = self._manifest.image.partition(partition.topic_id, partition.index)
-                if state is not None and self._target(partition, state, topic_log.config) > state.log_start_offset:
-                    expired.append((partition, topic_log.config))
-        for start in range(0, len(expired), RECORD_PARTITIONS_MAX):
-            moved += self._move_log_starts(expired[start : start + RECORD_PARTITIONS_MAX])
-        self.expired_partitions += moved
-        return moved
+        moved: set[Any] = set()
+        wanted = [(part, log.config) for log in list(self._table.by_id.values()) for part in log.partitions]
+        image = self._manifest.image
+        while wanted:
+            if len(image.deletions) >= WAITING_MAX:
+                self._check_asked = True  # memory and checkpoints hold them all
+                break
+            expired: list[tuple[Any, Any]] = []
+            batch: list[tuple[Any, Any]] = []
+            objects = 0
+            for partition, config in wanted:
+                if not (count := self._expired_count(partition, config)):
+                    continue
+                expired.append((partition, config))
+                if batch and (len(batch) >= RECORD_PARTITIONS_MAX or objects + count > RECORD_EXPIRED_MAX):
+                    if len(image.deletions) >= WAITING_MAX:
+                        batch = []
+                        break
+                    moved.update(self._move_log_starts(batch))
+                    batch, objects = [], 0
+                batch.append((partition, config))
+                objects += count
+            if batch:
+                moved.update(self._move_log_starts(batch))
+            wanted = expired  # some may have more to let go
+        self.expired_partitions += len(moved)
+        return len(moved)
+
+    def _expired_count(self, partition: Any, config: Any) -> int:
+        """How many objects go when the log start moves to its target, at least 1; 0 when it stays."""
+        image = self._manifest.image
+        state = image.partition(partition.topic_id, partition.index)
+        if state is None or partition.deleted:
+            return 0
+        target = self._target(partition, state, config)
+        if target <= state.log_start_offset:
+            return 0
+        with image.lock:
+            return max(state.index_of(target), 1)
 
     def _target(self, partition: Any, state: PartitionState, config: Any) -> int:
         image = self._manifest.image
@@ -177,7 +212,7 @@ class Retention:
             offset = expired_offset(state, config, self._clock.now_ms(), lambda file: image.files[file].created_ms)
         return max(offset, partition.log_start_offset)
 
-    def _move_log_starts(self, expired: list[tuple[Any, Any]]) -> int:
+    def _move_log_starts(self, expired: list[tuple[Any, Any]]) -> list[Any]:
         targets: list[tuple[Any, int]] = []
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
@@ -198,7 +233,7 @@ class Retention:
                 partition.log.raise_log_start(target)
 
         self._manifest.commit(change, before_apply)
-        return len(targets)
+        return [partition for partition, _ in targets]
 
     def delete_once(self) -> int:
         """Deletes the keys whose grace time is over; returns how many. Raises StoreError, Fenced, Superseded.

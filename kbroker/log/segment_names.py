@@ -117,7 +117,7 @@ class SegmentNames:
         """Keys under the name that the manifest knows, as live or to be deleted."""
         image = self._manifest.image
         with image.lock:
-            return [key for key in (*image.live_keys(), *image.deletions) if _is_of(key, topic)]
+            return [key for key in (*image.segment_keys(), *image.deletions) if _is_of(key, topic)]
 
 
 def _is_of(key: str, topic: str) -> bool:

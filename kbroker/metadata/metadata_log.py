@@ -21,7 +21,12 @@ from kbroker.storage.object_store import StoreError, StoreUnavailable
 logger = logging.getLogger(__name__)
 
 RECORD_KIND = "changes"
-CHECKPOINT_INTERVAL = 1_000  # records between checkpoints: bounds what a start reads
+CHECKPOINT_INTERVAL = 1_000  # records between checkpoints: bounds what a start reads ...
+CHECKPOINT_RECORDS_MIN = 6  # ... and so does one after a few records, when the last was a while ago
+CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_TIME_SHARE = 0.01  # of the time that writing them may take
+CLOSING_OBJECTS = 1  # a stop leaves no more of the log behind a checkpoint for the next start to read
+RECORD_NUMBER = "number"  # of the last record in a checkpoint that covers a seal behind it as well
 RETRY_AFTER_SECONDS = 1.0  # after a failure, changes are refused at once for this long instead of each waiting
 
 
@@ -71,6 +76,7 @@ class MetadataLog:
         self._in_doubt: Sequence[MetadataRecord] = ()
         self._retry_at = clock.monotonic()
         self._checkpoint_number = 0
+        self._checkpoint_at = clock.monotonic() + CHECKPOINT_SECONDS
         self.image = MetadataImage()  # everything appended and known to be in the bucket
 
     def load(self) -> MetadataImage:
@@ -82,7 +88,7 @@ class MetadataLog:
 
         def on_checkpoint(number: int, value: Any) -> None:
             nonlocal builder
-            builder = ImageBuilder(image_from_json(number, value, f"metadata checkpoint {number}"))
+            builder = ImageBuilder(_image_of_checkpoint(number, value))
             self._checkpoint_number = number
 
         def on_record(number: int, kind: str, value: Any) -> None:
@@ -144,13 +150,40 @@ class MetadataLog:
             ) from error
         self.image = self.image.apply(number, records)
         self._replica.follow(self.image)
-        if number - self._checkpoint_number >= CHECKPOINT_INTERVAL:
+        since = number - self._checkpoint_number
+        now = self._clock.monotonic()
+        if since >= CHECKPOINT_INTERVAL or (since >= CHECKPOINT_RECORDS_MIN and now >= self._checkpoint_at):
+            self._checkpoint(number)
+
+    def close(self) -> None:
+        """After the last change: writes a checkpoint if the next start would have to read more than a few records
+        without it. Never raises."""
+        try:
+            number = self._log.seal_previous()  # ours already: so it only tells the last number
+        except (StoreError, CorruptionError, Fenced) as error:
+            logger.warning("no metadata checkpoint at the end: %s", error)
+            return
+        if number - self._checkpoint_number > CLOSING_OBJECTS:
             self._checkpoint(number)
 
     def _checkpoint(self, number: int) -> None:
         """Shortens the next start; a failure only leaves it longer."""
+        started = self._clock.monotonic()
+        payload = self.image.to_json()
+        if number != self.image.number:
+            payload[RECORD_NUMBER] = self.image.number
         try:
-            self._log.checkpoint(self.image.to_json(), number)
-        except (StoreError, Fenced) as error:
+            self._log.checkpoint(payload, number)
+        except (StoreError, CorruptionError, Fenced, ValueError) as error:
             logger.warning("no metadata checkpoint at record %d: %s", number, error)
         self._checkpoint_number = number
+        now = self._clock.monotonic()
+        self._checkpoint_at = now + max(CHECKPOINT_SECONDS, (now - started) / CHECKPOINT_TIME_SHARE)
+
+
+def _image_of_checkpoint(number: int, value: Any) -> MetadataImage:
+    where = f"metadata checkpoint {number}"
+    known = value.get(RECORD_NUMBER, number) if isinstance(value, dict) else number
+    if type(known) is not int or not 0 <= known <= number:
+        raise CorruptionError(f"{where}: {known!r:.40} is not the number of a record that it covers")
+    return image_from_json(known, value, where)

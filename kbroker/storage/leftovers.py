@@ -4,8 +4,10 @@ Unfinished uploads of our keys are dropped once nobody can still be at work on t
 not know (an orphan) is reported, and deleted only when it is proven to be ours and superseded: its key is one that
 kbroker makes; it is old; every offset in it is below where the manifest says that the flushed log ends; the objects
 that hold those from the log start on are in the bucket as the manifest says; and a pack is of an earlier broker epoch
-than ours, whose writer is fenced off. What cannot be proven stays. Orphans are queued in the manifest like all that is
-to be deleted, so that there is one place that deletes, after one more grace time.
+than ours, whose writer is fenced off. Data of a topic that a manifest record has dropped needs no proof of offsets: the
+record says that the topic was deleted. That a topic is in no metadata proves nothing. What cannot be proven stays.
+Orphans are queued in the manifest like all that is to be deleted, so that there is one place that deletes, after one
+more grace time.
 
 The key of a KafScale segment says neither whose nor which: such an orphan is only reported. It goes with its topic
 (log.segment_names), or a flush that needs its key replaces it. A segment that lost its index gets it again.
@@ -25,7 +27,7 @@ from kbroker.errors import CorruptionError
 from kbroker.storage.kfs import open_segment
 from kbroker.storage.kfs_flush import index_key_of, segment_key_of
 from kbroker.storage.kfs_index import rebuild_index
-from kbroker.storage.kfs_keys import SEGMENT_SUFFIX, KfsKey
+from kbroker.storage.kfs_keys import KfsKey
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
@@ -122,10 +124,15 @@ class Leftovers:
     def sweep_indexes(self) -> int:
         """Makes the missing indexes of KafScale segments again; returns how many."""
         image = self._manifest.image
-        segments = {key for key in image.live_keys() if key.endswith(SEGMENT_SUFFIX)}
+        segments = image.segment_keys()
         if not segments:
             return 0
-        listed = {self._keys.relative(meta.key): meta for meta in self._store.list(self._keys.root)}
+        topics = sorted({key.partition("/")[0] for key in segments})
+        listed = {
+            self._keys.relative(meta.key): meta
+            for topic in topics
+            for meta in self._store.list(self._keys.full(f"{topic}/"))
+        }
         lost = sorted(key for key in segments if key in listed and index_key_of(key) not in listed)
         if lost:
             self._claim.check()
@@ -186,6 +193,8 @@ class Leftovers:
         """True when the manifest has other objects for all these offsets, and the bucket has those objects."""
         image = self._manifest.image
         state = image.partition(*place)
+        if place[0] in image.dropped and place[0] not in image.partitions:
+            return True
         # Nothing above what is flushed, even below a log start that DeleteRecords moved: it may be a flush in flight.
         if state is None or end > state.end_offset:
             return False

@@ -15,18 +15,30 @@ from typing import Any, Protocol
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
 from kbroker.limits import PRODUCER_ID_EXPIRATION_MS
-from kbroker.storage.manifest_checkpoint import read_checkpoint, write_checkpoint
+from kbroker.storage.manifest_checkpoint import CheckpointWriter, read_checkpoint
 from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.manifest_parts import PartFolder
 from kbroker.storage.manifest_record import VERSION, ManifestRecord
-from kbroker.storage.numbered_log import Fenced
-from kbroker.storage.object_store import StoreError
+from kbroker.storage.numbered_log import CHECKPOINTS_KEPT, Fenced
+from kbroker.storage.numbered_log_format import checkpoint_name
+from kbroker.storage.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
 RECORD_KIND = "manifest"
-CHECKPOINT_RECORDS = 64  # a start reads at most this many records behind the checkpoint
+# A checkpoint is written after CHECKPOINT_RECORDS or rows in them; or after a few records when the last one was a while
+# ago. So a start has few records to read and little to apply, and a burst of records does not write it all the time.
+CHECKPOINT_RECORDS = 64
+CHECKPOINT_ROWS = 200_000  # references, producers and the like: about 3 seconds of a start
+CHECKPOINT_RECORDS_MIN = 6
+CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_TIME_SHARES = (0.01, 0.05)  # of the time, for those after a few and after many records
+PARTS_SUFFIX = "_parts/"
+
+CLOSING_OBJECTS = 2  # a stop leaves no more of the log behind a checkpoint for the next start to read
 
 Change = dict[str, Any] | Callable[[ManifestImage], dict[str, Any] | None]
+Background = Callable[[Callable[[], None]], object]
 
 
 class RecordLog(Protocol):
@@ -36,15 +48,33 @@ class RecordLog(Protocol):
 
     def append(self, kind: Any, payload: dict[str, Any]) -> int: ...
 
-    def checkpoint(self, payload: dict[str, Any]) -> Any: ...
+    def own(self) -> int: ...
+
+    def checkpoint(self, payload: dict[str, Any], number: int) -> Any: ...
+
+    @property
+    def last_number(self) -> int: ...
+
+    @property
+    def checkpoint_number(self) -> int: ...
+
+    @property
+    def store(self) -> ObjectStore: ...
+
+    @property
+    def directory(self) -> str: ...
+
+    @property
+    def epoch(self) -> int: ...
 
 
 class Manifest:
     """Loads the image, commits changes to it, writes checkpoints.
 
     One lock serialises commits; it is held during requests to the store, so never take it on an I/O thread. Under it
-    the image's own lock is taken, never the other way round. `on_fenced` is called once, on the thread that noticed,
-    when another broker has taken over: the broker must stop, and keep its WAL.
+    the image's own lock is taken, never the other way round. A checkpoint is written beside commits: it has the lock
+    only while it copies what it will say. `on_fenced` is called once, on the thread that noticed, when another broker
+    has taken over: the broker must stop, and keep its WAL.
     """
 
     def __init__(
@@ -65,8 +95,20 @@ class Manifest:
         self._checkpoint_records = checkpoint_records
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()  # around `_lock`: one checkpoint at a time
+        self._fence_lock = threading.Lock()
+        self._background: Background = lambda call: call()
+        self._is_checkpointing = False
+        self._closed = False
         self._in_doubt: tuple[dict[str, Any], ManifestRecord, Callable[[], None] | None] | None = None
         self._since_checkpoint = 0
+        self._rows_since = 0
+        self._not_before = self._never_before = clock.monotonic() if clock is not None else 0.0
+        self.checkpoint_seconds = 0.0  # what the last one took
+        self._parts = PartFolder(log.store, log.directory.rstrip("/") + PARTS_SUFFIX, log.epoch or None)
+        self._writer = CheckpointWriter(self._parts)
+        self._kept_parts: list[tuple[bool, set[str]]] = []  # (stored, names) of checkpoints, the newest last
+        self._parts_are_ours = False
 
     def load(self) -> ManifestImage:
         """Reads newest checkpoint and records. CorruptionError or StoreError when that cannot be done: then nothing may
@@ -75,20 +117,38 @@ class Manifest:
         loaded = [ManifestImage(root)]
 
         def on_checkpoint(number: int, payload: Any) -> None:
-            loaded[0] = read_checkpoint(payload, root, f"manifest checkpoint {number}")
-            self._since_checkpoint = 0
+            loaded[0] = self._read_checkpoint(number, payload)
+            self._since_checkpoint = self._rows_since = 0
 
         def on_record(number: int, kind: Any, payload: Any) -> None:
             name = f"manifest record {number}"
             if kind != RECORD_KIND:
                 raise CorruptionError(f"{name}: unknown kind {kind!r}: a newer kbroker wrote it")
-            loaded[0].apply(payload, name)
-            self._since_checkpoint += 1
+            record = loaded[0].judge(payload, name)
+            loaded[0].apply_record(record)
+            self._count(record)
 
         with self._lock:
             self._log.load(on_checkpoint, on_record)
             self.image = loaded[0]
         return self.image
+
+    def _read_checkpoint(self, number: int, payload: Any) -> ManifestImage:
+        try:
+            return read_checkpoint(payload, self.image.root, f"manifest checkpoint {number}", self._parts)
+        except NotFound as error:
+            # A part is missing: because the checkpoint has been replaced while it was read, or damage.
+            try:
+                self._log.store.head(self._log.directory + checkpoint_name(number))
+            except NotFound:
+                raise StoreUnavailable(f"{error}: checkpoint {number} has been replaced; read it again") from error
+            raise CorruptionError(f"manifest checkpoint {number}: {error} is missing") from error
+
+    def _count(self, record: ManifestRecord) -> None:
+        self._since_checkpoint += 1
+        self._rows_since += sum(
+            1 + len(delta.added) + len(delta.removed) + len(delta.producers) for delta in record.partitions.values()
+        )
 
     def commit(self, change: Change, before_apply: Callable[[], None] | None = None) -> ManifestRecord | None:
         """Makes a change true; returns it as applied, or None when a callable `change` had nothing to say.
@@ -107,19 +167,40 @@ class Manifest:
             record = self.image.judge(payload, "new manifest record")
             self._in_doubt = (payload, record, before_apply)
             self._settle_locked()
-            self._maybe_checkpoint_locked()
-            return record
+            due = self._begin_checkpoint_locked()
+        if due:
+            self._run_checkpoint()
+        return record
 
     def settle(self) -> None:
         """Finds out about a record in doubt, and applies it. Raises as `commit`."""
         with self._lock:
             self._settle_locked()
 
+    def write_checkpoints_behind(self, background: Background | None = None) -> None:
+        """From now on a commit that makes a checkpoint due does not wait for it.
+
+        `background` runs a call elsewhere, once it is asked to; a thread for each, if it is not given.
+        """
+        self._background = background or _in_thread
+
     def checkpoint(self) -> None:
         """Writes a checkpoint now. Raises as `commit`."""
-        with self._lock:
-            self._settle_locked()
-            self._checkpoint_locked()
+        self.settle()
+        self._write_checkpoint()
+
+    def close(self) -> None:
+        """After the last commit: waits for a checkpoint under way, and writes one if the next start would have to read
+        more than a few records without it. Never raises: without it, that start takes a little longer."""
+        try:
+            with self._checkpoint_lock:
+                behind = self._log.last_number - self._log.checkpoint_number
+            if behind > CLOSING_OBJECTS:
+                self.checkpoint()
+        except (StoreError, CorruptionError, Fenced, ValueError) as error:
+            logger.warning("no manifest checkpoint at the end: %s", error)
+        with self._checkpoint_lock:
+            self._closed = True
 
     def _settle_locked(self) -> None:
         if self.fenced is not None:
@@ -136,31 +217,94 @@ class Manifest:
             before_apply()
         self.image.apply_record(record)
         self._in_doubt = None
-        self._since_checkpoint += 1
+        self._count(record)
 
-    def _maybe_checkpoint_locked(self) -> None:
-        if self._since_checkpoint < self._checkpoint_records:
+    def _begin_checkpoint_locked(self) -> bool:
+        now = self._clock.monotonic()
+        many = self._since_checkpoint >= self._checkpoint_records or self._rows_since >= CHECKPOINT_ROWS
+        few = self._since_checkpoint >= CHECKPOINT_RECORDS_MIN and now >= self._not_before
+        if self._is_checkpointing or not (few or (many and now >= self._never_before)):
+            return False
+        self._is_checkpointing = True
+        return True
+
+    def _run_checkpoint(self) -> None:
+        try:
+            self._background(self._checkpoint_behind)
+        except RuntimeError as error:  # no more threads: the commit was made all the same
+            self._checkpoint_failed(error)
+
+    def _checkpoint_behind(self) -> None:
+        try:
+            self._write_checkpoint()
+        except Fenced:
+            pass  # has been told, and the next commit raises it
+        except (StoreError, CorruptionError, ValueError) as error:
+            self._checkpoint_failed(error)
+        finally:
+            self._is_checkpointing = False
+
+    def _checkpoint_failed(self, error: Exception) -> None:
+        """The records are all there; only the next start would read more of them. Tried again later."""
+        with self._lock:
+            self._since_checkpoint, self._rows_since = self._checkpoint_records // 2, 0
+            self._not_before = self._clock.monotonic() + CHECKPOINT_SECONDS
+            self._is_checkpointing = False
+        logger.warning("no manifest checkpoint: %s", error)
+
+    def _write_checkpoint(self) -> None:
+        with self._checkpoint_lock:
+            if self._closed:
+                return
+            started = self._clock.monotonic()
+            self._writer.prepare(self.image, self._lock)
+            with self._lock:
+                if self.fenced is not None:
+                    raise self.fenced
+                if self._in_doubt is not None:
+                    raise StoreUnavailable("a manifest record is in doubt")
+                # What is copied here is the image as the records up to this number make it, neither more nor less.
+                number: int = self._guard_fence(self._log.own)
+                self.image.expire_producers(self._clock.now_ms(), self.producer_id_expiration_ms)
+                snapshot = self._writer.snapshot(self.image)
+                records, rows = self._since_checkpoint, self._rows_since
+            payload = self._writer.store(snapshot)
+            # Its parts are kept from now on: a checkpoint of which nothing is heard may have been stored.
+            self._kept_parts.append((False, self._writer.names))
+            self._guard_fence(lambda: self._log.checkpoint(payload, number))
+            self._kept_parts[-1] = (True, self._writer.names)
+            now = self._clock.monotonic()
+            with self._lock:
+                self._since_checkpoint = max(0, self._since_checkpoint - records)
+                self._rows_since = max(0, self._rows_since - rows)
+                self.checkpoint_seconds = now - started
+                seconds = [self.checkpoint_seconds / share for share in CHECKPOINT_TIME_SHARES]
+                self._not_before, self._never_before = now + max(CHECKPOINT_SECONDS, seconds[0]), now + seconds[1]
+            self._delete_parts()
+
+    def _delete_parts(self) -> None:
+        """The newest two checkpoints stay (NumberedLog), and so do their parts."""
+        stored = [place for place, (is_stored, _) in enumerate(self._kept_parts) if is_stored]
+        if len(stored) < CHECKPOINTS_KEPT:
             return
-        try:
-            self._checkpoint_locked()
-        except (StoreError, ValueError) as error:
-            # The records are all there; only the next start would read more of them. Tried again later.
-            self._since_checkpoint = self._checkpoint_records // 2
-            logger.warning("no manifest checkpoint: %s", error)
+        del self._kept_parts[: stored[-CHECKPOINTS_KEPT]]
+        self._parts.delete_unused(set().union(*(names for _, names in self._kept_parts)))
+        if not self._parts_are_ours:
+            self._parts_are_ours = True
+            self._parts.delete_earlier()
 
-    def _checkpoint_locked(self) -> None:
-        self.image.expire_producers(self._clock.now_ms(), self.producer_id_expiration_ms)
-        payload = write_checkpoint(self.image)
-        self._guard_fence(lambda: self._log.checkpoint(payload))
-        self._since_checkpoint = 0
-
-    def _guard_fence(self, write: Callable[[], Any]) -> None:
+    def _guard_fence(self, write: Callable[[], Any]) -> Any:
         try:
-            write()
+            return write()
         except Fenced as error:
-            if self.fenced is None:
-                self.fenced = error
+            with self._fence_lock:
+                told, self.fenced = self.fenced is not None, self.fenced or error
+            if not told:
                 logger.error("another broker has taken over this cluster: %s", error)
                 if self._on_fenced is not None:
                     self._on_fenced(error)
             raise
+
+
+def _in_thread(call: Callable[[], None]) -> None:
+    threading.Thread(target=call, name="manifest-checkpoint", daemon=True).start()

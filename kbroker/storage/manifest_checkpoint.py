@@ -1,47 +1,264 @@
-"""Checkpoints of the manifest: the whole image as one JSON object, object references as packed columns.
+"""Checkpoints of the manifest, version 2: parts of columns, of which only those that have changed are written again.
 
-A partition's references are base64 of nine columns (RefRow's order) of little-endian int64: JSON numbers would make a
-checkpoint of half a million references take seconds of interpreter time. docs/formats/manifest.md has the table.
+The stored objects are in parts of CHUNK_FILES places; the partitions in parts that share them out by a checksum; long
+runs of one partition's references in parts of their own, a RowBlock each. What the checkpoint's own JSON holds is
+small. docs/formats/manifest.md has the tables; version 1 is read by manifest_checkpoint_v1.
 """
 
 from __future__ import annotations
 
-import binascii
-import sys
+import zlib
 from array import array
-from base64 import b64decode, b64encode
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from kbroker.storage.manifest_checkpoint_load import load_checkpoint
+from kbroker.storage.manifest_checkpoint_v1 import read_checkpoint_v1
+from kbroker.storage.manifest_files import CHUNK_BITS, CHUNK_FILES, COLUMNS, PREFIX_NONE, FileTable
 from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.manifest_record import UINT32_MAX, VERSION, RecordParser
-from kbroker.storage.partition_state import PartitionState, RefRow, StoredObject
+from kbroker.storage.manifest_part import PartKind, encode_part
+from kbroker.storage.manifest_parts import AHEAD, THREADS, PartFolder, PartRef, ahead
+from kbroker.storage.manifest_record import CHECKPOINT_VERSION, RecordParser
+from kbroker.storage.partition_state import PartitionState, RowBlock
 
-_COLUMNS = len(RefRow._fields)
+BLOCK_PART_ROWS = 32_768  # a block of so many references is a part of its own
+PART_WEIGHT = 65_536  # of the partitions in one part, about; a reference counts 1
+PREPARED_ABOVE_PARTS = 4  # as many may be copied at once; of more, all are stored one by one before
+
+Job = Callable[[], None]
+
+
+def read_checkpoint(payload: Any, root: str, name: str, parts: PartFolder | None = None) -> ManifestImage:
+    """The image of a checkpoint; CorruptionError, naming it, for anything that cannot be. StoreError."""
+    parser = RecordParser(name)
+    checkpoint = parser.check_version(payload, CHECKPOINT_VERSION)
+    if checkpoint["v"] == 1:
+        return read_checkpoint_v1(payload, root, name)
+    return load_checkpoint(parser, checkpoint, root, parts or PartFolder())
 
 
 def write_checkpoint(image: ManifestImage) -> dict[str, Any]:
-    """The image as a checkpoint's JSON object. The caller keeps changes away (Manifest's lock); look-ups go on."""
-    place_of_file = {file: place for place, file in enumerate(image.files)}
-    partitions = {
-        topic_id.hex(): {str(partition): _write_partition(state, place_of_file) for partition, state in states.items()}
-        for topic_id, states in image.partitions.items()
-    }
-    return {
-        "v": VERSION,
-        "f": [[f.key, f.size, f.etag, f.crc32c, f.created_ms] for f in image.files.values()],
-        "w": dict(image.wal_flushed),
-        "q": dict(image.deletions),
-        "u": dict(image.reserved),
-        "p": partitions,
-    }
+    """The whole image as a checkpoint's JSON object, with all parts in it. The caller keeps changes away."""
+    writer = CheckpointWriter(PartFolder())
+    return writer.store(writer.snapshot(image))
 
 
-def _write_partition(state: PartitionState, place_of_file: dict[int, int]) -> dict[str, Any]:
-    columns = state.columns()
-    columns[-1] = array("q", [place_of_file[file] for file in columns[-1]])
-    if sys.byteorder == "big":
-        for column in columns:
-            column.byteswap()
+class _Part:
+    """A part as the image was when it was copied. `ref`: where it is; None until it is stored."""
+
+    __slots__ = ("ref",)
+
+    def __init__(self) -> None:
+        self.ref: PartRef | None = None
+
+    @property
+    def stored(self) -> PartRef:
+        assert self.ref is not None
+        return self.ref
+
+
+class Snapshot(NamedTuple):
+    """All that a checkpoint is made of, as of one moment: later changes of the image do not reach it."""
+
+    head: dict[str, Any]
+    files: list[_Part]
+    blocks: list[_Part]
+    partitions: list[_Part]
+    turns: list[list[Job]]  # what is still to be stored; a turn needs the one before
+
+
+class CheckpointWriter:
+    """Writes checkpoints of one image, one after another, and remembers which parts are still true.
+
+    `prepare`, `snapshot`, `store`: only the second keeps changes of the image away all the time, and it only copies.
+    `names`: the parts, by name, that the last checkpoint has outside of itself.
+    """
+
+    def __init__(self, folder: PartFolder) -> None:
+        self.names: set[str] = set()
+        self._folder = folder
+        self._files: dict[int, _Part] = {}  # chunk -> part
+        self._partitions: dict[int, _Part] = {}  # shard -> part
+        self._shards = 0  # a power of two
+
+    def prepare(self, image: ManifestImage, lock: AbstractContextManager[Any]) -> None:
+        """Stores what has changed, if it is much, so that a snapshot has little to copy. Raises StoreError.
+
+        `lock` keeps changes of the image away; it is taken for one part at a time.
+        """
+        with lock:
+            states = image.states()
+            self._forget_changed(image, states)
+            blocks = self._missing_blocks(states)
+            chunks = [chunk for chunk in _chunks(image) if not _is_stored(self._files.get(chunk))]
+            shards = [shard for shard in self._by_shard(states) if not _is_stored(self._partitions.get(shard))]
+        if len(blocks) + len(chunks) + len(shards) <= PREPARED_ABOVE_PARTS:
+            return
+
+        def in_turn(copied: Callable[[], Job | None]) -> Job:
+            def run() -> None:
+                with lock:
+                    self._drop_changed(image)
+                    job = copied()
+                if job is not None:
+                    job()
+
+            return run
+
+        self._run([in_turn(partial(self._block_job, block)) for block in blocks])
+        rest = [in_turn(partial(self._files_job, image.files, chunk)) for chunk in chunks]
+        self._run(rest + [in_turn(partial(self._prepared_shard, image, shard)) for shard in shards])
+
+    def _prepared_shard(self, image: ManifestImage, shard: int) -> Job | None:
+        states = self._by_shard(image.states()).get(shard)
+        return None if states is None or self._missing_blocks(states) else self._shard_job(shard, states)
+
+    def snapshot(self, image: ManifestImage) -> Snapshot:
+        """What a checkpoint of the image as it is now needs. The caller keeps changes away until this returns."""
+        states = image.states()
+        self._forget_changed(image, states)
+        turns = [[self._block_job(block) for block in self._missing_blocks(states)]]
+        chunks = _chunks(image)
+        jobs = [self._files_job(image.files, chunk) for chunk in chunks if not _is_stored(self._files.get(chunk))]
+        shards = self._by_shard(states)
+        jobs += [self._shard_job(n, shards[n]) for n in shards if not _is_stored(self._partitions.get(n))]
+        head = {
+            "v": CHECKPOINT_VERSION,
+            "w": dict(image.wal_flushed),
+            "q": dict(image.deletions),
+            "u": dict(image.reserved),
+            "g": {topic_id.hex(): time_ms for topic_id, time_ms in image.dropped.items()},
+        }
+        blocks = [block for state in states for block in state.blocks if len(block.bases) >= BLOCK_PART_ROWS]
+        return Snapshot(
+            head,
+            files=[self._files[chunk] for chunk in chunks],
+            blocks=[part for block in blocks if (part := self._part_of(block)) is not None],
+            partitions=[self._partitions[shard] for shard in sorted(shards)],
+            turns=[*turns, jobs],
+        )
+
+    def store(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Stores the parts that are not stored yet, and gives the JSON. Raises StoreError: what is stored stays so."""
+        while snapshot.turns:
+            self._run(snapshot.turns.pop(0))
+        files = [part.stored for part in snapshot.files if part.stored.size]
+        blocks, partitions = ([part.stored for part in parts] for parts in (snapshot.blocks, snapshot.partitions))
+        self.names = {part.name for part in (*files, *partitions, *blocks) if part.inline is None}
+        return {
+            **snapshot.head,
+            "f": [part.to_json() for part in files],
+            "b": [part.to_json() for part in blocks],
+            "p": [part.to_json() for part in partitions],
+        }
+
+    def _forget_changed(self, image: ManifestImage, states: list[PartitionState]) -> None:
+        wanted = 1
+        weight = sum(_weight(state) for state in states)
+        while wanted * PART_WEIGHT < weight:
+            wanted *= 2
+        if not wanted // 2 <= self._shards <= wanted * 2:
+            self._shards = wanted
+            self._partitions.clear()
+        self._drop_changed(image)
+
+    def _drop_changed(self, image: ManifestImage) -> None:
+        for chunk in image.files.changed:
+            self._files.pop(chunk, None)
+        image.files.changed.clear()
+        for topic_id, partition in image.changed:
+            self._partitions.pop(shard_of(topic_id, partition, self._shards), None)
+        image.changed.clear()
+
+    def _by_shard(self, states: list[PartitionState]) -> dict[int, list[PartitionState]]:
+        shards: dict[int, list[PartitionState]] = {}
+        for state in states:
+            shards.setdefault(shard_of(state.topic_id, state.partition, self._shards), []).append(state)
+        return shards
+
+    def _run(self, jobs: list[Job]) -> None:
+        for _ in ahead(lambda job: job(), jobs, THREADS, AHEAD):
+            pass
+
+    def _part_of(self, block: RowBlock) -> _Part | None:
+        if block.part is None or block.part[0] is not self:
+            return None
+        part: _Part = block.part[1]
+        return part
+
+    def _missing_blocks(self, states: list[PartitionState]) -> list[RowBlock]:
+        blocks = (block for state in states for block in state.blocks if len(block.bases) >= BLOCK_PART_ROWS)
+        return [block for block in blocks if not _is_stored(self._part_of(block))]
+
+    # What these are given is copied now; the job that they return encodes and stores it.
+
+    def _job(self, part: _Part, encode: Callable[[], bytes]) -> Job:
+        def run() -> None:
+            data = encode()
+            part.ref = self._folder.put(data) if data else PartRef("", 0, 0)
+
+        return run
+
+    def _block_job(self, block: RowBlock) -> Job:
+        part, matrix = _Part(), block.matrix()
+        block.part = (self, part)
+        return self._job(part, lambda: encode_part(PartKind.BLOCK, {}, _columns(matrix)))
+
+    def _files_job(self, files: FileTable, chunk: int) -> Job:
+        part = self._files[chunk] = _Part()
+        about, columns = _copy_files(files, chunk)
+        return self._job(part, lambda: encode_part(PartKind.FILES, about, columns) if columns else b"")
+
+    def _shard_job(self, shard: int, states: list[PartitionState]) -> Job:
+        entries: list[list[Any]] = []
+        runs: list[list[int | _Part]] = []
+        rows: list[np.ndarray] = [RowBlock().matrix()]
+        for state in sorted(states, key=lambda state: (state.topic_id, state.partition)):
+            entries.append([state.topic_id.hex(), state.partition, _state_json(state)])
+            runs.append([])
+            for block in state.blocks:
+                part = self._part_of(block) if len(block.bases) >= BLOCK_PART_ROWS else None
+                if part is None:
+                    rows.append(block.matrix())
+                runs[-1].append(part or len(block.bases))
+
+        def encode() -> bytes:
+            named = [[run.stored.name if isinstance(run, _Part) else run for run in each] for each in runs]
+            about = {"p": [[*entry, each] for entry, each in zip(entries, named, strict=True)]}
+            return encode_part(PartKind.PARTITIONS, about, _columns(np.concatenate(rows)))
+
+        part = self._partitions[shard] = _Part()
+        return self._job(part, encode)
+
+
+def _is_stored(part: _Part | None) -> bool:
+    return part is not None and part.ref is not None
+
+
+def _chunks(image: ManifestImage) -> range:
+    return range((image.files.places + CHUNK_FILES - 1) >> CHUNK_BITS)
+
+
+def shard_of(topic_id: bytes, partition: int, shards: int) -> int:
+    """Which part a partition is in, of a power of two of them."""
+    return zlib.crc32(partition.to_bytes(4, "little"), zlib.crc32(topic_id)) & (shards - 1)
+
+
+def _weight(state: PartitionState) -> int:
+    inline = sum(len(block.bases) for block in state.blocks if len(block.bases) < BLOCK_PART_ROWS)
+    return inline + 4 + 2 * len(state.producers) + len(state.aborted)
+
+
+def _columns(matrix: np.ndarray) -> list[np.ndarray]:
+    """RefRow's columns; with the number of offsets, which repeats itself, in the place of the end offset."""
+    return [matrix[:, 0], matrix[:, 1] - matrix[:, 0], *(matrix[:, column] for column in range(2, 9))]
+
+
+def _state_json(state: PartitionState) -> dict[str, Any]:
     return {
         "s": state.log_start_offset,
         "e": state.end_offset,
@@ -51,87 +268,31 @@ def _write_partition(state: PartitionState, place_of_file: dict[int, int]) -> di
         "h": state.leader_epochs,
         "a": state.aborted,
         "b": list(state.producers.values()),
-        "r": b64encode(b"".join(column.tobytes() for column in columns)).decode("ascii"),
     }
 
 
-def read_checkpoint(payload: Any, root: str, name: str) -> ManifestImage:
-    """The image of a checkpoint; CorruptionError, naming it, for anything that cannot be."""
-    parser = RecordParser(name)
-    checkpoint = parser.check_version(payload)
-    image = ManifestImage(root)
-    sizes: list[int] = []
-    for item in parser.array(checkpoint.get("f"), "f"):
-        entry = parser.file(parser.array(item, "f", 5)[:4], "f")
-        if entry.key in image._file_of_key:
-            raise parser.fail(f"object {entry.key} is named twice")
-        image._file_of_key[entry.key] = len(sizes)
-        image.files[len(sizes)] = StoredObject(*entry, created_ms=parser.integer(item[4], "f"))
-        sizes.append(entry.size)
-    image._next_file = len(sizes)
-    for data_dir_id, lsn in parser.mapping(checkpoint.get("w"), "w").items():
-        image.wal_flushed[parser.text(data_dir_id, "w", 64)] = parser.integer(lsn, "w")
-    for key, due_ms in parser.mapping(checkpoint.get("q"), "q").items():
-        image.deletions[parser.key(key, "q")] = parser.integer(due_ms, "q")
-    for key, due_ms in parser.mapping(checkpoint.get("u", {}), "u").items():
-        image.reserved[parser.key(key, "u")] = parser.integer(due_ms, "u")
-    for topic_hex, entries in parser.mapping(checkpoint.get("p"), "p").items():
-        states = image.partitions[parser.topic_id(topic_hex, "p")] = {}
-        for number, entry in parser.mapping(entries, topic_hex).items():
-            what = f"partition {topic_hex}/{number}"
-            state = PartitionState(parser.topic_id(topic_hex, what), parser.partition(number, what))
-            _read_partition(parser, state, entry, what, image)
-            states[state.partition] = state
-    for file in image.files.values():
-        if file.live < 1 or file.key in image.deletions or file.key in image.reserved:
-            raise parser.fail(f"object {file.key} holds nothing, or is both live and to be deleted")
-    return image
+def _copy_files(files: FileTable, chunk: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """JSON and columns of the part of one chunk; no columns when nothing is in it."""
+    first, last = chunk << CHUNK_BITS, min((chunk + 1) << CHUNK_BITS, files.places)
+    columns = {name: _slice(getattr(files, name), first, last) for name, _ in COLUMNS}
+    prefix = columns["prefix"]
+    gone = prefix == PREFIX_NONE
+    if gone.all():
+        return {}, []
+    for name, column in columns.items():
+        if name != "prefix":
+            column[gone] = 0  # what was at a place before is nothing to keep
+    used = np.unique(prefix[prefix >= 0])
+    local = np.searchsorted(used, prefix).astype(np.int32)
+    columns["prefix"] = np.where(prefix >= 0, local, prefix)
+    about = {
+        "i": chunk,
+        "k": [files.prefixes[place] for place in used.tolist()],
+        "o": {str(place - first): key for place, key in files.other_keys.items() if first <= place < last},
+        "e": {str(place - first): etag for place, etag in files.other_etags.items() if first <= place < last},
+    }
+    return about, list(columns.values())
 
 
-def _read_partition(parser: RecordParser, state: PartitionState, value: Any, what: str, image: ManifestImage) -> None:
-    entry = parser.mapping(value, what)
-    state.log_start_offset = parser.integer(entry.get("s"), f"{what}.s")
-    state.last_stable_offset = parser.integer(entry.get("l"), f"{what}.l")
-    end_offset = parser.integer(entry.get("e"), f"{what}.e")
-    state.clean_offset = parser.integer(entry.get("c", state.log_start_offset), f"{what}.c")
-    state.open_transactions = parser.pairs(_lists(entry.get("o")), f"{what}.o")
-    state.leader_epochs = parser.pairs(_lists(entry.get("h")), f"{what}.h")
-    state.aborted = parser.aborted(_lists(entry.get("a")), f"{what}.a")
-    state.producers = {p[0]: p for p in parser.producers(_lists(entry.get("b")), f"{what}.b")}
-    for row in _read_rows(parser, entry.get("r"), what):
-        file = image.files.get(row.file)
-        sane = file is not None and 0 <= row.base_offset < row.end_offset and row.start >= 0 and row.length > 0
-        if not sane or not 0 <= row.crc32c <= UINT32_MAX or row.record_count < 0:
-            raise parser.fail(f"{what}: reference {tuple(row)} cannot be")
-        assert file is not None
-        if row.start + row.length > file.size:
-            raise parser.fail(f"{what}: bytes {row.start}+{row.length} are beyond the end of {file.key}")
-        if state.object_count and row.base_offset != state.end_offset:
-            raise parser.fail(f"{what}: an object at offset {row.base_offset} follows {state.end_offset}")
-        file.live += 1
-        state.append(row)
-        state.end_offset = row.end_offset
-    if state.object_count and state.end_offset != end_offset:
-        raise parser.fail(f"{what}: end offset {end_offset}, but its objects end at {state.end_offset}")
-    if state.object_count and state.row(0).end_offset <= state.log_start_offset:
-        raise parser.fail(f"{what}: an object lies wholly below the log start offset {state.log_start_offset}")
-    state.end_offset = end_offset
-
-
-def _lists(value: Any) -> Any:
-    """Tuples of a checkpoint that was never written out, as the lists that JSON would have made of them."""
-    return [_lists(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _read_rows(parser: RecordParser, value: Any, what: str) -> list[RefRow]:
-    try:
-        raw = b64decode(parser.text(value, f"{what}.r", 1 << 32), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise parser.fail(f"{what}.r: not base64") from error
-    if len(raw) % (8 * _COLUMNS):
-        raise parser.fail(f"{what}.r: {len(raw)} bytes are not {_COLUMNS} columns of int64")
-    values = array("q", raw)
-    if sys.byteorder == "big":
-        values.byteswap()
-    count = len(values) // _COLUMNS
-    return [RefRow(*values[row::count]) for row in range(count)]
+def _slice(column: array[int], first: int, last: int) -> np.ndarray:
+    return np.frombuffer(column, column.typecode)[first:last].copy()

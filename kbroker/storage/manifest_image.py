@@ -6,20 +6,32 @@ going backwards raises CorruptionError that names the record, and nothing of it 
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from kbroker.errors import CorruptionError
+from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
+from kbroker.storage.manifest_deletions import DeleteQueue
+from kbroker.storage.manifest_files import FileTable
 from kbroker.storage.manifest_record import ManifestRecord, PartitionDelta, parse_record
 from kbroker.storage.partition_state import (
+    COLUMNS,
     ObjectRef,
     PartitionState,
     RefRow,
-    StoredObject,
     trim_epochs,
 )
+
+ROW_BYTES = 8 * COLUMNS
+STATE_BYTES = 1000  # of a partition without its references, about
+DROPPED_MAX = 100_000  # deleted topics that are remembered: what is left of them in the bucket is provably theirs
+
+
+class Replaced(Exception):
+    """The manifest names another object by now: look again."""
 
 
 class ManifestImage:
@@ -34,12 +46,12 @@ class ManifestImage:
         self.root = root
         self.lock = threading.RLock()
         self.partitions: dict[bytes, dict[int, PartitionState]] = {}
-        self.files: dict[int, StoredObject] = {}
+        self.files = FileTable()
         self.wal_flushed: dict[str, int] = {}
-        self.deletions: dict[str, int] = {}  # key below the root -> when it may be deleted, ms since the epoch
-        self.reserved: dict[str, int] = {}  # key that a rewrite may become live under -> when it is given up
-        self._next_file = 0
-        self._file_of_key: dict[str, int] = {}
+        self.deletions = DeleteQueue()  # key below the root -> when it may be deleted, ms since the epoch
+        self.reserved = DeleteQueue()  # key that a rewrite may become live under -> when it is given up
+        self.dropped: dict[bytes, int] = {}  # topics that a record has dropped -> when, the newest DROPPED_MAX
+        self.changed: set[tuple[bytes, int]] = set()  # partitions that a checkpoint must write again
 
     # -- look-ups ----------------------------------------------------------------------------------------------
 
@@ -71,53 +83,102 @@ class ManifestImage:
             yield ref
             offset = ref.end_offset
 
+    def objects_reaching(self, topic_id: bytes, partition: int, offset: int, timestamp: int) -> Iterator[ObjectRef]:
+        """As `objects_from`, only those with a largest timestamp of at least `timestamp`: does not look at each."""
+        while True:
+            with self.lock:
+                state = self.partition(topic_id, partition)
+                index = state.first_reaching(state.index_of(offset), timestamp) if state is not None else None
+                if state is None or index is None:
+                    return
+                ref = self.ref(state.row(index))
+            yield ref
+            offset = ref.end_offset
+
+    def objects_newest_first(self, topic_id: bytes, partition: int, offset: int) -> Iterator[ObjectRef]:
+        """The objects from the one that holds `offset` on, those with the largest timestamps first, then by offset.
+
+        In the order of now. Raises Replaced when it comes to one that is not there any more.
+        """
+        with self.lock:
+            state = self.partition(topic_id, partition)
+            if state is None:
+                return
+            first = state.index_of(offset)
+            bases, newest = state.column(0, first), state.column(6, first)
+        for place in np.argsort(-newest, kind="stable"):
+            ref = self.find(topic_id, partition, int(bases[place]))
+            if ref is None or (ref.base_offset, ref.max_timestamp) != (bases[place], newest[place]):
+                raise Replaced
+            yield ref
+
     def object_count(self, topic_id: bytes, partition: int) -> int:
         """How many objects (or images in packs) a partition has."""
         state = self.partition(topic_id, partition)
         return state.object_count if state is not None else 0
 
-    def live_keys(self) -> set[str]:
-        """The keys, below the root, of all objects that hold live data."""
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes: columns, index, and the Python objects around them."""
         with self.lock:
-            return set(self._file_of_key)
+            states = [state for states in self.partitions.values() for state in states.values()]
+            rows = sum(state.object_count for state in states)
+            return self.files.memory_bytes + ROW_BYTES * rows + STATE_BYTES * len(states)
+
+    def live_keys(self) -> set[str]:
+        """The keys, below the root, of all objects that hold live data: a Python string each."""
+        with self.lock:
+            return {self.files.key(place) for place in self.files}
+
+    def segment_keys(self) -> list[str]:
+        """The keys, below the root, of all live KafScale segments."""
+        with self.lock:
+            return [key for key in self.files.other() if key.endswith(SEGMENT_SUFFIX)]
 
     def is_live(self, relative_key: str) -> bool:
         """True when the manifest names this key as the home of live data."""
-        return relative_key in self._file_of_key
+        with self.lock:
+            return self.files.place_of(relative_key) is not None
 
     def is_known(self, relative_key: str) -> bool:
         """True when a record names this key: as live, reserved, or to be deleted."""
-        return relative_key in self._file_of_key or relative_key in self.deletions or relative_key in self.reserved
+        return relative_key in self.deletions or relative_key in self.reserved or self.is_live(relative_key)
 
     def live_images(self, relative_key: str) -> int:
         """How many references into an object are live (a pack has one per partition in it)."""
-        file = self._file_of_key.get(relative_key)
-        return self.files[file].live if file is not None else 0
+        with self.lock:
+            place = self.files.place_of(relative_key)
+            return self.files.live[place] if place is not None else 0
 
     def due_deletions(self, now_ms: int, limit: int, at_once: Callable[[str], bool] = lambda key: False) -> list[str]:
-        """Keys below the root whose grace time is over or that have none, never one that holds live data."""
+        """Keys below the root whose grace time is over or that have none, never one that holds live data.
+
+        `at_once` is asked only about segments in KafScale's format.
+        """
         with self.lock:
-            waiting = itertools.chain(self.deletions.items(), self.reserved.items())
-            due = (key for key, due_ms in waiting if (due_ms <= now_ms or at_once(key)) and not self.is_live(key))
-            return [key for key, _ in zip(due, range(limit), strict=False)]
+            due: list[str] = []
+            for queue in (self.deletions, self.reserved):
+                if len(due) < limit:
+                    due += [key for key in queue.due(now_ms, limit - len(due), at_once) if not self.is_live(key)]
+            return due
 
     def ref(self, row: RefRow) -> ObjectRef:
         """A row of a partition's state with what is known of its object. The caller holds the lock."""
-        file = self.files[row.file]
+        files = self.files
         return ObjectRef(
-            key=self.root + file.key,
-            kind=file.kind,
+            key=self.root + files.key(row.file),
+            kind=files.kind(row.file),
             base_offset=row.base_offset,
             end_offset=row.end_offset,
             start=row.start,
             length=row.length,
-            size=file.size,
-            etag=file.etag,
+            size=files.size[row.file],
+            etag=files.etag(row.file),
             crc32c=row.crc32c,
             leader_epoch=row.leader_epoch,
             max_timestamp=row.max_timestamp,
             record_count=row.record_count,
-            created_ms=file.created_ms,
+            created_ms=files.created_ms[row.file],
         )
 
     # -- records -----------------------------------------------------------------------------------------------
@@ -132,18 +193,8 @@ class ManifestImage:
         keys = [entry.key for entry in record.files]
         if len(set(keys)) != len(keys):
             raise CorruptionError(f"{name}: an object is named twice")
-        for key in keys:
-            if key in self._file_of_key or key in self.deletions:
-                raise CorruptionError(f"{name}: object {key} was named by an earlier record")
-        for key, _ in record.queued:
-            if key in self._file_of_key or key in keys:
-                raise CorruptionError(f"{name}: object {key} is live and to be deleted")
-        for key in record.deleted:
-            if key in self._file_of_key or key in keys:
-                raise CorruptionError(f"{name}: object {key} is live and was deleted")
-        for key, _ in record.reserved:
-            if key in self._file_of_key or key in self.deletions or key in self.reserved or key in keys:
-                raise CorruptionError(f"{name}: object {key} cannot be reserved, it is known already")
+        with self.lock:
+            self._judge_keys(record, keys, name)
         for topic_id, _ in record.dropped_topics:
             if any(key[0] == topic_id for key in record.partitions):
                 raise CorruptionError(f"{name}: topic {topic_id.hex()} is dropped and changed")
@@ -153,6 +204,21 @@ class ManifestImage:
         for (topic_id, partition), delta in record.partitions.items():
             self._judge_partition(topic_id, partition, delta, f"{name}: partition {topic_id.hex()}/{partition}")
         return record
+
+    def _judge_keys(self, record: ManifestRecord, keys: list[str], name: str) -> None:
+        named = set(keys)
+        for key in keys:
+            if self.is_live(key) or key in self.deletions:
+                raise CorruptionError(f"{name}: object {key} was named by an earlier record")
+        for key, _ in record.queued:
+            if key in named or self.is_live(key):
+                raise CorruptionError(f"{name}: object {key} is live and to be deleted")
+        for key in record.deleted:
+            if key in named or self.is_live(key):
+                raise CorruptionError(f"{name}: object {key} is live and was deleted")
+        for key, _ in record.reserved:
+            if key in named or self.is_known(key):
+                raise CorruptionError(f"{name}: object {key} cannot be reserved, it is known already")
 
     def _judge_partition(self, topic_id: bytes, partition: int, delta: PartitionDelta, what: str) -> None:
         state = self.partition(topic_id, partition) or PartitionState(topic_id, partition, delta.log_start_offset or 0)
@@ -180,20 +246,19 @@ class ManifestImage:
         with self.lock:
             files = {}
             for number, entry in enumerate(record.files):
-                files[number] = self._next_file
-                self._file_of_key[entry.key] = self._next_file
                 self.reserved.pop(entry.key, None)
-                self.files[self._next_file] = StoredObject(*entry, created_ms=record.time_ms)
-                self._next_file += 1
+                files[number] = self.files.add(*entry, created_ms=record.time_ms)
             # Counted before anything is dropped: a partition may drop at once what another one still needs.
             for delta in record.partitions.values():
                 for row in delta.added:
-                    self.files[files[row.file]].live += 1
+                    self.files.live[files[row.file]] += 1
             for (topic_id, partition), delta in record.partitions.items():
                 self._apply_partition(topic_id, partition, delta, files, record.time_ms)
             for topic_id, grace_ms in record.dropped_topics:
                 for state in self.partitions.pop(topic_id, {}).values():
                     self._release(state.remove(0, state.object_count), record.time_ms + grace_ms)
+                    self.changed.add((topic_id, state.partition))
+                self._note_dropped(topic_id, record.time_ms)
             self.reserved.update(record.reserved)
             for key, due_ms in record.queued:
                 self.reserved.pop(key, None)
@@ -211,8 +276,9 @@ class ManifestImage:
         state = states.get(partition)
         if state is None:
             state = states[partition] = PartitionState(topic_id, partition, delta.log_start_offset or 0)
+        self.changed.add((topic_id, partition))
         due_ms = time_ms + delta.grace_ms
-        replaced = _remove(state, delta.removed)
+        replaced = _remove(state, delta.removed) if delta.removed else None
         for row in sorted(delta.added):
             stored = row._replace(file=files[row.file])
             if row.base_offset >= state.end_offset:
@@ -235,7 +301,10 @@ class ManifestImage:
             state.clean_offset = delta.clean_offset
         if delta.log_start_offset is not None and delta.log_start_offset > state.log_start_offset:
             self._move_log_start(state, delta.log_start_offset)
-        self._release(replaced + state.remove(0, state.expired()), due_ms)
+        if replaced is not None:
+            self._release(replaced, due_ms)
+        if expired := state.expired():
+            self._release(state.remove(0, expired), due_ms)
 
     def _move_log_start(self, state: PartitionState, log_start_offset: int) -> None:
         state.log_start_offset = log_start_offset
@@ -243,15 +312,19 @@ class ManifestImage:
         state.leader_epochs = trim_epochs(state.leader_epochs, min(log_start_offset, state.end_offset))
         state.aborted = tuple(entry for entry in state.aborted if entry[2] >= log_start_offset)
 
-    def _release(self, rows: Iterable[RefRow], due_ms: int) -> None:
+    def _release(self, rows: np.ndarray, due_ms: int) -> None:
         """Objects that hold nothing live any more go to the delete queue."""
-        for row in rows:
-            file = self.files[row.file]
-            file.live -= 1
-            if file.live == 0:
-                self.deletions[file.key] = due_ms
-                del self.files[row.file]
-                del self._file_of_key[file.key]
+        if not len(rows):
+            return
+        for place in self.files.drop_references(rows[:, -1]):
+            self.deletions[self.files.key(place)] = due_ms
+            self.files.remove(place)
+
+    def _note_dropped(self, topic_id: bytes, time_ms: int) -> None:
+        self.dropped.pop(topic_id, None)
+        self.dropped[topic_id] = time_ms
+        while len(self.dropped) > DROPPED_MAX:
+            del self.dropped[next(iter(self.dropped))]
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> None:
         """Forgets producers without an open transaction that were silent for `expiration_ms`."""
@@ -260,6 +333,8 @@ class ManifestImage:
                 gone = [p[0] for p in state.producers.values() if p[4] < 0 and now_ms - p[3] >= expiration_ms]
                 for producer_id in gone:
                     del state.producers[producer_id]
+                if gone:
+                    self.changed.add((state.topic_id, state.partition))
 
 
 def _judge_added(state: PartitionState, delta: PartitionDelta, what: str) -> int:
@@ -290,9 +365,9 @@ def _judge_added(state: PartitionState, delta: PartitionDelta, what: str) -> int
     return end_offset
 
 
-def _remove(state: PartitionState, base_offsets: Iterable[int]) -> list[RefRow]:
+def _remove(state: PartitionState, base_offsets: Iterable[int]) -> np.ndarray:
     """Takes out the objects that begin at these offsets, neighbours together: compaction may replace thousands."""
-    removed: list[RefRow] = []
+    removed: list[np.ndarray] = [np.empty((0, COLUMNS), np.int64)]
     wanted = sorted(base_offsets)
     while wanted:
         first = last = state.index_of(wanted[0])
@@ -300,9 +375,9 @@ def _remove(state: PartitionState, base_offsets: Iterable[int]) -> list[RefRow]:
         while taken < len(wanted) and last < state.object_count and state.row(last).base_offset == wanted[taken]:
             last += 1
             taken += 1
-        removed += state.remove(first, last)
+        removed.append(state.remove(first, last))
         del wanted[:taken]
-    return removed
+    return np.concatenate(removed)
 
 
 def _ranges(rows: list[RefRow]) -> list[tuple[int, int]]:

@@ -16,7 +16,8 @@ from kbroker.storage.partition_state import (
     RefRow,
 )
 
-VERSION = 1
+VERSION = 1  # of records
+CHECKPOINT_VERSION = 2
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 UINT32_MAX = (1 << 32) - 1
@@ -73,13 +74,13 @@ class RecordParser:
         """The error for a problem in this record, to be raised by the caller."""
         return CorruptionError(f"{self.name}: {problem}")
 
-    def check_version(self, payload: Any) -> dict[str, Any]:
+    def check_version(self, payload: Any, newest: int = VERSION) -> dict[str, Any]:
         """Returns the payload as a mapping; a version written by a newer kbroker is refused by name."""
         mapping = self.mapping(payload, "record")
         version = self.integer(mapping.get("v"), "v", 1)
-        if version > VERSION:
+        if version > newest:
             raise self.fail(
-                f"manifest version {version} is newer than this kbroker knows ({VERSION}): start a newer kbroker"
+                f"manifest version {version} is newer than this kbroker knows ({newest}): start a newer kbroker"
             )
         return mapping
 

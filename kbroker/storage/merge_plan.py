@@ -47,7 +47,8 @@ class MergePlan(NamedTuple):
     """What to do with the objects of one partition.
 
     Before `look_again_ms`, and unless `room_count` more objects or `room_bytes` more bytes have come, another look
-    finds nothing new. Objects at places below `settled` will not be merged any more.
+    finds nothing new. Objects at places below `settled` will not be merged any more: the lower one of `tail`, where the
+    objects begin that may still get neighbours, and `waiting`, the first that will leave its pack by and by.
     """
 
     due: list[tuple[int, int]]  # places [first, last)
@@ -55,13 +56,16 @@ class MergePlan(NamedTuple):
     room_count: int
     room_bytes: int
     look_again_ms: int
+    tail: int
+    waiting: int
 
 
 def plan_merges(objects: Sequence[Candidate], bounds: MergeLimits, now_ms: int) -> MergePlan:
     """The merges that are due among all objects of a partition, or those from some place on."""
     due: list[tuple[int, int]] = []
     look_again_ms = NEVER_MS
-    settled = _tail_start(objects, bounds)
+    tail = _tail_start(objects, bounds)
+    waiting = len(objects)
     room_count, room_bytes = bounds.fan_in, bounds.enough_bytes[0]
     for first, last, full in _chunks(objects, bounds):
         chunk = objects[first:last]
@@ -77,11 +81,17 @@ def plan_merges(objects: Sequence[Candidate], bounds: MergeLimits, now_ms: int) 
             due.append((first, last))
             continue
         if packed:
-            settled = min(settled, first)
+            waiting = min(waiting, first)
             look_again_ms = min(look_again_ms, old_ms)
         if last == len(objects) and generation == 0:
             room_count, room_bytes = bounds.fan_in - len(chunk), bounds.enough_bytes[0] - total
-    return MergePlan(due, settled, room_count, room_bytes, look_again_ms)
+    return MergePlan(due, min(tail, waiting), room_count, room_bytes, look_again_ms, tail, waiting)
+
+
+def whole_chunks(objects: Sequence[Candidate], bounds: MergeLimits) -> int:
+    """Of objects with more behind them: how many, from the first on, can be planned without those."""
+    chunks = _chunks(objects, bounds)
+    return chunks[-1][0] if chunks and chunks[-1][1] == len(objects) else len(objects)
 
 
 def _mergeable(item: Candidate, bounds: MergeLimits) -> bool:

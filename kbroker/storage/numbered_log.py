@@ -75,7 +75,7 @@ class LoadReport:
 
 
 class NumberedLog:
-    """See the module. One lock serialises everything, and is held during requests: keep off I/O threads.
+    """See the module. One lock serialises all but checkpoints, and is held during requests: keep off I/O threads.
 
     ``epoch`` 0 is a reader: it loads, and cannot append. Call ``load``, then ``seal_previous``, then ``append``.
     """
@@ -97,6 +97,7 @@ class NumberedLog:
         self._nonce = writer_nonce
         self._patience = patience or Patience()
         self._lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()  # around `_lock`; they are written one at a time, beside appends
         self._failure: Exception | None = None
         self._forget_locked()
 
@@ -112,6 +113,21 @@ class NumberedLog:
         self._visited: set[tuple[int, int]] = set()  # what a load has followed the log through
         self._doubted: dict[bytes, tuple[str, Any]] = {}  # what was sent for last + 1, outcome unknown
         self._found: bytes | None = None  # the one of those that turned out to be there
+
+    @property
+    def store(self) -> ObjectStore:
+        """Where the log is."""
+        return self._store
+
+    @property
+    def directory(self) -> str:
+        """Where in the store, ending with a slash."""
+        return self._directory
+
+    @property
+    def epoch(self) -> int:
+        """The broker epoch that it appends under; 0 of a reader."""
+        return self._epoch
 
     @property
     def last_number(self) -> int:
@@ -152,6 +168,29 @@ class NumberedLog:
             logger.warning("%s", line)
         return report
 
+    def follow(self) -> int:
+        """Reads what was appended since ``load``, for ``on_record``: one listing, and a GET per object. How many.
+
+        StoreUnavailable where checkpoints have taken the place of some of it, and all other errors, mean: load again.
+        """
+        with self._lock:
+            if not self._loaded or self._epoch:
+                raise RuntimeError("a log is followed by a reader that has loaded it")
+            keys: set[tuple[int, int]] = set()
+            newest = 0
+            for meta in self._store.list(self._directory, self._record_key(self._last, self._authority)):
+                name = meta.key[len(self._directory) :]
+                if (record := parse_record_name(name)) is not None:
+                    keys.add(record)
+                newest = max(newest, parse_checkpoint_name(name) or 0)
+            followed = 0
+            while (self._last + 1, self._authority) in keys:
+                self._advance_locked(self._read(self._record_key(self._last + 1, self._authority)))
+                followed += 1
+            if newest > self._last:
+                raise StoreUnavailable(f"{self._directory}: records up to {newest} are in a checkpoint; load again")
+            return followed
+
     def _list_locked(self, report: LoadReport) -> None:
         for meta in self._store.list(self._directory):
             name = meta.key[len(self._directory) :]
@@ -174,6 +213,7 @@ class NumberedLog:
             key = self._directory + checkpoint_name(number)
             try:
                 frame = self._decode(self._read(key), key, FrameKind.CHECKPOINT, number, None)
+                on_checkpoint(number, frame.content["payload"])  # which may find it damaged, too
             except CorruptionError as error:
                 damaged = damaged or (number, error)
                 report.ignored.append(f"{error}; trying what is older")
@@ -181,7 +221,6 @@ class NumberedLog:
                 continue
             self._last, self._authority = number, frame.epoch
             report.checkpoint_number = number
-            on_checkpoint(number, frame.content["payload"])
             break
         return damaged
 
@@ -370,32 +409,43 @@ class NumberedLog:
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
-    def checkpoint(self, payload: Any, number: int | None = None) -> int:
-        """Stores the state after record ``number`` (default: the last), so that a load starts there.
+    def own(self) -> int:
+        """Takes the log over where nobody has yet; returns the last number. Raises Fenced, CorruptionError, StoreError.
 
-        Afterwards records that both kept checkpoints cover are deleted; a failure of that is only logged. Raises
-        StoreError, Fenced; ValueError for a number that was not the last of the log while we owned it.
+        What follows from the records up to this number is what a checkpoint with it may say, also later.
         """
         with self._lock:
             self._check_usable_locked()
             self._seal_locked(accept_more=False)
-            covered = self._last if number is None else number
-            if self._owned_from is None or not self._owned_from <= covered <= self._last:
-                raise ValueError(f"checkpoint at {covered}: the log is ours from {self._owned_from} to {self._last}")
+            return self._last
+
+    def checkpoint(self, payload: Any, number: int | None = None) -> int:
+        """Stores the state after record ``number`` (default: the last), so that a load starts there.
+
+        Appends go on meanwhile. Afterwards records that both kept checkpoints cover are deleted; a failure of that is
+        only logged. Raises StoreError, Fenced; ValueError for a number that was not the last of the log while we owned
+        it.
+        """
+        with self._checkpoint_lock:
+            last = self.own()
+            covered = last if number is None else number
+            if self._owned_from is None or not self._owned_from <= covered <= last:
+                raise ValueError(f"checkpoint at {covered}: the log is ours from {self._owned_from} to {last}")
             if covered <= self.checkpoint_number:
                 return self.checkpoint_number
             content = {"kind": "checkpoint", "payload": payload}
             data = encode_frame(FrameKind.CHECKPOINT, covered, self._epoch, self._nonce, content)
             self._store.put(self._directory + checkpoint_name(covered), data, crc32c=crc32c(data))
             self._checkpoints.append(covered)
-            self._delete_covered_locked()
+            self._delete_covered()
             return covered
 
-    def _delete_covered_locked(self) -> None:
+    def _delete_covered(self) -> None:
         if len(self._checkpoints) < CHECKPOINTS_KEPT:
             return
         kept_from = self._checkpoints[-CHECKPOINTS_KEPT]
-        records = {key for key in self._keys - self._seals if key[0] <= kept_from}
+        with self._lock:
+            records = {key for key in self._keys - self._seals if key[0] <= kept_from}
         checkpoints = self._checkpoints[:-CHECKPOINTS_KEPT]
         keys = [self._record_key(*key) for key in sorted(records)]
         keys += [self._directory + checkpoint_name(number) for number in checkpoints]
@@ -404,7 +454,8 @@ class NumberedLog:
         except StoreError as error:
             logger.warning("%s: covered records stay until the next checkpoint: %s", self._directory, error)
             return
-        self._keys -= records
+        with self._lock:
+            self._keys -= records
         del self._checkpoints[:-CHECKPOINTS_KEPT]
 
     # -- small parts -------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
         _packs/<broker epoch, 10>-<number, 20>.pack               many KLIX images of one flush
         _packs/<broker epoch, 10>-<number, 20>-<gen>.pack         merged images of many partitions
         _manifest/ _metadata/ _claims/                            numbered logs and ownership
+        _manifest_parts/<epoch, 10>-<SHA-256, 32 hex>.part        parts of the manifest's checkpoints
 
 Numbers are decimal with leading zeros where a width is given, so that keys list in order; partition and generation
 have no leading zeros. Topic names are Kafka's legal names as they are; no legal name can collide with an underscore
@@ -23,11 +24,13 @@ from typing import NamedTuple
 from kbroker.storage.kfs_keys import INDEX_SUFFIX, SEGMENT_SUFFIX, KfsKey, parse_kfs_key
 
 MANIFEST_DIR = "_manifest"
+MANIFEST_PARTS_DIR = "_manifest_parts"
 METADATA_DIR = "_metadata"
 CLAIMS_DIR = "_claims"
 PACKS_DIR = "_packs"
 
-OWN_FOLDERS = frozenset({MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR, PACKS_DIR})  # no topic with segments has such a name
+OWN_FOLDERS = frozenset({MANIFEST_DIR, MANIFEST_PARTS_DIR, METADATA_DIR, CLAIMS_DIR, PACKS_DIR})
+# no topic with segments has such a name
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

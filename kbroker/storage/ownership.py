@@ -32,7 +32,7 @@ class Superseded(Exception):
 
 
 def discover_clusters(store: ObjectStore, prefix: str = "") -> list[str]:
-    """Ids of the clusters with a claim under ``prefix`` ("" or ending in "/"), in order; two requests per cluster."""
+    """Ids of the clusters with a claim under ``prefix`` ("" or ending in "/"), in order; at most two requests each."""
     start = prefix + CLUSTER_PREFIX
     clusters: list[str] = []
     after: str | None = None
@@ -40,7 +40,8 @@ def discover_clusters(store: ObjectStore, prefix: str = "") -> list[str]:
     while (meta := next(store.list(start, after), None)) is not None:
         cluster, slash, _ = meta.key[len(start) :].partition("/")
         after = start + cluster + _AFTER_SLASH if slash else meta.key
-        if slash and next(store.list(f"{start}{cluster}/{CLAIMS_DIRECTORY}"), None) is not None:
+        claims = f"{start}{cluster}/{CLAIMS_DIRECTORY}"
+        if slash and (meta.key.startswith(claims) or next(store.list(claims), None) is not None):
             clusters.append(cluster)
     return clusters
 

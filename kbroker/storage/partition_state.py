@@ -1,14 +1,17 @@
 """What the manifest knows of one partition: offsets, epochs, transactions, producers and its objects in order.
 
-Objects are held in two arrays instead of one Python object each: a broker may have several hundred thousand of them
-(every flush of ten thousand quiet partitions adds ten thousand images of a pack). `ObjectRef` is built on the way out.
+Objects are held in arrays instead of one Python object each: a broker may have a million of them (every flush of ten
+thousand quiet partitions adds ten thousand images of a pack). `ObjectRef` is built on the way out. The arrays are cut
+into blocks, so that a change in the middle moves little, and a checkpoint writes only what has changed.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 KLIX = "klix"
 PACK = "pack"
@@ -47,30 +50,8 @@ class ObjectRef(NamedTuple):
     created_ms: int
 
 
-class StoredObject:
-    """One object in the bucket that the manifest names; `live` counts the ref entries that point into it."""
-
-    __slots__ = ("crc32c", "created_ms", "etag", "key", "live", "size")
-
-    def __init__(self, key: str, size: int, etag: str, crc32c: int, created_ms: int, live: int = 0) -> None:
-        self.key = key  # below the root
-        self.size = size
-        self.etag = etag
-        self.crc32c = crc32c
-        self.created_ms = created_ms
-        self.live = live
-
-    @property
-    def kind(self) -> str:
-        """KLIX, PACK or KFS, told by the key."""
-        return _KINDS.get(self.key[self.key.rfind(".") :], KLIX)
-
-
-_KINDS = {".pack": PACK, ".kfs": KFS}
-
-
 class RefRow(NamedTuple):
-    """One object reference as stored in a state: `file` is the image's number of the StoredObject."""
+    """One object reference as stored in a state: `file` is its object's place in the image's table."""
 
     base_offset: int
     end_offset: int
@@ -83,25 +64,58 @@ class RefRow(NamedTuple):
     file: int
 
 
-_STRIDE = len(RefRow._fields) - 1  # base offsets are an array of their own, for bisect
+COLUMNS = len(RefRow._fields)
+_STRIDE = COLUMNS - 1  # base offsets are an array of their own, for bisect
+BLOCK_ROWS = 65_536
+
+
+class RowBlock:
+    """References that follow each other. `part`: where a checkpoint has it (manifest_checkpoint) until it changes."""
+
+    __slots__ = ("bases", "part", "rows")
+
+    def __init__(self, bases: array[int] | None = None, rows: array[int] | None = None, part: Any = None) -> None:
+        self.bases = bases if bases is not None else array("q")
+        self.rows = rows if rows is not None else array("q")
+        self.part = part
+
+    @classmethod
+    def of(cls, matrix: np.ndarray, part: Any = None) -> RowBlock:
+        """A block of the rows of a matrix, in RefRow's order."""
+        bases, rows = array("q"), array("q")
+        bases.frombytes(np.ascontiguousarray(matrix[:, 0]).tobytes())
+        rows.frombytes(np.ascontiguousarray(matrix[:, 1:]).tobytes())
+        return cls(bases, rows, part)
+
+    def matrix(self, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Rows [first, last) as a new matrix of int64, a row for each reference in RefRow's order."""
+        last = len(self.bases) if last is None else last
+        found = np.empty((last - first, COLUMNS), np.int64)
+        found[:, 0] = np.frombuffer(self.bases, np.int64)[first:last]
+        found[:, 1:] = np.frombuffer(self.rows, np.int64).reshape(-1, _STRIDE)[first:last]
+        return found
 
 
 class PartitionState:
     """The manifest's state of one partition. Changed only by ManifestImage, under its lock.
 
-    log_start_offset may be above end_offset: DeleteRecords may pass what is flushed.
+    log_start_offset may be above end_offset: DeleteRecords may pass what is flushed. `appended_count` and
+    `appended_bytes` only grow: objects that came behind the others since this process knows the partition.
     """
 
     __slots__ = (
-        "_bases",
-        "_rows",
+        "_firsts",
         "aborted",
+        "appended_bytes",
+        "appended_count",
+        "blocks",
         "clean_offset",
         "data_bytes",
         "end_offset",
         "last_stable_offset",
         "leader_epochs",
         "log_start_offset",
+        "object_count",
         "open_transactions",
         "partition",
         "producers",
@@ -120,58 +134,133 @@ class PartitionState:
         self.aborted: tuple[AbortedTransaction, ...] = ()
         self.producers: dict[int, ProducerEntry] = {}
         self.data_bytes = 0  # of all objects, indexes included
-        self._bases = array("q")
-        self._rows = array("q")
-
-    @property
-    def object_count(self) -> int:
-        """Number of objects; images in packs count as objects."""
-        return len(self._bases)
+        self.object_count = 0  # images in packs count as objects
+        self.appended_count = 0
+        self.appended_bytes = 0
+        self.blocks: list[RowBlock] = []  # none is empty
+        self._firsts: list[int] = []  # base offset of the first object of each block
 
     def row(self, index: int) -> RefRow:
         """The object at a place in offset order."""
-        at = index * _STRIDE
-        return RefRow(self._bases[index], *self._rows[at : at + _STRIDE])
+        block, at = self._at(index)
+        return RefRow(block.bases[at], *block.rows[at * _STRIDE : (at + 1) * _STRIDE])
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """The objects at places [first, last) as a matrix of int64, in RefRow's order."""
+        parts: list[np.ndarray] = []
+        for block in self.blocks:
+            count = len(block.bases)
+            if first < count and last > 0:
+                parts.append(block.matrix(max(first, 0), min(last, count)))
+            first, last = first - count, last - count
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, COLUMNS), np.int64), *parts])
+
+    def column(self, column: int, first: int) -> np.ndarray:
+        """One column, by its place in RefRow, of the objects from place `first` on."""
+        parts = [np.frombuffer(block.bases, np.int64) for block in self.blocks]
+        if column:
+            parts = [np.frombuffer(block.rows, np.int64)[column - 1 :: _STRIDE] for block in self.blocks]
+        return np.concatenate([np.empty(0, np.int64), *parts])[first:]
+
+    def _at(self, index: int) -> tuple[RowBlock, int]:
+        for block in self.blocks:
+            if index < len(block.bases):
+                return block, index
+            index -= len(block.bases)
+        raise IndexError(index)
 
     def index_of(self, offset: int) -> int:
         """Place of the object that holds `offset`, or of the first one above it; object_count when there is none."""
-        index = bisect_right(self._bases, offset)
-        if index and offset < self._rows[(index - 1) * _STRIDE]:
-            return index - 1
-        return index
+        number = max(bisect_right(self._firsts, offset) - 1, 0)
+        if not self.blocks:
+            return 0
+        block = self.blocks[number]
+        index = bisect_right(block.bases, offset)
+        if index and offset < block.rows[(index - 1) * _STRIDE]:
+            index -= 1
+        return sum(len(before.bases) for before in self.blocks[:number]) + index
+
+    def first_reaching(self, index: int, timestamp: int) -> int | None:
+        """Place of the first object, from a place on, whose largest timestamp is at least this; None: there is none."""
+        before = 0
+        for block in self.blocks:
+            count = len(block.bases)
+            if index < before + count:
+                skipped = max(index - before, 0)
+                newest = np.frombuffer(block.rows, np.int64).reshape(-1, _STRIDE)[skipped:, 5]
+                found = int(np.argmax(newest >= timestamp))
+                if newest[found] >= timestamp:
+                    return before + skipped + found
+            before += count
+        return None
 
     def append(self, row: RefRow) -> None:
         """Adds an object behind all others."""
-        self._rows.extend(row[1:])
-        self._bases.append(row.base_offset)
+        if not self.blocks or len(self.blocks[-1].bases) >= BLOCK_ROWS:
+            self.blocks.append(RowBlock())
+            self._firsts.append(row.base_offset)
+        block = self.blocks[-1]
+        block.rows.extend(row[1:])
+        block.bases.append(row.base_offset)
+        block.part = None
         self.data_bytes += row.length
+        self.object_count += 1
+        self.appended_count += 1
+        self.appended_bytes += row.length
 
     def insert(self, row: RefRow) -> None:
         """Adds an object at its place in offset order."""
-        index = bisect_right(self._bases, row.base_offset)
+        if not self.blocks:
+            self.append(row)
+            return
+        number = max(bisect_right(self._firsts, row.base_offset) - 1, 0)
+        block = self.blocks[number]
+        index = bisect_right(block.bases, row.base_offset)
         at = index * _STRIDE
-        self._rows[at:at] = array("q", row[1:])
-        self._bases.insert(index, row.base_offset)
+        block.rows[at:at] = array("q", row[1:])
+        block.bases.insert(index, row.base_offset)
+        block.part = None
+        self._firsts[number] = block.bases[0]
         self.data_bytes += row.length
+        self.object_count += 1
+        if len(block.bases) > BLOCK_ROWS:
+            half = len(block.bases) // 2
+            upper = RowBlock(block.bases[half:], block.rows[half * _STRIDE :])
+            del block.bases[half:], block.rows[half * _STRIDE :]
+            self.blocks.insert(number + 1, upper)
+            self._firsts.insert(number + 1, upper.bases[0])
 
-    def remove(self, first: int, last: int) -> list[RefRow]:
-        """Takes out the objects at places [first, last) and returns them."""
-        removed = [self.row(index) for index in range(first, last)]
-        del self._bases[first:last]
-        del self._rows[first * _STRIDE : last * _STRIDE]
-        self.data_bytes -= sum(row.length for row in removed)
+    def remove(self, first: int, last: int) -> np.ndarray:
+        """Takes out the objects at places [first, last) and returns them, as `rows` does."""
+        removed = self.rows(first, last)
+        kept: list[RowBlock] = []
+        for block in self.blocks:
+            count = len(block.bases)
+            low, high = max(first, 0), min(last, count)
+            if low < high:
+                del block.bases[low:high], block.rows[low * _STRIDE : high * _STRIDE]
+                block.part = None
+            if block.bases:
+                kept.append(block)
+            first, last = first - count, last - count
+        self.blocks = kept
+        self._firsts = [block.bases[0] for block in kept]
+        self.data_bytes -= int(removed[:, 3].sum())
+        self.object_count -= len(removed)
         return removed
 
     def expired(self) -> int:
         """How many objects, from the first on, lie wholly below the log start offset."""
-        index = 0
-        while index < len(self._bases) and self._rows[index * _STRIDE] <= self.log_start_offset:
-            index += 1
-        return index
+        if not self.object_count or self.blocks[0].rows[0] > self.log_start_offset:
+            return 0
+        return self.index_of(self.log_start_offset)
 
-    def columns(self) -> list[array[int]]:
-        """The objects as columns in RefRow's order (for a checkpoint)."""
-        return [self._bases, *(self._rows[column::_STRIDE] for column in range(_STRIDE))]
+    def load_block(self, block: RowBlock, length: int) -> None:
+        """Of a checkpoint: adds a block that follows the others, of references with so many bytes together."""
+        self.blocks.append(block)
+        self._firsts.append(block.bases[0])
+        self.object_count += len(block.bases)
+        self.data_bytes += length
 
 
 def trim_epochs(epochs: tuple[tuple[int, int], ...], log_start_offset: int) -> tuple[tuple[int, int], ...]:

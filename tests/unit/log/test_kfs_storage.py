@@ -21,7 +21,8 @@ from kbroker.log.segment_names import SegmentNames
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import TopicCreated
 from kbroker.storage.kfs_flush import index_key_of
-from kbroker.storage.kfs_pairs import list_pairs, read_index, read_segment
+from kbroker.storage.kfs_index import parse_index
+from kbroker.storage.kfs_pairs import list_pairs, read_segment
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.object_audit import BucketAudit, audit_image
 from kbroker.storage.object_reader import ObjectReader
@@ -83,6 +84,10 @@ def read_all(s, topic="t", partition=0):
 # -- flush and read ------------------------------------------------------------------------------------------------
 
 
+def index_of(store, pair):
+    return parse_index(store.get(pair.index.key), pair.key.base_offset, pair.segment.size)
+
+
 def test_a_flush_stores_pairs_before_it_names_them(storage):
     storage.add_topic("other", 1)
     storage.append("other", 0, batch([b"x"]))
@@ -105,7 +110,7 @@ def test_a_flush_stores_pairs_before_it_names_them(storage):
     assert [(pair.key.topic, pair.key.partition, pair.key.base_offset) for pair in pairs] == [("t", 0, 0), ("t", 1, 0)]
     assert not alone
     for pair, batches in zip(pairs, expected, strict=True):
-        segment, index = read_segment(storage.store, pair), read_index(storage.store, pair)
+        segment, index = read_segment(storage.store, pair), index_of(storage.store, pair)
         assert bytes(segment.body) == batches
         assert segment.header.record_count == sum(header.record_count for header, _ in iter_batches(batches))
         assert segment.header.created_ms == NOW_MS

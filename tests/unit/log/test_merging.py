@@ -256,7 +256,8 @@ def test_a_damaged_input_is_left_where_it_is_and_the_others_are_merged(storage):
     bad = bytearray(good)
     bad[ref.start + 70] ^= 1
     meta = storage.store.put(ref.key, bytes(bad))
-    storage.manifest.image.files[storage.manifest.image._file_of_key[KEYS.relative(ref.key)]].etag = meta.etag
+    files = storage.manifest.image.files
+    files.set_etag(files.place_of(KEYS.relative(ref.key)), meta.etag)
     c = converter(storage)
     c.run_once()
     assert [len(refs(storage, partition=partition)) for partition in range(3)] == [1, 4, 1]

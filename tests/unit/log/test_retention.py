@@ -7,6 +7,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
 from flush_harness import KEYS, NOW_MS, HeldClaim, Storage, batch, topic_id
 
+from kbroker.log import retention
 from kbroker.log.retention import Retention
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.object_keys import klix_key
@@ -56,6 +57,44 @@ def test_time_retention_lets_the_oldest_go_until_one_stays(storage):
     storage.retention.check_once()
     assert log_start(storage, "t") == 2
     assert storage.retention.check_once() == 0
+
+
+def test_very_many_objects_go_a_few_at_a_time(storage, monkeypatch):
+    monkeypatch.setattr(retention, "EXPIRED_MAX", 2)
+    monkeypatch.setattr(retention, "RECORD_EXPIRED_MAX", 3)
+    storage.add_topic("t", 3, retention_ms=HOUR)
+    for partition, count in ((0, 7), (1, 3), (2, 1)):
+        fill(storage, "t", count, partition)
+    storage.clock.advance(2 * 3600)
+    removed = []
+    commit = storage.manifest.commit
+
+    def counted(*change):
+        before = len(storage.manifest.image.files)
+        record = commit(*change)
+        removed.append(before - len(storage.manifest.image.files))
+        return record
+
+    monkeypatch.setattr(storage.manifest, "commit", counted)
+    assert storage.retention.check_once() == 3
+    assert [log_start(storage, "t", partition) for partition in range(3)] == [7, 3, 1]
+    assert (sum(removed), max(removed)) == (11, 3)
+
+
+def test_a_long_queue_of_deletions_comes_first(storage, monkeypatch):
+    monkeypatch.setattr(retention, "EXPIRED_MAX", 2)
+    monkeypatch.setattr(retention, "RECORD_EXPIRED_MAX", 3)
+    monkeypatch.setattr(retention, "WAITING_MAX", 4)
+    storage.add_topic("t", 2, retention_ms=HOUR)
+    for partition in range(2):
+        fill(storage, "t", 9, partition)
+    storage.clock.advance(2 * 3600)
+    storage.retention.check_once()
+    assert 4 <= len(storage.manifest.image.deletions) <= 7
+    for _ in range(12):
+        storage.clock.advance(61)
+        storage.retention.turn()
+    assert [log_start(storage, "t", partition) for partition in range(2)] == [9, 9]
 
 
 def test_a_young_object_protects_what_is_behind_it(storage):

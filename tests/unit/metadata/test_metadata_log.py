@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from kbroker.metadata.sqlite_store import SqliteStore
 from kbroker.metadata.store import Put
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.numbered_log import NumberedLog
+from kbroker.storage.store_faults import FaultyStore
 
 A, B = b"A" * 16, b"B" * 16
 HISTORY: list[list[MetadataRecord]] = [
@@ -246,6 +248,62 @@ def test_checkpoints_bound_what_a_start_reads(bucket: Bucket, tmp_path: Path, mo
     bucket.records[:4] = [("gone", "{}")] * 4
     (tmp_path / "new disk").mkdir()
     assert Start(BucketLog(bucket), tmp_path / "new disk").load().image == log.image
+
+
+def test_a_few_records_are_in_a_checkpoint_after_a_while(bucket: Bucket, tmp_path: Path) -> None:
+    start = Start(BucketLog(bucket), tmp_path)
+    log = start.load()
+    append_history(log)
+    assert bucket.checkpoint is None
+    start.clock.advance(metadata_log.CHECKPOINT_SECONDS)
+    log.append([ProducerIdBlock(2000)])
+    assert bucket.checkpoint is not None
+    assert bucket.checkpoint[0] == 7
+    for block in range(3, 12):
+        log.append([ProducerIdBlock(block * 1000)])
+    assert bucket.checkpoint[0] == 7  # not all the time
+
+
+def test_a_clean_end_leaves_little_to_read(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+
+    def opened(epoch: int, name: str) -> tuple[NumberedLog, Start]:
+        (tmp_path / name).mkdir(exist_ok=True)
+        objects = NumberedLog(store, "root/_metadata", epoch, bytes([epoch]) * 16)
+        start = Start(objects, tmp_path / name)
+        start.load()
+        return objects, start
+
+    objects, first = opened(1, "first")
+    append_history(first.log)
+    first.log.close()
+    assert objects.checkpoint_number == objects.last_number == 7
+    first.crash()
+    # Starts that change nothing leave seals; the copy still knows the same last record.
+    for epoch in range(2, 8):
+        objects, start = opened(epoch, "first")
+        assert objects.last_number - objects.checkpoint_number <= 2
+        assert start.log.image == first.log.image
+        start.log.close()
+        start.crash()
+    assert objects.checkpoint_number > 7
+    damaged = f"root/_metadata/checkpoint-{objects.checkpoint_number:020d}.ckp"
+    store.put(damaged, b"rot")
+    _, again = opened(8, "first")  # from the one before, and seals
+    assert again.log.image == first.log.image
+    again.log.append([ProducerIdBlock(9000)])
+    store.outage = True
+    again.log.close()  # raises nothing
+
+
+def test_the_number_of_a_record_in_a_checkpoint_is_checked(bucket: Bucket, tmp_path: Path) -> None:
+    log = Start(BucketLog(bucket), tmp_path).load()
+    append_history(log)
+    for number in (7, -1, "x", True):
+        bucket.checkpoint = (6, json.dumps(log.image.to_json() | {"number": number}))
+        (tmp_path / "other").mkdir(exist_ok=True)
+        with pytest.raises(StartError, match="checkpoint 6"):
+            Start(BucketLog(bucket), tmp_path / "other").load()
 
 
 def test_a_change_that_is_too_large_is_refused_and_blocks_nothing(bucket: Bucket, tmp_path: Path) -> None:

@@ -43,9 +43,10 @@ class CountingStore(MemoryStore):
         self.before_get = lambda key, start: None
 
     def get(self, key, start=None, length=None, if_match=None):
-        data = super().get(key, start, length, if_match)
         if start is not None:
             assert if_match is not None, "every ranged read carries an ETag"
+        data = super().get(key, start, length, if_match)
+        if start is not None:
             self.gets.append((key, start, len(data)))
             self.before_get(key, start)
         return data

@@ -1,5 +1,6 @@
 import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -7,6 +8,7 @@ from kbroker.errors import CorruptionError
 from kbroker.storage.manifest_checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_keys import klix_key, pack_key
+from kbroker.storage.object_reader import cache_beside
 
 TOPIC = bytes(range(16))
 HEX = TOPIC.hex()
@@ -198,8 +200,8 @@ def test_checkpoint_without_a_part_is_refused(damage):
 
 
 def test_checkpoint_of_a_newer_version_is_refused_by_name():
-    payload = write_checkpoint(full_image()) | {"v": 2}
-    with pytest.raises(CorruptionError, match="checkpoint 9: manifest version 2 is newer"):
+    payload = write_checkpoint(full_image()) | {"v": 3}
+    with pytest.raises(CorruptionError, match="checkpoint 9: manifest version 3 is newer"):
         read_checkpoint(payload, "", "checkpoint 9")
 
 
@@ -279,3 +281,18 @@ def test_aborted_transactions_without_batches_leave_the_list():
     image.apply(record(partitions={0: {"a": [[7, 1, 3, 4], [8, 2, 5, 6], [7, 6, 8, 9]]}}))
     image.apply(record(partitions={0: {"k": [3, 8], "a": [[9, 1, 9, 10]]}}))
     assert image.partition(TOPIC, 0).aborted == ((8, 2, 5, 6), (9, 1, 9, 10))
+
+
+def test_memory_of_the_manifest_is_taken_from_the_cache_of_reads():
+    image = full_image()
+    assert image.memory_bytes > 72
+    before = image.memory_bytes
+    assert cache_beside(image, 64 << 20) == 64 << 20  # a small one is not counted
+    key = klix_key("t", TOPIC, 9, 0)
+    delta = {"r": [[0, 0, 1, 0, 10, 1, 1, 1, 1]]}
+    image.apply({"v": 1, "t": 1, "f": [[key, 10, "e", 1]], "p": {HEX: {"9": delta}}})
+    assert image.memory_bytes >= before + 2 * 72
+    taken = SimpleNamespace(memory_bytes=(4 << 20) + 1000)
+    assert cache_beside(taken, 1 << 20) == (1 << 20) - 1000
+    taken.memory_bytes = 1 << 30
+    assert cache_beside(taken, 1 << 20) == 1 << 19

@@ -579,6 +579,29 @@ def test_a_checkpoint_needs_numbers_that_are_ours() -> None:
     assert new.checkpoint([], 12) == 12  # nothing new: nothing written
 
 
+def test_appends_go_on_while_a_checkpoint_is_stored() -> None:
+    store = MemoryStore()
+    log = opened(store, 1)
+    log.append("a", 0)
+    number, put = log.last_number, store.put
+    appended: list[int] = []
+
+    def slow_put(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.endswith(".ckp") and not appended:
+            for n in (1, 2):
+                beside = threading.Thread(target=lambda n=n: appended.append(log.append("a", n)))  # type: ignore[misc]
+                beside.start()
+                beside.join(20)
+        return put(name, *arguments, **options)
+
+    store.put = slow_put  # type: ignore[method-assign]
+    assert log.checkpoint([0], number) == number
+    assert appended == [3, 4]
+    reader, report = load(store)
+    assert (report.checkpoint_number, reader.checkpoint, reader.payloads) == (2, (2, [0]), [1, 2])
+    assert log.checkpoint([0, 1, 2], log.own()) == 4
+
+
 def test_a_failed_deletion_is_made_up_for_later() -> None:
     inner = MemoryStore()
     store = FaultyStore(inner)
