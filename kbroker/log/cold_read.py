@@ -1,4 +1,4 @@
-"""Reads below what the WAL holds: a small pool of threads in front of the object reader.
+"""Reads below what the WAL holds: a pool of threads, shared fairly by partitions, in front of the object reader.
 
 A reader that needs the object store never delays one that reads the tail: on an I/O thread only memory is looked at.
 A read that takes longer than the fetch that asked for it goes on; its bytes are cached and serve the next fetch.
@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from kbroker._fast.records import first_record_at_or_after, iter_records, max_timestamp_record
 from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.log.partition_log import PartitionLog
 from kbroker.storage.object_store import StoreError
+from kbroker.storage.read_pool import ReadPool
 
 if TYPE_CHECKING:
     from kbroker.storage.object_reader import ObjectReader
@@ -26,7 +29,8 @@ Callback = Callable[[list[memoryview] | ErrorCode], None]
 OffsetAndTimestamp = tuple[int, int]
 T = TypeVar("T")
 
-READ_AHEAD_THREADS = 2
+THREADS = 8
+EXPECTED_MAX = 64  # waiting reads that a read looks at, for what may come with its own
 WAITING_MAX = 10_000  # fetches that wait for a read; more are told that there is nothing yet, and ask again
 TRIM_RACES_MAX = 8  # what a look-up saw in the WAL may be in objects when it is read: then look again
 
@@ -34,11 +38,12 @@ TRIM_RACES_MAX = 8  # what a look-up saw in the WAL may be in objects when it is
 class _Read:
     """One place that is being read, and who else wants it."""
 
-    __slots__ = ("joined", "log", "offset")
+    __slots__ = ("begun", "joined", "log", "offset")
 
     def __init__(self, log: PartitionLog, offset: int) -> None:
         self.log = log
         self.offset = offset
+        self.begun = False
         self.joined: list[tuple[int, int, Callback]] = []  # upper, max bytes, callback
 
 
@@ -49,11 +54,10 @@ class ColdReader:
     or too many reads wait, `failures` those that ended in an error. One lock protects the table of running reads.
     """
 
-    def __init__(self, reader: ObjectReader | None = None, threads: int = 4) -> None:
+    def __init__(self, reader: ObjectReader | None = None, threads: int = THREADS) -> None:
         self._reader: ObjectReader
         self._opened = False
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="kbroker-cold-read")
-        self._ahead = ThreadPoolExecutor(READ_AHEAD_THREADS, thread_name_prefix="kbroker-read-ahead")
+        self._pool = ReadPool(threads)
         self._lock = threading.Lock()
         self._running: dict[tuple[bytes, int, int], _Read] = {}
         self._waiting = 0
@@ -66,7 +70,7 @@ class ColdReader:
     def read_from(self, reader: ObjectReader) -> None:
         """Opens the cold side: reads go to `reader`."""
         self._reader = reader
-        reader.start_read_ahead(self._ahead.submit)
+        reader.start_read_ahead(self._pool.submit_ahead)
         self._opened = True
 
     # -- fetches -----------------------------------------------------------------------------------------------
@@ -99,7 +103,7 @@ class ColdReader:
             if read is None:
                 read = _Read(log, offset)
                 try:
-                    self._pool.submit(self._run, place, read)
+                    self._pool.submit(place[:2], partial(self._run, place, read))
                 except RuntimeError:  # the broker is stopping
                     return False
                 self._running[place] = read
@@ -108,6 +112,12 @@ class ColdReader:
         return True
 
     def _run(self, place: tuple[bytes, int, int], read: _Read) -> None:
+        with self._lock:
+            read.begun = True
+            waiting = (other for other, running in self._running.items() if not running.begun)
+            others = list(islice(waiting, EXPECTED_MAX))
+        if others:
+            self._reader.expect([place, *others])
         while True:
             with self._lock:
                 if not read.joined:
@@ -167,7 +177,7 @@ class ColdReader:
 
     def offset_for_timestamp(self, log: PartitionLog, timestamp: int) -> Future[OffsetAndTimestamp | None]:
         """The first record in objects at or above the log start with a timestamp >= `timestamp`."""
-        return self._pool.submit(self._offset_for_timestamp, log, timestamp)
+        return self._pool.submit(_owner(log), partial(self._offset_for_timestamp, log, timestamp))
 
     def _offset_for_timestamp(self, log: PartitionLog, timestamp: int) -> OffsetAndTimestamp | None:
         partition = log.partition
@@ -182,7 +192,7 @@ class ColdReader:
 
     def max_timestamp(self, log: PartitionLog) -> Future[OffsetAndTimestamp | None]:
         """Offset and timestamp of the first record in objects that holds the highest timestamp."""
-        return self._pool.submit(self._max_timestamp, log)
+        return self._pool.submit(_owner(log), partial(self._max_timestamp, log))
 
     def _max_timestamp(self, log: PartitionLog) -> OffsetAndTimestamp | None:
         partition = log.partition
@@ -203,8 +213,14 @@ class ColdReader:
 
     def close(self) -> None:
         """Lets running reads end and drops the waiting ones."""
-        self._ahead.shutdown(wait=False, cancel_futures=True)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
+        if self._opened and self._reader.folder is not None:
+            self._reader.folder.close()
+
+
+def _owner(log: PartitionLog) -> tuple[bytes, int]:
+    """Who takes turns: a partition."""
+    return log.partition.topic_id, log.partition.index
 
 
 def _from_offset(data: memoryview, offset: int) -> list[OffsetAndTimestamp]:

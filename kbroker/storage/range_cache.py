@@ -3,6 +3,11 @@
 A range that was read is cut into pieces, each whole batches, and kept piece by piece. So a reader that holds on to
 what it was given (an answer that its client does not take) keeps about as much memory alive as it was given, not the
 32 MiB that were read ahead. Pieces that left the cache and are still held are counted as lent.
+
+A reader that passes once through much must not push out what others come back to, nor what is read ahead what is in
+use. So there are three lists, each least recently used first: what nobody has read yet, what was read once, and what
+was read again. Room is made from those read once, unless the unread ones take more than half of it: then from them.
+Those read again take at most half; what they have no room for goes back to the list before.
 """
 
 from __future__ import annotations
@@ -18,18 +23,20 @@ import numpy as np
 
 ObjectId = tuple[str, str, int]  # key, ETag, first byte of the image: what two images of a pack hold never mixes
 # (start, end) -> the bytes, and where to cut them: ascending, relative to start, the last one is their length.
-Loader = Callable[[int, int], tuple[bytes, Sequence[int]]]
+Loader = Callable[[int, int], tuple[bytes | np.ndarray, Sequence[int]]]
+_Slot = tuple[ObjectId, int]
 
 
 class Piece:
     """Bytes [start, end) of one object; owned by the cache and by every view of it."""
 
-    __slots__ = ("_data", "end", "read", "start")
+    __slots__ = ("_data", "end", "read_end", "shelf", "start")
 
     def __init__(self, start: int, data: np.ndarray) -> None:
         self.start = start
         self.end = start + len(data)
-        self.read = False  # by someone, so that reading it ahead was worth it
+        self.shelf: _Shelf | None = None  # where it is in the cache
+        self.read_end = start  # a first reader has come so far; what is read below it is read again
         self._data = data
 
     def __len__(self) -> int:
@@ -40,6 +47,31 @@ class Piece:
         first = max(start, self.start) - self.start
         part = self._data[first : max(first, min(end, self.end) - self.start)]
         return memoryview(part)  # type: ignore[arg-type]
+
+
+class _Shelf:
+    """Cached pieces by object and first byte, least recently used first."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+        self._pieces: OrderedDict[_Slot, Piece] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def add(self, slot: _Slot, piece: Piece) -> None:
+        self._pieces[slot] = piece
+        self.used_bytes += len(piece)
+        piece.shelf = self
+
+    def remove(self, slot: _Slot) -> Piece:
+        piece = self._pieces.pop(slot)
+        self.used_bytes -= len(piece)
+        piece.shelf = None
+        return piece
+
+    def oldest(self) -> _Slot:
+        return next(iter(self._pieces))
 
 
 class _Load:
@@ -56,8 +88,8 @@ class _Load:
 class RangeCache:
     """Thread-safe; one lock, not held while bytes come.
 
-    `hits`, `misses` and `joined` (waited for another reader's GET) count look-ups, `wasted_bytes` what was evicted
-    before anyone had read it.
+    `hits`, `misses` and `joined` (waited for another reader's GET) count look-ups, `ahead` loads that nobody waited
+    for, `wasted_bytes` what was evicted before anyone had read it.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -66,9 +98,11 @@ class RangeCache:
         self.hits = 0
         self.misses = 0
         self.joined = 0
+        self.ahead = 0
         self.wasted_bytes = 0
         self._lock = threading.Lock()
-        self._lru: OrderedDict[tuple[ObjectId, int], Piece] = OrderedDict()
+        self._unread, self._once, self._again = _Shelf(), _Shelf(), _Shelf()
+        self._pieces: dict[_Slot, Piece] = {}
         self._starts: dict[ObjectId, list[int]] = {}
         self._loading: dict[ObjectId, list[_Load]] = {}
         self._loading_bytes = 0
@@ -92,42 +126,55 @@ class RangeCache:
             found = self._find_locked(object_id, start, end)
             if found:
                 self.hits += 1
-                _mark_read(found)
+                self._read_locked(object_id, found, start, end)
             return found
 
     def load(
-        self, object_id: ObjectId, start: int, end: int, loader: Loader, *, ahead: bool = False
+        self, object_id: ObjectId, start: int, end: int, loader: Loader, *, until: int | None = None
     ) -> tuple[list[Piece], int]:
         """Pieces from the one that holds `start` on, and where what was found or loaded ends.
 
         Cached, or being loaded by someone else, or loaded here: [start, end), less where a part of it is there
-        already. `ahead`: nobody reads them yet. Raises what `loader` raises; every reader that joined gets the same
-        exception.
+        already. `until`: what is read now, if that is not all. Raises what `loader` raises; every reader that joined
+        gets the same exception.
         """
+        until = end if until is None else until
         with self._lock:
             found = self._find_locked(object_id, start, end)
-            if not ahead:
-                self.hits += bool(found)
-                _mark_read(found)
             if found:
+                self.hits += 1
+                self._read_locked(object_id, found, start, until)
                 return found, found[-1].end
-            running = self._loading.get(object_id, [])
-            joined = next((load for load in running if load.start <= start < load.end), None)
+            joined = self._on_its_way_locked(object_id, start)
             if joined is None:
-                mine = _Load(start, self._free_end_locked(object_id, start, end))
-                self._loading.setdefault(object_id, []).append(mine)
-                self.misses += not ahead
-                self._make_room_locked(mine.end - mine.start)
-                self._loading_bytes += mine.end - mine.start
+                self.misses += 1
+                mine = self._begin_locked(object_id, start, end)
             else:
-                self.joined += not ahead
+                self.joined += 1
         pieces = joined.future.result() if joined is not None else self._load(object_id, mine, loader)
         found = [piece for piece in pieces if piece.end > start]
-        if not ahead:
-            _mark_read(found)
+        with self._lock:
+            self._read_locked(object_id, found, start, until)
         return found, (joined or mine).end
 
-    def put(self, object_id: ObjectId, start: int, data: bytes, cuts: Sequence[int]) -> None:
+    def load_ahead(self, object_id: ObjectId, start: int, end: int, loader: Loader) -> None:
+        """Loads what of [start, end) is neither cached nor on its way; nobody reads it yet."""
+        while start < end:
+            with self._lock:
+                found = self._find_locked(object_id, start, end)
+                joined = None if found else self._on_its_way_locked(object_id, start)
+                if not found and joined is None:
+                    self.ahead += 1
+                    mine = self._begin_locked(object_id, start, end)
+            if found:
+                start = found[-1].end
+            elif joined is not None:
+                start = joined.end
+            else:
+                self._load(object_id, mine, loader)
+                start = mine.end
+
+    def put(self, object_id: ObjectId, start: int, data: bytes | memoryview, cuts: Sequence[int]) -> None:
         """Keeps bytes that came along with something else."""
         pieces = self._cut(start, data, cuts)
         with self._lock:
@@ -148,6 +195,16 @@ class RangeCache:
         load.future.set_result(pieces)
         return pieces
 
+    def _on_its_way_locked(self, object_id: ObjectId, start: int) -> _Load | None:
+        return next((load for load in self._loading.get(object_id, ()) if load.start <= start < load.end), None)
+
+    def _begin_locked(self, object_id: ObjectId, start: int, end: int) -> _Load:
+        load = _Load(start, self._free_end_locked(object_id, start, end))
+        self._loading.setdefault(object_id, []).append(load)
+        self._make_room_locked(load.end - load.start)
+        self._loading_bytes += load.end - load.start
+        return load
+
     def _end_load_locked(self, object_id: ObjectId, load: _Load) -> None:
         self._loading_bytes -= load.end - load.start
         running = self._loading[object_id]
@@ -161,15 +218,29 @@ class RangeCache:
         found: list[Piece] = []
         position = start
         while starts and 0 <= index < len(starts) and position < end:
-            slot = (object_id, starts[index])
-            piece = self._lru[slot]
+            piece = self._pieces[object_id, starts[index]]
             if not piece.start <= position < piece.end:
                 break
-            self._lru.move_to_end(slot)
             found.append(piece)
             position = piece.end
             index += 1
         return found
+
+    def _read_locked(self, object_id: ObjectId, pieces: list[Piece], start: int, end: int) -> None:
+        """Someone reads [start, end) in these pieces, some of which may have been evicted meanwhile."""
+        for piece in reversed(pieces):
+            first, stop = max(start, piece.start), min(end, piece.end)
+            if first >= stop:
+                continue
+            if piece.shelf is not None:
+                slot = (object_id, piece.start)
+                again = first < piece.read_end or piece.shelf is self._again
+                piece.shelf.remove(slot)
+                (self._again if again else self._once).add(slot, piece)
+            piece.read_end = max(piece.read_end, stop)
+        while self._again.used_bytes > self.capacity_bytes // 2:
+            slot = self._again.oldest()
+            self._once.add(slot, self._again.remove(slot))
 
     def _free_end_locked(self, object_id: ObjectId, start: int, end: int) -> int:
         """Where the gap ends that begins at `start`: what is cached or on its way is not read again."""
@@ -179,7 +250,7 @@ class RangeCache:
         ends += [load.start for load in self._loading.get(object_id, []) if load.start > start]
         return min(ends)
 
-    def _cut(self, start: int, data: bytes, cuts: Sequence[int]) -> list[Piece]:
+    def _cut(self, start: int, data: bytes | memoryview | np.ndarray, cuts: Sequence[int]) -> list[Piece]:
         whole = np.frombuffer(data, dtype=np.uint8)
         pieces = []
         begin = 0
@@ -196,8 +267,9 @@ class RangeCache:
         for piece in reversed(pieces):
             self._alive_bytes += len(piece)
             slot = (object_id, piece.start)
-            if len(piece) and slot not in self._lru:
-                self._lru[slot] = piece
+            if len(piece) and slot not in self._pieces:
+                self._pieces[slot] = piece
+                self._unread.add(slot, piece)
                 insort(self._starts.setdefault(object_id, []), piece.start)
                 self.used_bytes += len(piece)
         self._make_room_locked(0)
@@ -207,16 +279,21 @@ class RangeCache:
 
         The newest piece stays, however large: a fetch that was answered without it asks again, and must find it.
         """
-        while len(self._lru) > 1:
+        while len(self._pieces) > 1:
             room = self.capacity_bytes - min(self._lent_locked(), self.capacity_bytes // 2)
             if self.used_bytes + self._loading_bytes + size <= room:
                 return
             self._evict_locked()
 
     def _evict_locked(self) -> None:
-        (object_id, start), piece = self._lru.popitem(last=False)
+        unread_too_much = self._unread.used_bytes > self.capacity_bytes // 2 and len(self._unread) > 1
+        order = (self._unread, self._once, self._again) if unread_too_much else (self._once, self._again, self._unread)
+        shelf = next(shelf for shelf in order if len(shelf))
+        object_id, start = slot = shelf.oldest()
+        piece = shelf.remove(slot)
+        del self._pieces[slot]
         self.used_bytes -= len(piece)
-        if not piece.read:
+        if piece.read_end == piece.start:
             self.wasted_bytes += len(piece)
         starts = self._starts[object_id]
         del starts[bisect_left(starts, start)]
@@ -227,8 +304,3 @@ class RangeCache:
         while self._freed:
             self._alive_bytes -= self._freed.popleft()
         return self._alive_bytes - self.used_bytes
-
-
-def _mark_read(pieces: list[Piece]) -> None:
-    for piece in pieces:
-        piece.read = True

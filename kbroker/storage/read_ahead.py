@@ -23,7 +23,7 @@ class Stream:
     def __init__(self, window_bytes: int) -> None:
         self.window_bytes = window_bytes  # of its newest read from the store
         self.ahead_offset = -1  # everything below it was read from the store
-        self.loading = False  # a read ahead is under way
+        self.loading = 0  # reads ahead under way or waiting
 
 
 class ReadAhead:
@@ -55,6 +55,24 @@ class ReadAhead:
             self._streams.move_to_end(place)
             while len(self._streams) > STREAMS_MAX:
                 self._streams.popitem(last=False)
+
+    def begin(self, stream: Stream) -> bool:
+        """Counts a read ahead; False while others of the stream are under way."""
+        with self._lock:
+            if stream.loading:
+                return False
+            stream.loading = 1
+            return True
+
+    def begin_more(self, stream: Stream) -> None:
+        """Counts one more beside those under way."""
+        with self._lock:
+            stream.loading += 1
+
+    def ended(self, stream: Stream) -> None:
+        """One of them is over."""
+        with self._lock:
+            stream.loading -= 1
 
     def window(self, stream: Stream | None, max_bytes: int) -> int:
         """Bytes to read from the store at once."""

@@ -39,7 +39,9 @@ from kbroker.storage.object_store import (
     check_range,
     read_exactly,
 )
+from kbroker.storage.s3_reads import URL_EXPIRES_SECONDS, DirectReads, NotPlain
 
+DIRECT_BYTES_MIN = 64 * KIB  # a smaller body is not worth a signed URL of its object
 DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
 _READ_BYTES = 256 * KIB
 _DENIED_CODES = {
@@ -80,8 +82,11 @@ class S3Store:
         connect_timeout_s: float = 5.0,
         read_timeout_s: float = 30.0,
         connections_max: int = 32,
+        copy_bucket: str | None = None,
     ) -> None:
+        """`copy_bucket`: where the sources of upload_part_copy are, if in another one."""
         self._bucket = bucket
+        self._copy_bucket = copy_bucket or bucket
         session = boto3.session.Session()
         self._client = session.client(
             "s3",
@@ -99,6 +104,16 @@ class S3Store:
                 s3={"payload_signing_enabled": False, "addressing_style": "path" if endpoint else "auto"},
             ),
         )
+
+        self._direct = DirectReads(self._sign_get, connect_timeout_s, read_timeout_s, connections_max)
+
+    def _sign_get(self, key: str) -> str:
+        parameters = {"Bucket": self._bucket, "Key": key}
+        try:
+            url: str = self._client.generate_presigned_url("get_object", parameters, URL_EXPIRES_SECONDS)
+        except aws.BotoCoreError as error:
+            raise NotPlain(str(error)) from error
+        return url
 
     def put(
         self,
@@ -145,6 +160,10 @@ class S3Store:
         check_range(start, len(out))
         if not len(out):
             return 0
+        if len(out) >= DIRECT_BYTES_MIN:
+            with contextlib.suppress(NotPlain):
+                self._direct.get_into(key, start, out, if_match)
+                return len(out)
         answer = self._open(key, start, len(out), if_match)
         if answer["ContentLength"] < len(out):
             answer["Body"].close()
@@ -259,7 +278,7 @@ class S3Store:
         arguments: dict[str, Any] = {
             "UploadId": upload_id,
             "PartNumber": number,
-            "CopySource": {"Bucket": self._bucket, "Key": source_key},
+            "CopySource": {"Bucket": self._copy_bucket, "Key": source_key},
             "CopySourceRange": f"bytes={start}-{start + length - 1}",
         }
         if if_match is not None:
@@ -304,6 +323,7 @@ class S3Store:
             arguments |= {"KeyMarker": markers[0], "UploadIdMarker": markers[1] or ""}
 
     def close(self) -> None:
+        self._direct.close()
         self._client.close()
 
     def _body_arguments(self, body: Body, crc32c: int) -> tuple[dict[str, Any], int]:

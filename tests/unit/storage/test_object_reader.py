@@ -13,11 +13,12 @@ from kbroker._fast.crc32c import crc32c
 from kbroker._fast.records import build_batch, iter_batches, iter_records
 from kbroker.errors import CorruptionError
 from kbroker.limits import KIB, MIB
+from kbroker.storage import partition_state
 from kbroker.storage.klix import TAIL_BYTES, encode_object
-from kbroker.storage.object_reader import PIECE_BYTES, WHOLE_IMAGE_BYTES, ObjectReader
+from kbroker.storage.object_reader import GET_BYTES_MAX, PIECE_BYTES, WHOLE_IMAGE_BYTES, ObjectReader, image_id
 from kbroker.storage.object_store import NotFound, StoreUnavailable
 from kbroker.storage.read_ahead import WINDOW_BYTES_MIN, ReadAhead, Stream
-from tests.unit.storage.object_bucket import NOW, ObjectBucket, batch, batches, topic_id
+from tests.unit.storage.object_bucket import NOW, ObjectBucket, batch, batches, parsed, topic_id
 
 T = topic_id("t")
 FOREVER = 1 << 62
@@ -298,14 +299,15 @@ def test_an_image_of_other_offsets_than_the_manifest_says_is_refused() -> None:
         reader_of(bucket).read(T, 0, 100, FOREVER, 100)
 
 
-def test_a_short_answer_of_the_store_is_an_error() -> None:
+def test_an_object_that_is_shorter_than_its_index_says_is_an_error() -> None:
     bucket = ObjectBucket()
-    bucket.klix("t", 0, large(count=30))
-    get = bucket.store.get
+    key = bucket.klix("t", 0, large(count=30))
     reader = reader_of(bucket)
     reader.footer(bucket.image.find(T, 0, 0))
-    bucket.store.get = lambda *arguments, **options: get(*arguments, **options)[:-1]
-    with pytest.raises(CorruptionError, match="expected"):
+    bucket.swap(key, bucket.store.get(key)[:1000])
+    ref = bucket.image.find(T, 0, 0)
+    reader.footers.load(image_id(ref), lambda: parsed(encode_object(large(count=30))))
+    with pytest.raises(CorruptionError, match="in the manifest"):
         reader.read(T, 0, 0, FOREVER, 1000)
 
 
@@ -354,7 +356,8 @@ def test_windows_double_while_a_reader_goes_on() -> None:
     assert read_through(reader, 9000) == data
     lengths = [length for _, start, length in bucket.store.gets[2:]]  # behind the index
     assert lengths[0] <= 512 * KIB
-    assert all(0.9 < b / a / 2 <= 1.1 for a, b in itertools.pairwise(lengths[:-1]))  # the last one ends with the object
+    # The last one ends with the object.
+    assert all(0.9 < b / min(a * 2, GET_BYTES_MAX) <= 1.1 for a, b in itertools.pairwise(lengths[:-1]))
     assert len(lengths) < 9
 
 
@@ -365,7 +368,7 @@ def test_the_next_window_is_read_in_the_background() -> None:
     bucket.klix("t", 0, large(1500, 500))
     reader = reader_of(bucket, 64 * MIB)
     background = []
-    reader.start_read_ahead(background.append)
+    reader.start_read_ahead(lambda owner, call: background.append(call))
     reader.read(T, 0, 0, FOREVER, 300_000)
     assert not background  # one read is no stream
     result, offset, blocking = [], 0, 0
@@ -376,9 +379,8 @@ def test_the_next_window_is_read_in_the_background() -> None:
             found = reader.read(T, 0, offset, FOREVER, 300_000)
         result += found.parts
         offset = found.next_offset
-        for task in background:
-            task()
-        background.clear()
+        while background:
+            background.pop(0)()
     assert b"".join(result) == data
     assert blocking <= 1
     assert sum(length for _, _, length in bucket.store.gets) < len(data) + 4 * TAIL_BYTES  # nothing twice
@@ -389,7 +391,7 @@ def test_an_error_while_reading_ahead_is_left_to_the_reader() -> None:
     bucket.klix("t", 0, large())
     reader = reader_of(bucket)
     background = []
-    reader.start_read_ahead(background.append)
+    reader.start_read_ahead(lambda owner, call: background.append(call))
     offset = reader.read(T, 0, 0, FOREVER, 300_000).next_offset
     offset = reader.read(T, 0, offset, FOREVER, 300_000).next_offset
     get = bucket.store.get
@@ -500,3 +502,50 @@ def test_what_compaction_has_emptied_has_no_timestamp() -> None:
 
 def test_small_means_small() -> None:
     assert WHOLE_IMAGE_BYTES < WINDOW_BYTES_MIN
+
+
+def test_look_ups_by_time_do_not_look_at_each_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = ObjectBucket()
+    monkeypatch.setattr(partition_state, "BLOCK_ROWS", 64)
+    count = 500
+    for n in range(count):
+        bucket.klix("t", 0, stamped(n, 100 + n % 250))
+    reader, made = reader_of(bucket), []
+    ref = bucket.image.ref
+    bucket.image.ref = lambda row: made.append(row) or ref(row)  # type: ignore[method-assign]
+    found = reader.batch_of_max_timestamp(T, 0, 0)
+    assert found is not None
+    assert found[1] == 250
+    assert len(made) < 10  # of two objects with the same timestamp, the second is not read
+    assert len({key for key, _, _ in bucket.store.gets}) == 1
+    for timestamp, min_offset, next_offset in ((300, 0, 201), (300, 250, 451), (349, 250, 500), (349, 499, 500)):
+        made.clear()
+        found = reader.batch_for_timestamp(T, 0, timestamp, min_offset)
+        assert found is not None
+        assert found[1] == next_offset
+        assert len(made) < 10
+    made.clear()
+    assert reader.batch_for_timestamp(T, 0, 350, 0) is None
+    assert not made
+
+
+def test_the_highest_timestamp_where_objects_are_replaced_meanwhile() -> None:
+    """A merge takes away what an order of objects was made of: it is made again, and misses nothing."""
+    bucket = ObjectBucket()
+    bucket.klix("t", 0, stamped(0, 70) + emptied(1, 90), end=51)
+    key = bucket.klix("t", 0, stamped(51, 80))
+    reader = reader_of(bucket)
+    done = []
+
+    def merge(*_: object) -> None:
+        if not done:
+            done.append(True)
+            bucket.image.apply({"v": 1, "t": NOW, "d": {T.hex(): 0}})
+            bucket.klix("t", 0, stamped(0, 70) + emptied(1, 90) + stamped(51, 80), generation=1)
+            bucket.store.delete([key])
+
+    bucket.store.before_get = merge
+    found = reader.batch_of_max_timestamp(T, 0, 0)
+    assert done
+    assert found is not None
+    assert found[1] == 52

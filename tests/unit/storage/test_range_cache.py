@@ -128,11 +128,59 @@ def test_the_least_recently_used_goes_first() -> None:
 
 def test_what_is_read_ahead_and_thrown_away_counts_as_wasted() -> None:
     cache, loader = RangeCache(100), Loader(20)
-    cache.load(ONE, 0, 60, loader, ahead=True)
+    cache.load_ahead(ONE, 0, 100, loader)
     cache.get(ONE, 0, 20)
     for place in range(0, 1000, 100):
-        cache.load(OTHER, place, place + 40, loader)
-    assert cache.wasted_bytes == 40
+        cache.load(OTHER, place, place + 20, loader)
+    assert cache.wasted_bytes == 40  # the rest takes no more than half of the room
+
+
+def test_a_scan_does_not_push_out_what_others_come_back_to() -> None:
+    cache, loader = RangeCache(100), Loader(20)
+    cache.load(ONE, 0, 40, loader)
+    cache.get(ONE, 0, 40)  # a second reader
+    for place in range(0, 10_000, 20):
+        cache.load(OTHER, place, place + 20, loader)
+        cache.load(("scan", "etag", 0), place, place + 20, loader)
+    assert joined(cache.get(ONE, 0, 40), 0, 40) == bytes(range(40))
+
+
+def test_a_reader_that_goes_on_within_a_piece_reads_it_once() -> None:
+    cache, loader = RangeCache(100), Loader(20)
+    cache.load(ONE, 0, 20, loader, until=5)
+    for start in range(5, 20, 5):
+        cache.get(ONE, start, start + 5)
+    assert (len(cache._once), len(cache._again)) == (1, 0)
+    cache.get(ONE, 10, 15)
+    assert (len(cache._once), len(cache._again)) == (0, 1)
+
+
+def test_what_is_read_again_takes_at_most_half() -> None:
+    cache, loader = RangeCache(100), Loader(20)
+    for _ in range(2):
+        cache.load(ONE, 0, 80, loader)
+    assert cache._again.used_bytes == 40
+    assert cache._once.used_bytes == 40
+
+
+def test_reading_ahead_skips_what_is_there_or_on_its_way() -> None:
+    cache, loader = RangeCache(1000), Loader()
+    cache.load(ONE, 20, 30, loader)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(start: int, end: int):
+        entered.set()
+        assert go_on.wait(20)
+        return loader(start, end)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(cache.load, ONE, 40, 60, slow)
+        assert entered.wait(20)
+        cache.load_ahead(ONE, 0, 80, loader)  # does not wait for it
+        go_on.set()
+        running.result(20)
+    assert sorted(loader.calls) == [(0, 20), (20, 30), (30, 40), (40, 60), (60, 80)]
+    assert joined(cache.get(ONE, 0, 80), 0, 80) == bytes(range(80))
 
 
 def test_room_is_made_before_the_bytes_come() -> None:

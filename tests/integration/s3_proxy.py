@@ -1,0 +1,58 @@
+"""A proxy before an S3 server that refuses what a test wants refused, as a bucket does whose policy forbids it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
+
+
+@contextlib.contextmanager
+def denying_proxy(endpoint: str, denied: Callable[[str], bool]) -> Iterator[str]:
+    """The endpoint of a proxy to `endpoint` that answers 403 where `denied` says so of the path and query asked for."""
+    behind = urlsplit(endpoint).netloc
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if denied(self.path):
+                self._answer(403, {"Content-Type": "application/xml"}, DENIED)
+                return
+            connection = http.client.HTTPConnection(behind, timeout=30)
+            # The signature covers the Host header, which has the proxy's name: it goes on as it is.
+            connection.request("GET", self.path, headers=dict(self.headers))
+            response = connection.getresponse()
+            body = response.read()
+            self._answer(response.status, dict(response.headers), body)
+            connection.close()
+
+        do_HEAD = do_GET
+
+        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
