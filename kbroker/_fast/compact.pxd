@@ -2,17 +2,30 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._fast.cursor cimport Cursor
-from kbroker._fast.key_map cimport KeyMap
+from kbroker._fast.key_map cimport KeyHash, KeyMap
 from kbroker._fast.record_batch cimport BatchInfo
+from kbroker._fast.section_codec cimport SectionCodec
 
 cdef struct Bytes:            # a growing buffer
     uint8_t* base
     Py_ssize_t size
     Py_ssize_t capacity
 
-cdef struct Span:             # a record that stays
+cdef struct Span:             # records side by side that stay
     const uint8_t* start
     const uint8_t* end
+
+cdef enum:
+    WINDOW_RECORDS = 32       # whose keys are prepared together
+
+cdef struct Waiting:          # a record whose key is prepared
+    KeyHash key
+    const uint8_t* start
+    const uint8_t* end
+    int64_t timestamp_delta
+    int32_t offset_delta
+    int32_t key_length
+    int32_t value_length
 
 cdef struct OutEntry:         # a batch that was written; COMPACTED_DTYPE of log.compaction_writer, native byte order
     int64_t base_offset
@@ -48,8 +61,11 @@ cdef class KeyScan:
     cdef readonly bint full
     cdef readonly bint done                   # full, or the end was reached
     cdef BatchInfo info
+    cdef Waiting waiting[WINDOW_RECORDS]
+    cdef SectionCodec codec
     cdef int run(self, const uint8_t* p, Py_ssize_t n, Py_ssize_t* position) noexcept nogil
     cdef int take_keys(self, Cursor* c) noexcept nogil
+    cdef int put_waiting(self, int32_t count) noexcept nogil
     cdef void batch_done(self) noexcept nogil
 
 
@@ -70,12 +86,16 @@ cdef class BatchFilter:
     cdef Bytes entries
     cdef Bytes spans
     cdef Bytes scratch
+    cdef Waiting waiting[WINDOW_RECORDS]
+    cdef SectionCodec codec
     cdef int run(self, const uint8_t* p, Py_ssize_t n, Py_ssize_t* position) noexcept nogil
     cdef int step(self, const uint8_t* p, object body) except -1
     # Fills spans; 0, a REASON_ of record.pxd or OUT_OF_MEMORY.
     cdef int select(self, Cursor c, bint keep_all, Selection* selection) noexcept nogil
-    cdef bint stays(self, int64_t offset, const uint8_t* key, int32_t key_length, int32_t value_length) noexcept nogil
+    cdef int select_waiting(self, int32_t count, bint keep_all, Selection* selection) noexcept nogil
+    cdef bint stays(self, const Waiting* record) noexcept nogil
     cdef int write_kept(self, Bytes* to, int64_t new_base) noexcept nogil
+    cdef int write_dated(self, Bytes* to, Cursor c, int64_t new_base) noexcept nogil
     cdef int copy(self, const uint8_t* p) noexcept nogil
     cdef int note(self, uint32_t size, int64_t max_timestamp, int32_t record_count) noexcept nogil
     cdef int64_t horizon(self) noexcept nogil

@@ -11,8 +11,6 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
-from kbroker import limits
-from kbroker._fast.compression import DecompressionError, compress, decompress
 from kbroker._fast.record_batch import REASONS, CorruptRecordsError
 
 from kbroker._fast.crc32c cimport crc32c_c
@@ -46,6 +44,7 @@ from kbroker._fast.record_batch cimport (
     BatchInfo,
     parse_header,
 )
+from kbroker._fast.section_codec cimport SectionCodec
 from kbroker._fast.varint cimport VARLONG_BYTES_MAX, put_varlong, size_of_varlong
 
 # What a run over plain batches ends with; positive values are a REASON_ of record.pxd.
@@ -110,14 +109,6 @@ cdef inline int64_t _add(int64_t a, int64_t b) noexcept nogil:
     return <int64_t>(<uint64_t>a + <uint64_t>b)
 
 
-cdef object _plain(const BatchInfo* info, body):
-    """The records section decompressed; CorruptRecordsError when it cannot be."""
-    try:
-        return decompress(info.attributes & CODEC_MASK, body, limits.DECOMPRESSED_BATCH_BYTES_MAX)
-    except DecompressionError as error:
-        raise CorruptRecordsError(str(error), BATCH_HEADER_BYTES) from None
-
-
 cdef class AbortedRanges:
     def __cinit__(self, transactions=()):
         """``transactions``: tuples that begin with producer id, first offset, last offset."""
@@ -161,6 +152,7 @@ cdef class KeyScan:
         self.end_offset = end_offset
         self.next_offset = start_offset
         self.done = start_offset >= end_offset
+        self.codec = SectionCodec()
 
     def feed(self, const uint8_t[::1] block not None):
         """Takes whole batches that follow those before; False when no more are wanted. CorruptRecordsError."""
@@ -173,7 +165,9 @@ cdef class KeyScan:
             with nogil:
                 status = self.run(&block[0], n, &position)
             if status == RUN_NEEDS_PYTHON:
-                plain = _plain(&self.info, memoryview(block)[position + BATCH_HEADER_BYTES:position + self.info.size])
+                plain = self.codec.plain(
+                    self.info.attributes & CODEC_MASK,
+                    memoryview(block)[position + BATCH_HEADER_BYTES:position + self.info.size])
                 c = cursor_of(<const uint8_t*><const char*>plain, len(plain))
                 with nogil:
                     status = self.take_keys(&c)
@@ -222,21 +216,36 @@ cdef class KeyScan:
     cdef int take_keys(self, Cursor* c) noexcept nogil:
         """Puts the keys of one batch; 0 (look at `full`) or a REASON_."""
         cdef RecordView record
-        cdef int32_t i, delta = -1
+        cdef Waiting* waiting
+        cdef int32_t i, count = 0, delta = -1
         cdef int reason
-        cdef int64_t offset
         for i in range(self.info.record_count):
             reason = _take_record(c, &record, &delta, self.info.last_offset_delta)
             if reason != REASON_NONE:
                 return reason
-            offset = self.info.base_offset + delta
-            if record.key_length >= 0 and offset >= self.start_offset:
-                if self.map.put_key(record.key, record.key_length, offset) < 0:
-                    self.full = True
-                    self.done = True
-                    return 0
+            if record.key_length >= 0 and self.info.base_offset + delta >= self.start_offset:
+                waiting = &self.waiting[count]
+                waiting.offset_delta = delta
+                self.map.prepare(record.key, record.key_length, &waiting.key)
+                count += 1
+                if count == WINDOW_RECORDS:
+                    if self.put_waiting(count) < 0:
+                        return REASON_NONE
+                    count = 0
+        if self.put_waiting(count) < 0:
+            return REASON_NONE
         self.records += self.info.record_count
         return REASON_NONE if left(c) == 0 else REASON_RECORD_COUNT_MORE
+
+    cdef int put_waiting(self, int32_t count) noexcept nogil:
+        """0; -1: the map is full."""
+        cdef int32_t i
+        for i in range(count):
+            if self.map.put_hash(&self.waiting[i].key, self.info.base_offset + self.waiting[i].offset_delta) < 0:
+                self.full = True
+                self.done = True
+                return -1
+        return 0
 
 
 cdef class BatchFilter:
@@ -254,6 +263,7 @@ cdef class BatchFilter:
         self.aborted = AbortedRanges(aborted)
         self.last_batches = {} if last_batches is None else dict(last_batches)
         self.open_producers = set()
+        self.codec = SectionCodec()
 
     def __dealloc__(self):
         free(self.out.base)
@@ -352,7 +362,7 @@ cdef class BatchFilter:
             self.open_producers.add(self.info.producer_id)
         if self.info.record_count > 0 and not discard:
             if codec != 0:
-                plain = _plain(&self.info, body)
+                plain = self.codec.plain(codec, body)
                 section = <const uint8_t*><const char*>plain
                 n = len(plain)
             if control and self.end_transaction(section, n):
@@ -415,19 +425,18 @@ cdef class BatchFilter:
             return 0
         return 1
 
-    cdef bint stays(self, int64_t offset, const uint8_t* key, int32_t key_length, int32_t value_length) noexcept nogil:
-        if key_length < 0 or offset < self.map.get_key(key, key_length):
+    cdef bint stays(self, const Waiting* record) noexcept nogil:
+        if record.key_length < 0 or self.info.base_offset + record.offset_delta < self.map.get_hash(&record.key):
             return False
-        if value_length >= 0:
+        if record.value_length >= 0:
             return True
         return not self.info.attributes & DELETE_HORIZON or self.now_ms < self.info.base_timestamp
 
     cdef int select(self, Cursor c, bint keep_all, Selection* selection) noexcept nogil:
         cdef RecordView record
-        cdef int32_t i, delta = -1
+        cdef Waiting* waiting
+        cdef int32_t i, count = 0, delta = -1
         cdef int reason
-        cdef int64_t timestamp
-        cdef Span* span
         cdef const uint8_t* start
         selection.kept = selection.tombstones = 0
         selection.max_timestamp = -1
@@ -437,23 +446,50 @@ cdef class BatchFilter:
             reason = _take_record(&c, &record, &delta, self.info.last_offset_delta)
             if reason != REASON_NONE:
                 return reason
-            if not keep_all and not self.stays(
-                self.info.base_offset + delta, record.key, record.key_length, record.value_length
-            ):
+            waiting = &self.waiting[count]
+            waiting.start = start
+            waiting.end = c.p
+            waiting.timestamp_delta = record.timestamp_delta
+            waiting.offset_delta = delta
+            waiting.key_length = record.key_length
+            waiting.value_length = record.value_length
+            if record.key_length >= 0 and not keep_all:
+                self.map.prepare(record.key, record.key_length, &waiting.key)
+            count += 1
+            if count == WINDOW_RECORDS:
+                if self.select_waiting(count, keep_all, selection) < 0:
+                    return OUT_OF_MEMORY
+                count = 0
+        if self.select_waiting(count, keep_all, selection) < 0:
+            return OUT_OF_MEMORY
+        return REASON_NONE if left(&c) == 0 else REASON_RECORD_COUNT_MORE
+
+    cdef int select_waiting(self, int32_t count, bint keep_all, Selection* selection) noexcept nogil:
+        """0; -1: no memory."""
+        cdef int32_t i
+        cdef int64_t timestamp
+        cdef Waiting* record
+        cdef Span* last = <Span*>(self.spans.base + self.spans.size) - 1 if self.spans.size else NULL
+        for i in range(count):
+            record = &self.waiting[i]
+            if not keep_all and not self.stays(record):
                 continue
-            span = <Span*>_grow(&self.spans, sizeof(Span))
-            if span == NULL:
-                return OUT_OF_MEMORY
-            span.start = start
-            span.end = c.p
-            self.spans.size += sizeof(Span)
+            if last != NULL and last.end == record.start:
+                last.end = record.end
+            else:
+                last = <Span*>_grow(&self.spans, sizeof(Span))
+                if last == NULL:
+                    return -1
+                last.start = record.start
+                last.end = record.end
+                self.spans.size += sizeof(Span)
             selection.kept += 1
             if record.value_length < 0:
                 selection.tombstones += 1
             timestamp = _add(self.info.base_timestamp, record.timestamp_delta)
             if timestamp > selection.max_timestamp:
                 selection.max_timestamp = timestamp
-        return REASON_NONE if left(&c) == 0 else REASON_RECORD_COUNT_MORE
+        return 0
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -489,35 +525,46 @@ cdef class BatchFilter:
         """Appends the selected records, their timestamps counted from `new_base`."""
         cdef Span* span = <Span*>self.spans.base
         cdef Span* end = <Span*>(self.spans.base + self.spans.size)
-        cdef Cursor c
+        cdef Py_ssize_t n
+        cdef uint8_t* p
+        while span < end:
+            if new_base != self.info.base_timestamp:
+                if self.write_dated(to, cursor_of(span.start, span.end - span.start), new_base) != 0:
+                    return OUT_OF_MEMORY
+            else:
+                n = span.end - span.start
+                p = _grow(to, n)
+                if p == NULL:
+                    return OUT_OF_MEMORY
+                memcpy(p, span.start, n)
+                to.size += n
+            span += 1
+        return 0
+
+    cdef int write_dated(self, Bytes* to, Cursor c, int64_t new_base) noexcept nogil:
+        """Appends the records at c, which were read before: nothing of them can be missing. 0; -1: no memory."""
+        cdef Cursor body
         cdef int32_t length = 0
         cdef int64_t delta = 0, timestamp
         cdef const uint8_t* attributes
         cdef uint8_t* p
-        while span < end:
-            # The largest growth: length and delta from one byte to all they can have.
-            p = _grow(to, span.end - span.start + 2 * VARLONG_BYTES_MAX)
+        while left(&c) > 0:
+            take_varint(&c, &length)
+            body = cursor_of(take_bytes(&c, length), length)
+            attributes = take_bytes(&body, 1)
+            take_varlong(&body, &delta)
+            timestamp = _add(self.info.base_timestamp, delta)
+            if self.info.attributes & LOG_APPEND_TIME:
+                timestamp = self.info.max_timestamp
+            delta = <int64_t>(<uint64_t>timestamp - <uint64_t>new_base)
+            p = _grow(to, length + 2 * VARLONG_BYTES_MAX)
             if p == NULL:
-                return OUT_OF_MEMORY
-            if new_base == self.info.base_timestamp:
-                memcpy(p, span.start, span.end - span.start)
-                p += span.end - span.start
-            else:
-                c = cursor_of(span.start, span.end - span.start)
-                take_varint(&c, &length)         # was read before: cannot fail
-                attributes = take_bytes(&c, 1)
-                take_varlong(&c, &delta)
-                timestamp = _add(self.info.base_timestamp, delta)
-                if self.info.attributes & LOG_APPEND_TIME:
-                    timestamp = self.info.max_timestamp
-                delta = <int64_t>(<uint64_t>timestamp - <uint64_t>new_base)
-                p = put_varlong(p, 1 + size_of_varlong(delta) + left(&c))
-                p[0] = attributes[0]
-                p = put_varlong(p + 1, delta)
-                memcpy(p, c.p, left(&c))
-                p += left(&c)
-            to.size = p - to.base
-            span += 1
+                return -1
+            p = put_varlong(p, 1 + size_of_varlong(delta) + left(&body))
+            p[0] = attributes[0]
+            p = put_varlong(p + 1, delta)
+            memcpy(p, body.p, left(&body))
+            to.size = p + left(&body) - to.base
         return 0
 
     cdef int rewrite_plain(self, const uint8_t* p, const Selection* selection, bint set_horizon) noexcept nogil:
@@ -540,7 +587,7 @@ cdef class BatchFilter:
         status = self.write_kept(&self.scratch, self.horizon() if set_horizon else self.info.base_timestamp)
         if status != 0:
             _raise(status, 0)
-        packed = compress(self.info.attributes & CODEC_MASK, _take(&self.scratch))
+        packed = self.codec.packed(self.info.attributes & CODEC_MASK, _take(&self.scratch))
         to = _grow(&self.out, BATCH_HEADER_BYTES + len(packed))
         if to == NULL:
             raise MemoryError

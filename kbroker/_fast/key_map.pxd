@@ -10,19 +10,29 @@ cdef struct Slot:
     uint64_t high
     int64_t offset_plus_one   # 0: free
 
+cdef struct KeyHash:
+    uint64_t low
+    uint64_t high
+
 
 cdef class KeyMap:
-    """Owns its slots. `put_key` and `get_key` may run without the GIL; one thread at a time."""
+    """Owns its slots. What is declared here may run without the GIL; one thread at a time.
+
+    A look-up costs one fetch from memory as good as always. Who has several keys at hand prepares them all first, so
+    that these fetches go on side by side.
+    """
     cdef Slot* slots
     cdef uint64_t slot_count
     cdef uint64_t secret_low
     cdef uint64_t secret_high
     cdef readonly int64_t limit               # keys it takes
     cdef readonly int64_t size                # keys in it
+    # The key's hash; its slot is on its way into the cache.
+    cdef void prepare(self, const uint8_t* key, Py_ssize_t length, KeyHash* out) noexcept nogil
     # Raises the key's offset to `offset`, never lowers it. 0; -1: the key is new and the map is full.
-    cdef int put_key(self, const uint8_t* key, Py_ssize_t length, int64_t offset) noexcept nogil
+    cdef int put_hash(self, const KeyHash* key, int64_t offset) noexcept nogil
     # The key's offset; -1: not in the map.
-    cdef int64_t get_key(self, const uint8_t* key, Py_ssize_t length) noexcept nogil
+    cdef int64_t get_hash(self, const KeyHash* key) noexcept nogil
     cdef Slot* find(self, uint64_t low, uint64_t high) noexcept nogil
 
 

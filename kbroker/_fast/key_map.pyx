@@ -3,13 +3,13 @@
 import os
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 cdef extern from * nogil:
     """
     #include <stdint.h>
     #include <string.h>
+    #include <sys/mman.h>
     #define KB_ROTL(x, b) (uint64_t)(((x) << (b)) | ((x) >> (64 - (b))))
     #define KB_SIPROUND                                                            \\
         v0 += v1; v1 = KB_ROTL(v1, 13); v1 ^= v0; v0 = KB_ROTL(v0, 32);            \\
@@ -45,9 +45,31 @@ cdef extern from * nogil:
     static inline uint64_t kb_first_slot(uint64_t hash, uint64_t slots) {
         return (uint64_t)(((unsigned __int128)hash * slots) >> 64);
     }
+    /* For writing, too; of 24 bytes some lie in two lines of the cache. */
+    static inline void kb_prefetch_slot(const void *slot) {
+        __builtin_prefetch(slot, 1);
+        __builtin_prefetch((const char *)slot + 23, 1);
+    }
+    /* Zeroed memory, in huge pages where it is large enough to have some: look-ups go everywhere in it. */
+    static inline void *kb_map_alloc(size_t n) {
+        void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED)
+            return NULL;
+    #ifdef MADV_HUGEPAGE
+        madvise(p, n, MADV_HUGEPAGE);
+    #endif
+        return p;
+    }
+    static inline void kb_map_free(void *p, size_t n) {
+        if (p != NULL)
+            munmap(p, n);
+    }
     """
     void kb_siphash128(uint64_t k0, uint64_t k1, const uint8_t* p, size_t n, uint64_t* low, uint64_t* high) noexcept
     uint64_t kb_first_slot(uint64_t hash, uint64_t slots) noexcept
+    void kb_prefetch_slot(const void* slot) noexcept
+    void* kb_map_alloc(size_t n) noexcept
+    void kb_map_free(void* p, size_t n) noexcept
 
 SLOT_BYTES = sizeof(Slot)
 LOAD_PERCENT = 90
@@ -76,12 +98,12 @@ cdef class KeyMap:
         self.slot_count = <uint64_t>(capacity_bytes // <int64_t>sizeof(Slot))
         # Never all slots: a search ends at a free one.
         self.limit = <int64_t>(self.slot_count * <uint64_t>LOAD_PERCENT // 100)
-        self.slots = <Slot*>calloc(self.slot_count, sizeof(Slot))
+        self.slots = <Slot*>kb_map_alloc(self.slot_count * sizeof(Slot))
         if self.slots == NULL:
             raise MemoryError
 
     def __dealloc__(self):
-        free(self.slots)
+        kb_map_free(self.slots, self.slot_count * sizeof(Slot))
 
     cdef Slot* find(self, uint64_t low, uint64_t high) noexcept nogil:
         """The key's slot, or the free one where it belongs."""
@@ -93,35 +115,38 @@ cdef class KeyMap:
                 slot = self.slots
         return slot
 
-    cdef int put_key(self, const uint8_t* key, Py_ssize_t length, int64_t offset) noexcept nogil:
-        cdef uint64_t low, high
-        cdef Slot* slot
-        siphash(self.secret_low, self.secret_high, key, length, &low, &high)
-        slot = self.find(low, high)
+    cdef void prepare(self, const uint8_t* key, Py_ssize_t length, KeyHash* out) noexcept nogil:
+        siphash(self.secret_low, self.secret_high, key, length, &out.low, &out.high)
+        kb_prefetch_slot(self.slots + kb_first_slot(out.low, self.slot_count))
+
+    cdef int put_hash(self, const KeyHash* key, int64_t offset) noexcept nogil:
+        cdef Slot* slot = self.find(key.low, key.high)
         if slot.offset_plus_one == 0:
             if self.size >= self.limit:
                 return -1
-            slot.low = low
-            slot.high = high
+            slot.low = key.low
+            slot.high = key.high
             self.size += 1
         if offset + 1 > slot.offset_plus_one:
             slot.offset_plus_one = offset + 1
         return 0
 
-    cdef int64_t get_key(self, const uint8_t* key, Py_ssize_t length) noexcept nogil:
-        cdef uint64_t low, high
-        siphash(self.secret_low, self.secret_high, key, length, &low, &high)
-        return self.find(low, high).offset_plus_one - 1
+    cdef int64_t get_hash(self, const KeyHash* key) noexcept nogil:
+        return self.find(key.low, key.high).offset_plus_one - 1
 
     def put(self, bytes key not None, int64_t offset):
         """Raises the key's offset to ``offset``; False when the key is new and the map is full."""
         if offset < 0:
             raise ValueError("a negative offset")
-        return self.put_key(<const uint8_t*><const char*>key, len(key), offset) == 0
+        cdef KeyHash key_hash
+        self.prepare(<const uint8_t*><const char*>key, len(key), &key_hash)
+        return self.put_hash(&key_hash, offset) == 0
 
     def get(self, bytes key not None):
         """The highest offset put for the key; -1 when there is none."""
-        return self.get_key(<const uint8_t*><const char*>key, len(key))
+        cdef KeyHash key_hash
+        self.prepare(<const uint8_t*><const char*>key, len(key), &key_hash)
+        return self.get_hash(&key_hash)
 
     def clear(self):
         """Empties the map; its memory stays."""

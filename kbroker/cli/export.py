@@ -13,6 +13,7 @@ import click
 
 from kbroker.cli.bucket import Bucket, Place
 from kbroker.cli.object import failing_with, place_options
+from kbroker.cli.store_copies import copies_between
 from kbroker.clock import SystemClock
 from kbroker.exchange.cluster_metadata import read_cluster_metadata
 from kbroker.exchange.export_bucket import BucketExport
@@ -106,7 +107,8 @@ def _export_bucket(place: Place, destination: str, run: Callable[[Bucket, Bucket
             raise click.UsageError(str(error)) from None
         try:
             manifest, topics = bucket.load_manifest(), bucket.load_topics()
-            run(bucket, BucketExport(bucket.store, manifest, topics, store, _report, bucket.load_manifest))
+            with copies_between(place.url, destination, place.endpoint, place.region) as copies:
+                run(bucket, BucketExport(bucket.store, manifest, topics, store, _report, bucket.load_manifest, copies))
         except (ExportError, ValueError, OSError) as error:
             click.echo(f"kbroker: {error}", err=True)
             sys.exit(1)

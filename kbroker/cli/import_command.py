@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from kbroker.cli.store_copies import copies_between
 from kbroker.clock import SystemClock
 from kbroker.config import OPTIONS, BrokerConfig, ConfigError, load_config
 from kbroker.errors import CorruptionError, StartError
@@ -24,6 +25,7 @@ from kbroker.exchange.import_kafka_log import KafkaLogImport, leader_epoch_max
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.kafka_log_folder import open_kafka_logs
 from kbroker.exchange.partition_upload import ImportedPartition
+from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import SourceError
 from kbroker.exchange.topic_import import ImportReport
 from kbroker.storage.object_store import ObjectStore, StoreError
@@ -107,13 +109,14 @@ def klite(source: str, klite_cluster_id: str | None, topics: tuple[str, ...], **
             bucket = KliteBucket(store, klite_cluster_id)
             bucket.check_idle(SystemClock().now_ms(), threading.Event().wait)
             found = bucket.topics()
-            with _target(config, last_leader_epoch(found)) as target:
+            with _target(config, last_leader_epoch(found)) as target, _copies(source, config) as copies:
                 importing = BucketImport(
                     found,
                     target,
                     names=topics or None,
                     check_source=bucket.check_unchanged,
                     on_partition=_report,
+                    copies=copies,
                 )
                 importing.report.notes += bucket.notes
                 known = bucket.metadata
@@ -134,8 +137,8 @@ def kafscale(source: str, namespace: str | None, topics: tuple[str, ...], **argu
     def run() -> ImportReport:
         with _source(source, config) as store:
             found, notes = kafscale_topics(store, namespace)
-            with _target(config, last_leader_epoch(found)) as target:
-                importing = BucketImport(found, target, names=topics or None, on_partition=_report)
+            with _target(config, last_leader_epoch(found)) as target, _copies(source, config) as copies:
+                importing = BucketImport(found, target, names=topics or None, on_partition=_report, copies=copies)
                 importing.report.notes += notes
                 return importing.run()
 
@@ -160,6 +163,10 @@ def _target(config: BrokerConfig, leader_epoch_max: int) -> Iterator[ImportTarge
         clean = True
     finally:
         target.close(clean)
+
+
+def _copies(source: str, config: BrokerConfig) -> contextlib.AbstractContextManager[ServerCopy | None]:
+    return copies_between(source, config.object_store, config.s3_endpoint, config.s3_region)
 
 
 @contextlib.contextmanager

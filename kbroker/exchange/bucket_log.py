@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 
@@ -11,13 +12,20 @@ from kbroker.errors import CorruptionError
 from kbroker.exchange.log_segment import BLOCK_BYTES, ENTRY_DTYPE, Block
 from kbroker.storage.kfs_read import load_ref
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter, NeedMore
-from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed
 from kbroker.storage.partition_state import KFS, ObjectRef, PartitionState
 
 
+class ObjectFinder(Protocol):
+    """Where a partition's offsets lie: a manifest, or what was taken from one."""
+
+    def find(self, topic_id: bytes, partition: int, offset: int) -> ObjectRef | None:
+        """The object that holds `offset`, or the first one above it; None when there is none."""
+        ...
+
+
 def read_partition(
-    store: ObjectStore, image: ManifestImage, state: PartitionState, reload: Callable[[], ManifestImage] | None = None
+    store: ObjectStore, image: ObjectFinder, state: PartitionState, reload: Callable[[], ObjectFinder] | None = None
 ) -> Iterator[Block]:
     """Every batch with an offset from the log start to the end of `state`, in blocks.
 
@@ -27,12 +35,10 @@ def read_partition(
     offset, end_offset = state.log_start_offset, state.end_offset
     while (ref := image.find(state.topic_id, state.partition, offset)) is not None and ref.base_offset < end_offset:
         try:
-            for block in _read_object(store, ref, offset):
-                whole = _below(block, end_offset)
-                if len(whole.entries):
-                    last = whole.entries[-1]
-                    offset = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
-                    yield whole
+            for block in read_object(store, ref, offset, end_offset):
+                last = block.entries[-1]
+                offset = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+                yield block
         except (NotFound, PreconditionFailed):
             image = reload() if reload is not None else image
             if image.find(state.topic_id, state.partition, offset) == ref:
@@ -41,12 +47,16 @@ def read_partition(
         offset = max(offset, ref.end_offset)
 
 
-def _read_object(store: ObjectStore, ref: ObjectRef, offset: int) -> Iterator[Block]:
+def read_object(store: ObjectStore, ref: ObjectRef, offset: int, end_offset: int) -> Iterator[Block]:
+    """The batches of an object from the one that holds `offset` on, and which end at or below `end_offset`."""
     if ref.kind == KFS:
         footer = load_ref(store, ref).footer
     else:
         footer = image_footer(store, ref.key, ref.start, ref.length, ref.etag)
-    yield from read_image(store, ref.key, ref.start, ref.etag, footer, offset)
+    for block in read_image(store, ref.key, ref.start, ref.etag, footer, offset):
+        whole = _below(block, end_offset)
+        if len(whole.entries):
+            yield whole
 
 
 def _below(block: Block, end_offset: int) -> Block:

@@ -14,8 +14,10 @@ from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket_log import image_footer, read_image
 from kbroker.exchange.klite_metadata import LEASE, METADATA_LOG, KliteMetadata, parse_metadata_log
 from kbroker.exchange.log_segment import ENTRY_DTYPE, Block
+from kbroker.exchange.partition_upload import StoredBatches
+from kbroker.exchange.server_copy import fits
 from kbroker.exchange.source_error import SourceError
-from kbroker.storage.kfs import HEADER_BYTES, batches_of
+from kbroker.storage.kfs import FOOTER_BYTES, HEADER_BYTES, batches_of
 from kbroker.storage.kfs_pairs import KfsPair, list_pairs, read_segment
 from kbroker.storage.object_keys import KlixKey, parse_key
 from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore
@@ -37,6 +39,10 @@ class SourcePart(Protocol):
 
     def blocks(self, log_start: int) -> Iterator[Block]:
         """Its batches from the one that holds `log_start` on, checked."""
+        ...
+
+    def stored(self) -> StoredBatches | None:
+        """Where all of its batches lie, if there are enough of them to be worth a copy within the store."""
         ...
 
     def last_leader_epoch(self) -> int:
@@ -73,6 +79,13 @@ class _KliteObject:
             raise CorruptionError(f"{meta.key}: begins at offset {footer.base_offset}")
         yield from read_image(self.store, meta.key, 0, meta.etag, footer, log_start)
 
+    def stored(self) -> StoredBatches | None:
+        meta = self.meta
+        if not fits(meta.size):
+            return None
+        length = image_footer(self.store, meta.key, 0, meta.size, meta.etag).data_length
+        return StoredBatches(meta.key, meta.etag, 0, length) if fits(length) else None
+
     def last_leader_epoch(self) -> int:
         footer = image_footer(self.store, self.meta.key, 0, self.meta.size, self.meta.etag)
         batch = self.store.get(self.meta.key, *footer.batch_range(len(footer) - 1), if_match=self.meta.etag)
@@ -99,6 +112,11 @@ class _KafscaleSegment:
             for position, header in batches_of(segment.body, self.name)
         ]
         yield Block(bytes(segment.body), np.array(rows, ENTRY_DTYPE))
+
+    def stored(self) -> StoredBatches | None:
+        meta = self.pair.segment
+        length = meta.size - HEADER_BYTES - FOOTER_BYTES
+        return StoredBatches(meta.key, meta.etag, HEADER_BYTES, length) if fits(length) else None
 
     def last_leader_epoch(self) -> int:
         body = read_segment(self.store, self.pair).body

@@ -134,7 +134,7 @@ def _store(
     body = encode_object(b"".join(batches))
     key = _free_key(target, topic, partition, base)
     crc = crc32c(body)
-    meta = target.store.retrying.put(target.cluster.keys.full(key), body, if_none_match=True, crc32c=crc)
+    meta = target.objects.put(target.cluster.keys.full(key), body, if_none_match=True, crc32c=crc)
     ref = [len(files), base, offset, 0, meta.size, crc, target.epoch, timestamp, len(records)]
     files.append([key, meta.size, meta.etag, crc])
     delta: dict[str, Any] = {"e": offset, "r": [ref], "h": [[target.epoch, base]]}
@@ -146,7 +146,7 @@ def _free_key(target: ImportTarget, topic: TopicImage, partition: int, base: int
     for generation in range(LEFTOVERS_MAX):
         key = klix_key(topic.name, topic.topic_id, partition, base, generation)
         try:
-            target.store.retrying.head(target.cluster.keys.full(key))
+            target.objects.head(target.cluster.keys.full(key))
         except NotFound:
             return key
     raise CorruptionError(f"{LEFTOVERS_MAX} leftovers at {key}")

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bootstrap_metadata import BOOTSTRAP_CHECKPOINT, BootstrapTopic, encode_bootstrap
-from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.checkpoint_file import (
     CLEAN_SHUTDOWN,
     CLEAN_SHUTDOWN_CONTENT,
@@ -32,6 +31,7 @@ from kbroker.exchange.partition_metadata import (
     encode_meta_properties,
     encode_partition_metadata,
 )
+from kbroker.exchange.partition_source import PartitionSource
 from kbroker.exchange.producer_snapshot import SnapshotProducer, encode_producer_snapshot
 from kbroker.exchange.segment_writer import SEGMENT_BYTES, SegmentWriter, sync_folder, write_synced
 from kbroker.metadata.image import MetadataImage, TopicImage
@@ -63,8 +63,9 @@ class ExportedPartition:
     partition: int
     log_start_offset: int
     end_offset: int
-    segments: int
+    segments: int  # or objects
     bytes: int = 0
+    first_segment: int = 0  # where a folder's first segment begins: at most the log start
 
 
 def _directory_id() -> bytes:
@@ -106,8 +107,7 @@ class KafkaLogExport:
         self._clean = clean
         self._on_partition = on_partition
         self._reload = reload
-        self._ends: dict[TopicPartition, int] = {}
-        self._starts: dict[TopicPartition, int] = {}
+        self._written: list[ExportedPartition] = []
 
     def run(self, names: Sequence[str], node: KafkaNode, now_ms: int) -> None:
         """Writes the topics; the folder's own files come last."""
@@ -131,60 +131,120 @@ class KafkaLogExport:
         return topic
 
     def _write_partition(self, topic: TopicImage, partition: int) -> None:
-        folder = self._folder / f"{topic.name}-{partition}"
-        folder.mkdir()
-        topic_id = topic.topic_id if self._ids is None else self._ids[topic.name]
-        write_synced(folder / PARTITION_METADATA, encode_partition_metadata(topic_id))
         state = self._manifest.partition(topic.topic_id, partition) or PartitionState(topic.topic_id, partition)
-        end_offset = max(state.end_offset, state.log_start_offset)
-        writer = SegmentWriter(
-            folder,
-            state.log_start_offset,
-            sorted(state.aborted, key=lambda entry: entry[2]),
-            segment_bytes=_segment_bytes(topic),
-        )
-        written = ExportedPartition(topic.name, partition, state.log_start_offset, end_offset, 0)
-        for block in read_partition(self._store, self._manifest, state, self._reload):
-            if int(block.entries[0]["base_offset"]) < writer.end_offset and writer.segments:
-                raise CorruptionError(
-                    f"{topic.name}-{partition}: offset {int(block.entries[0]['base_offset'])} comes twice"
-                )
-            writer.add(block)
-            written.bytes += len(block.data)
-        writer.finish(end_offset)
-        written.segments = len(writer.segments)
-        epochs = [(epoch, max(start, writer.segments[0])) for epoch, start in state.leader_epochs]
-        write_synced(folder / LEADER_EPOCHS, encode_leader_epochs(epochs))
-        snapshot = encode_producer_snapshot(_producers(state))
-        write_synced(folder / segment_name(end_offset, SNAPSHOT_SUFFIX), snapshot)
-        sync_folder(folder)
-        self._ends[topic.name, partition] = end_offset
-        if state.log_start_offset > writer.segments[0]:
-            self._starts[topic.name, partition] = state.log_start_offset
+        source = PartitionSource(topic, state, self._store, self._manifest, self._reload)
+        folder = self._folder / partition_folder(topic.name, partition)
+        topic_id = topic.topic_id if self._ids is None else self._ids[topic.name]
+        written = write_partition_folder(source, folder, topic_id)
+        self._written.append(written)
         self._on_partition(written)
 
     def _write_root(self, topics: Sequence[TopicImage], node: KafkaNode, now_ms: int) -> None:
-        bootstrap = encode_bootstrap(
-            [self._bootstrap_topic(topic) for topic in topics],
-            node_id=node.node_id,
-            directory_id=node.directory_id,
+        states = [
+            [self._manifest.partition(topic.topic_id, partition) for partition in range(topic.partitions)]
+            for topic in topics
+        ]
+        described = [
+            (topic, last_epoch([state for state in found if state is not None]))
+            for topic, found in zip(topics, states, strict=True)
+        ]
+        write_log_root(
+            self._folder,
+            described,
+            self._written,
+            node,
             next_producer_id=self._metadata.next_producer_id,
-            timestamp_ms=now_ms,
+            now_ms=now_ms,
+            clean=self._clean,
         )
-        properties = encode_meta_properties(node.cluster_id, node.node_id, node.directory_id)
-        write_synced(self._folder / BOOTSTRAP_CHECKPOINT, bootstrap)
-        write_synced(self._folder / HIGH_WATERMARKS, encode_partition_offsets(self._ends))
-        write_synced(self._folder / LOG_STARTS, encode_partition_offsets(self._starts))
-        if self._clean:
-            write_synced(self._folder / RECOVERY_POINTS, encode_partition_offsets(self._ends))
-            write_synced(self._folder / CLEAN_SHUTDOWN, CLEAN_SHUTDOWN_CONTENT)
-        write_synced(self._folder / META_PROPERTIES, properties)
 
-    def _bootstrap_topic(self, topic: TopicImage) -> BootstrapTopic:
-        states = (self._manifest.partition(topic.topic_id, partition) for partition in range(topic.partitions))
-        epochs = [state.leader_epochs[-1][0] for state in states if state is not None and state.leader_epochs]
-        configs = {name: value for name, value in topic.configs.items() if not name.startswith(OWN_CONFIGS)}
-        return BootstrapTopic(topic.name, topic.topic_id, topic.partitions, configs, max(epochs, default=0))
+
+def partition_folder(topic: str, partition: int) -> str:
+    """The name of a partition's folder."""
+    return f"{topic}-{partition}"
+
+
+def write_partition_folder(source: PartitionSource, folder: Path, topic_id: bytes) -> ExportedPartition:
+    """Writes one partition into the new folder `folder`, with this topic id; on the disk when this returns.
+
+    Raises CorruptionError, StoreError, OSError; what is there of the folder then is of no use.
+    """
+    topic, state = source.topic, source.state
+    folder.mkdir()
+    write_synced(folder / PARTITION_METADATA, encode_partition_metadata(topic_id))
+    end_offset = max(state.end_offset, state.log_start_offset)
+    writer = SegmentWriter(
+        folder,
+        state.log_start_offset,
+        sorted(state.aborted, key=lambda entry: entry[2]),
+        segment_bytes=_segment_bytes(topic),
+    )
+    written = ExportedPartition(topic.name, state.partition, state.log_start_offset, end_offset, 0)
+    for block in source.blocks():
+        if int(block.entries[0]["base_offset"]) < writer.end_offset and writer.segments:
+            raise CorruptionError(
+                f"{topic.name}-{state.partition}: offset {int(block.entries[0]['base_offset'])} comes twice"
+            )
+        writer.add(block)
+        written.bytes += len(block.data)
+    writer.finish(end_offset)
+    written.segments, written.first_segment = len(writer.segments), writer.segments[0]
+    epochs = [(epoch, max(start, writer.segments[0])) for epoch, start in state.leader_epochs]
+    write_synced(folder / LEADER_EPOCHS, encode_leader_epochs(epochs))
+    snapshot = encode_producer_snapshot(_producers(state))
+    write_synced(folder / segment_name(end_offset, SNAPSHOT_SUFFIX), snapshot)
+    sync_folder(folder)
+    return written
+
+
+def last_epoch(states: Sequence[PartitionState]) -> int:
+    """The highest leader epoch of a topic's partitions; 0 when nothing has one."""
+    return max((state.leader_epochs[-1][0] for state in states if state.leader_epochs), default=0)
+
+
+def write_log_root(
+    folder: Path,
+    topics: Sequence[tuple[TopicImage, int]],
+    partitions: Sequence[ExportedPartition],
+    node: KafkaNode,
+    *,
+    next_producer_id: int,
+    now_ms: int,
+    clean: bool = True,
+) -> None:
+    """Writes what makes partitions' folders a log folder that Kafka starts on; `topics` with their last leader epoch.
+
+    `clean` writes the mark of a clean stop. Raises OSError.
+    """
+    bootstrap = encode_bootstrap(
+        [
+            BootstrapTopic(
+                topic.name,
+                topic.topic_id,
+                topic.partitions,
+                {name: value for name, value in topic.configs.items() if not name.startswith(OWN_CONFIGS)},
+                epoch,
+            )
+            for topic, epoch in topics
+        ],
+        node_id=node.node_id,
+        directory_id=node.directory_id,
+        next_producer_id=next_producer_id,
+        timestamp_ms=now_ms,
+    )
+    ends: dict[TopicPartition, int] = {(part.topic, part.partition): part.end_offset for part in partitions}
+    starts: dict[TopicPartition, int] = {
+        (part.topic, part.partition): part.log_start_offset
+        for part in partitions
+        if part.log_start_offset > part.first_segment
+    }
+    write_synced(folder / BOOTSTRAP_CHECKPOINT, bootstrap)
+    write_synced(folder / HIGH_WATERMARKS, encode_partition_offsets(ends))
+    write_synced(folder / LOG_STARTS, encode_partition_offsets(starts))
+    if clean:
+        write_synced(folder / RECOVERY_POINTS, encode_partition_offsets(ends))
+        write_synced(folder / CLEAN_SHUTDOWN, CLEAN_SHUTDOWN_CONTENT)
+    write_synced(folder / META_PROPERTIES, encode_meta_properties(node.cluster_id, node.node_id, node.directory_id))
 
 
 def _segment_bytes(topic: TopicImage) -> int:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from kbroker._fast.gather import BatchScan
 from kbroker.coordinator.group_state import OffsetAndMetadata
 from kbroker.errors import CorruptionError, KafkaError
-from kbroker.exchange.bucket_source import SourceTopic
+from kbroker.exchange.bucket_source import SourcePart, SourceTopic
 from kbroker.exchange.committed_offsets import OffsetKey, write_offsets
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.log_segment import Block
-from kbroker.exchange.partition_upload import ImportedPartition, PartitionUpload, scan_block
+from kbroker.exchange.partition_upload import ImportedPartition, PartitionUpload, block_end, scan_block
+from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import SourceError
 from kbroker.exchange.topic_import import ImportReport, TopicImport
 from kbroker.metadata.image import INTERNAL_TOPICS, TopicImage
@@ -28,6 +29,7 @@ class BucketImport:
         names: topics to take; None: all.
         check_source: called when everything has been read and nothing is true yet; raises SourceError when the source
             has changed meanwhile.
+        copies: where the store itself can copy from the source; objects that are too small for it are joined and sent.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class BucketImport:
         names: Collection[str] | None = None,
         check_source: Callable[[], None] = lambda: None,
         on_partition: Callable[[ImportedPartition], None] = lambda partition: None,
+        copies: ServerCopy | None = None,
     ) -> None:
+        self._copies = copies
         self._source = {topic.name: topic for topic in topics if topic.name not in INTERNAL_TOPICS}
         self._target = target
         self._names = names
@@ -98,7 +102,7 @@ class BucketImport:
         log_start = max(topic.log_starts.get(partition, 0), parts[0].base_offset)
         state = PartitionState(image.topic_id, partition, log_start)
         cluster = self._target.cluster
-        upload = PartitionUpload(self._target.store.retrying, cluster.keys, image.name, state, self._import.on_key)
+        upload = PartitionUpload(self._target.objects, cluster.keys, image.name, state, self._import.on_key)
         notes = []
         expected = parts[0].base_offset
         for part in parts:
@@ -108,13 +112,24 @@ class BucketImport:
                 )
             if part.base_offset > expected:
                 notes.append(f"{part.name}: nothing has offsets {expected} to {part.base_offset - 1}")
-            for block in part.blocks(0):
-                upload.add(block, self._scan(block, part.name))
-                last = block.entries[-1]
-                expected = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+            read: list[int] = []
+            scanned = self._scanned(part, read)
+            stored = part.stored() if self._copies is not None else None
+            if self._copies is not None and stored is not None:
+                upload.copy(scanned, stored, self._copies)
+            else:
+                for block, scan in scanned:
+                    upload.add(block, scan)
+            expected = max(expected, *read)
         imported = upload.finish(upload.end_offset)
         imported.notes += notes
         return imported
+
+    def _scanned(self, part: SourcePart, ends: list[int]) -> Iterator[tuple[Block, BatchScan]]:
+        """Its blocks, checked; `ends` gets the offset after each."""
+        for block in part.blocks(0):
+            ends.append(block_end(block))
+            yield block, self._scan(block, part.name)
 
     def _scan(self, block: Block, name: str) -> BatchScan:
         scan, good, problem = scan_block(block)

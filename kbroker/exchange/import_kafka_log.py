@@ -127,7 +127,7 @@ class KafkaLogImport:
         stored = []
         for _, folder in sorted(self._source.of_topic(topic.name).items()):
             part = PartitionImport(
-                self._target.store.retrying,
+                self._target.objects,
                 self._target.cluster.keys,
                 folder,
                 topic.topic_id,

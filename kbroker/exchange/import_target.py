@@ -15,6 +15,7 @@ from kbroker.clock import Clock
 from kbroker.config import BrokerConfig
 from kbroker.data_dir import DataDir, Identity
 from kbroker.errors import CorruptionError, KafkaError, StartError
+from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.source_error import SourceError
 from kbroker.metadata.image import TopicImage
 from kbroker.opening import Cluster, OpenedStore, choose_cluster, open_cluster, open_object_store, probe_store
@@ -25,6 +26,7 @@ from kbroker.storage.ownership import Superseded, newest_claim
 from kbroker.storage.patience import Patience
 
 RELEASE_SECONDS = 30.0
+CREATE_SECONDS = 60.0  # for the store to say what became of an object
 ADOPT_TRIES = 5
 LEADER_EPOCH_MAX = 1 << 30  # leaves room for as many starts again
 
@@ -37,6 +39,7 @@ class ImportTarget:
         self._clock = clock
         self._data_dir = DataDir(config.data_dir)
         self.store: OpenedStore
+        self.objects: CreatingStore  # for what is imported
         self.cluster: Cluster
 
     def now_ms(self) -> int:
@@ -54,6 +57,8 @@ class ImportTarget:
             raise StartError(f"the data has leader epoch {leader_epoch_max}: at most {LEADER_EPOCH_MAX} can be taken")
         stopping = threading.Event()
         self.store = open_object_store(self.config, self._clock, stopping)
+        patience = Patience(CREATE_SECONDS, clock=self._clock, wait=stopping.wait)
+        self.objects = CreatingStore(self.store.retrying, patience)
         probe_store(self.config, self.store)
         self._check_free()
         self.cluster = open_cluster(

@@ -5,25 +5,38 @@ Leader epochs, aborted and open transactions and producers follow from the batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from kbroker import limits
+from kbroker._fast.crc32c import combine, crc32c
 from kbroker._fast.gather import BatchScan, BatchScanError
 from kbroker.exchange.log_segment import Block
+from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import SourceError
 from kbroker.log.compaction_writer import COMPACTED_DTYPE, OutputWriter, WrittenObject
 from kbroker.storage.flush_fold import PartitionFold
+from kbroker.storage.klix import encode_footer
 from kbroker.storage.object_keys import ObjectKeys, klix_key
-from kbroker.storage.object_store import NotFound, ObjectStore
+from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore
 from kbroker.storage.partition_state import PartitionState, ProducerEntry, trim_epochs
 
 # Logs from elsewhere have gaps where compaction was; only objects with a generation may.
 FIRST_GENERATION = 1
 LEFTOVERS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatches:
+    """Where the batches of an object of the source lie, one after another."""
+
+    key: str
+    etag: str
+    start: int
+    length: int
 
 
 @dataclass(slots=True)
@@ -79,11 +92,38 @@ class PartitionUpload:
         if kept is None:
             return
         data, entries = kept
-        if self._writer is None:
-            self._base_offset = min(self._state.log_start_offset, int(entries[0]["base_offset"]))
-            self._writer = self._new_writer(self._base_offset)
-        self._writer.add(data, entries.tobytes())
+        self._writer_for(entries).add(data, entries.tobytes())
         self._data_bytes += len(data)
+
+    def copy(self, blocks: Iterable[tuple[Block, BatchScan]], source: StoredBatches, copies: ServerCopy) -> None:
+        """Takes all batches of an object, also those below the log start; the store itself copies them."""
+        parts: list[np.ndarray] = []
+        crc = length = 0
+        for block, scan in blocks:
+            self._fold.add(scan, scan.done)
+            self.end_offset = max(self.end_offset, block_end(block))
+            parts.append(_rows(block, scan, 0))
+            crc, length = crc32c(block.data, crc), length + len(block.data)
+        if length != source.length:
+            raise SourceError(f"{source.key}: {length} bytes of batches where its index has {source.length}")
+        if self.end_offset <= self._state.log_start_offset:
+            return
+        rows = np.concatenate(parts)
+        index = encode_footer(rows)
+
+        def store(key: str) -> tuple[ObjectMeta, int]:
+            place = source.key, source.etag, source.start, source.length, crc
+            meta = copies.copy(*place, self._keys.full(key), index)
+            return meta, combine(crc, crc32c(index), len(index))
+
+        self._writer_for(rows).add_object(rows, store)
+        self._data_bytes += length
+
+    def _writer_for(self, rows: np.ndarray) -> OutputWriter:
+        if self._writer is None:
+            self._base_offset = min(self._state.log_start_offset, int(rows[0]["base_offset"]))
+            self._writer = self._new_writer(self._base_offset)
+        return self._writer
 
     def finish(self, end_offset: int, kept: Mapping[int, ProducerEntry] | None = None) -> ImportedPartition:
         """Stores what is left. `kept`: producers at the end, for those that no batch tells of."""
@@ -174,9 +214,15 @@ def _above(block: Block, scan: BatchScan, log_start: int) -> tuple[bytes, np.nda
     first = int(np.searchsorted(ends, log_start))
     if first == len(ends):
         return None
-    rows = np.empty(len(ends) - first, COMPACTED_DTYPE)
+    return block.data[int(block.entries["size"][:first].sum(dtype=np.int64)) :], _rows(block, scan, first)
+
+
+def _rows(block: Block, scan: BatchScan, first: int) -> np.ndarray:
+    """The batches from the first one that is wanted on, as the writer of objects takes them."""
+    count = len(block.entries)
+    rows = np.empty(count - first, COMPACTED_DTYPE)
     for name in ("base_offset", "max_timestamp", "size", "last_offset_delta"):
         rows[name] = block.entries[name][first:]
-    rows["record_count"] = scan.record_counts[first:]
-    rows["leader_epoch"] = scan.leader_epochs[first : len(ends)]
-    return block.data[int(block.entries["size"][:first].sum(dtype=np.int64)) :], rows
+    rows["record_count"] = scan.record_counts[first:count]
+    rows["leader_epoch"] = scan.leader_epochs[first:count]
+    return rows

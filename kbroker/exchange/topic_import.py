@@ -121,7 +121,7 @@ class TopicImport:
     def _drop_stored(self) -> None:
         keys = self.target.cluster.keys
         try:
-            self.target.store.retrying.delete([keys.full(key) for key in self._stored])
+            self.target.objects.delete([keys.full(key) for key in self._stored])
         except StoreError as error:
             self.report.notes.append(f"objects of the failed import stay in the bucket, named by nothing: {error}")
 

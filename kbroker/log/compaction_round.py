@@ -61,7 +61,6 @@ class RoundReport:
     """What a round did."""
 
     clean_offset: int
-    map_full: bool
     records_read: int
     records_kept: int
     bytes_read: int
@@ -131,7 +130,7 @@ class CompactionRound:
             self._keys.give_up()
             raise
         return RoundReport(
-            map_end, full, batches.records_read, batches.records_kept, self._source.bytes_read, writer.bytes_written,
+            map_end, batches.records_read, batches.records_kept, self._source.bytes_read, writer.bytes_written,
             len(self._inputs), len(writer.written),
         )  # fmt: skip
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.crc32c import combine, crc32c
+from kbroker.storage.joined_body import JoinedBody
 from kbroker.storage.klix import ENTRY_BYTES, TRAILER_BYTES, encode_footer
-from kbroker.storage.object_store import ObjectMeta, ObjectStore, StoreError, UploadedPart
+from kbroker.storage.object_store import BytesBody, ObjectMeta, ObjectStore, StoreError, UploadedPart
 
 logger = logging.getLogger(__name__)
 
@@ -63,24 +64,38 @@ class WrittenObject:
 
 
 class _Output:
-    """One object in the making; holds at most a part and the index entries in memory."""
+    """One object in the making; holds at most a part, what was added to it last, and the index entries in memory."""
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
         self.key = ""
         self.upload_id: str | None = None
         self.parts: list[UploadedPart] = []
-        self.buffer = bytearray()
+        self.pieces: list[bytes] = []
+        self.pieces_bytes = 0
+        self.pieces_crc = 0
         self.entries: list[np.ndarray] = []
         self.batches = 0
         self.data_bytes = 0
-        self.crc = 0
+        self.crc = 0  # of the parts that were sent
 
     @property
     def next_offset(self) -> int:
         """The offset after the last batch."""
-        last = self.entries[-1][-1]
-        return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+        return _end_of(self.entries[-1])
+
+    def hold(self, data: bytes) -> None:
+        """Adds bytes to the part in the making."""
+        self.pieces.append(data)
+        self.pieces_bytes += len(data)
+        self.pieces_crc = crc32c(data, self.pieces_crc)
+
+    def take(self) -> tuple[JoinedBody, int]:
+        """(the part in the making, its CRC); the next one begins."""
+        body, crc = JoinedBody([BytesBody(piece) for piece in self.pieces]), self.pieces_crc
+        self.crc = combine(self.crc, crc, body.length)
+        self.pieces, self.pieces_bytes, self.pieces_crc = [], 0, 0
+        return body, crc
 
 
 class OutputWriter:
@@ -138,6 +153,14 @@ class OutputWriter:
         output.data_bytes += len(batches)
         self._append(output, batches)
 
+    def add_object(self, rows: np.ndarray, store: Callable[[str], tuple[ObjectMeta, int]]) -> None:
+        """Takes batches that become an object of their own: `store` makes it under a key, and tells its CRC too."""
+        if self._output is not None:
+            self._finish(self._output, self._output.next_offset)
+        key = self._reserve(self._start_offset)
+        meta, crc = store(key)
+        self._note(key, meta, crc, self._start_offset, _end_of(rows), rows)
+
     def finish(self, end_offset: int) -> list[WrittenObject]:
         """Stores what is left; the last object's range ends at `end_offset`. Raises StoreError."""
         if self._output is not None:
@@ -157,46 +180,50 @@ class OutputWriter:
         return batches <= self._object_batches_max and size <= self._object_bytes_max
 
     def _append(self, output: _Output, data: bytes) -> None:
-        output.crc = crc32c(data, output.crc)
-        output.buffer += data
-        while len(output.buffer) > self._part_bytes:
+        # A part is never the last one: the index, at least, follows. So it may be as small as any but the last may be.
+        if output.pieces_bytes >= self._part_bytes:
             if output.upload_id is None:
                 output.key = self._reserve(output.base_offset)
                 output.upload_id = self._store.create_multipart(self._full_key(output.key))
-            self._send_part(output, bytes(output.buffer[: self._part_bytes]))
-            del output.buffer[: self._part_bytes]
+            self._send_part(output)
+        output.hold(data)
 
-    def _send_part(self, output: _Output, part: bytes) -> None:
+    def _send_part(self, output: _Output) -> None:
         assert output.upload_id is not None
-        self._acquire(len(part))
+        body, crc = output.take()
+        self._acquire(body.length)
         number = len(output.parts) + 1
         output.parts.append(
-            self._store.upload_part(
-                self._full_key(output.key), output.upload_id, number, part, crc32c=crc32c(part)
-            )
+            self._store.upload_part(self._full_key(output.key), output.upload_id, number, body, crc32c=crc)
         )
-        self.bytes_written += len(part)
+        self.bytes_written += body.length
 
     def _finish(self, output: _Output, end_offset: int) -> None:
         entries = np.concatenate(output.entries)
         self._append(output, encode_footer(entries))
-        rest = bytes(output.buffer)
         if output.upload_id is None:
             output.key = self._reserve(output.base_offset)
-            self._acquire(len(rest))
-            meta = self._store.put(self._full_key(output.key), rest, if_none_match=True, crc32c=output.crc)
-            self.bytes_written += len(rest)
+            self._acquire(output.pieces_bytes)
+            body, crc = output.take()
+            meta = self._store.put(self._full_key(output.key), body, if_none_match=True, crc32c=crc)
+            self.bytes_written += body.length
         else:
-            self._send_part(output, rest)
+            self._send_part(output)
             meta = self._store.complete_multipart(
                 self._full_key(output.key), output.upload_id, output.parts, if_none_match=True
             )
+        self._note(output.key, meta, output.crc, output.base_offset, end_offset, entries)
+        self._output = None
+
+    def _note(
+        self, key: str, meta: ObjectMeta, crc: int, base_offset: int, end_offset: int, entries: np.ndarray
+    ) -> None:
         self.written.append(
             WrittenObject(
-                output.key,
+                key,
                 meta,
-                output.crc,
-                output.base_offset,
+                crc,
+                base_offset,
                 end_offset,
                 int(entries["leader_epoch"][-1]),
                 int(entries["max_timestamp"].max()),
@@ -204,4 +231,9 @@ class OutputWriter:
             )
         )
         self._start_offset = end_offset
-        self._output = None
+
+
+def _end_of(entries: np.ndarray) -> int:
+    """The offset after the last batch."""
+    last = entries[-1]
+    return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1

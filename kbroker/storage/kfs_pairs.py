@@ -7,17 +7,15 @@ never true or has been deleted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kbroker._fast.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.storage.kfs import SEGMENT_BYTES_MAX, KfsSegment, encode_segment, parse_segment
-from kbroker.storage.kfs_index import KfsIndex, parse_index, rebuild_index
+from kbroker.storage.kfs_index import rebuild_index
 from kbroker.storage.kfs_keys import INDEX_SUFFIX, KfsKey, kfs_key, parse_kfs_key
-from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed
-
-INDEX_BYTES_MAX = 256 << 20
+from kbroker.storage.object_store import ObjectMeta, ObjectStore, PreconditionFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class KfsPair:
 
 @dataclass(frozen=True, slots=True)
 class StoredPair:
-    """A pair that was stored or repaired."""
+    """A pair that was stored."""
 
     segment: ObjectMeta
     index: ObjectMeta
@@ -76,35 +74,6 @@ def read_segment(store: ObjectStore, pair: KfsPair) -> KfsSegment:
     if segment.header.base_offset != pair.key.base_offset:
         raise CorruptionError(f"{pair.segment.key}: the segment begins at offset {segment.header.base_offset}")
     return segment
-
-
-def read_index(store: ObjectStore, pair: KfsPair) -> KfsIndex | None:
-    """The index, checked for itself; None where it is missing or damaged: then `repair` makes it again. StoreError."""
-    if pair.index is None or pair.index.size > INDEX_BYTES_MAX:
-        return None
-    try:
-        data = store.get(pair.index.key, if_match=pair.index.etag)
-        return parse_index(data, pair.key.base_offset, pair.segment.size, pair.index.key)
-    except (CorruptionError, NotFound):
-        return None
-
-
-def repair(store: ObjectStore, pair: KfsPair) -> StoredPair:
-    """Makes the index again from the segment, over a damaged one too. CorruptionError: the segment is damaged."""
-    segment = read_segment(store, pair)
-    data = rebuild_index(segment, pair.segment.key)
-    key = kfs_key(*pair.key[:4], INDEX_SUFFIX)
-    index = store.put(key, data, crc32c=crc32c(data))
-    return StoredPair(pair.segment, index, segment.header.base_offset, segment.end_offset)
-
-
-def contiguous(pairs: Iterable[KfsPair], ends: dict[str, int]) -> Iterator[str]:
-    """Faults of one partition's row of segments: `ends` has the end offset of each by segment key."""
-    expected: int | None = None
-    for pair in pairs:
-        if expected is not None and pair.key.base_offset != expected:
-            yield f"{pair.segment.key}: begins at {pair.key.base_offset}, the segment before ends at {expected}"
-        expected = ends[pair.segment.key]
 
 
 def _create(store: ObjectStore, key: str, data: bytes, content: Callable[[bytes], bytes]) -> ObjectMeta:

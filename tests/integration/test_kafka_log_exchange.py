@@ -136,6 +136,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
         commit(server.bootstrap)
         found = rows(server.bootstrap), rows(server.bootstrap, "read_committed")
         offsets = committed(server.bootstrap)
+        data_dir = str(tmp_path_factory.mktemp("refused") / "data")
+        assert "a Kafka runs on" in kbroker(
+            "import", "kafka-log", str(server.log_folder), "--data-dir", data_dir, code=1
+        )
         server.stop()
         del producer
         return Source(server.log_folder, *found, offsets)
@@ -210,8 +214,9 @@ def test_dump_log_segments_finds_no_fault(store: Store, imported: BrokerProcess,
     out = tmp_path / "logs"
     kbroker("export", "kafka-log", TOPIC, str(out), *store.options, environ=store.environ)
     folders = [out / f"{TOPIC}-{partition}" for partition in range(PARTITIONS)]
-    logs = ",".join(str(path) for folder in folders for path in sorted(folder.glob("*.log")))
-    dumped = java_tools.run("DumpLogSegments", "--files", logs, "--deep-iteration").decode()
+    kinds = ("*.log", "*.snapshot", "*.txnindex")
+    files = ",".join(str(path) for folder in folders for kind in kinds for path in sorted(folder.glob(kind)))
+    dumped = java_tools.run("DumpLogSegments", "--files", files, "--deep-iteration").decode()
     assert "isvalid: false" not in dumped
     assert "Found" not in dumped
     assert "Non-consecutive" not in dumped
@@ -222,22 +227,18 @@ def test_dump_log_segments_finds_no_fault(store: Store, imported: BrokerProcess,
         checked = java_tools.run("DumpLogSegments", "--files", names, option).decode()
         for word in ("ismatch", "ndexed offset", "Found timestamp", "out of order", "not found", "Exception"):
             assert word not in checked, checked[-2000:]
-    others = ",".join(
-        str(path) for folder in folders for pattern in ("*.snapshot", "*.txnindex") for path in folder.glob(pattern)
-    )
-    described = java_tools.run("DumpLogSegments", "--files", others).decode()
-    assert described.count("producerId") >= 8
-    assert "currentTxnFirstOffset: OptionalLong[" in described or "currentTxnFirstOffset: Some(" in described
+    assert dumped.count("producerId: ") >= 8
+    assert "currentTxnFirstOffset: OptionalLong[" in dumped or "currentTxnFirstOffset: Some(" in dumped
 
 
 @ON_A_FOLDER
-@pytest.mark.parametrize("options", [(), ("--unclean",)])
-def test_kafka_starts_on_an_export(
-    source: Source, store: Store, imported: BrokerProcess, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_kafka_starts_on_an_export(source: Source, store: Store, imported: BrokerProcess, tmp_path: Path) -> None:
+    """First on a whole folder with a clean-stop marker, so that it trusts indexes and snapshots; then, with a topic of
+    the same name and another id, on partitions that were moved in, of which it checks every batch."""
     out = tmp_path / "logs"
     topics = (TOPIC, "__consumer_offsets", "__transaction_state")
-    kbroker("export", "kafka-log", *topics, str(out), *options, *store.options, environ=store.environ)
+    kbroker("export", "kafka-log", *topics, str(out), *store.options, environ=store.environ)
+    assert (out / ".kafka_cleanshutdown").exists()
     server = KafkaServer(out).start()
     try:
         assert rows(server.bootstrap) == source.rows
@@ -249,36 +250,43 @@ def test_kafka_starts_on_an_export(
         producer.produce(TOPIC, b"goes on", partition=0)
         producer.commit_transaction(30)
         assert len(rows(server.bootstrap, "read_committed")) == before + 1
+        del producer
+        make_anew(server)
+        server.stop()
+        move_in(store, server.log_folder, tmp_path / "out")
+        server.start()
+        assert rows(server.bootstrap) == source.rows
         server.stop()
     finally:
         server.kill()
 
 
-@ON_A_FOLDER
-def test_partitions_move_into_a_kafka_that_has_the_topic(
-    source: Source, store: Store, imported: BrokerProcess, tmp_path: Path
-) -> None:
-    target = KafkaServer(tmp_path / "target").start()
-    try:
-        admin = AdminClient({"bootstrap.servers": target.bootstrap, **QUIET})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=CONFIGS)])[TOPIC].result(60)
-        data_dir = str(tmp_path / "data")
-        refused = kbroker("import", "kafka-log", str(target.log_folder), "--data-dir", data_dir, code=1)
-        assert "a Kafka runs on" in refused
-        target.stop()
-        out = tmp_path / "out"
-        ids = ("--ids-from", str(target.log_folder))
-        kbroker("export", "kafka-log", TOPIC, str(out), *ids, *store.options, environ=store.environ)
-        assert sorted(path.name for path in out.iterdir()) == [f"{TOPIC}-{p}" for p in range(PARTITIONS)]
-        for partition in range(PARTITIONS):
-            shutil.rmtree(target.log_folder / f"{TOPIC}-{partition}")
-            (out / f"{TOPIC}-{partition}").rename(target.log_folder / f"{TOPIC}-{partition}")
-        (target.log_folder / ".kafka_cleanshutdown").unlink()
-        target.start()
-        assert rows(target.bootstrap) == source.rows
-        target.stop()
-    finally:
-        target.kill()
+def make_anew(server: KafkaServer) -> None:
+    """Deletes the topic and creates it again: it gets another id."""
+    admin = AdminClient({"bootstrap.servers": server.bootstrap, **QUIET})
+    admin.delete_topics([TOPIC])[TOPIC].result(60)
+    for tried in range(100):
+        try:
+            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=CONFIGS)])[TOPIC].result(60)
+            break
+        except KafkaException:  # it is still being deleted
+            assert tried < 99
+            admin.poll(0.1)
+    assert rows(server.bootstrap) == []
+
+
+def move_in(store: Store, log_folder: Path, out: Path) -> None:
+    """Puts exported partitions in the place of a stopped Kafka's own."""
+    kbroker(
+        "export", "kafka-log", TOPIC, str(out), "--ids-from", str(log_folder), *store.options, environ=store.environ
+    )
+    assert sorted(path.name for path in out.iterdir()) == [f"{TOPIC}-{p}" for p in range(PARTITIONS)]
+    for partition in range(PARTITIONS):
+        there, moved = log_folder / f"{TOPIC}-{partition}", out / f"{TOPIC}-{partition}"
+        assert (moved / "partition.metadata").read_text() == (there / "partition.metadata").read_text()
+        shutil.rmtree(there)
+        moved.rename(there)
+    (log_folder / ".kafka_cleanshutdown").unlink()
 
 
 @ON_A_FOLDER

@@ -140,8 +140,11 @@ class Model:
         self.delete_retention_ms = delete_retention_ms
         self.first_kept_ms: dict[int, int] = {}  # tombstone's offset -> when a round first kept it
 
-    def check(self, batches: list[TwinBatch], map_end: int, now_ms: int) -> None:
-        """Asserts that `batches`, the whole log after a round that ended at `map_end`, are what must be."""
+    def check(self, batches: list[TwinBatch], map_end: int, now_ms: int, log_start: int = 0) -> None:
+        """Asserts that `batches`, the whole log after a round that ended at `map_end`, are what must be.
+
+        Of what lies below `log_start` nothing is asked, but that it is true.
+        """
         history = self.history
         found: dict[int, Written] = {}
         previous_end = 0
@@ -158,7 +161,10 @@ class Model:
         assert all(history.written[offset] == record for offset, record in found.items())
         newest: dict[bytes, Written] = {}
         newer: set[bytes | None] = set()  # keys with a newer record above the map's end: their older one may go
+        found = {offset: record for offset, record in found.items() if offset >= log_start}
         for offset, record in history.written.items():
+            if offset < log_start:
+                continue
             if offset >= map_end:
                 assert offset in found, f"offset {offset}, above the map's end {map_end}, is gone"
                 if offset not in history.aborted_offsets:

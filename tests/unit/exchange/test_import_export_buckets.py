@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,16 @@ from kbroker.exchange.export_bucket import BucketExport
 from kbroker.exchange.export_kafka_log import ExportError
 from kbroker.exchange.import_bucket import BucketImport
 from kbroker.exchange.import_target import ImportTarget
-from kbroker.exchange.klite_metadata import parse_metadata_log
+from kbroker.exchange.klite_metadata import KliteTopic, parse_metadata_log
 from kbroker.exchange.source_error import SourceError
 from kbroker.exchange.topic_import import ImportReport
-from kbroker.storage.kfs_pairs import list_pairs, read_index, read_segment
+from kbroker.metadata.image import MetadataImage, TopicImage
+from kbroker.storage.kfs_index import parse_index
+from kbroker.storage.kfs_pairs import list_pairs, read_segment
+from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.object_audit import BucketAudit
-from kbroker.storage.object_store import NotFound
+from kbroker.storage.object_store import NotFound, ObjectMeta
 from tests.unit.storage.object_bucket import ObjectBucket, batches, topic_id
 
 TOPIC_ID, OTHER_ID = b"t" * 16, b"o" * 16
@@ -228,7 +232,7 @@ def test_kafscale(config: BrokerConfig) -> None:
     assert lone == []
     assert [(p.key.topic, p.key.partition, p.key.base_offset) for p in pairs] == [("clicks", 1, 10), ("orders", 0, 5)]
     assert bytes(read_segment(out, pairs[1]).body) == done.batches()
-    assert read_index(out, pairs[1]).offsets == (5,)
+    assert parse_index(out.get(pairs[1].index.key), 5, pairs[1].segment.size).offsets == (5,)
     with pytest.raises(ExportError, match="is there already"):
         done.export(out).to_kafscale(["orders"], "copy", NOW_MS)
 
@@ -292,3 +296,51 @@ def test_an_export_reads_on_in_what_the_broker_has_put_in_the_place_of_objects(f
         list(read_partition(bucket.store, bucket.image, state))
     with pytest.raises(NotFound):
         list(read_partition(bucket.store, bucket.image, state, lambda: bucket.image))
+
+
+class Replaced(ObjectBucket):
+    """A cluster of one topic whose objects a running broker replaces while they are exported."""
+
+    def export(self, destination: MemoryStore, first: int, reload: Callable[[], ManifestImage]) -> KliteTopic:
+        state = self.image.partition(topic_id("t"), 0)
+        assert state is not None
+        state.log_start_offset = first
+        topic = TopicImage("t", topic_id("t"), 1, {})
+        topics = MetadataImage(by_name={"t": topic}, by_id={topic_id("t"): topic})
+        BucketExport(self.store, self.image, topics, destination, reload=reload).to_klite(["t"], "c2")
+        return parse_metadata_log(destination.get("klite-c2/metadata.log")).topics["t"]
+
+
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("merged_from", [0, 15])
+def test_an_export_to_klite_goes_on_in_what_took_the_place_of_objects(first: int, merged_from: int) -> None:
+    """The object that comes instead may begin before what was exported already, and end behind what is exported."""
+    bucket = Replaced()
+    gone = [bucket.klix("t", 0, batches(base, 5)) for base in (0, 15, 30)]
+    later = ObjectBucket(bucket.store)
+    if merged_from:
+        later.klix("t", 0, batches(0, 5))
+    later.klix("t", 0, batches(merged_from, (60 - merged_from) // 3), generation=1)
+    out = MemoryStore()
+    put, stored = out.put, []
+
+    def put_and_replace(key: str, body: object, **conditions: object) -> ObjectMeta:
+        meta = put(key, body, **conditions)  # type: ignore[arg-type]
+        if not stored:
+            bucket.store.delete(gone[1 if merged_from else 0 :])
+        stored.append(key)
+        return meta
+
+    out.put = put_and_replace  # type: ignore[assignment,method-assign]
+    topic = bucket.export(out, first, lambda: later.image)
+    assert topic.log_starts == ({0: first} if first else {})
+    (source,) = KliteBucket(out).topics()
+    found = b"".join(block.data for part in source.parts[0] for block in part.blocks(0))
+    assert found == batches(0, 15)
+
+
+def test_an_export_to_klite_of_what_is_lost_fails() -> None:
+    bucket = Replaced()
+    bucket.store.delete([bucket.klix("t", 0, batches(0, 5))])
+    with pytest.raises(NotFound):
+        bucket.export(MemoryStore(), 0, lambda: bucket.image)

@@ -1,0 +1,3 @@
+"""Stub of section_codec.pyx: used by compiled modules alone."""
+
+class SectionCodec: ...

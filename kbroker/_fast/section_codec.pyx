@@ -1,0 +1,76 @@
+"""Decompresses and compresses the records sections of many batches; see section_codec.pxd."""
+
+import zstandard
+from isal import isal_zlib
+
+from libc.stdint cimport int64_t
+
+from kbroker import limits
+from kbroker._fast.compression import DecompressionError, compress, decompress
+from kbroker._fast.record_batch import CorruptRecordsError
+
+from kbroker._fast.record_batch cimport BATCH_HEADER_BYTES
+
+cdef enum:
+    GZIP = 1
+    LZ4 = 3
+    ZSTD = 4
+    GZIP_LEVEL = 2
+    GZIP_WINDOW_BITS = 31            # one gzip member, largest window
+    DEFLATED = 8
+    LZ4_LEVEL = 0                    # Java's default is its fast compressor, whatever number it has
+    ZSTD_LEVEL = 3
+    ZSTD_WINDOW_BYTES_MAX = 1 << 22  # levels up to 15 stay within it; the decoder keeps what it once needed
+    ZSTD_BYTES_MIN = 64 * 1024
+    ZSTD_RATIO = 8
+
+
+cdef class SectionCodec:
+    cdef bytes plain(self, int codec, object body):
+        cdef bytes plain = None
+        if codec == GZIP:
+            plain = _gunzip(body)
+        elif codec == ZSTD:
+            plain = self.unzstd(body)
+        if plain is not None:
+            return plain
+        try:
+            return decompress(codec, body, limits.DECOMPRESSED_BATCH_BYTES_MAX)
+        except DecompressionError as error:
+            raise CorruptRecordsError(str(error), BATCH_HEADER_BYTES) from None
+
+    cdef bytes packed(self, int codec, bytes plain):
+        if codec == GZIP:
+            encoder = isal_zlib.compressobj(GZIP_LEVEL, DEFLATED, GZIP_WINDOW_BITS)
+            return encoder.compress(plain) + encoder.flush()
+        if codec == LZ4:
+            return compress(codec, plain, LZ4_LEVEL)
+        if codec == ZSTD:
+            if self.zstd_encoder is None:
+                # A new one for each batch would cost half as much as compressing the batch.
+                self.zstd_encoder = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=False)
+            return self.zstd_encoder.compress(plain)
+        return compress(codec, plain)
+
+
+    cdef bytes unzstd(self, body):
+        """One frame that holds no more than can be expected; None for anything else, which is then judged as usual."""
+        cdef int64_t size_max = max(ZSTD_BYTES_MIN, ZSTD_RATIO * len(body))
+        if self.zstd_decoder is None:
+            self.zstd_decoder = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
+        try:
+            if zstandard.frame_content_size(body) > size_max:
+                return None
+            return self.zstd_decoder.decompress(body, max_output_size=size_max, allow_extra_data=False)
+        except zstandard.ZstdError:
+            return None
+
+
+cdef bytes _gunzip(body):
+    """One whole gzip member; None for anything else, which is then judged by the usual way."""
+    decoder = isal_zlib.decompressobj(GZIP_WINDOW_BITS)
+    try:
+        plain = decoder.decompress(body, limits.DECOMPRESSED_BATCH_BYTES_MAX)
+    except isal_zlib.error:
+        return None
+    return plain if decoder.eof and not decoder.unused_data else None

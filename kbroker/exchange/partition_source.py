@@ -1,0 +1,78 @@
+"""One partition of a cluster as an export reads it: what the manifest said of it at one moment.
+
+It travels: to a process that knows nothing else of the cluster, given a store to read from.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kbroker.exchange.bucket_log import ObjectFinder, read_partition
+from kbroker.exchange.log_segment import Block
+from kbroker.metadata.image import TopicImage
+from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.partition_state import ObjectRef, PartitionState
+
+
+class FixedObjects:
+    """A partition's objects in offset order, as a manifest would find them."""
+
+    def __init__(self, refs: Sequence[ObjectRef]) -> None:
+        self._refs = tuple(refs)
+        self._ends = [ref.end_offset for ref in self._refs]
+
+    def find(self, topic_id: bytes, partition: int, offset: int) -> ObjectRef | None:
+        """The object that holds `offset`, or the first one above it; None when there is none."""
+        index = bisect_right(self._ends, offset)
+        return self._refs[index] if index < len(self._refs) else None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSource:
+    """`state` is read up to its end offset, through `objects`, or `reload` where a broker has replaced one of them."""
+
+    topic: TopicImage
+    state: PartitionState
+    store: ObjectStore
+    objects: ObjectFinder
+    reload: Callable[[], ObjectFinder] | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        """Every batch from the log start on. Raises StoreError, CorruptionError."""
+        return read_partition(self.store, self.objects, self.state, self.reload)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMoment:
+    """What travels of a source: all but the store."""
+
+    topic: TopicImage
+    state: PartitionState
+    refs: tuple[ObjectRef, ...]
+
+    @property
+    def is_used(self) -> bool:
+        """False when nothing was ever flushed, nor deleted."""
+        return max(self.state.end_offset, self.state.log_start_offset) > 0
+
+    def source(self, store: ObjectStore, reload: Callable[[], ObjectFinder] | None = None) -> PartitionSource:
+        """The source, read from this store."""
+        return PartitionSource(self.topic, self.state, store, FixedObjects(self.refs), reload)
+
+
+def moment_of(topic: TopicImage, image: ManifestImage, partition: int) -> PartitionMoment:
+    """A partition as it is now; an empty one when nothing of it was ever flushed."""
+    with image.lock:
+        found = image.partition(topic.topic_id, partition)
+        if found is None:
+            return PartitionMoment(topic, PartitionState(topic.topic_id, partition), ())
+        state = PartitionState(topic.topic_id, partition, found.log_start_offset)
+        for name in ("end_offset", "last_stable_offset", "open_transactions", "leader_epochs", "aborted"):
+            setattr(state, name, getattr(found, name))
+        state.producers = dict(found.producers)
+        # An object that goes on beyond the end is read as far as the end.
+        refs = tuple(image.objects_from(topic.topic_id, partition, state.log_start_offset))
+        return PartitionMoment(topic, state, refs)
