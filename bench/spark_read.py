@@ -1,10 +1,12 @@
 """Spark's kafka source against format("kbroker"), same broker, same data, in alternation.
 
     python -m bench.spark_read [--records N] [--rounds N] [--masters local[1],local[2]] [--codecs none,zstd]
-                              [--partitions N]
+                              [--partitions N] [--queries count,max(timestamp)] [--only-one-partition]
 
-Prints seconds per query and the ratios to the kafka source, at its defaults and at its best settings. Needs the jars of
-scripts/fetch_spark_jars.sh.
+Prints seconds per query and the ratios to the kafka source, at its defaults and at its best settings; then how much
+faster one partition is read with more cores. "all columns" has column pruning switched off; "ready-made batches" is a
+source that does nothing but hand over Arrow batches of the same shape that it has already: what Spark can take at
+most. Needs the jars of scripts/fetch_spark_jars.sh.
 """
 
 from __future__ import annotations
@@ -21,17 +23,65 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
 RECORD_BYTES = 1024
 KEYS = 1000
+WARM_UP_ROUNDS = 2
+READY_ROWS = 2000  # about as many bytes as a batch of the direct source
+ONE_PARTITION_TIMES = 2  # the topic of one partition is larger, so that the fixed cost of a query weighs less
+PRUNE = "spark.kbroker.pruneColumns"
 BEST = {"kafka.max.poll.records": "5000", "kafka.fetch.max.wait.ms": "10"}
 QUERIES: dict[str, Callable[[Any], Any]] = {
     "count": lambda table: table.groupBy().count().collect(),
     "max(timestamp)": lambda table: table.selectExpr("max(timestamp)").collect(),
     "group by key": lambda table: table.groupBy("key").count().selectExpr("sum(count)").collect(),
 }
+
+
+class ReadyMade(DataSource):
+    """Rows of the same columns, made before they are asked for: option `rows`, in option `splits` tasks."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready-made"
+
+    def schema(self) -> str:
+        return "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, type INT"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return ReadyMadeReader(int(self.options["rows"]), int(self.options["splits"]))
+
+
+class ReadyMadeReader(DataSourceReader):
+    def __init__(self, rows: int, splits: int) -> None:
+        self.rows, self.splits = rows, splits
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(self.rows // self.splits) for _ in range(self.splits)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        import pyarrow as pa
+
+        from kbroker.pipeline.worker_process import settle
+
+        settle()
+        n, rows = READY_ROWS, partition.value
+        columns = {
+            "key": pa.array([b"key-%d" % (number % KEYS) for number in range(n)]),
+            "value": pa.array([bytes(RECORD_BYTES)] * n),
+            "topic": pa.array(["bench-none"] * n),
+            "partition": pa.array([0] * n, pa.int32()),
+            "offset": pa.array(range(n), pa.int64()),
+            "timestamp": pa.array([0] * n, pa.timestamp("us", tz="UTC")),
+            "type": pa.array([0] * n, pa.int32()),
+        }
+        batch = pa.RecordBatch.from_pydict(columns)
+        for start in range(0, rows, n):
+            yield batch.slice(0, min(n, rows - start))
 
 
 @contextmanager
@@ -47,28 +97,35 @@ def broker_with_data(records: int, codecs: list[str], partitions: int) -> Iterat
         try:
             admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
             for codec in codecs:
-                admin.create_topics([NewTopic(topic_of(codec), partitions, 1)])[topic_of(codec)].result(30)
-                producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": codec})
-                produce(producer, codec, records, partitions)
+                for count in {partitions, 1}:
+                    name = topic_of(codec, count)
+                    admin.create_topics([NewTopic(name, count, 1)])[name].result(30)
+                    produce(
+                        Producer({"bootstrap.servers": broker.bootstrap, "compression.type": codec, "log_level": 0}),
+                        name,
+                        records if count > 1 else records * ONE_PARTITION_TIMES,
+                        count,
+                    )
             broker.flush()
             yield broker, objects
         finally:
             broker.kill()
 
 
-def topic_of(codec: str) -> str:
-    return f"bench-{codec}"
+def topic_of(codec: str, partitions: int) -> str:
+    return f"bench-{codec}-{partitions}"
 
 
-def produce(producer: Any, codec: str, records: int, partitions: int) -> None:
+def produce(producer: Any, topic: str, records: int, partitions: int) -> None:
     """Records of RECORD_BYTES that compress to about a half."""
-    chosen = random.Random(1)
-    values = [chosen.randbytes(RECORD_BYTES // 2).hex().encode() for _ in range(256)]
+    data = random.Random(1).randbytes(64 * 1024 * 1024).hex().encode()
     for number in range(records):
         while True:
             try:
                 key = b"key-%d" % (number % KEYS)
-                producer.produce(topic_of(codec), key=key, value=values[number % 256], partition=number % partitions)
+                start = number * 1021 * 127 % (len(data) - RECORD_BYTES)
+                value = data[start : start + RECORD_BYTES]
+                producer.produce(topic, key=key, value=value, partition=number % partitions)
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -95,22 +152,31 @@ def session(master: str) -> Any:
     )
     spark.sparkContext.setLogLevel("ERROR")
     kbroker.pipeline.register(spark)
+    spark.dataSource.register(ReadyMade)
     return spark
 
 
-def sources(spark: Any, broker: Any, objects: Path, topic: str) -> dict[str, Callable[[], Any]]:
+def sources(
+    spark: Any, broker: Any, objects: Path, topic: str, records: int, splits: int
+) -> dict[str, Callable[[], Any]]:
     """The tables under comparison, by name."""
     servers = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
     direct = {"object.store": f"file:{objects}", "subscribe": topic}
 
-    def table(name: str, **options: str) -> Callable[[], Any]:
-        return lambda: spark.read.format(name).options(**options).load()
+    def table(name: str, prune: bool = True, **options: str) -> Callable[[], Any]:
+        def load() -> Any:
+            spark.conf.set(PRUNE, str(prune).lower())
+            return spark.read.format(name).options(**options).load()
+
+        return load
 
     return {
         "kafka defaults": table("kafka", **servers),
         "kafka best": table("kafka", **servers, **BEST),
         "kbroker": table("kbroker", **direct),
-        "kbroker without value": table("kbroker", **direct, columns="key,partition,offset,timestamp"),
+        "kbroker columns": table("kbroker", **direct, columns="key,partition,offset,timestamp"),
+        "kbroker all columns": table("kbroker", prune=False, **direct),
+        "ready-made batches": table("ready-made", rows=str(records), splits=str(splits)),
     }
 
 
@@ -120,18 +186,26 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(spark: Any, broker: Any, objects: Path, codec: str, rounds: int, records: int) -> None:
-    tables = sources(spark, broker, objects, topic_of(codec))
-    for query, run in QUERIES.items():
+def seconds_of(table: Callable[[], Any], query: str, records: int) -> float:
+    """How long a query takes; its result is checked."""
+    started = time.perf_counter()
+    found = QUERIES[query](table())
+    took = time.perf_counter() - started
+    assert query == "max(timestamp)" or found[0][0] == records, (query, found)
+    return took
+
+
+def measure(spark: Any, broker: Any, objects: Path, codec: str, partitions: int, rounds: int, records: int) -> None:
+    """All sources in turn, and a line for each."""
+    tables = sources(spark, broker, objects, topic_of(codec, partitions), records, partitions)
+    for query in QUERIES:
         seconds: dict[str, list[float]] = {name: [] for name in tables}
         broker_cpu: dict[str, float] = dict.fromkeys(tables, 0.0)
-        for number in range(rounds + 1):  # the first round warms up
+        for number in range(rounds + WARM_UP_ROUNDS):
             for name, table in tables.items():
-                before, started = cpu_seconds(broker.pid), time.perf_counter()
-                found = run(table())
-                took = time.perf_counter() - started
-                assert query == "max(timestamp)" or found[0][0] == records, (name, found)
-                if number:
+                before = cpu_seconds(broker.pid)
+                took = seconds_of(table, query, records)
+                if number >= WARM_UP_ROUNDS:
                     seconds[name].append(took)
                     broker_cpu[name] += cpu_seconds(broker.pid) - before
         middle = {name: statistics.median(values) for name, values in seconds.items()}
@@ -140,10 +214,26 @@ def measure(spark: Any, broker: Any, objects: Path, codec: str, rounds: int, rec
             cpu = broker_cpu[name] / sum(seconds[name])
             rate = records / value / 1000
             print(
-                f"{spark.sparkContext.master:9} {codec:5} {query:15} {name:22} {value:6.2f} s {rate:6.0f} k rows/s "
+                f"{spark.sparkContext.master:9} {codec:5} {query:15} {name:20} {value:6.2f} s {rate:6.0f} k rows/s "
                 f" {ratios}  broker {cpu:5.1%} of a core",
                 flush=True,
             )
+
+
+def measure_one_partition(spark: Any, objects: Path, codec: str, rounds: int, records: int) -> dict[str, float]:
+    """Seconds of each query on the topic of one partition."""
+    options = {"object.store": f"file:{objects}", "subscribe": topic_of(codec, 1)}
+    records *= ONE_PARTITION_TIMES
+    middle: dict[str, float] = {}
+    for prune in ("true", "false"):
+        spark.conf.set(PRUNE, prune)
+        for query in QUERIES:
+            runs = [
+                seconds_of(lambda: spark.read.format("kbroker").options(**options).load(), query, records)
+                for _ in range(rounds + 1)
+            ]
+            middle[query + ("" if prune == "true" else ", all columns")] = statistics.median(runs[1:])
+    return middle
 
 
 def main() -> None:
@@ -153,14 +243,27 @@ def main() -> None:
     parser.add_argument("--masters", default="local[1],local[2]")
     parser.add_argument("--codecs", default="none,zstd")
     parser.add_argument("--partitions", type=int, default=2)
+    parser.add_argument("--queries", default=",".join(QUERIES))
+    parser.add_argument("--only-one-partition", action="store_true", help="leave out the comparison with kafka")
     arguments = parser.parse_args()
     codecs = arguments.codecs.split(",")
+    for left_out in set(QUERIES) - set(arguments.queries.split(",")):
+        del QUERIES[left_out]
+    alone: dict[str, dict[tuple[str, str], float]] = {}
     with broker_with_data(arguments.records, codecs, arguments.partitions) as (broker, objects):
         for master in arguments.masters.split(","):
             spark = session(master)
             for codec in codecs:
-                measure(spark, broker, objects, codec, arguments.rounds, arguments.records)
+                if not arguments.only_one_partition:
+                    measure(spark, broker, objects, codec, arguments.partitions, arguments.rounds, arguments.records)
+                found = measure_one_partition(spark, objects, codec, arguments.rounds, arguments.records)
+                alone[master] = alone.get(master, {}) | {(codec, query): value for query, value in found.items()}
             spark.stop()
+    first = next(iter(alone.values()))
+    for (codec, query), value in first.items():
+        others = "  ".join(f"{master} {found[codec, query]:.2f} s" for master, found in alone.items())
+        gain = value / list(alone.values())[-1][codec, query]
+        print(f"one partition {codec:5} {query:28} {others}  {gain:.2f}x")
 
 
 if __name__ == "__main__":

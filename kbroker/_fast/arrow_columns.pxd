@@ -53,9 +53,12 @@ cdef class ColumnBuilder:
     cdef Growable offset, timestamp, timestamp_type
     cdef Growable list_validity, list_offsets
     cdef int64_t header_rows, header_nulls
+    cdef bytearray plain      # the decompressed records of a batch; kept for the next one
 
     cdef int open_columns(self) except -1
     cdef void free_columns(self) noexcept
+    cdef bint is_counted(self, const BatchInfo* info, const RowBounds* bounds) noexcept
+    cdef int add_counted(self, const BatchInfo* info) except -1
     cdef int add_batch(self, const uint8_t* p, Py_ssize_t position, const uint8_t[::1] batches,
                        const BatchInfo* info, const RowBounds* bounds) except -1
     cdef int decode(self, const BatchInfo* info, Cursor* c, const RowBounds* bounds) noexcept nogil

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import click
 
 from kbroker._fast.records import BatchHeader, iter_batches
-from kbroker.clock import SystemClock
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
-from kbroker.metadata.image import ImageBuilder, MetadataImage, image_from_json
-from kbroker.metadata.records import parse_payload
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.read_only import ClusterUnclear, find_cluster, load_manifest, load_topics
 from kbroker.storage.kfs_read import LoadedSegment, load_segment
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
-from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.numbered_log_format import NONCE_BYTES
 from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectMeta, ObjectStore, PendingUpload, StoreError, StoreUnavailable
-from kbroker.storage.ownership import discover_clusters
+from kbroker.storage.object_store import ObjectMeta, ObjectStore, PendingUpload, StoreError
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_url import open_store
 from kbroker.storage.store_wrappers import RetryingStore
 
 PATIENCE_SECONDS = 10.0
 READ_BYTES = 8 * MIB
-LOAD_TRIES = 5  # a running broker may delete what a checkpoint covers while it is read
-READER_EPOCH = 0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +47,16 @@ class Bucket:
         self.keys = self._find_cluster(place)
 
     def _find_cluster(self, place: Place) -> ObjectKeys:
-        found = discover_clusters(self.store)
-        if place.cluster_id is None:
-            if not found:
-                raise StoreError(f"no cluster in {place.url}")
-            if len(found) > 1:
-                raise click.UsageError(
-                    f"{place.url} holds {len(found)} clusters: {', '.join(found)}; name one with --cluster-id"
-                )
-            return ObjectKeys(found[0])
         try:
-            keys = ObjectKeys(place.cluster_id)
-        except ValueError as error:
-            raise click.UsageError(f"--cluster-id: {error}") from None
-        if place.cluster_id not in found:
-            raise StoreError(f"no cluster {place.cluster_id} in {place.url}")
-        return keys
+            return find_cluster(self.store, place.url, place.cluster_id)
+        except ClusterUnclear as error:
+            if place.cluster_id is None:
+                raise click.UsageError(f"{error}; name one with --cluster-id") from None
+            try:
+                ObjectKeys(place.cluster_id)
+            except ValueError as wrong:
+                raise click.UsageError(f"--cluster-id: {wrong}") from None
+            raise StoreError(str(error)) from None
 
     def full_key(self, key: str) -> str:
         """The store key of a key given as ``object ls`` prints it, or in full."""
@@ -87,30 +71,11 @@ class Bucket:
 
     def load_manifest(self) -> ManifestImage:
         """The manifest as it is now."""
-
-        def load() -> ManifestImage:
-            log = NumberedLog(self.store, self.keys.manifest_dir, READER_EPOCH, bytes(NONCE_BYTES))
-            return Manifest(log, SystemClock(), root=self.keys.root).load()
-
-        return _retried(load)
+        return load_manifest(self.store, self.keys)
 
     def load_topics(self) -> MetadataImage:
         """Topics and their ids as they are now."""
-        return _retried(self._load_topics)
-
-    def _load_topics(self) -> MetadataImage:
-        builder = ImageBuilder(MetadataImage())
-
-        def on_checkpoint(number: int, value: Any) -> None:
-            nonlocal builder
-            builder = ImageBuilder(image_from_json(number, value, f"metadata checkpoint {number}"))
-
-        def on_record(number: int, kind: str, value: Any) -> None:
-            where = f"metadata record {number}"
-            builder.apply(number, parse_payload(value, where), where)
-
-        NumberedLog(self.store, self.keys.metadata_dir, READER_EPOCH, bytes(NONCE_BYTES)).load(on_checkpoint, on_record)
-        return builder.build()
+        return load_topics(self.store, self.keys)
 
     def unfinished_uploads(self) -> list[PendingUpload]:
         """Multipart uploads of the cluster's keys; none where the store cannot list them."""
@@ -156,13 +121,3 @@ class Bucket:
                 raise CorruptionError(f"{meta.key}: batch {index} at byte {start + position}: {reason}") from None
             if position != before + length:
                 raise CorruptionError(f"{meta.key}: the index does not match the batches at byte {start + before}")
-
-
-def _retried(load: Callable[[], T]) -> T:
-    for tried in range(LOAD_TRIES):
-        try:
-            return load()
-        except StoreUnavailable:
-            if tried + 1 == LOAD_TRIES:
-                raise
-    raise AssertionError

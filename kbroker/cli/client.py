@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import socket
-import struct
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -14,9 +12,8 @@ import click
 
 from kbroker.config import ConfigError, parse_address
 from kbroker.errors import ErrorCode, ProtocolError
-from kbroker.limits import FRAME_BYTES_MAX
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.protocol.codec import decode_response_frame, encode_request_frame
+from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
 
 # The versions this client speaks; any kbroker serves them.
@@ -31,39 +28,19 @@ class Client:
     """One connection to a broker. Not thread-safe. Raises CommandFailed when the broker cannot be reached."""
 
     def __init__(self, address: tuple[str, int], timeout: float = 30.0) -> None:
-        self._numbers = itertools.count()
         self._where = f"{address[0]}:{address[1]}"
         try:
-            self._socket = socket.create_connection(address, timeout)
+            connected = socket.create_connection(address, timeout)
         except OSError as error:
             raise CommandFailed(f"no broker answers at {self._where}: {error}") from None
+        self._connection = ClientConnection(connected, "kbroker-cli", VERSIONS)
 
     def call(self, request: Message) -> Any:
         """Sends a request and returns its response."""
-        key = request.API_KEY
-        version = VERSIONS[key]
-        number = next(self._numbers)
         try:
-            self._socket.sendall(encode_request_frame(key, version, number, "kbroker-cli", request))
-            (length,) = struct.unpack(">i", self._read(4))
-            if not 0 < length <= FRAME_BYTES_MAX:
-                raise ProtocolError(f"answer of {length} bytes")
-            answered, response = decode_response_frame(key, version, self._read(length))
+            return self._connection.call(request)
         except (OSError, ProtocolError) as error:
             raise CommandFailed(f"{self._where}: {error}") from None
-        if answered != number:
-            raise CommandFailed(f"{self._where}: answer to request {answered}, {number} expected")
-        return response
-
-    def _read(self, length: int) -> bytearray:
-        data = bytearray(length)
-        view = memoryview(data)
-        while view:
-            count = self._socket.recv_into(view)
-            if count == 0:
-                raise OSError("the broker closed the connection")
-            view = view[count:]
-        return data
 
     def partitions(self, topic: str, create: bool = False) -> list[int]:
         """The partitions of a topic, in order; created if the broker does that and `create` is set."""
@@ -74,7 +51,7 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection."""
-        self._socket.close()
+        self._connection.close()
 
 
 def check(error_code: int, what: str, message: str | None = None) -> None:

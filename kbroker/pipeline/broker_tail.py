@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import socket
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kbroker._fast.batch_check import check_batches
 from kbroker._fast.records import CONTROL_ABORT, iter_batches, parse_marker
 from kbroker.errors import CorruptionError, ErrorCode, ProtocolError
-from kbroker.limits import FRAME_BYTES_MAX, MIB
+from kbroker.limits import MIB
 from kbroker.pipeline.options import OptionError, TopicPartition
 from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.apis.k03_metadata import MetadataRequest
-from kbroker.protocol.codec import decode_response_frame, encode_request_frame
+from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
 
 VERSIONS = {1: 12, 2: 7, 3: 10}
@@ -42,7 +40,6 @@ class BrokerTail:
     """A connection to one broker, which leads everything. Not thread-safe. Raises BrokerError."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._numbers = itertools.count()
         self._where = bootstrap
         failure: Exception | None = None
         for address in bootstrap.split(","):
@@ -50,42 +47,25 @@ class BrokerTail:
             if not host or not port.isdigit() or int(port) > 65535:
                 raise OptionError(f"kafka.bootstrap.servers: {address!r} is not HOST:PORT")
             try:
-                self._socket = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_SECONDS)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return
+                connected = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_SECONDS)
             except OSError as error:
                 failure = error
+                continue
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connection = ClientConnection(connected, "kbroker-spark", VERSIONS)
+            return
         raise BrokerError(f"tail=broker: no broker answers at {bootstrap}: {failure}")
 
     def close(self) -> None:
         """Closes the connection."""
-        self._socket.close()
+        self._connection.close()
 
     def call(self, request: Message) -> Any:
         """Sends a request and returns its response."""
-        key = request.API_KEY
-        number = next(self._numbers)
         try:
-            self._socket.sendall(encode_request_frame(key, VERSIONS[key], number, "kbroker-spark", request))
-            (length,) = struct.unpack(">i", self._read(4))
-            if not 0 < length <= FRAME_BYTES_MAX:
-                raise ProtocolError(f"an answer of {length} bytes")
-            answered, response = decode_response_frame(key, VERSIONS[key], self._read(length))
+            return self._connection.call(request)
         except (OSError, ProtocolError) as error:
             raise BrokerError(f"tail=broker: the broker at {self._where}: {error}") from None
-        if answered != number:
-            raise BrokerError(f"tail=broker: the broker at {self._where} answers request {answered}, not {number}")
-        return response
-
-    def _read(self, length: int) -> bytearray:
-        data = bytearray(length)
-        view = memoryview(data)
-        while view:
-            count = self._socket.recv_into(view)
-            if count == 0:
-                raise OSError("it closed the connection")
-            view = view[count:]
-        return data
 
     def check_cluster(self, cluster_id: str) -> None:
         """OptionError when the broker serves another cluster than the bucket holds."""

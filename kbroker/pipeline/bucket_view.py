@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
 
-from kbroker.clock import SystemClock
-from kbroker.metadata.image import ImageBuilder, MetadataImage, image_from_json
-from kbroker.metadata.records import parse_payload
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.read_only import ClusterUnclear, ManifestReader, TopicsReader, find_cluster
 from kbroker.pipeline.options import OptionError, Place
-from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.numbered_log_format import NONCE_BYTES
 from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore, StoreError, StoreUnavailable
-from kbroker.storage.ownership import discover_clusters
+from kbroker.storage.object_store import ObjectStore
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_url import open_store
 from kbroker.storage.store_wrappers import RetryingStore
 
 PATIENCE_SECONDS = 30.0
-LOAD_TRIES = 5  # a running broker may delete what a checkpoint covers while it is read
-READER_EPOCH = 0
-
-T = TypeVar("T")
 
 _stores: dict[tuple[str, str | None, str | None], ObjectStore] = {}
 _stores_lock = threading.Lock()
@@ -53,9 +43,9 @@ class BucketView:
     def __init__(self, place: Place, store: ObjectStore | None = None) -> None:
         self.store = store if store is not None else store_of(place)
         self.keys = _find_cluster(self.store, place)
-        self.topics = MetadataImage()
-        self.manifest = ManifestImage(self.keys.root)
-        self._last_keys: tuple[str, str] | None = None
+        self.place = dataclasses.replace(place, cluster_id=self.keys.cluster_id)
+        self._topics = TopicsReader(self.store, self.keys)
+        self._manifest = ManifestReader(self.store, self.keys)
         self.refresh()
 
     @property
@@ -63,62 +53,25 @@ class BucketView:
         """The cluster's id."""
         return self.keys.cluster_id
 
+    @property
+    def topics(self) -> MetadataImage:
+        """Topics and their ids."""
+        return self._topics.topics
+
+    @property
+    def manifest(self) -> ManifestImage:
+        """What the bucket holds. A refresh changes it."""
+        return self._manifest.image
+
     def refresh(self) -> None:
-        """Reads what has been written since; two listings when that is nothing."""
-        last = (self._last_key(self.keys.metadata_dir), self._last_key(self.keys.manifest_dir))
-        if last == self._last_keys:
-            return
-        self.topics = _retried(self._load_topics)
-        self.manifest = _retried(self._load_manifest)
-        self._last_keys = last
-
-    def _last_key(self, directory: str) -> str:
-        """The newest object of a numbered log; its keys are in the order in which they were written."""
-        after = None if self._last_keys is None else self._last_keys[directory == self.keys.manifest_dir]
-        last = after or ""
-        for meta in self.store.list(directory + "/", after or None):
-            if meta.key.endswith(".rec"):
-                last = max(last, meta.key)
-        return last
-
-    def _load_manifest(self) -> ManifestImage:
-        log = NumberedLog(self.store, self.keys.manifest_dir, READER_EPOCH, bytes(NONCE_BYTES))
-        return Manifest(log, SystemClock(), root=self.keys.root).load()
-
-    def _load_topics(self) -> MetadataImage:
-        builder = ImageBuilder(MetadataImage())
-
-        def on_checkpoint(number: int, value: Any) -> None:
-            nonlocal builder
-            builder = ImageBuilder(image_from_json(number, value, f"metadata checkpoint {number}"))
-
-        def on_record(number: int, kind: str, value: Any) -> None:
-            where = f"metadata record {number}"
-            builder.apply(number, parse_payload(value, where), where)
-
-        log = NumberedLog(self.store, self.keys.metadata_dir, READER_EPOCH, bytes(NONCE_BYTES))
-        log.load(on_checkpoint, on_record)
-        return builder.build()
+        """Reads what has been written since: two listings, and a GET for each record that is new."""
+        self._topics.refresh()
+        self._manifest.refresh()
 
 
 def _find_cluster(store: ObjectStore, place: Place) -> ObjectKeys:
-    found = discover_clusters(store)
-    if place.cluster_id is None:
-        if not found:
-            raise StoreError(f"no cluster in {place.url}")
-        if len(found) > 1:
-            raise OptionError(f"{place.url} holds {len(found)} clusters: {', '.join(found)}; set option 'cluster.id'")
-        return ObjectKeys(found[0])
-    if place.cluster_id not in found:
-        raise OptionError(f"cluster.id: no cluster {place.cluster_id} in {place.url}")
-    return ObjectKeys(place.cluster_id)
-
-
-def _retried(load: Callable[[], T]) -> T:
-    for tried in range(LOAD_TRIES):
-        try:
-            return load()
-        except StoreUnavailable:
-            if tried + 1 == LOAD_TRIES:
-                raise
-    raise AssertionError
+    try:
+        return find_cluster(store, place.url, place.cluster_id)
+    except ClusterUnclear as error:
+        hint = "; set option 'cluster.id'" if place.cluster_id is None else ""
+        raise OptionError(f"{'' if hint else 'cluster.id: '}{error}{hint}") from None

@@ -119,14 +119,28 @@ def schema_ddl(options: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {DDL[name]}" for name in parse_options(options).columns)
 
 
-def check_schema(names: list[str], options: Mapping[str, str]) -> None:
-    """OptionError when somebody gave the table a schema of their own."""
+def check_schema(fields: list[tuple[str, str]], options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of a schema, given as names and Spark types: the table's, or those of them that a query uses.
+
+    OptionError when somebody gave the table a schema of their own.
+    """
     expected = parse_options(options).columns
-    if tuple(names) != expected:
+    known = {(name, _simple(DDL[name])) for name in expected}
+    names = tuple(name for name, _ in fields)
+    if (
+        not fields
+        or len(set(names)) != len(names)
+        or not known.issuperset((name, _simple(kind)) for name, kind in fields)
+    ):
         raise OptionError(
             f"kbroker source has a fixed schema and cannot be set with a custom one; choose columns with the option "
             f"'columns' (schema given: {', '.join(names)}; of this table: {', '.join(expected)})"
         )
+    return names
+
+
+def _simple(kind: str) -> str:
+    return kind.replace(" ", "").lower()
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:

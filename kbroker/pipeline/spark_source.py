@@ -135,12 +135,16 @@ class KbrokerDataSource(DataSource):
         return ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        self._check(schema)
-        return KbrokerBatchReader(self._options(), self.cores)
+        return KbrokerBatchReader(self._options_for(schema), self.cores)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        self._check(schema)
-        return KbrokerStreamReader(self._options(), self.cores)
+        return KbrokerStreamReader(self._options_for(schema), self.cores)
 
-    def _check(self, schema: StructType) -> None:
-        load("options").check_schema([field.name for field in schema.fields], self._options())
+    def _options_for(self, schema: StructType) -> dict[str, str]:
+        """The options, with the columns that Spark asks for (see column_pruning)."""
+        options = self._options()
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        columns = load("options").check_schema(fields, options)
+        return {name: value for name, value in options.items() if name.lower() != "columns"} | {
+            "columns": ",".join(columns)
+        }

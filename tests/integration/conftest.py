@@ -14,6 +14,7 @@ from feature_table import pytest_collection_modifyitems as pytest_collection_mod
 from feature_table import pytest_runtest_logreport as pytest_runtest_logreport
 from feature_table import pytest_sessionfinish as pytest_sessionfinish
 from s3_server import BUCKET, S3Server, find_server, s3_server
+from spark_session import spark as spark
 
 # For tests where the kind of store plays no part; the others run on both.
 ON_A_FOLDER = pytest.mark.parametrize("store", ["folder"], indirect=True)

@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import scenarios
 from broker_process import BrokerProcess
-from conftest import ON_A_FOLDER, require
+from conftest import ON_A_FOLDER
 from scenarios import IDEMPOTENT, new_topic
 from test_client_confluent import CLIENT as CONFLUENT
 from workload import CODECS, Delivered, Message, Read, Sent, assert_delivered, generated, spread, text
 
 pytestmark = [pytest.mark.feature("Spark"), pytest.mark.spark, pytest.mark.timeout(240)]
-JARS = Path(__file__).parents[2] / ".tools" / "spark"
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One session for the module: its start takes most of the time."""
-    require(shutil.which("java"), "no java on PATH")
-    require(importlib.util.find_spec("pyspark"), "no pyspark: pip install '.[spark]'")
-    jars = sorted(JARS.glob("*.jar"))
-    require(len(jars) >= 4, "no Spark Kafka jars in .tools/spark: run scripts/fetch_spark_jars.sh")
-    from pyspark.sql import SparkSession
-
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PYSPARK_PYTHON", sys.executable)
-    patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("kbroker-test")
-        .config("spark.jars", ",".join(map(str, jars)))
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
-    patch.undo()
 
 
 def source(spark: Any, broker: BrokerProcess, topic: str, **options: str) -> Any:

@@ -1,59 +1,29 @@
-"""format("kbroker") on real Spark: rows against what was sent and against Spark's kafka source."""
+"""format("kbroker") and the export job on real Spark: rows against what was sent and against Spark's kafka source."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
-from collections.abc import Iterator
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import scenarios
+import spark_export_job
 from broker_process import BrokerProcess
-from conftest import ON_A_FOLDER, Store, require
+from conftest import ON_A_FOLDER, Store
+from s3_proxy import denying_proxy
+from s3_server import S3Server
 from scenarios import IDEMPOTENT, new_topic
 from test_client_confluent import CLIENT as CONFLUENT
 from workload import CODECS, Message, Sent, generated, spread
 
+from kbroker.pipeline.column_names import DDL
+
+SCAN = re.compile(r"BatchScan kbroker\[(.*?)\]")
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
-JARS = Path(__file__).parents[2] / ".tools" / "spark"
-
-
-@pytest.fixture(scope="module")
-def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One session; the workers find the S3 server's credentials in their environment."""
-    require(shutil.which("java"), "no java on PATH")
-    require(importlib.util.find_spec("pyspark"), "no pyspark: pip install '.[spark]'")
-    jars = sorted(JARS.glob("*.jar"))
-    require(len(jars) >= 4, "no Spark Kafka jars in .tools/spark: run scripts/fetch_spark_jars.sh")
-    import kbroker.pipeline
-
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    for name, value in request.getfixturevalue("s3").environment().items():
-        patch.setenv(name, value)
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("kbroker-direct")
-        .config("spark.jars", ",".join(map(str, jars)))
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    kbroker.pipeline.register(session)
-    yield session
-    session.stop()
-    patch.undo()
-    os.environ.pop("PYSPARK_PYTHON", None)
 
 
 def place(store: Store) -> dict[str, str]:
@@ -66,7 +36,7 @@ def place(store: Store) -> dict[str, str]:
 
 
 def direct(spark: Any, store: Store, topic: str, **options: str) -> Any:
-    return spark.read.format("kbroker").options(**place(store), subscribe=topic, **options).load()
+    return spark.read.format("kbroker").options(**{**place(store), "subscribe": topic, **options}).load()
 
 
 def by_kafka(spark: Any, broker: BrokerProcess, topic: str, **options: str) -> Any:
@@ -195,9 +165,7 @@ def test_stream_restarts_from_its_checkpoint(broker: BrokerProcess, store: Store
         finally:
             query.stop()
 
-    for seed, trigger in enumerate(
-        ({"processingTime": "0 seconds"}, {"processingTime": "0 seconds"}, {"availableNow": True})
-    ):
+    for seed, trigger in enumerate(({"processingTime": "0 seconds"}, {"availableNow": True})):
         scenarios.send(broker, CONFLUENT, topic, spread(generated(100, seed=seed), 2), "lz4", IDEMPOTENT)
         broker.flush()
         sizes = run(**trigger)
@@ -208,26 +176,229 @@ def test_stream_restarts_from_its_checkpoint(broker: BrokerProcess, store: Store
         assert read == [(partition, offset) for partition in (0, 1) for offset in range(total // 2)]
 
 
+def failure(table: Callable[[], Any]) -> str:
+    """What a query says when it fails."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        table().collect()
+    return str(caught.value)
+
+
+@ON_A_FOLDER
+def test_only_the_columns_that_a_query_uses_are_read(broker: BrokerProcess, store: Store, spark: Any) -> None:
+    """The plan of a batch query is told to the source; the rows are those of one that reads everything."""
+    topic = new_topic(broker, CONFLUENT, "direct-columns", 2)
+    scenarios.send(broker, CONFLUENT, topic, spread(generated(100, seed=1), 2), "zstd", IDEMPOTENT)
+    broker.flush()
+    queries = {
+        "partition": lambda table: table.groupBy().count(),
+        "value,partition,offset": lambda table: table.where("partition = 1 and offset > 5").select("value", "offset"),
+        "key,value,offset,timestamp": lambda table: table.selectExpr("offset", "key").join(
+            table.selectExpr("offset", "value", "timestamp"), "offset"
+        ),
+    }
+    for columns, query in queries.items():
+        found = {}
+        for prune in ("true", "false"):
+            spark.conf.set("spark.kbroker.pruneColumns", prune)
+            table = query(direct(spark, store, topic))
+            scanned = set(re.findall(r"(\w+)#", " ".join(SCAN.findall(plan_of(table)))))
+            assert scanned == (set(columns.split(",")) if prune == "true" else set(DDL) - {"headers"})
+            found[prune] = sorted(map(repr, table.collect()))
+        assert found["true"] == found["false"]
+    spark.conf.unset("spark.kbroker.pruneColumns")
+
+
+def plan_of(table: Any) -> str:
+    return table._jdf.queryExecution().executedPlan().toString()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", [pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
+def test_a_bucket_without_permission(broker: BrokerProcess, store: Store, spark: Any, s3: S3Server) -> None:
+    """Listing refused: the query does not start. Objects refused: the task fails, and names the object."""
+    topic = new_topic(broker, CONFLUENT, "direct-denied", 1)
+    scenarios.send(broker, CONFLUENT, topic, {0: generated(50, seed=1)}, "none", IDEMPOTENT)
+    broker.flush()
+    for denied in ("list-type", ".pack"):
+        with denying_proxy(s3.endpoint, lambda path, denied=denied: denied in path) as endpoint:
+            for going_on in ("true", "false"):  # a refusal is not data loss
+                options = {"s3.endpoint": endpoint, "failOnDataLoss": going_on}
+                said = failure(lambda options=options: direct(spark, store, topic, **options))
+                assert "StoreDenied" in said
+                assert "AccessDenied" in said
+                assert denied != ".pack" or re.search(r"_packs/\d+-\d+\.pack", said), said
+
+
+def test_an_export_has_the_rows_that_were_sent(
+    broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path, s3: Any
+) -> None:
+    """Every codec, nulls and headers; with the broker stopped; into a folder or a bucket; read by plain Spark."""
+    topic = new_topic(broker, CONFLUENT, "export", 4)  # partition 3 stays empty
+    total: Sent = {}
+    destination = f"{store.options[1]}-exported" if store.kind == "s3" else str(tmp_path / "out")
+    arguments = (topic, destination, "--partition-by", "day", "--split-bytes", "8000", *spark_export_job.WITH_HEADERS)
+    for round_ in range(2):
+        for number, codec in enumerate(CODECS):
+            sent = spread(generated(40, seed=10 * round_ + number), 3)
+            scenarios.send(broker, CONFLUENT, topic, sent, codec, IDEMPOTENT)
+            scenarios.add(total, sent)
+        broker.flush()
+        if round_:
+            assert broker.stop() == 0
+        try:
+            summary = spark_export_job.export(store, *arguments)
+        finally:
+            if round_:
+                broker.start()
+        assert (summary["export"], summary["records"]) == (round_ + 1, 40 * len(CODECS))
+    assert spark_export_job.export(store, *arguments)["export"] is None
+    folder = tmp_path / "out"
+    if store.kind == "s3":
+        folder = s3.folder / destination.removeprefix("s3://")  # where versitygw keeps its objects
+    assert spark_export_job.as_sent(spark_export_job.read_parquet(folder)) == total
+    rows = [row.asDict(recursive=True) for row in spark.read.parquet(str(folder)).collect()]
+    assert spark_export_job.as_sent(rows) == total
+    assert {str(row["day"]) for row in rows} == {str(row["timestamp"].date()) for row in rows}
+    assert all(row["topic"] == topic for row in rows)
+
+
+@ON_A_FOLDER
+def test_an_export_of_json_with_a_ddl_schema(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+    """A Spark DDL string; the types are what Spark makes of it; a bad record is named."""
+    topic = new_topic(broker, CONFLUENT, "export-json", 1)
+    values = [b'{"id": %d, "tags": ["a"], "at": "2026-01-02T03:04:05Z"}' % i for i in range(20)] + [b"{bad"]
+    messages = [Message(None, value, (), 1_700_000_000_000) for value in values]
+    scenarios.send(broker, CONFLUENT, topic, {0: messages}, "none", IDEMPOTENT)
+    broker.flush()
+    schema = tmp_path / "schema.ddl"
+    schema.write_text("id BIGINT, tags ARRAY<STRING>, at TIMESTAMP, missing STRUCT<d: DATE>\n")
+    given = (topic, str(tmp_path / "out"), "--values", "json", "--schema", str(schema), "--flatten")
+    found = spark_export_job.export(store, *given, "--bad-records", "column")
+    assert (found["records"], found["bad_records"]) == (21, 1)
+    table = spark.read.parquet(str(tmp_path / "out"))
+    types = dict(table.dtypes)
+    assert (types["id"], types["tags"], types["at"]) == ("bigint", "array<string>", "timestamp")
+    assert types["missing"] == "struct<d:date>"
+    assert [row.id for row in table.where("bad_reason is null").orderBy("id").collect()] == list(range(20))
+    assert [bytes(row.bad_value) for row in table.where("bad_reason is not null").collect()] == [b"{bad"]
+
+
+@ON_A_FOLDER
+def test_an_export_of_transactions(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+    """Aborted records are left out; what is open waits for the next export."""
+    from confluent_kafka import Producer
+
+    topic = new_topic(broker, CONFLUENT, "export-transactions", 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(30)
+
+    def transaction(value: bytes) -> None:
+        producer.begin_transaction()
+        producer.produce(topic, value=value, partition=0)
+        producer.flush(30)
+
+    def exported() -> list[bytes]:
+        broker.flush()
+        spark_export_job.export(store, topic, str(tmp_path))
+        return sorted(row["value"] for row in spark_export_job.read_parquet(tmp_path))
+
+    transaction(b"1")
+    producer.commit_transaction(30)
+    transaction(b"aborted")
+    producer.abort_transaction(30)
+    transaction(b"2")
+    assert exported() == [b"1"]
+    producer.commit_transaction(30)
+    assert exported() == [b"1", b"2"]
+
+
+@ON_A_FOLDER
+def test_errors_of_an_export_are_one_line(
+    broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    topic = new_topic(broker, CONFLUENT, "export-errors", 1)
+    scenarios.send(broker, CONFLUENT, topic, {0: generated(50, seed=1)}, "none", IDEMPOTENT)
+    broker.flush()
+    out = str(tmp_path / "out")
+    code, line = spark_export_job.error_of(store, capfd, "nix", out)
+    assert (code, "no topic nix in cluster" in line) == (1, True), line
+    schema = tmp_path / "schema"
+    schema.write_text("id BIGINTT")
+    code, line = spark_export_job.error_of(store, capfd, topic, out, "--values", "json", "--schema", str(schema))
+    assert (code, "BIGINTT" in line) == (2, True), line
+    schema.write_text("id BIGINT")
+    code, line = spark_export_job.error_of(store, capfd, topic, out, "--values", "json", "--schema", str(schema))
+    assert (code, f"kbroker: {topic}-0 offset 0: the value is not JSON" in line) == (1, True), line
+    assert spark_export_job.read_parquet(tmp_path / "out") == []
+    spark_export_job.export(store, topic, out)
+    code, line = spark_export_job.error_of(store, capfd, topic, out, "--values", "json", "--schema", str(schema))
+    assert (code, "values was raw and is json" in line) == (2, True), line
+    closed = tmp_path / "closed"
+    closed.write_text("a file")
+    code, line = spark_export_job.error_of(store, capfd, topic, str(closed))
+    assert (code, str(closed) in line) == (1, True), line
+
+
+# Last: damages and deletes objects.
+
+
 @ON_A_FOLDER
 def test_errors_say_what_is_wrong(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
-    """Wrong options, missing topics and stores, and an object that is gone."""
+    """Wrong options, missing topics and stores, objects that are damaged, and objects that are gone."""
     topic = new_topic(broker, CONFLUENT, "direct-errors", 1)
     scenarios.send(broker, CONFLUENT, topic, {0: generated(50, seed=1)}, "none", IDEMPOTENT)
     broker.flush()
 
     def message(**options: str) -> str:
-        with pytest.raises(Exception) as caught:  # noqa: PT011
-            spark.read.format("kbroker").options(**{**place(store), "subscribe": topic, **options}).load().collect()
-        return str(caught.value)
+        return failure(lambda: direct(spark, store, topic, **options))
 
     assert "no option 'startoffsets'; did you mean 'startingoffsets'" in message(startOffsets="earliest")
     assert "no topic nix in cluster" in message(subscribe="nix")
     assert "starting offset can't be latest" in message(startingOffsets="latest")
     assert "does not exist" in message(**{"object.store": f"file:{tmp_path}/nix"})
     objects = Path(place(store)["object.store"].removeprefix("file:"))
-    for path in objects.rglob("*.pack"):
-        path.unlink()
-    for path in objects.rglob("*.obj"):
+    packs = sorted(objects.rglob("*.pack"))
+    whole = {path: path.read_bytes() for path in packs}
+    for path, data in whole.items():  # the same object to the store: size, and with it the ETag, stay
+        times = path.stat()
+        path.write_bytes(data[:60] + bytes(byte ^ 1 for byte in data[60:]))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    for going_on in ("true", "false"):  # damage is not data loss
+        said = message(failOnDataLoss=going_on)
+        assert "CorruptionError" in said
+        assert re.search(r"_packs/\d+-\d+\.pack: ", said), said
+    for path in packs:
         path.unlink()
     assert "is in the manifest but not in the store" in message()
     assert rows(direct(spark, store, topic, failOnDataLoss="false")) == []
+
+
+@ON_A_FOLDER
+def test_deleted_while_the_job_runs(broker: BrokerProcess, store: Store, spark: Any) -> None:
+    """Planned, then deleted by DeleteRecords and from the bucket before a task reads it."""
+    topic = new_topic(broker, CONFLUENT, "direct-deleted", 1)
+    objects = Path(place(store)["object.store"].removeprefix("file:"))
+    before = set(objects.rglob("*.pack"))
+    scenarios.send(broker, CONFLUENT, topic, {0: generated(50, seed=1)}, "none", IDEMPOTENT)
+    broker.flush()
+    first = set(objects.rglob("*.pack")) - before
+    scenarios.send(broker, CONFLUENT, topic, {0: generated(30, seed=2)}, "none", IDEMPOTENT)
+    broker.flush()
+    planned = {going_on: direct(spark, store, topic, failOnDataLoss=going_on) for going_on in ("true", "false")}
+    for table in planned.values():
+        table._jdf.queryExecution().executedPlan().execute().getNumPartitions()  # plans the tasks
+    delete_records(broker, topic, 50)
+    for path in first:
+        path.unlink(missing_ok=True)
+    assert re.search(rf"offsets 0 to 49 of {topic}-0, in \S*\.pack, were deleted", failure(lambda: planned["true"]))
+    assert [row.offset for row in rows(planned["false"])] == list(range(50, 80))
+
+
+def delete_records(broker: BrokerProcess, topic: str, offset: int) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        future.result(30)
+    broker.flush()

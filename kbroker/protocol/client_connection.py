@@ -1,0 +1,56 @@
+"""The client's side of one connection: one request at a time, each answered before the next is sent."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from kbroker.errors import ProtocolError
+from kbroker.limits import FRAME_BYTES_MAX
+from kbroker.protocol.codec import decode_response_frame, encode_request_frame
+from kbroker.protocol.fields import Message
+
+
+class ClientConnection:
+    """Requests over a connected socket, which it owns. Not thread-safe.
+
+    ``versions`` has the version that is spoken of each API key. What fails (OSError, ProtocolError) leaves the
+    connection at an unknown place: close it.
+    """
+
+    def __init__(self, connected: socket.socket, client_id: str, versions: Mapping[int, int]) -> None:
+        self._socket = connected
+        self._client_id = client_id
+        self._versions = versions
+        self._numbers = itertools.count()
+
+    def call(self, request: Message) -> Any:
+        """Sends a request and returns its response. OSError: the connection; ProtocolError: not this answer."""
+        key = request.API_KEY
+        version = self._versions[key]
+        number = next(self._numbers)
+        self._socket.sendall(encode_request_frame(key, version, number, self._client_id, request))
+        (length,) = struct.unpack(">i", self._read(4))
+        if not 0 < length <= FRAME_BYTES_MAX:
+            raise ProtocolError(f"an answer of {length} bytes")
+        answered, response = decode_response_frame(key, version, self._read(length))
+        if answered != number:
+            raise ProtocolError(f"an answer to request {answered}, {number} expected")
+        return response
+
+    def _read(self, length: int) -> bytearray:
+        data = bytearray(length)
+        view = memoryview(data)
+        while view:
+            count = self._socket.recv_into(view)
+            if count == 0:
+                raise OSError("the broker closed the connection")
+            view = view[count:]
+        return data
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._socket.close()

@@ -1,0 +1,76 @@
+"""A client's connection: answers that are not the one that is due, and connections that end."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.errors import ProtocolError
+from kbroker.limits import FRAME_BYTES_MAX
+from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.client_connection import ClientConnection
+from kbroker.protocol.codec import encode_response
+
+VERSION = 7
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[ClientConnection, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    connection = ClientConnection(ours, "a-client", {3: VERSION})
+    yield connection, theirs
+    connection.close()
+    theirs.close()
+
+
+def frame(number: int, cluster_id: str = "c") -> bytes:
+    body = encode_response(3, VERSION, MetadataResponse(cluster_id=cluster_id))
+    return struct.pack(">ii", len(body) + 4, number) + body
+
+
+def test_requests_are_numbered_and_answered_in_turn(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, broker = pair
+    for number in range(3):
+        broker.sendall(frame(number, f"cluster-{number}"))
+        assert connection.call(MetadataRequest(topics=[])).cluster_id == f"cluster-{number}"
+        sent = broker.recv(1000)
+        length, key, version, correlation = struct.unpack(">ihhi", sent[:12])
+        assert (length, key, version, correlation) == (len(sent) - 4, 3, VERSION, number)
+        assert b"a-client" in sent
+
+
+def test_an_answer_in_pieces(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, broker = pair
+    for byte in frame(0):
+        broker.send(bytes([byte]))
+    assert connection.call(MetadataRequest(topics=[])).cluster_id == "c"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (frame(5), "answer to request 5, 0 expected"),
+        (struct.pack(">i", 0), "an answer of 0 bytes"),
+        (struct.pack(">i", -1), "an answer of -1 bytes"),
+        (struct.pack(">i", FRAME_BYTES_MAX + 1), f"an answer of {FRAME_BYTES_MAX + 1} bytes"),
+        (struct.pack(">ii", 9, 0) + b"\xff" * 5, "."),
+    ],
+)
+def test_what_is_no_answer(pair: tuple[ClientConnection, socket.socket], answer: bytes, message: str) -> None:
+    connection, broker = pair
+    broker.sendall(answer)
+    with pytest.raises(ProtocolError, match=message):
+        connection.call(MetadataRequest(topics=[]))
+
+
+@pytest.mark.parametrize("part", [0, 2, 10])
+def test_a_broker_that_closes(pair: tuple[ClientConnection, socket.socket], part: int) -> None:
+    connection, broker = pair
+    broker.sendall(frame(0)[:part])
+    broker.shutdown(socket.SHUT_WR)
+    with pytest.raises(OSError, match="closed the connection"):
+        connection.call(MetadataRequest(topics=[]))
