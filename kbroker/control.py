@@ -1,6 +1,7 @@
 """The control socket of a running broker: a Unix socket in its data directory, one JSON line each way.
 
-Only who may enter the data directory may use it. Commands: ``flush`` (answers when the flush is true in the bucket).
+Only who may enter the data directory may use it. Commands: ``flush`` (answers when the flush is true in the
+bucket), ``proposals`` (looks for swap proposals of jobs, and answers when those it found are judged).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from kbroker.storage.kfs_flush import segment_key_of
 from kbroker.storage.kfs_keys import KfsKey
 from kbroker.storage.klix import KlixFooter
 from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_audit import BucketAudit, read_pack_directory
+from kbroker.storage.object_audit import BucketAudit, NamedImage, read_pack_directory
 from kbroker.storage.object_keys import KlixKey, PackKey
 from kbroker.storage.object_store import ObjectMeta, StoreError
 from kbroker.storage.pack import PackDirectory, PackImage
@@ -65,6 +65,9 @@ def failing_with(exit_code: int) -> Iterator[None]:
         sys.exit(exit_code)
 
 
+NOT_NAMED = "not in the manifest"
+
+
 @click.group()
 def command() -> None:
     """Objects of a cluster in its bucket or folder. Reads only."""
@@ -72,8 +75,9 @@ def command() -> None:
 
 @command.command("ls")
 @click.option("--topic", metavar="NAME", help="only objects that hold data of this topic")
+@click.option("--orphans", is_flag=True, help="only objects that the manifest does not name, leftovers of failures")
 @place_options
-def list_objects(place: Place, topic: str | None) -> None:
+def list_objects(place: Place, topic: str | None, orphans: bool) -> None:
     """Keys, sizes and what they hold, a line each."""
     with failing_with(1):
         bucket = Bucket(place)
@@ -93,6 +97,8 @@ def list_objects(place: Place, topic: str | None) -> None:
             note = _note(images) if parsed is not None else ""
             if parsed is not None and not images:
                 note = _note_of_unnamed(meta.key, held, image, bucket)
+            if orphans and note != NOT_NAMED:
+                continue
             click.echo(f"{bucket.keys.relative(meta.key)}\t{meta.size}\t{note}".rstrip())
 
 
@@ -100,7 +106,10 @@ def _note_of_unnamed(key: str, held: Container[str], image: ManifestImage, bucke
     segment = segment_key_of(key)
     if segment in held:
         return "index"
-    return "to be deleted" if bucket.keys.relative(segment) in image.deletions else "not in the manifest"
+    relative = bucket.keys.relative(segment)
+    if relative in image.deletions:
+        return "to be deleted"
+    return "being written" if relative in image.reserved else NOT_NAMED
 
 
 def _note(images: list[tuple[PartitionState, ObjectRef]]) -> str:
@@ -147,8 +156,8 @@ def verify(place: Place) -> None:
     with failing_with(STORE_UNREADABLE):
         bucket = Bucket(place)
 
-        def still_named(state: PartitionState, ref: ObjectRef) -> bool:
-            return bucket.load_manifest().find(state.topic_id, state.partition, ref.base_offset) == ref
+        def still_named(image: NamedImage) -> bool:
+            return bucket.load_manifest().find(image.topic_id, image.partition, image.ref.base_offset) == image.ref
 
         try:
             image = bucket.load_manifest()

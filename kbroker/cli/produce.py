@@ -11,8 +11,8 @@ import click
 
 from kbroker._fast.records import build_batch
 from kbroker.cli.client import Client, bootstrap_option, check, connected
-from kbroker.cli.partitioner import partition_of
 from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.partitioner import partition_of
 
 BATCH_RECORDS_MAX = 500
 BATCH_BYTES_MAX = 500_000

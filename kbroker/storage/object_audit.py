@@ -5,7 +5,7 @@ Blocking and read-only; used by ``kbroker object verify``. An object is read onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from kbroker._fast.crc32c import crc32c
@@ -38,10 +38,11 @@ from kbroker.storage.partition_state import KFS, ObjectRef, PartitionState
 READ_BYTES = 32 * MIB  # neighbouring images of a pack are read together up to this
 
 
-class _Named(NamedTuple):
-    """An image that the manifest names."""
+class NamedImage(NamedTuple):
+    """An image that the manifest names, and whose it is."""
 
-    state: PartitionState
+    topic_id: bytes
+    partition: int
     ref: ObjectRef
 
 
@@ -153,6 +154,8 @@ class BucketAudit:
     Args:
         still_named: asked about an image whose object has gone: a running broker may have replaced it since the
             manifest was read. Without it every missing object is a fault.
+
+    `object_faults` and `log_faults` check a single object, for who has listings and manifest of its own.
     """
 
     def __init__(
@@ -160,13 +163,12 @@ class BucketAudit:
         store: ObjectStore,
         keys: ObjectKeys,
         image: ManifestImage,
-        still_named: Callable[[PartitionState, ObjectRef], bool] | None = None,
+        still_named: Callable[[NamedImage], bool] | None = None,
     ) -> None:
         self._store = store
         self._keys = keys
         self._image = image
-        self._still_named = still_named or (lambda state, ref: True)
-        self._listed: dict[str, ObjectMeta] = {}
+        self._still_named = still_named or (lambda image: True)
         self.objects = 0  # images: KLIX objects, and each image of a pack
         self.bytes = 0
         self.orphans: list[str] = []  # store keys of data objects that the manifest does not name
@@ -178,18 +180,18 @@ class BucketAudit:
             if isinstance(self._keys.parse(meta.key), KlixKey | PackKey | KfsKey):
                 listed[meta.key] = meta
             else:
-                yield from self._log_faults(meta)
-        named: dict[str, list[_Named]] = {}
+                yield from self.log_faults(meta)
+        named: dict[str, list[NamedImage]] = {}
         for state in self._image.states():
             yield from self._continuity_faults(state, named)
         due = {self._keys.full(key) for key in (*self._image.deletions, *self._image.reserved)}
         # What is said of a segment goes for its index.
         self.orphans = sorted(key for key in listed if not {segment_key_of(key)} & (named.keys() | due))
-        self._listed = listed
         for key in sorted(named):
-            yield from self._object_faults(listed.get(key), key, sorted(named[key], key=lambda item: item.ref.start))
+            images = sorted(named[key], key=lambda item: item.ref.start)
+            yield from self.object_faults(key, listed.get(key), images, listed.get(index_key_of(key)))
 
-    def _log_faults(self, meta: ObjectMeta) -> Iterator[str]:
+    def log_faults(self, meta: ObjectMeta) -> Iterator[str]:
         """Records, checkpoints and claims: each must decode; what they say together was judged when it was loaded."""
         folder, _, name = self._keys.relative(meta.key).partition("/")
         if folder not in (MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR):
@@ -207,21 +209,32 @@ class BucketAudit:
         except NotFound:
             return  # a checkpoint has made it superfluous since it was listed
 
-    def _continuity_faults(self, state: PartitionState, named: dict[str, list[_Named]]) -> Iterator[str]:
+    def _continuity_faults(self, state: PartitionState, named: dict[str, list[NamedImage]]) -> Iterator[str]:
         expected: int | None = None
         where = f"partition {state.topic_id.hex()}/{state.partition}"
         for ref in self._image.objects_from(state.topic_id, state.partition):
             if expected is not None and ref.base_offset != expected:
                 yield f"{ref.key} ({where}): begins at offset {ref.base_offset}, the object before ends at {expected}"
             expected = ref.end_offset
-            named.setdefault(ref.key, []).append(_Named(state, ref))
+            named.setdefault(ref.key, []).append(NamedImage(state.topic_id, state.partition, ref))
         if expected is not None and expected != state.end_offset:
             yield f"{where}: objects end at offset {expected}, the manifest says {state.end_offset}"
 
-    def _object_faults(self, meta: ObjectMeta | None, key: str, images: list[_Named]) -> Iterator[str]:
-        state, ref = images[0]
+    def object_faults(
+        self,
+        key: str,
+        meta: ObjectMeta | None,
+        images: Sequence[NamedImage],
+        index_meta: ObjectMeta | None = None,
+    ) -> Iterator[str]:
+        """Faults of one object against the images that the manifest has in it, sorted by where they begin.
+
+        `meta` and `index_meta` (of a KafScale segment's index) are None for what the bucket does not have.
+        """
+        first = images[0]
+        ref = first.ref
         if meta is None:
-            if self._still_named(state, ref):
+            if self._still_named(first):
                 yield f"{key}: the manifest names it, the bucket does not have it"
             return
         if meta.size != ref.size or meta.etag != ref.etag:
@@ -230,18 +243,18 @@ class BucketAudit:
         try:
             if ref.kind == KFS:
                 for named in images:
-                    yield from self._segment_faults(named)
+                    yield from self._segment_faults(named, index_meta)
                 return
             if isinstance(self._keys.parse(key), PackKey):
                 yield from self._directory_faults(meta, images)
             for start, data, part in self._runs(images):
-                for _, ref in part:
+                for *_, ref in part:
                     yield from self._image_faults(memoryview(data)[ref.start - start :][: ref.length], ref)
         except (NotFound, PreconditionFailed) as error:
-            if self._still_named(state, ref):
+            if self._still_named(first):
                 yield f"{key}: {error}"
 
-    def _segment_faults(self, named: _Named) -> Iterator[str]:
+    def _segment_faults(self, named: NamedImage, index_meta: ObjectMeta | None) -> Iterator[str]:
         """A segment, whole, and its index: against each other and against the manifest."""
         ref = named.ref
         self.objects += 1
@@ -261,32 +274,32 @@ class BucketAudit:
             yield str(error)
             return
         yield from (f"{ref.key}: {fault}" for fault in _ref_faults(footer, ref))
-        yield from self._index_faults(segment, named)
+        yield from self._index_faults(segment, named, index_meta)
 
-    def _index_faults(self, segment: KfsSegment, named: _Named) -> Iterator[str]:
-        state, ref = named
+    def _index_faults(self, segment: KfsSegment, named: NamedImage, index_meta: ObjectMeta | None) -> Iterator[str]:
+        ref = named.ref
         key = index_key_of(ref.key)
         try:
-            if key not in self._listed:
+            if index_meta is None:
                 raise NotFound(key)
             index = parse_index(self._store.get(key), ref.base_offset, ref.size, key)
         except CorruptionError as error:
             yield f"{error}; delete it, and the owner of the cluster makes it again"
         except NotFound:
-            if self._still_named(state, ref):
+            if self._still_named(named):
                 yield f"{key}: the segment is there without its index; the owner of the cluster makes it again"
         else:
             yield from _entry_faults(index, segment, key)
 
-    def _directory_faults(self, meta: ObjectMeta, images: list[_Named]) -> Iterator[str]:
+    def _directory_faults(self, meta: ObjectMeta, images: Sequence[NamedImage]) -> Iterator[str]:
         try:
             directory = {(i.topic_id, i.partition, i.base_offset): i for i in read_pack_directory(self._store, meta)}
         except CorruptionError as error:
             yield str(error)
             return
-        for state, ref in images:
-            found: PackImage | None = directory.get((state.topic_id, state.partition, ref.base_offset))
-            where = f"{ref.key}: partition {state.topic_id.hex()}/{state.partition} at offset {ref.base_offset}"
+        for topic_id, partition, ref in images:
+            found: PackImage | None = directory.get((topic_id, partition, ref.base_offset))
+            where = f"{ref.key}: partition {topic_id.hex()}/{partition} at offset {ref.base_offset}"
             named = (ref.start, ref.length, ref.end_offset, ref.crc32c, ref.max_timestamp)
             if found is None:
                 yield f"{where}: not in the pack's directory"
@@ -295,9 +308,9 @@ class BucketAudit:
             if listed != named:
                 yield f"{where}: the pack's directory says {listed}, the manifest {named}"
 
-    def _runs(self, images: list[_Named]) -> Iterator[tuple[int, bytes, list[_Named]]]:
+    def _runs(self, images: Sequence[NamedImage]) -> Iterator[tuple[int, bytes, list[NamedImage]]]:
         """The images in groups that one GET brings: position of the bytes, bytes, images in them."""
-        group: list[_Named] = []
+        group: list[NamedImage] = []
         for item in images:
             start = group[0].ref.start if group else 0
             if group and item.ref.start + item.ref.length - start > READ_BYTES:
@@ -306,9 +319,9 @@ class BucketAudit:
             group.append(item)
         yield self._read_run(group)
 
-    def _read_run(self, group: list[_Named]) -> tuple[int, bytes, list[_Named]]:
+    def _read_run(self, group: list[NamedImage]) -> tuple[int, bytes, list[NamedImage]]:
         start = group[0].ref.start
-        end = max(ref.start + ref.length for _, ref in group)
+        end = max(ref.start + ref.length for *_, ref in group)
         return start, self._store.get(group[0].ref.key, start, end - start, if_match=group[0].ref.etag), group
 
     def _image_faults(self, data: memoryview, ref: ObjectRef) -> Iterator[str]:

@@ -101,6 +101,32 @@ def test_offsets_and_timestamps_bound_the_rows() -> None:
     assert [row["offset"] for row in rows] == list(range(7, 34))
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("timestamp_type", [0, 1])
+def test_rows_alone_are_counted_by_the_headers(codec: str, timestamp_type: int) -> None:
+    """Nothing is decompressed where no column differs from record to record and the bounds cut no batch."""
+    columns = ("partition", "timestampType")
+
+    def few(rows: list[dict]) -> list[dict]:
+        return [{name: row[name] for name in columns} for row in rows]
+
+    made = [
+        build_batch(odd_records(random.Random(n), 20), base_offset=20 * n, codec=codec, timestamp_type=timestamp_type)
+        for n in range(3)
+    ]
+    batches = b"".join(made)
+    assert decoded(batches, columns) == few(expected(batches))
+    assert decoded(batches, columns, first_offset=7, stop_offset=50) == few(expected(batches))[7:50]
+    late = {row["timestamp"] for row in expected(batches)}
+    lowest = round(sorted(late)[-1].timestamp() * 1000)
+    assert len(decoded(batches, columns, lowest_timestamp=lowest)) == len(decoded(batches, lowest_timestamp=lowest))
+    damaged = bytearray(made[0])
+    damaged[61 + 10 :] = bytes(len(damaged) - 71)  # what only the one who looks at the records can see
+    assert len(decoded(bytes(damaged), columns)) == 20
+    with pytest.raises(CorruptRecordsError):
+        decoded(bytes(damaged), columns, first_offset=1)
+
+
 def test_control_batches_and_aborted_transactions_are_left_out() -> None:
     def transactional(producer_id: int, base: int) -> bytes:
         return build_batch(
@@ -159,13 +185,15 @@ def test_a_timestamp_beyond_microseconds_is_refused() -> None:
     assert decoded(batch, ("offset",)) == [{"offset": 0}]
 
 
-def test_a_count_that_the_bytes_cannot_hold_is_refused() -> None:
-    batch = bytearray(build_batch([(None, b"v", NOW, [])]))
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_count_that_the_bytes_cannot_hold_is_refused(codec: str) -> None:
+    batch = bytearray(build_batch([(None, b"v", NOW, [])], codec=codec))
     batch[23:27] = (1 << 30).to_bytes(4, "big")  # lastOffsetDelta
     batch[57:61] = (1 << 30).to_bytes(4, "big")  # records count
     seal(batch)
-    with pytest.raises(CorruptRecordsError):
-        decoded(bytes(batch))
+    for columns in (tuple(DDL), ("partition",)):
+        with pytest.raises(CorruptRecordsError):
+            decoded(bytes(batch), columns)
 
 
 def test_a_truncated_buffer_names_the_batch() -> None:

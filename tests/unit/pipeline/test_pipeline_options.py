@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.pipeline.column_names import DDL
 from kbroker.pipeline.options import (
     EARLIEST,
     LATEST,
@@ -58,7 +59,18 @@ def test_columns() -> None:
     with pytest.raises(OptionError, match="columns: nix"):
         parsed(columns="key,nix")
     with pytest.raises(OptionError, match="fixed schema"):
-        check_schema(["a"], BASE)
+        check_schema([("a", "binary")], BASE)
+
+
+def test_a_schema_may_only_be_of_the_tables_columns() -> None:
+    table = [(name, kind.lower()) for name, kind in DDL.items() if name != "headers"]
+    assert check_schema(table, BASE) == tuple(name for name, _ in table)
+    assert check_schema([("value", "binary"), ("offset", "bigint")], BASE) == ("value", "offset")
+    headers = [("headers", "array<struct<key:string,value:binary>>")]
+    assert check_schema(headers, {**BASE, "includeHeaders": "true"}) == ("headers",)
+    for wrong in (headers, [], [("key", "string")], [("key", "binary"), ("key", "binary")]):
+        with pytest.raises(OptionError, match="fixed schema"):
+            check_schema(wrong, BASE)
 
 
 @pytest.mark.parametrize(

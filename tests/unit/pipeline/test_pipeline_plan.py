@@ -203,6 +203,31 @@ def test_filters_prune_objects_partitions_and_batches(bucket: ClusterBucket) -> 
     assert touched < 500_000  # of 15 MB: one object's index and the batches that are late enough
 
 
+@pytest.mark.parametrize("pushdown", [False, True])
+def test_the_last_hour_of_a_month_touches_little_of_it(bucket: ClusterBucket, pushdown: bool) -> None:
+    """At most 2 % of a topic's bytes: 30 days, a batch every 48 minutes, 1.5 MB a day."""
+    from pyspark.sql.datasource import GreaterThanOrEqual
+
+    bucket.topic("t")
+    step_ms, per_day = 48 * 60_000, 30
+    made = [
+        build_batch([(None, bytes(50_000), NOW + number * step_ms, [])], base_offset=number)
+        for number in range(30 * per_day)
+    ]
+    for first in range(0, len(made), per_day):
+        bucket.klix("t", 0, b"".join(made[first : first + per_day]))
+    since_ms = NOW + (len(made) - 1) * step_ms - 3_600_000
+    bucket.store.gets.clear()
+    if pushdown:
+        late = GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(since_ms / 1000, UTC))
+        found = offsets(given(), filters=[late])
+    else:
+        found = offsets(given(startingTimestamp=str(since_ms)))
+    assert found == all_of("t", 0, len(made) - 2, len(made))
+    touched = sum(length for _, _, length in bucket.store.gets)
+    assert 100_000 < touched <= 0.02 * sum(map(len, made))
+
+
 def test_a_large_batch_and_large_objects_are_read_in_windows(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     data = batch(0, 1, 9 * MIB) + batches(1, 2000, 1, 5000) + batch(2001, 1, 5 * MIB)

@@ -72,6 +72,28 @@ def test_micro_batches_follow_what_is_flushed(bucket: ClusterBucket) -> None:
     assert rows(planner, end, last) == [(0, 30), (0, 31), (0, 32), (1, 0), (1, 1), (1, 2)]
 
 
+def test_a_micro_batch_reads_only_what_is_new(bucket: ClusterBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the manifest log is: a listing of each log, and a GET for each new record."""
+    for base in range(0, 60, 3):
+        bucket.klix("t", 0, batches(base, 1))
+    planner = stream(bucket, startingOffsets="earliest")
+    planner.latest_offset()
+    requests: list[str] = []
+    for name in ("get", "list"):
+        asked = getattr(bucket.store, name)
+        monkeypatch.setattr(
+            bucket.store,
+            name,
+            lambda *given, name=name, asked=asked, **more: requests.append(name) or asked(*given, **more),
+        )
+    assert planner.latest_offset() == {"t": {"0": 60, "1": 0}}
+    assert requests == ["list", "list"]
+    requests.clear()
+    bucket.klix("t", 0, batches(60, 1))
+    assert planner.latest_offset() == {"t": {"0": 63, "1": 0}}
+    assert sorted(requests) == ["get", "list", "list"]
+
+
 def test_max_offsets_are_shared_out_and_every_row_is_read_once(bucket: ClusterBucket) -> None:
     bucket.klix("t", 0, batches(0, 100))
     bucket.klix("t", 1, batches(0, 1))

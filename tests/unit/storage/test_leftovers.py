@@ -100,6 +100,15 @@ def test_what_cannot_be_proven_is_reported_and_stays(place, key, data):
     assert not place.manifest.image.deletions
 
 
+def test_what_is_left_of_a_topic_that_was_dropped_goes(place):
+    orphan = place.put(leftover("other", base=70), encode_object(batches(70, 2)))
+    pack = place.put(pack_key(4, 0), pack_of("other", 1, batches(3, 2)))
+    place.manifest.commit({"d": {topic_id("other").hex(): 0}})
+    assert place.sweep() == ([], [])  # it may be being written
+    place.clock.advance(OLD_SECONDS)
+    assert place.sweep() == ([pack, orphan], [pack, orphan])
+
+
 def test_packs_of_earlier_epochs(place):
     orphan = place.put(pack_key(4, 7), pack_of("t", 0, batches(3, 2)))
     merged = place.put(pack_key(4, 7, 1), pack_of("t", 0, batches(3, 2)))

@@ -130,7 +130,8 @@ def test_garbage_is_no_image() -> None:
 
 def test_an_offset_gap_between_objects(bucket) -> None:
     state = bucket.image.partition(T, 0)
-    second = state.remove(1, 2)[0]
+    second = state.row(1)
+    state.remove(1, 2)
     state.insert(second._replace(base_offset=33))
     key = ref(bucket, 33).key
     found = faults(bucket)
@@ -148,7 +149,7 @@ def test_a_missing_object(bucket) -> None:
     bucket.store.delete([key])
     assert faults(bucket) == [f"{key}: the manifest names it, the bucket does not have it"]
     asked = []
-    _, found = audit(bucket, still_named=lambda state, ref: asked.append(ref.key))
+    _, found = audit(bucket, still_named=lambda image: asked.append(image.ref.key))
     assert (asked, found) == ([key], [])  # a running broker has replaced it meanwhile
 
 
@@ -181,7 +182,8 @@ def test_another_size(bucket) -> None:
 
 def test_a_pack_directory_that_disagrees(bucket) -> None:
     state = bucket.image.partition(T, 1)
-    row = state.remove(0, 1)[0]
+    row = state.row(0)
+    state.remove(0, 1)
     state.append(row._replace(max_timestamp=row.max_timestamp + 1))
     found = faults(bucket)
     assert f"partition {T.hex()}/1 at offset 0: the pack's directory says" in found[0]
@@ -200,7 +202,8 @@ def test_a_pack_directory_that_is_damaged(bucket) -> None:
 
 def test_a_record_count_that_the_manifest_has_wrong(bucket) -> None:
     state = bucket.image.partition(T, 1)
-    row = state.remove(0, 1)[0]
+    row = state.row(0)
+    state.remove(0, 1)
     state.append(row._replace(record_count=5))
     assert faults(bucket) == [f"{ref(bucket, 0, 1).key} at byte {row.start}: holds records: 9, the manifest says 5"]
 

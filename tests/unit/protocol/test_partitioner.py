@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kbroker.cli.partitioner import murmur2, partition_of
+from kbroker.protocol.partitioner import murmur2, partition_of
 
 JAVA = {
     b"21": -973932308,

@@ -1,0 +1,45 @@
+"""The one object that may have to move: a partition's first output is named after the offset where its inputs begin.
+
+A task names its objects after the beginning of its own slice. When nothing is left of the slices before, the first
+object there is takes their offsets as well, and needs a key that says so: it is copied within the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kbroker.metadata.image import TopicImage
+from kbroker.pipeline.jobs.compact_plan import PartitionPlan, SliceResult, SliceTask
+from kbroker.storage.object_keys import ObjectKeys
+from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.swap_proposal_job import output_key
+
+
+def with_a_first_output(
+    store: ObjectStore,
+    keys: ObjectKeys,
+    proposal_id: str,
+    topic: TopicImage,
+    plan: PartitionPlan,
+    tasks: Sequence[SliceTask],
+    results: dict[int, SliceResult],
+) -> tuple[int, SliceResult | None]:
+    """(slice, what its result is now); None when no object has to move. Raises StoreError."""
+    start = tasks[0].slice.start
+    for task in tasks:
+        result = results[task.slice.number]
+        if not result.written:
+            continue
+        first = result.written[0]
+        if first.base_offset == start:
+            return task.slice.number, None
+        key = output_key(proposal_id, topic.name, (topic.topic_id, plan.partition), start, plan.generation)
+        upload = store.create_multipart(keys.full(key))
+        part = store.upload_part_copy(
+            keys.full(key), upload, 1, keys.full(first.key), 0, first.meta.size, if_match=first.meta.etag
+        )
+        meta = store.complete_multipart(keys.full(key), upload, [part], if_none_match=True)
+        moved = replace(first, key=key, meta=meta, base_offset=start)
+        return task.slice.number, replace(result, written=(moved, *result.written[1:]))
+    return tasks[0].slice.number, None  # its one object stays as it is

@@ -1,0 +1,166 @@
+"""Where a conversion goes, and how all of it appears at once.
+
+A log folder is written beside its place, under a hidden name, and renamed. An object store cannot rename: there a note
+(`kbroker-convert.json`) takes the place first, and goes when everything is there; klite begins with a metadata.log that
+is stored last, KafScale with topics that its owner creates. So what a failed job stored is known, and is deleted; of a
+job that was killed the note stays, and says what is its.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from kbroker.errors import CorruptionError
+from kbroker.exchange.creating_store import CreatingStore
+from kbroker.exchange.export_bucket import check_empty
+from kbroker.exchange.export_kafka_log import ExportError
+from kbroker.exchange.segment_writer import sync_folder
+from kbroker.pipeline.bucket_view import PATIENCE_SECONDS
+from kbroker.pipeline.jobs.session import JobError
+from kbroker.pipeline.options import Place
+from kbroker.storage.conditional_write import create_once, read_back
+from kbroker.storage.kfs_keys import parse_kfs_key
+from kbroker.storage.object_store import ObjectStore, StoreError
+from kbroker.storage.patience import Patience
+from kbroker.storage.store_url import open_store
+from kbroker.storage.store_wrappers import RetryingStore
+
+NOTE = "kbroker-convert.json"
+NOTE_BYTES_MAX = 16 * 1024 * 1024
+DELETED_AT_ONCE = 1000
+
+
+class FolderPlace:
+    """A log folder that does not exist yet, or is empty; seen by driver and executors under the same path."""
+
+    def __init__(self, folder: Path, job_id: str) -> None:
+        self.folder = Path(os.path.abspath(folder))
+        self._whole = self.folder.with_name(f".{self.folder.name}.kbroker-convert-{job_id}")
+        self.staging = self._whole / "log"  # what becomes the folder
+        self.attempts = self._whole / "attempts"  # tasks that have not ended
+
+    @contextlib.contextmanager
+    def filled(self) -> Iterator[None]:
+        """Around the work: publishes what is staged in the end, or removes it. Raises JobError, OSError."""
+        self._check()
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self._whole.mkdir()
+        self.staging.mkdir()
+        self.attempts.mkdir()
+        try:
+            yield
+            sync_folder(self.staging)
+            self._check()
+            os.rename(self.staging, self.folder)  # over an empty folder as well; with anything in it this fails
+            sync_folder(self.folder.parent)
+        finally:
+            shutil.rmtree(self._whole, ignore_errors=True)
+
+    def _check(self) -> None:
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise JobError(f"{self.folder} is there already, and is not an empty folder")
+
+
+def destination_store(place: Place) -> ObjectStore:
+    """The store of a destination, which is made where it can be. JobError for what is no URL; StoreError."""
+    try:
+        raw = open_store(place.url, place.endpoint, place.region, create=True)
+    except ValueError as error:
+        raise JobError(f"--dest: {error}") from None
+    return RetryingStore(raw, Patience(PATIENCE_SECONDS))
+
+
+class BucketPlace:
+    """Prefixes of an object store in which there is nothing yet. `store` retries all but conditional writes."""
+
+    def __init__(self, store: ObjectStore, job_id: str, prefixes: Sequence[str]) -> None:
+        self.store = store
+        self.creating = CreatingStore(store, Patience(PATIENCE_SECONDS))
+        self._job_id = job_id
+        self._prefixes = list(prefixes)
+
+    @contextlib.contextmanager
+    def filled(self) -> Iterator[None]:
+        """Around the work: in the end the note goes; what a failed job stored goes before it.
+
+        Raises JobError, StoreError.
+        """
+        self._take()
+        try:
+            try:
+                for prefix in self._prefixes:
+                    check_empty(self.store, prefix)
+            except ExportError:
+                self.store.delete([NOTE])
+                raise
+            try:
+                yield
+            except BaseException:
+                with contextlib.suppress(StoreError):  # then the note stays
+                    self._delete_all()
+                raise
+        except (ExportError, CorruptionError) as error:
+            raise JobError(str(error)) from None
+        self.store.delete([NOTE])
+
+    def _take(self) -> None:
+        note = json.dumps({"v": 1, "job": self._job_id, "prefixes": self._prefixes}).encode()
+        present = create_once(self.store, NOTE, note, Patience(PATIENCE_SECONDS), NOTE_BYTES_MAX)
+        if present is not None:
+            raise JobError(
+                f"{NOTE} is there: job {_note_of(present)['job']} is at work in this place, or was killed; when it is "
+                "dead, --discard-unfinished deletes what it stored"
+            )
+
+    def discard_unfinished(self) -> int:
+        """Deletes what a job that was killed stored, and its note; how many objects. Raises JobError, StoreError."""
+        data = read_back(self.store, NOTE, NOTE_BYTES_MAX)
+        if data is None:
+            return 0
+        note = _note_of(data)
+        if sorted(note["prefixes"]) != sorted(self._prefixes):
+            raise JobError(f"job {note['job']} wrote {', '.join(note['prefixes'][:10])}: give the options that it had")
+        return self._delete_all()
+
+    def _delete_all(self) -> int:
+        """What lies under the prefixes, which were empty when the note was stored; the note last."""
+        count = 0
+        for prefix in self._prefixes:
+            for upload in self.store.list_multipart(prefix):
+                self.store.abort_multipart(upload.key, upload.upload_id)
+            keys = [meta.key for meta in self.store.list(prefix)]
+            for start in range(0, len(keys), DELETED_AT_ONCE):
+                self.store.delete(keys[start : start + DELETED_AT_ONCE])
+            count += len(keys)
+        self.store.delete([NOTE])
+        return count
+
+    def check_count(self, objects: int) -> None:
+        """The place holds so many segments or objects, and nothing else: two tries of a task may have read different
+        objects of a broker that merges them. Raises JobError, StoreError."""
+        found = 0
+        for prefix in self._prefixes:
+            for meta in self.store.list(prefix):
+                parsed = parse_kfs_key(meta.key)
+                found += parsed is None or not parsed.is_index
+        if found != objects:
+            raise JobError(f"{found} objects are there where {objects} were written: the source changed; try again")
+
+
+def _note_of(data: bytes) -> dict[str, Any]:
+    """The note of a job. JobError when it is none: then nothing is deleted by it."""
+    try:
+        note = json.loads(data)
+        prefixes = note["prefixes"]
+        sound = note["v"] == 1 and isinstance(note["job"], str) and isinstance(prefixes, list)
+        if sound and all(isinstance(one, str) and one.endswith("/") and len(one) > 1 for one in prefixes):
+            return {"job": note["job"], "prefixes": prefixes}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise JobError(f"{NOTE} is not the note of a conversion: nothing was touched")

@@ -1,0 +1,89 @@
+"""The conversion's tasks: one partition each, from the bucket into its staged place."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker.exchange.bucket_log import ObjectFinder
+from kbroker.exchange.creating_store import CreatingStore
+from kbroker.exchange.export_bucket import put_kafscale_partition, put_klite_partition
+from kbroker.exchange.export_kafka_log import ExportedPartition, partition_folder, write_partition_folder
+from kbroker.exchange.partition_source import PartitionMoment, PartitionSource
+from kbroker.exchange.segment_writer import sync_folder
+from kbroker.exchange.server_copy import server_copy
+from kbroker.pipeline.bucket_view import PATIENCE_SECONDS, BucketView, store_of
+from kbroker.pipeline.jobs.convert_place import destination_store
+from kbroker.pipeline.options import Place
+from kbroker.storage.patience import Patience
+
+KAFKA_LOG, KAFSCALE, KLITE = "kafka-log", "kafscale", "klite"
+
+
+class ConvertTask(NamedTuple):
+    """One partition. `root`: of klite's cluster, or KafScale's namespace; of a log folder the two folders are given."""
+
+    place: Place
+    moment: PartitionMoment
+    target: str
+    destination: Place
+    root: str
+    now_ms: int
+    staging: str = ""
+    attempts: str = ""
+
+
+def run_convert_task(task: ConvertTask) -> ExportedPartition:
+    """Writes the partition. Raises StoreError, CorruptionError, OSError."""
+
+    def reload() -> ObjectFinder:
+        return BucketView(task.place).manifest
+
+    source = task.moment.source(store_of(task.place), reload)
+    if task.target == KAFKA_LOG:
+        return stage_folder(source, Path(task.staging), Path(task.attempts))
+    creating = CreatingStore(destination_store(task.destination), Patience(PATIENCE_SECONDS))
+    try:
+        if task.target == KAFSCALE:
+            return put_kafscale_partition(source, creating, task.root, task.now_ms)
+        place = task.place
+        copies = server_copy(place.url, task.destination.url, place.endpoint, place.region)
+        try:
+            return put_klite_partition(source, creating, task.root, copies)
+        finally:
+            if copies is not None:
+                copies.close()
+    finally:
+        creating.close()
+
+
+def stage_folder(
+    source: PartitionSource,
+    staging: Path,
+    attempts: Path,
+    write: Callable[[PartitionSource, Path, bytes], ExportedPartition] = write_partition_folder,
+) -> ExportedPartition:
+    """Writes a partition's folder, which appears in `staging` when it is whole. Of two tries one is taken."""
+    name = partition_folder(source.topic.name, source.state.partition)
+    attempt, whole = attempts / f"{name}.{os.urandom(8).hex()}", staging / name
+    try:
+        written = write(source, attempt, source.topic.topic_id)
+        try:
+            os.rename(attempt, whole)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            # The other try may have read what a broker has compacted since, or before.
+            segments = sorted(whole.glob("*.log"))
+            written.segments, written.first_segment = len(segments), int(segments[0].stem)
+            written.bytes = sum(path.stat().st_size for path in segments)
+        sync_folder(staging)
+        return written
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(attempt)

@@ -1,0 +1,195 @@
+"""``kbroker pipeline export``: topics as Parquet files or an Iceberg table. See docs/spark-export.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kbroker.pipeline.jobs.session import Job, job_options
+from kbroker.pipeline.options import OptionError
+
+ICEBERG = "iceberg:"
+
+
+def _numbered_files(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[int, Path]:
+    found = {}
+    for one in given:
+        number, _, path = one.partition("=")
+        if not number.isdigit() or not path:
+            raise click.BadParameter(f"{one}: expected ID=FILE")
+        found[int(number)] = Path(path)
+    return found
+
+
+def _pairs(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    for one in given:
+        if "=" not in one:
+            raise click.BadParameter(f"{one}: expected KEY=VALUE")
+    return dict(one.split("=", 1) for one in given)
+
+
+_OPTIONS = (
+    click.argument("topics", nargs=-1, required=True, metavar="TOPIC..."),
+    click.argument("destination", metavar="DEST"),
+    click.option("--values", type=click.Choice(["raw", "json", "avro"]), default="raw", show_default=True,
+                 help="what the values are"),
+    click.option("--schema", "schema_path", type=click.Path(path_type=Path), metavar="FILE",
+                 help="of the values: Avro JSON or a Spark DDL string"),
+    click.option("--confluent-header", is_flag=True, help="values begin with the schema registry's 5 bytes: skip them"),
+    click.option("--writer-schema", "writers", multiple=True, callback=_numbered_files, metavar="ID=FILE",
+                 help="Avro schema that values with this id are written with; repeatable"),
+    click.option("--flatten", is_flag=True, help="the value's fields as columns instead of one column `value`"),
+    click.option("--columns", metavar="NAMES", help="columns of the record, with commas (default: all but headers)"),
+    click.option("--bad-records", type=click.Choice(["fail", "column", "file"]), default="fail", show_default=True,
+                 help="values that do not decode"),
+    click.option("--partition-by", type=click.Choice(["none", "day", "hour"]), default="none", show_default=True,
+                 help="folders by the record's timestamp (UTC)"),
+    click.option("--starting-timestamp", type=click.IntRange(0), metavar="MS", help="where the first export begins"),
+    click.option("--isolation", type=click.Choice(["read_committed", "read_uncommitted"]), default="read_committed",
+                 show_default=True, help="of transactions"),
+    click.option("--ignore-data-loss", is_flag=True, help="go on where records are gone before they were exported"),
+    click.option("--compression", type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]), default="zstd",
+                 show_default=True, help="of the Parquet files"),
+    click.option("--split-bytes", type=click.IntRange(1), metavar="N", help="bytes of objects per task and file"),
+    click.option("--output-endpoint", metavar="URL", help="S3 endpoint of DEST (default: --s3-endpoint)"),
+    click.option("--output-region", metavar="NAME", help="region of DEST (default: --s3-region)"),
+    click.option("--catalog", default="default", show_default=True, metavar="NAME", help="pyiceberg's catalog"),
+    click.option("--catalog-property", "properties", multiple=True, callback=_pairs, metavar="KEY=VALUE",
+                 help="of the catalog, as uri or warehouse; repeatable"),
+)  # fmt: skip
+
+
+def _all_options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.command()
+@_all_options
+@job_options("export")
+def command(job: Job, **given: Any) -> None:
+    """Writes what is new in TOPICs since the last export into DEST, each record once.
+
+    DEST is a folder, s3://bucket/prefix, or iceberg:NAMESPACE.TABLE. Reads the bucket alone; the broker may be stopped.
+    """
+    from kbroker.pipeline.bucket_view import BucketView
+    from kbroker.pipeline.export_run import ExportRun
+    from kbroker.pipeline.export_task import export_split
+
+    destination = given["destination"]
+    view = BucketView(job.place)
+    settings = _settings(job, given)
+
+    def run_tasks(tasks: Any) -> Any:
+        return job.run_tasks(export_split, tasks, "tasks")
+
+    if destination.startswith(ICEBERG):
+        from kbroker.pipeline.export_iceberg import IcebergRun, IcebergTable
+
+        iceberg = IcebergTable(destination.removeprefix(ICEBERG), given["catalog"], given["properties"])
+        job.summary(**IcebergRun(settings, iceberg, view, run_tasks, job.say).run())
+    else:
+        job.summary(**ExportRun(settings, view, run_tasks, job.say, clock=job.clock).run())
+
+
+def _settings(job: Job, given: dict[str, Any]) -> Any:
+    from kbroker.pipeline.export_plan import source_options
+    from kbroker.pipeline.export_run import ExportSettings
+    from kbroker.pipeline.export_target import Destination
+
+    table = _table(job, given)
+    source = source_options(
+        job.place,
+        given["topics"],
+        table.source_columns(),
+        isolation=given["isolation"],
+        starting_timestamp=given["starting_timestamp"],
+        split_bytes=given["split_bytes"],
+        fail_on_data_loss=not given["ignore_data_loss"],
+    )
+    url = given["destination"]
+    if not url.startswith(("file:", "s3://", ICEBERG)):
+        if "://" in url:
+            raise OptionError(f"destination {url}: expected a folder, s3://bucket/prefix or iceberg:NAMESPACE.TABLE")
+        url = f"file:{Path(url).absolute()}"
+    destination = Destination(
+        url, given["output_endpoint"] or job.place.endpoint, given["output_region"] or job.place.region
+    )
+    return ExportSettings(source, table, destination, given["compression"], lambda: job.cores)
+
+
+def _table(job: Job, given: dict[str, Any]) -> Any:
+    from kbroker.pipeline.export_schema import AVRO, RAW, load_schema
+    from kbroker.pipeline.export_table import COLUMN, DEFAULT_COLUMNS, FAIL, SOURCE_TYPES, ExportTable
+
+    values, schema = given["values"], None
+    if values == RAW:
+        for name in ("schema_path", "writers", "flatten"):
+            if given[name]:
+                raise OptionError(f"--{name.removesuffix('_path').replace('writers', 'writer-schema')} needs --values")
+        if given["bad_records"] != FAIL and not given["confluent_header"]:
+            raise OptionError("--bad-records: raw values cannot be bad; it needs --values or --confluent-header")
+    elif given["schema_path"] is None:
+        raise OptionError(f"--values {values} needs --schema FILE")
+    if given["writers"] and (values != AVRO or not given["confluent_header"]):
+        raise OptionError("--writer-schema needs --values avro and --confluent-header, which has the id")
+    columns = DEFAULT_COLUMNS
+    if given["columns"] is not None:
+        columns = tuple(dict.fromkeys(name.strip() for name in given["columns"].split(",")))
+        unknown = [name for name in columns if name not in SOURCE_TYPES]
+        if unknown:
+            raise OptionError(f"--columns: no {', '.join(unknown) or 'names'}; there are {', '.join(SOURCE_TYPES)}")
+    if "value" not in columns and (values != RAW or given["bad_records"] == COLUMN):
+        raise OptionError("--columns leaves out value, which the other options are about")
+    if given["destination"].startswith(ICEBERG) and given["partition_by"] != "none" and "timestamp" not in columns:
+        raise OptionError("--partition-by needs the column timestamp in an Iceberg table")
+    _require(values)
+    if values != RAW:
+        schema = load_schema(given["schema_path"], values, given["writers"], lambda text: _ddl(job, text))
+    table = ExportTable(
+        values,
+        columns,
+        schema,
+        given["flatten"],
+        given["confluent_header"],
+        given["bad_records"],
+        given["partition_by"],
+    )
+    table.arrow_schema()  # refuses columns that clash
+    return table
+
+
+def _require(values: str) -> None:
+    """The decoder's library is here; the workers' is looked for by the tasks."""
+    try:
+        if values == "json":
+            import orjson  # noqa: F401
+        elif values == "avro":
+            import fastavro  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"{error.name} is missing: pip install 'kbroker[export]'") from None
+
+
+def _ddl(job: Job, text: str) -> Any:
+    _ = job.spark  # which parses DDL
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from kbroker.pipeline.jobs.session import reason_of
+
+    try:
+        parsed = StructType.fromDDL(text)
+    except PySparkException as error:
+        raise OptionError(reason_of(error)) from None
+    if not isinstance(parsed, StructType):
+        raise OptionError(f"not columns as in 'a INT, b STRING': {text:.100}")
+    return to_arrow_schema(parsed)
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,281 @@
+"""What all jobs have in common: the options that name bucket and cluster, the Spark session, tasks, progress, errors.
+
+A job is a click command under `job_options(NAME)`, which hands it a `Job`. People read stderr; stdout gets one line of
+JSON at the end, the summary. Exit codes: 0 done, 1 failed (one line says why), 2 usage.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kbroker.clock import Clock, SystemClock
+from kbroker.pipeline.options import OptionError, Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROGRESS_SECONDS = 5.0
+EXIT_FAILED, EXIT_USAGE = 1, 2
+# The last line of a worker's traceback; other lines of it show the code that makes it.
+_TASK_REASON = re.compile(r'^RuntimeError: kbroker task failed: ("(?:[^"\\]|\\.)*")\s*$', re.MULTILINE)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class JobError(Exception):
+    """A job cannot do its work; the message is the one line that is shown."""
+
+
+def _is_expected(error: BaseException) -> bool:
+    """An error that says what is wrong with the data, the options or the machine: no traceback is needed."""
+    return type(error).__module__.startswith("kbroker.") or isinstance(error, ImportError | OSError)
+
+
+def job_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds the options of all jobs to a click command; it gets `job`, a Job, which is closed when it returns.
+
+    An exception of a class of kbroker's, of Spark, or of the operating system becomes one line on stderr and exit code
+    1 (OptionError: 2). Any other is a fault in the job, and shows its traceback.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @click.option("--object-store", "url", default="file:./kbroker-data/objects", metavar="URL", show_default=True,
+                      help="file:PATH or s3://bucket[/prefix], as the broker has it")  # fmt: skip
+        @click.option("--s3-endpoint", "endpoint", metavar="URL", help="endpoint of an S3-compatible store")
+        @click.option("--s3-region", "region", metavar="NAME", help="region of the bucket")
+        @click.option("--cluster-id", metavar="ID", help="cluster to read (default: the only one in the store)")
+        @click.option("--master", metavar="URL", help="Spark's master (default: spark-submit's, else local[*])")
+        @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="a Spark setting; repeatable")
+        @click.option("--quiet", is_flag=True, help="no progress on stderr")
+        @functools.wraps(function)
+        def run(
+            url: str,
+            endpoint: str | None,
+            region: str | None,
+            cluster_id: str | None,
+            master: str | None,
+            settings: tuple[str, ...],
+            quiet: bool,
+            **rest: Any,
+        ) -> None:
+            for setting in settings:
+                if "=" not in setting:
+                    raise click.UsageError(f"--conf {setting}: expected KEY=VALUE")
+            conf = dict(setting.split("=", 1) for setting in settings)
+            place = Place(url, cluster_id or None, endpoint or None, region or None)
+            with Job(name, place, master=master, conf=conf, quiet=quiet) as job:
+                function(job=job, **rest)
+
+        return run
+
+    return decorate
+
+
+class Job:
+    """One run of a job. Used by one thread. As a context manager it ends the process for an expected error."""
+
+    def __init__(
+        self,
+        name: str,
+        place: Place,
+        *,
+        master: str | None = None,
+        conf: dict[str, str] | None = None,
+        quiet: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.place = place
+        self.clock = clock or SystemClock()
+        self._master = master
+        self._conf = dict(conf or {})
+        self._quiet = quiet
+        self._started_s = self.clock.monotonic()
+        self._spark: SparkSession | None = None
+        self._is_own = False
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, with ``format("kbroker")``: the process' own where there is one (a notebook), else a new one,
+        made at the first use, which takes some seconds."""
+        if self._spark is None:
+            try:
+                from pyspark.sql import SparkSession
+            except ImportError as error:
+                raise JobError(f"{error.name} is missing: pip install 'kbroker[spark]'") from None
+            self._is_own = SparkSession.getActiveSession() is None
+            self._spark = _session(f"kbroker-{self.name}", self._master, self._conf, quiet=self._is_own)
+        return self._spark
+
+    @property
+    def cores(self) -> int:
+        """How many tasks run at the same time."""
+        return max(1, self.spark.sparkContext.defaultParallelism)
+
+    @property
+    def seconds(self) -> float:
+        """Since the job began."""
+        return self.clock.monotonic() - self._started_s
+
+    def say(self, text: str) -> None:
+        """A line of progress for people."""
+        if not self._quiet:
+            click.echo(f"kbroker {self.name}: {text}", err=True)
+
+    def summary(self, **values: Any) -> None:
+        """The job's last word, for programs: one line of JSON with the job's name and seconds, and `values`."""
+        found = {"job": self.name, **values, "seconds": round(self.seconds, 3)}
+        click.echo(json.dumps(found, ensure_ascii=False, default=str))
+
+    def run_tasks(self, function: Callable[[T], R], tasks: Sequence[T], what: str) -> list[R]:
+        """function(task) of every task, on the executors, one Spark task each; results in the order of `tasks`.
+
+        Tasks and results are pickled. A task may run more than once, and at the same time (Spark's retries and
+        speculation). `function` must be importable on the workers by its name: of no `__main__` (see the package's
+        docstring). JobError with the reason when a task fails for good; `what` names tasks in the progress.
+        """
+        assert function.__module__ != "__main__", f"{function.__qualname__}: a worker cannot import __main__"
+        if not tasks:
+            return []
+        context = self.spark.sparkContext
+        call = _caller(function.__module__, function.__qualname__)
+        table = context.parallelize(list(tasks), len(tasks)).map(call)
+        with _Progress(self, context, what, len(tasks)):
+            try:
+                found: list[R] = table.collect()
+            except Exception as error:
+                raise JobError(reason_of(error)) from error
+        return found
+
+    def close(self) -> None:
+        """Ends the session if it was made here."""
+        if self._spark is not None and self._is_own:
+            self._spark.stop()
+        self._spark = None
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+        if isinstance(error, OptionError):
+            click.echo(f"kbroker: {one_line(str(error))}", err=True)
+            sys.exit(EXIT_USAGE)
+        if isinstance(error, Exception) and (_is_expected(error) or _is_of_spark(error)):
+            click.echo(f"kbroker: {reason_of(error)}", err=True)
+            sys.exit(EXIT_FAILED)
+
+
+def _session(app: str, master: str | None, conf: dict[str, str], *, quiet: bool) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    import kbroker.pipeline
+
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    builder = SparkSession.builder.appName(app)
+    if master is not None:
+        builder = builder.master(master)
+    defaults = {"spark.ui.showConsoleProgress": "false"} | ({} if submitted else {"spark.ui.enabled": "false"})
+    for key, value in (defaults | conf).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if quiet and not submitted:
+        spark.sparkContext.setLogLevel("OFF")  # what is wrong is said in one line at the end
+    kbroker.pipeline.register(spark)
+    return spark
+
+
+def _caller(module: str, name: str) -> Callable[[Any], Any]:
+    """What a worker runs: pickled by value, so that one without kbroker gets far enough to say so."""
+
+    def call(task: Any) -> Any:
+        import importlib
+        import json
+        import sys
+
+        try:
+            try:
+                function: Any = importlib.import_module(module)
+                settle = importlib.import_module("kbroker.pipeline.worker_process").settle
+                for part in name.split("."):
+                    function = getattr(function, part)
+            except ImportError as error:
+                raise ImportError(
+                    f"a Spark worker runs {sys.executable}, which cannot import {error.name}. Install kbroker[spark] "
+                    "for that interpreter on every node, or set PYSPARK_PYTHON (spark.pyspark.python) to one that has "
+                    f"it ({error})"
+                ) from None
+            settle()
+            return function(task)
+        except Exception as error:
+            reason = str(error) if type(error).__module__.startswith("kbroker.") else f"{type(error).__name__}: {error}"
+            raise RuntimeError("kbroker task failed: " + json.dumps(reason)) from error
+
+    return call
+
+
+class _Progress:
+    """Says from time to time how many tasks of a Spark job are done."""
+
+    def __init__(self, job: Job, context: Any, what: str, total: int) -> None:
+        self._job, self._context, self._what, self._total = job, context, what, total
+        self._group = f"kbroker-{job.name}-{what}"
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kbroker-progress", daemon=True)
+
+    def __enter__(self) -> None:
+        self._context.setJobGroup(self._group, f"kbroker {self._job.name}: {self._what}")
+        self._thread.start()
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        tracker = self._context.statusTracker()
+        said = 0
+        while not self._done.wait(PROGRESS_SECONDS):
+            finished = 0
+            for job_id in tracker.getJobIdsForGroup(self._group):
+                job = tracker.getJobInfo(job_id)
+                stages = [tracker.getStageInfo(stage) for stage in job.stageIds] if job is not None else []
+                finished += sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            if finished != said:
+                said = finished
+                self._job.say(f"{finished} of {self._total} {self._what} done")
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something failed, in one line: of a failed Spark task the task's own words."""
+    text = str(error)
+    found = _TASK_REASON.search(text)
+    if found is not None:
+        return one_line(json.loads(found[1]))
+    if _is_of_spark(error):
+        lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File "))]
+        text = next((line for line in lines if "Exception" in line or "Error" in line), lines[0] if lines else text)
+        return one_line(text)
+    return one_line(text) if not isinstance(error, KeyError) else one_line(repr(error))
+
+
+def one_line(text: str) -> str:
+    """Text without line ends, of bounded length."""
+    joined = " ".join(text.split())
+    return joined if len(joined) <= 2000 else joined[:2000] + "..."

@@ -1,0 +1,45 @@
+"""``kbroker pipeline``: every job that is listed can be imported, and says what it takes."""
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli.pipeline import JOBS, command
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_job_has_help(name):
+    done = CliRunner().invoke(command, [name, "--help"])
+    assert done.exit_code == 0, done.output
+    for option in ("--object-store", "--cluster-id", "--master", "--quiet"):
+        assert option in done.output
+
+
+def test_no_other_names():
+    assert CliRunner().invoke(command, ["explode"]).exit_code == 2
+    assert all(name in CliRunner().invoke(command, ["--help"]).output for name in JOBS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["convert", "t", "--to", "klite"], ["convert", "--to", "klite", "--dest", "x"],
+        ["convert", "t", "--to", "zip", "--dest", "x"], ["replay", "--topic", "t"],
+        ["replay", "--topic", "t", "--path", "p", "--from-topic", "u"],
+        ["replay", "--topic", "t", "--path", "p", "--job-id", "a b"], ["compact", "--topic", "t", "--conf", "x"],
+        ["audit", "--output", "x.exe"],
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_exit_code_2(arguments):
+    assert CliRunner().invoke(command, arguments).exit_code == 2
+
+
+def test_what_is_wrong_is_one_line(tmp_path):
+    """No traceback, and no Spark session for it."""
+    for arguments, code in (
+        (["convert", "t", "--to", "klite", "--dest", "file:x", "--object-store", f"file:{tmp_path}/no"], 1),
+        (["audit", "--object-store", "ftp://x"], 2),
+    ):
+        done = CliRunner().invoke(command, arguments)
+        assert done.exit_code == code, done.output
+        assert done.stderr.startswith("kbroker: ")
+        assert done.stderr.count("\n") == 1
