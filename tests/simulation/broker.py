@@ -1,0 +1,360 @@
+"""A broker of the simulation: every part of the storage layer that a real one has, on a simulated disk and bucket."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kbroker._fast.arena import Arena
+from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.wal import Wal
+from kbroker._fast.wal_faults import Faults
+from kbroker.config import load_config
+from kbroker.data_dir import DataDir, Identity
+from kbroker.errors import CorruptionError, KafkaError, StartError
+from kbroker.limits import KIB
+from kbroker.log.compaction_cleaner import Cleaner
+from kbroker.log.compaction_round import CleanerSettings
+from kbroker.log.converter import Converter, ConverterSettings
+from kbroker.log.log_starts import LogStarts
+from kbroker.log.log_table import LogTable
+from kbroker.log.recovery import drop_deleted_topics, recover_log
+from kbroker.log.retention import Retention
+from kbroker.log.segment_names import SegmentNames
+from kbroker.opening import OpenedStore, open_cluster
+from kbroker.storage.flush_plan import PlanLimits
+from kbroker.storage.flusher import Flusher, FlushSettings
+from kbroker.storage.hedged_put import HedgedStore
+from kbroker.storage.merge_plan import MergeLimits
+from kbroker.storage.merger import MergerSettings
+from kbroker.storage.numbered_log import Fenced
+from kbroker.storage.object_reader import ObjectReader
+from kbroker.storage.object_store import StoreError
+from kbroker.storage.object_swap import PartitionsInHand
+from kbroker.storage.ownership import Superseded
+from kbroker.storage.patience import Patience
+from kbroker.storage.store_wrappers import RetryingStore, StoreCounters
+from kbroker.storage.upload import ClaimLost, FlushStopped
+from tests.simulation.bucket import Client, Request
+from tests.simulation.model import Entry
+from tests.simulation.tasks import Killed, Task
+
+if TYPE_CHECKING:
+    from tests.simulation.disk import Disk
+    from tests.simulation.world import World
+
+SEGMENT_BYTES = 32 * KIB
+WAL_SEGMENTS = 12
+SLEEPS_MAX = 4  # of a flush during an outage
+CONFIG = load_config({"data_dir": "/nowhere", "object_store": "file:/nowhere"}, environ={})
+STOPPED = (Fenced, Superseded, ClaimLost)
+
+
+class _Stopping:
+    """Stands for the event that ends all waiting of a broker."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self._broker = broker
+
+    def wait(self, seconds: float = 0.0) -> bool:
+        return self._broker.sleep(seconds)
+
+    def is_set(self) -> bool:
+        return False
+
+
+class SimulatedBroker:
+    """One process, from its start to its end. Raises StartError when it cannot start.
+
+    `dead`: it makes no request any more. `superseded`: it has learned that another broker owns the cluster.
+    """
+
+    def __init__(self, world: World, name: str, disk: Disk) -> None:
+        self.name = name
+        self.disk = disk
+        self.dead = False
+        self.closed = False
+        self.started = False
+        self.superseded = False
+        self.refused = ""  # why it could not start
+        self.requests_left = 0  # until it crashes; 0 or less: it does not
+        self.sleeps = 0
+        self.entries: list[Entry] = []
+        self.floor_lsn = 0  # below this the log was said to be durable
+        self.tasks: list[Task] = []
+        self.client = Client(world.watched, world, self)
+        self._world = world
+        self._wal_thread: threading.Thread | None = None
+        self._data_dir: DataDir | None = None
+        self._metadata_store: Any = None
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def start(self, take_over: bool) -> None:
+        """As kbroker.broker.Broker, without sockets and threads."""
+        config = dataclasses.replace(
+            CONFIG, data_dir=self.disk.path / "data", take_over=take_over, cluster_id=self._world.cluster_id
+        )
+        self._data_dir = data_dir = DataDir(config.data_dir)
+        data_dir.wal.mkdir(exist_ok=True)
+        clock = self._world.clock
+        stopping: Any = _Stopping(self)
+        retrying = RetryingStore(self.client, Patience(5.0, clock=clock, wait=stopping.wait))
+        self.store = OpenedStore(self.client, retrying, StoreCounters())
+        self.cluster = open_cluster(
+            config, data_dir, self.store, clock, stopping, ("127.0.0.1", 9092), self._fenced
+        )
+        self._metadata_store = self.cluster.metadata_store
+        self.epoch = self.cluster.claim.epoch
+        self._open_log(data_dir)
+        self._build_storage()
+        self.floor_lsn = self.wal.durable_lsn
+        self.disk.remember(self.floor_lsn)
+        self.started = True
+
+    def _open_log(self, data_dir: DataDir) -> None:
+        try:
+            self.faults = Faults()
+            self.wal = Wal(
+                Arena(4 * SEGMENT_BYTES, 16 * KIB), data_dir.wal, segment_bytes=SEGMENT_BYTES,
+                wal_bytes=WAL_SEGMENTS * (SEGMENT_BYTES + 4096), cluster_id=self._world.cluster_id,
+                clock=self._world.clock, faults=self.faults,
+            )  # fmt: skip
+            self.table = LogTable(self.wal, self.cluster.manifest.image, self.epoch)
+            self.cluster.topics.add_listener(self.table)
+            report = self._recover(data_dir)
+        except (CorruptionError, OSError) as error:
+            raise StartError(f"the write-ahead log cannot be used: {error}") from error
+        self._unknown_topics = set(report.unknown_topics)
+        self.wal.keeper.begin()
+        self._wal_thread = threading.Thread(target=self.wal.run, daemon=True)
+        self._wal_thread.start()
+        self.pump()
+
+    def _recover(self, data_dir: DataDir) -> Any:
+        intruder, stale = self.cluster.intruder, None
+        if intruder is not None:
+            stale = StartError(f"holds what was not flushed when epoch {intruder.epoch} took over")
+        try:
+            report = recover_log(self.table, self.wal, data_dir.identity.data_dir_id)
+        except StartError as error:
+            raise stale or error from error
+        if stale is not None and report.wal.batches:
+            raise stale
+        data_dir.save(Identity(data_dir.identity.data_dir_id, self.cluster.keys.cluster_id, self.epoch))
+        return report
+
+    def _build_storage(self) -> None:
+        world, cluster, retrying = self._world, self.cluster, self.store.retrying
+        clock, keys, manifest, claim = world.clock, cluster.keys, cluster.manifest, cluster.claim
+        pack_below = world.pack_below_bytes
+        self.flusher = Flusher(
+            self.wal, self.table, manifest, self.client, keys, claim, clock, broker_epoch=self.epoch,
+            data_dir_id=self._data_dir.identity.data_dir_id,  # type: ignore[union-attr]
+            settings=FlushSettings(paced=False, upload_threads=1, plan=PlanLimits(pack_below_bytes=pack_below)),
+            wait=self._flusher_sleep,
+        )  # fmt: skip
+        hedged = HedgedStore(self.client, clock, 1, wait_for=self._wait_for_put)
+        self.flusher._uploader._awaited = self.flusher.hedged = hedged
+        segments = SegmentNames(self.table, manifest, self.client, keys, claim, self.flusher.writes_segments)
+        cluster.topics.segment_obstacle = segments.obstacle
+        self.retention = Retention(self.table, manifest, retrying, clock, claim=claim, segments=segments)
+        drop_deleted_topics(self.table, self.retention, self._unknown_topics, 60_000)
+        cluster.topics.add_listener(self.retention)
+        self.table.on_removed = self.retention.topic_removed
+        self.log_starts = LogStarts(self.table, manifest, clock)
+        in_hand = PartitionsInHand()
+        self.cleaner = Cleaner(
+            self.table, manifest, retrying, keys, clock, settings=CleanerSettings(io_bytes_per_second=0),
+            in_hand=in_hand,
+        )  # fmt: skip
+        self.converter = Converter(
+            self.table, manifest, retrying, keys, clock, claim, broker_epoch=self.epoch, in_hand=in_hand,
+            settings=ConverterSettings(
+                io_bytes_per_second=0.0, bounds=MergeLimits(fan_in=2, below_bytes=(32 * KIB, 64 * KIB)),
+                merger=MergerSettings(buffer_bytes=world.merge_buffer_bytes, pack_images_min=2),
+            ),
+        )  # fmt: skip
+        self.reader = ObjectReader(retrying, manifest.image, 4 * 1024 * KIB)
+
+    def _fenced(self, error: Exception) -> None:
+        self.superseded = True
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def sleep(self, seconds: float) -> bool:
+        """A wait between two attempts; others run meanwhile."""
+        if self.dead:
+            raise Killed(self.name)
+        if Task.running is not None:
+            Task.running.pause(Request("sleep", "/_manifest/", lambda: None))
+            if self.dead:
+                raise Killed(self.name)
+        self._world.clock.advance(seconds)
+        return False
+
+    def _wait_for_put(self, attempts: Any, seconds: float | None, until: str = "") -> tuple[set[Any], set[Any]]:
+        """Every request has ended when it is waited for; some are taken for slow, and sent a second time."""
+        if seconds is not None and self._world.rng.random() < self._world.hedge_rate:
+            self._world.seen["hedged puts"] += 1
+            return set(), set(attempts)
+        return set(attempts), set()
+
+    def _flusher_sleep(self, seconds: float) -> bool:
+        self.sleeps += 1
+        return self.sleep(seconds) or self.sleeps > SLEEPS_MAX
+
+    # -- the log -------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """What the log's own threads do."""
+        while self.wal.keeper.seal_once() or self.wal.keeper.prepare_once():
+            pass
+
+    def append(self, hot: Any, batch: bytes, entry: Entry) -> bool:
+        """Appends and syncs; False when there is no room, or the broker does not take it."""
+        return self._append(entry, partial(hot.append_bytes, batch, self._world.clock.now_ms(), entry.acknowledge))
+
+    def append_marker(self, hot: Any, producer: tuple[int, int], commit: bool, entry: Entry) -> bool:
+        """As `append`, for the end of a transaction."""
+        now_ms = self._world.clock.now_ms()
+        return self._append(entry, partial(hot.append_marker, *producer, 0, commit, now_ms, entry.acknowledge))
+
+    def _append(self, entry: Entry, append: Any) -> bool:
+        for _ in range(3):
+            try:
+                entry.base_offset, entry.end_lsn = append()
+            except FastAppendWait:
+                self.pump()
+                continue
+            except FastKafkaError:
+                return False
+            entry.next_offset += entry.base_offset
+            self.wal.sync(20)
+            self.pump()
+            return True
+        return False
+
+    def drain(self) -> None:
+        """Answers the producers whose batches are durable."""
+        if self.superseded or self.dead:
+            return
+        self.wal.drain_commits()
+        self.promise()
+
+    def promise(self) -> None:
+        """What is durable now has been told to somebody: a crash can take nothing of it."""
+        self.floor_lsn = self.wal.durable_lsn
+        self.disk.remember(self.floor_lsn)
+
+    # -- operations ----------------------------------------------------------------------------------------------
+
+    def flush(self) -> bool:
+        """Everything durable; False when it came to nothing."""
+        self.promise()
+        self.sleeps = 0
+        wanted = self.wal.durable_lsn
+        while self.flusher.windows_under_way:
+            self.finish_window()
+        while self.flusher.flushed_lsn < wanted and self.flusher.run_once():
+            pass
+        return self.flusher.flushed_lsn >= wanted
+
+    def begin_window(self) -> None:
+        """As the flusher's thread, for those who wait for objects."""
+        flusher = self.flusher
+        self.promise()
+        self.sleeps = 0
+        flusher._line.raise_failure()
+        if flusher.windows_under_way >= flusher.settings.windows:
+            return
+        if not flusher.windows_under_way:
+            flusher._settle()
+        if flusher._begin(objects_awaited=True) is not None:
+            self._world.seen["windows behind others"] += flusher.windows_under_way > 1
+
+    def finish_window(self) -> None:
+        """As the thread that makes records true: the oldest window's, or all are given up."""
+        flusher = self.flusher
+        self.sleeps = 0
+        if not flusher.windows_under_way:
+            return
+        try:
+            flusher._finish(flusher._line.windows()[0])
+        except BaseException as error:
+            self._world.seen["windows given up"] += flusher.windows_under_way
+            flusher._line.give_up(error)
+            raise
+        flusher._line.leave()
+
+    def run(self, operation: Any) -> Any:
+        """An operation with the errors that are no news: None then."""
+        try:
+            return operation()
+        except STOPPED:
+            self.superseded = True
+        except (StoreError, FlushStopped, KafkaError) as error:
+            self._world.note(f"{self.name}: {error}")
+        except CorruptionError as error:
+            self._world.note(f"{self.name}: {error}")
+            if not self._world.damaged:
+                raise
+        return None
+
+    def check_may_write(self, request: Request) -> None:
+        """A broker that knows that it was superseded changes nothing any more."""
+        if self.superseded:
+            self._world.fail(f"{self.name} was superseded and knows it: {request.operation} {request.key}")
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """Ends at once, whatever is under way; the disk keeps what it must, and perhaps more."""
+        if self.closed:
+            return
+        self.closed = True
+        for task in self.tasks:
+            if isinstance(task.paused_at, Request):
+                self.client.cut_off(task.paused_at)
+        self.dead = True
+        # Who holds the lock of a log first: the others may want it on their way out.
+        paused = [task for task in self.tasks if not task.done]
+        for task in sorted(paused, key=lambda task: not task.paused_at.holds_log):
+            while not task.done:
+                task.resume()
+        self.tasks.clear()
+        if self.started:
+            self._count()
+        self._close()
+
+    def _count(self) -> None:
+        seen, image = self._world.seen, self.cluster.manifest.image
+        seen["flushes"] += self.flusher.metrics.flushes
+        seen["packs"] += self.flusher.metrics.packs
+        seen["merges"] += self.converter.metrics.jobs
+        seen["compactions"] += self.cleaner.metrics.rounds
+        seen["keys deleted"] += self.retention.deleted_keys
+        seen["orphans found"] += self.converter.metrics.orphans
+        seen["uploads dropped"] += self.converter.metrics.uploads_dropped
+        seen["log files replaced"] += self.wal.failed_files
+        seen["log segments filled"] += sum(segment.sealed for segment in self.wal.segments)
+        seen["aborted transactions"] += sum(len(state.aborted) for state in image.states())
+        seen["open transactions in the manifest"] += sum(bool(state.open_transactions) for state in image.states())
+
+    def _close(self) -> None:
+        if self._wal_thread is not None:
+            self.wal.sync(20)
+            floor = max(self.floor_lsn, *(s.first_lsn for s in self.wal.segments if s.first_lsn <= self.wal.head_lsn))
+            head, failed = self.wal.durable_lsn, self.wal.failed_files
+            self.wal.close()
+            self._wal_thread.join()
+            if not failed:
+                how = self.disk.tear(self._world.rng, floor, head)
+                self._world.seen["torn tails"] += not how.startswith(("nothing", "all"))
+                self._world.note(f"{self.name}: {how}")
+        if self._metadata_store is not None:
+            self._metadata_store.close()
+        if self._data_dir is not None:
+            self._data_dir.close()
