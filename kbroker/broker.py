@@ -5,8 +5,8 @@ else is loaded behind it, within a tenth of a second, by the same thread: reques
 (wire.dispatch). So the parts built behind the listener are imported where they are built.
 
 Threads: kbroker-io-N (sockets, produce and fetch), wal (group commit) with its preparer and sealer, flusher and its
-uploads, retention, cleaner, group and transaction coordinators, metadata worker, cold reads, workers (other requests),
-control, http.
+uploads, retention, cleaner, proposals, group and transaction coordinators, metadata worker, cold reads, workers (other
+requests), control, http.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from kbroker.clock import Clock, SystemClock
 from kbroker.config import BrokerConfig
 from kbroker.control import ControlServer
 from kbroker.data_dir import DataDir, Identity, check_usable, is_used
-from kbroker.errors import CorruptionError, StartError
+from kbroker.errors import CorruptionError, ErrorCode, StartError
 from kbroker.handlers.base import Context
 from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.handlers.registry import FIRST_MODULES, load_handlers
 from kbroker.limits import MIB
 from kbroker.log.cold_read import ColdReader
 from kbroker.log.log_table import LogTable, TopicLog
-from kbroker.log.recovery import LogRecoveryReport, drop_deleted_topics, recover_log
+from kbroker.log.recovery import LogRecoveryReport, recover_log
 from kbroker.metadata.config_defs import BrokerConfigs
 from kbroker.opening import Cluster, OpenedStore, give_back, open_cluster, open_object_store, probe_store
 from kbroker.storage.object_store import StoreError
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from kbroker.log.compaction_cleaner import Cleaner
     from kbroker.log.converter import Converter
     from kbroker.log.log_starts import LogStarts
+    from kbroker.log.proposals import ProposalInbox
     from kbroker.log.retention import Retention
     from kbroker.metadata.producer_ids import ProducerIds
     from kbroker.share.share_partitions import SharePartitions
     from kbroker.storage.flusher import Flusher
     from kbroker.storage.object_reader import ObjectReader
-    from kbroker.storage.object_swap import PartitionsInHand
 
 logger = logging.getLogger("kbroker")
 
@@ -89,6 +89,7 @@ class Broker:
         self.retention: Retention
         self.cleaner: Cleaner
         self.converter: Converter
+        self.proposals: ProposalInbox
         self.log_starts: LogStarts
         self.telemetry: ClientTelemetry
         self.cold_reader: ColdReader
@@ -209,101 +210,24 @@ class Broker:
         return report
 
     def _build_storage(self) -> None:
-        from kbroker.log.compaction_cleaner import Cleaner
-        from kbroker.log.log_starts import LogStarts
-        from kbroker.log.retention import Retention
-        from kbroker.log.segment_names import SegmentNames
-        from kbroker.storage.object_reader import ObjectReader
-        from kbroker.storage.object_swap import PartitionsInHand
-        from kbroker.upkeep_settings import cleaner_settings
+        from kbroker.upkeep import build_upkeep
 
-        config, cluster = self.config, self.cluster
-        self.object_reader = ObjectReader(self.store.retrying, cluster.manifest.image, config.cache_bytes)
-        self.cold_reader.read_from(self.object_reader)
-        self._build_flusher()
-        segments = SegmentNames(
-            self.logs,
-            cluster.manifest,
-            self.store.plain,  # who asks waits under the lock of all metadata changes, and is told to come again
-            cluster.keys,
-            cluster.claim,
-            self.flusher.writes_segments,
-        )
-        cluster.topics.segment_obstacle = segments.obstacle
-        self.retention = Retention(
-            self.logs,
-            cluster.manifest,
-            self.store.retrying,
+        built = build_upkeep(
+            self.config,
             self.clock,
-            claim=cluster.claim,
-            segments=segments,
-            check_interval_ms=config.kafka["log.retention.check.interval.ms"],
-            producer_id_expiration_ms=config.kafka["producer.id.expiration.ms"],
-        )
-        drop_deleted_topics(
-            self.logs, self.retention, set(self._unknown_topics), config.kafka["log.segment.delete.delay.ms"]
-        )
-        cluster.topics.add_listener(self.retention)
-        self.log_starts = LogStarts(self.logs, cluster.manifest, self.clock)
-        in_hand = PartitionsInHand()
-        self.cleaner = Cleaner(
+            self.cluster,
+            self.store,
             self.logs,
-            cluster.manifest,
-            self.store.retrying,
-            cluster.keys,
-            self.clock,
-            settings=cleaner_settings(config, cluster.topics.broker_configs),
-            threads=config.kafka["log.cleaner.threads"],
-            in_hand=in_hand,
-        )
-        self._build_converter(in_hand)
-        self.flusher.start()
-        self.retention.start()
-        self.cleaner.start()
-        self.converter.start()
-        self.log_starts.start()
-
-    def _build_flusher(self) -> None:
-        from kbroker.storage.flush_plan import PlanLimits
-        from kbroker.storage.flusher import Flusher, FlushSettings
-
-        config, cluster = self.config, self.cluster
-        self.flusher = Flusher(
             self.wal,
-            self.logs,
-            cluster.manifest,
-            self.store.plain,
-            cluster.keys,
-            cluster.claim,
-            self.clock,
-            broker_epoch=cluster.claim.epoch,
-            data_dir_id=self.data_dir.identity.data_dir_id,
-            settings=FlushSettings(
-                flush_bytes=config.flush_bytes,
-                flush_seconds=config.flush_seconds,
-                wal_bytes=config.wal_bytes,
-                plan=PlanLimits(pack_below_bytes=config.pack_below_bytes),
-            ),
-            on_stopped=self._flusher_stopped,
+            self.data_dir.identity.data_dir_id,
+            self._unknown_topics,
+            self._flusher_stopped,
         )
-
-    def _build_converter(self, in_hand: PartitionsInHand) -> None:
-        from kbroker.log.converter import Converter
-        from kbroker.upkeep_settings import converter_settings
-
-        cluster = self.cluster
-        self.converter = Converter(
-            self.logs,
-            cluster.manifest,
-            self.store.retrying,
-            cluster.keys,
-            self.clock,
-            cluster.claim,
-            broker_epoch=cluster.claim.epoch,
-            settings=converter_settings(self.config, cluster.topics.broker_configs),
-            in_hand=in_hand,
-            busy=lambda: self.flusher.pressure,
-        )
+        self.object_reader, self.flusher, self.retention = built.object_reader, built.flusher, built.retention
+        self.cleaner, self.converter = built.cleaner, built.converter
+        self.proposals, self.log_starts = built.proposals, built.log_starts
+        self.cold_reader.read_from(self.object_reader)
+        built.start()
 
     def _build_coordinator(self) -> None:
         from kbroker.coordinators import build_coordinators
@@ -384,6 +308,9 @@ class Broker:
     # -- end ---------------------------------------------------------------------------------------------------
 
     def _superseded(self, error: Exception) -> None:
+        # Nothing more becomes true in the bucket: who waits for that learns it now, and asks the successor.
+        if hasattr(self, "wal"):
+            self.wal.fail_objects(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._end(f"{error}; what was not flushed is kept in {self.data_dir.wal}")
 
     def _flusher_stopped(self, error: Exception) -> None:
@@ -426,6 +353,7 @@ class Broker:
         self.cluster.topics.close()
         self.cleaner.stop()
         self.converter.stop()
+        self.proposals.stop()
         self.log_starts.stop()
         self.retention.stop()
         clean = self.fatal is None
@@ -438,6 +366,8 @@ class Broker:
         self.cold_reader.close()
         self.wal.close()
         if clean:
+            self.cluster.manifest.close()  # both write a checkpoint if that spares the next start something
+            self.cluster.topics.checkpoint()
             clean = self._release()
         self.cluster.metadata_store.close()
         self.store.plain.close()
@@ -461,6 +391,10 @@ class Broker:
             raise RuntimeError(f"the flush did not complete: {self.flusher.metrics.last_error or 'timed out'}")
         return {"flushed_lsn": self.flusher.flushed_lsn}
 
+    def look_at_proposals(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The control command: looks for swap proposals now, and returns how many were answered."""
+        return {"answered": self.proposals.look()}
+
 
 def raise_file_limit() -> None:
     """Raises the soft limit of open files to the hard one: each connection is a descriptor."""
@@ -479,7 +413,7 @@ def run(config: BrokerConfig) -> int:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     broker.start()
     signal.signal(signal.SIGUSR1, lambda *_: broker.flusher.flush(wait=False))
-    control = ControlServer(config.data_dir, {"flush": broker.flush})
+    control = ControlServer(config.data_dir, {"flush": broker.flush, "proposals": broker.look_at_proposals})
     if broker.http is not None:
         broker.http.start()
     gc.freeze()  # what is loaded now lives as long as the process

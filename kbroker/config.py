@@ -21,6 +21,7 @@ from kbroker.limits import (
     MERGE_BUFFER_BYTES,
     MERGE_IO_BYTES_PER_SECOND,
     MIB,
+    OBJECT_CACHE_BYTES_MIN,
     WAL_CACHE_BYTES_MAX,
     WAL_PAGE_BYTES,
     WAL_SEGMENT_BYTES,
@@ -94,6 +95,21 @@ def parse_store(text: str) -> str:
     raise ConfigError(f"{text!r} is not an object store: give file:PATH or s3://bucket[/prefix]")
 
 
+class ObjectCache(NamedTuple):
+    """A folder that keeps what was read from objects, and how many bytes it may take."""
+
+    folder: Path
+    capacity_bytes: int
+
+
+def parse_object_cache(text: str) -> ObjectCache:
+    """PATH:SIZE. Raises ConfigError."""
+    path, colon, size = str(text).rpartition(":")
+    if not colon or not path:
+        raise ConfigError(f"{text!r} is not an object cache: give PATH:SIZE, as /var/cache/kbroker:20GiB")
+    return ObjectCache(Path(path), parse_size(size))
+
+
 def parse_level(text: str) -> str:
     """A log level. Raises ConfigError."""
     if str(text).lower() not in LOG_LEVELS:
@@ -126,6 +142,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("object_store", parse_store, None, "URL", "file:PATH or s3://bucket[/prefix] (default: in data-dir)"),
     Option("s3_endpoint", str, None, "URL", "endpoint of an S3-compatible store; path-style addressing"),
     Option("s3_region", str, None, "NAME", "region of the bucket"),
+    Option("object_cache", parse_object_cache, None, "PATH:SIZE", "folder that keeps what was read from objects"),
     Option("cluster_id", str, None, "ID", "cluster to open or create (default: the one in the store)"),
     Option("take_over", parse_bool, False, "", "take the cluster from a broker that did not stop cleanly"),
     Option("memory_bytes", parse_size, 768 * MIB, "SIZE", "bound of arena, caches, buffers and indexes together"),
@@ -171,6 +188,8 @@ KAFKA_DEFAULTS: dict[str, Any] = {
     "log.cleaner.min.cleanable.ratio": 0.5,
     "log.cleaner.min.compaction.lag.ms": 0,
     "log.cleaner.max.compaction.lag.ms": 9_223_372_036_854_775_807,
+    "kbroker.object.commit.bytes": 8_388_608,
+    "kbroker.object.commit.interval.ms": 250,
     "kbroker.merge.enable": True,
     "kbroker.merge.io.max.bytes.per.second": MERGE_IO_BYTES_PER_SECOND,
     "offsets.topic.num.partitions": 50,
@@ -234,6 +253,7 @@ KAFKA_MINIMA: dict[str, int] = {
     "log.retention.bytes": -1,
     "log.cleaner.max.compaction.lag.ms": 1,
     "log.cleaner.threads": 1,
+    "kbroker.object.commit.bytes": 1,
     "log.retention.check.interval.ms": 1,
     "offsets.topic.num.partitions": 1,
     "offsets.retention.minutes": 1,
@@ -297,6 +317,7 @@ class BrokerConfig:
     object_store: str
     s3_endpoint: str | None
     s3_region: str | None
+    object_cache: ObjectCache | None
     cluster_id: str | None
     take_over: bool
     memory_bytes: int
@@ -489,6 +510,8 @@ def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
         raise ConfigError("--arena-bytes: must leave at least 16MiB of --memory-bytes to caches and buffers")
     if arena < 8 * MIB:
         raise ConfigError("--arena-bytes: at least 8MiB")
+    if values["object_cache"] is not None and values["object_cache"].capacity_bytes < OBJECT_CACHE_BYTES_MIN:
+        raise ConfigError("--object-cache: at least 64MiB")
     segment = _segment_bytes(arena)
     values["arena_bytes"] = arena // segment * segment
     if values["wal_bytes"] < 4 * segment:

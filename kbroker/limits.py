@@ -36,7 +36,9 @@ FLUSH_OBJECT_BYTES_MAX = 256 * MIB  # a backlog is cut into objects of this size
 KFS_SEGMENT_BYTES_MAX = 8 * MIB  # KafScale's segments are read whole
 NUMBERED_LOG_OBJECT_BYTES_MAX = 128 * MIB  # one record or checkpoint as stored
 NUMBERED_LOG_JSON_BYTES_MAX = 1 * GIB  # the same decompressed, checked before decompressing
+MANIFEST_PART_BYTES_MAX = 256 * MIB  # one part of a manifest checkpoint, decompressed
 CLAIM_BYTES_MAX = 64 * KIB
+OBJECT_CACHE_BYTES_MIN = 64 * MIB  # of a folder that keeps what was read: some of the largest reads
 
 # -- metadata and coordinator ----------------------------------------------------------------------------------
 TOPIC_NAME_LENGTH_MAX = 249
@@ -65,6 +67,8 @@ PACK_BYTES_MAX = 256 * MIB
 FLUSH_SCAN_BLOCK_BYTES = 1 * MIB  # read from the WAL at once while checking and gathering
 UPLOAD_THREADS = 3
 UPLOAD_BYTES_PER_SECOND_MIN = 16 * MIB  # the slowest pace of a paced upload
+FLUSH_WINDOWS = 4  # under way at a time while acknowledgements wait for objects
+HEDGED_PUT_BYTES_MAX = 16 * MIB  # a larger body is not sent twice
 
 # -- log compaction --------------------------------------------------------------------------------------------
 CLEANER_READ_BYTES = 4 * MIB  # one read of an object; a larger batch is read whole
@@ -108,3 +112,19 @@ SHARE_MEMBER_ID_LENGTH_MAX = 36
 SHARE_GROUP_SIZE_MAX = 1_000
 
 assert SHARE_FETCH_BYTES_MAX <= FETCH_BYTES_MAX
+
+# -- swap proposals --------------------------------------------------------------------------------------------
+PROPOSAL_BYTES_MAX = 16 * MIB  # as stored; a larger one is refused unread
+PROPOSAL_PARTITIONS_MAX = 10_000
+PROPOSAL_OBJECTS_MAX = 100_000  # inputs and outputs of all its partitions
+PROPOSAL_KEYS_MAX = 1_000  # looked at in one poll: one request
+PROPOSAL_LISTED_MAX = 10_000  # the same with keys that are of no proposal
+PROPOSAL_POLL_SECONDS = 20.0
+PROPOSAL_BEAT_SECONDS = 120.0  # how often a job says that it is alive
+PROPOSAL_HOLD_SECONDS = 600.0  # without a sign of life the broker works on the job's partitions again
+PROPOSAL_AGE_MS = REWRITE_RESERVATION_MS  # an older one is refused
+PROPOSAL_READ_BYTES = 4 * MIB  # one read of an output that is verified
+PROPOSAL_INDEX_BYTES_MAX = 128 * MIB  # index of one output: four million batches
+
+assert PROPOSAL_HOLD_SECONDS > 3 * PROPOSAL_BEAT_SECONDS
+assert PROPOSAL_AGE_MS < SWEEP_AGE_MS

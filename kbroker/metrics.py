@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kbroker.broker import Broker
     from kbroker.coordinator.shard_runtime import S
     from kbroker.coordinator.shard_set import ShardSet
+    from kbroker.storage.folder_cache import FolderCache
 
 COUNT_SECONDS = 1.0  # how long a scrape waits for a coordinator's thread
 
@@ -40,8 +41,11 @@ class Metrics:
         yield from self._requests()
         yield from self._wal()
         yield from self._flushes()
+        yield from self._object_durability()
         yield from self._cleaner()
         yield from self._converter()
+        yield from self._proposals()
+        yield from self._manifest()
         yield from self._store()
         yield from self._memory()
         yield from self._groups()
@@ -85,6 +89,28 @@ class Metrics:
         yield CounterMetricFamily("kbroker_flush_objects", "Objects written by flushes", value=flush.objects)
         yield CounterMetricFamily("kbroker_flush_seconds", "Time spent in flushes", value=flush.seconds)
 
+    def _object_durability(self) -> Iterable[Metric]:
+        flusher, commits = self._broker.flusher, self._broker.wal.object_commits
+        counts, total_us = commits.latency_histogram()
+        total = 0
+        buckets = []
+        for power, count in enumerate(counts):
+            total += count
+            buckets.append((str(2**power / 1e6), float(total)))
+        buckets.append(("+Inf", float(total)))
+        latency = HistogramMetricFamily("kbroker_object_ack_seconds", "Append to being in objects")
+        latency.add_metric([], buckets, total_us / 1e6)
+        yield latency
+        yield GaugeMetricFamily("kbroker_object_acks_waiting", "Appends that wait for objects", value=len(commits))
+        yield CounterMetricFamily(
+            "kbroker_object_flushes", "Flushes that appends waited for", value=flusher.metrics.awaited_flushes
+        )
+        yield GaugeMetricFamily("kbroker_flush_windows", "Flushes under way", value=flusher.windows_under_way)
+        hedged = flusher.hedged
+        yield CounterMetricFamily("kbroker_hedgeable_puts", "PUTs that may be sent twice", value=hedged.puts)
+        yield CounterMetricFamily("kbroker_hedged_puts", "PUTs that were sent twice", value=hedged.hedges)
+        yield CounterMetricFamily("kbroker_hedges_won", "Second PUTs that were answered first", value=hedged.won)
+
     def _cleaner(self) -> Iterable[Metric]:
         done = self._broker.cleaner.metrics
         yield CounterMetricFamily("kbroker_cleaner_rounds", "Partitions compacted", value=done.rounds)
@@ -110,6 +136,25 @@ class Metrics:
         yield GaugeMetricFamily("kbroker_orphan_objects", "Objects the manifest does not name", value=done.orphans)
         yield GaugeMetricFamily("kbroker_orphan_bytes", "Bytes of these", value=done.orphan_bytes)
 
+    def _proposals(self) -> Iterable[Metric]:
+        done = self._broker.proposals.metrics
+        yield CounterMetricFamily("kbroker_proposal_looks", "Looks for swap proposals", value=done.looks)
+        swaps = CounterMetricFamily("kbroker_proposed_swaps", "Partitions judged, by outcome", labels=["outcome"])
+        for outcome in ("swapped", "obsolete", "refused"):
+            swaps.add_metric([outcome], getattr(done, outcome))
+        yield swaps
+        yield GaugeMetricFamily("kbroker_proposal_jobs", "Jobs at work, as of the last look", value=done.jobs)
+        yield CounterMetricFamily(
+            "kbroker_proposal_leftovers", "Objects of dead jobs, queued for deletion", value=done.leftovers
+        )
+
+    def _manifest(self) -> Iterable[Metric]:
+        manifest = self._broker.cluster.manifest
+        objects = len(manifest.image.files)
+        yield GaugeMetricFamily("kbroker_manifest_objects", "Objects that hold live data", value=objects)
+        seconds = manifest.checkpoint_seconds
+        yield GaugeMetricFamily("kbroker_manifest_checkpoint_seconds", "The last checkpoint took", value=seconds)
+
     def _store(self) -> Iterable[Metric]:
         requests = CounterMetricFamily("kbroker_store_requests", "Requests to the object store", labels=["operation"])
         sent = CounterMetricFamily("kbroker_store_sent_bytes", "Bytes sent to the store", labels=["operation"])
@@ -133,12 +178,18 @@ class Metrics:
         pools.add_metric(["object_ranges"], reader.ranges.used_bytes)
         pools.add_metric(["object_ranges_lent"], reader.ranges.lent_bytes)
         pools.add_metric(["object_footers"], reader.footers.used_bytes)
+        pools.add_metric(["manifest"], self._broker.cluster.manifest.image.memory_bytes)
         pools.add_metric(["request_frames"], self._broker.wire.frame_memory_used)
         yield pools
         cache = CounterMetricFamily("kbroker_cache_lookups", "Object cache look-ups", labels=["result"])
         for result in ("hits", "misses", "joined"):
             cache.add_metric([result], getattr(reader.ranges, result))
+        cache.add_metric(["ahead"], reader.ranges.ahead)
         yield cache
+        saved = reader.neighbours.merged
+        yield CounterMetricFamily("kbroker_merged_reads", "Reads that came with a neighbour's", value=saved)
+        if reader.folder is not None:
+            yield from self._object_cache(reader.folder)
         blocks = self._broker.wal.cache
         disk = CounterMetricFamily("kbroker_wal_cache_lookups", "Look-ups of log blocks for sends", labels=["result"])
         disk.add_metric(["hits"], blocks.hits)
@@ -151,6 +202,13 @@ class Metrics:
         for result in ("requests", "deferred", "failures"):
             cold.add_metric([result], getattr(self._broker.cold_reader, result))
         yield cold
+
+    def _object_cache(self, folder: FolderCache) -> Iterable[Metric]:
+        yield GaugeMetricFamily("kbroker_object_cache_bytes", "Disk of --object-cache", value=folder.used_bytes)
+        ranges = CounterMetricFamily("kbroker_object_cache_ranges", "Ranges looked for in it", labels=["result"])
+        for result in ("hits", "misses", "rejected", "skipped", "write_failures"):
+            ranges.add_metric([result], getattr(folder, result))
+        yield ranges
 
     def _telemetry(self) -> Iterable[Metric]:
         telemetry = self._broker.telemetry

@@ -16,6 +16,7 @@ from kbroker.coordinator.shard_runtime import Request, ShardState
 from kbroker.coordinator.transaction_state import Transaction, TransactionState
 from kbroker.errors import ErrorCode
 from kbroker.log.converter import ConverterMetrics
+from kbroker.log.proposals import InboxMetrics
 from kbroker.metrics import Metrics
 from kbroker.storage.flusher import FlushMetrics
 from kbroker.storage.store_wrappers import StoreCounters
@@ -37,6 +38,17 @@ def shard_set(name: str, **state: Any) -> SimpleNamespace:
     return SimpleNamespace(name=name, runtimes=[runtime], queue_length=60, submit_to_all=submit_to_all)
 
 
+class Acks(list[int]):
+    """Three appends wait; latencies by power of two of microseconds."""
+
+    def __init__(self, counts: list[int], total_us: int) -> None:
+        super().__init__([1, 2, 3])
+        self._histogram = counts, total_us
+
+    def latency_histogram(self) -> tuple[list[int], int]:
+        return self._histogram
+
+
 def fake_broker():
     counters = StoreCounters()
     counters.observe("get", 0.25, 0, 1000, None)
@@ -53,12 +65,19 @@ def fake_broker():
             syncs=1, bytes_written=2, entries=3, append_waits=4, disk_bytes=5, unflushed_bytes=6,
             arena=SimpleNamespace(arena_bytes=8),
             cache=SimpleNamespace(used_bytes=52, hits=53, misses=54, loaded_bytes=55),
+            object_commits=Acks([0, 4, 1], 77_000_000),
         ),
-        flusher=SimpleNamespace(metrics=FlushMetrics(flushes=9, objects=10, bytes=11, seconds=1.5, failures=2)),
+        flusher=SimpleNamespace(
+            metrics=FlushMetrics(flushes=9, objects=10, bytes=11, seconds=1.5, failures=2, awaited_flushes=78),
+            windows_under_way=79,
+            hedged=SimpleNamespace(puts=80, hedges=81, won=82),
+        ),
         store=SimpleNamespace(counters=counters),
         object_reader=SimpleNamespace(
-            ranges=SimpleNamespace(used_bytes=20, lent_bytes=21, hits=1, misses=2, joined=3, wasted_bytes=22),
+            ranges=SimpleNamespace(used_bytes=20, lent_bytes=21, hits=1, misses=2, joined=3, wasted_bytes=22, ahead=86),
             footers=SimpleNamespace(used_bytes=23),
+            neighbours=SimpleNamespace(merged=87),
+            folder=SimpleNamespace(used_bytes=88, hits=89, misses=90, rejected=91, skipped=92, write_failures=93),
         ),
         cold_reader=SimpleNamespace(requests=30, deferred=31, failures=32),
         groups=SimpleNamespace(
@@ -78,6 +97,12 @@ def fake_broker():
             metrics=ConverterMetrics(
                 jobs=61, objects_replaced=62, objects_written=63, bytes_copied=64, bytes_sent=65, bytes_read=66,
                 seconds=67.0, failures=68, uploads_dropped=69, orphans=70, orphan_bytes=71,
+            )
+        ),
+        proposals=SimpleNamespace(metrics=InboxMetrics(looks=72, swapped=73, obsolete=74, refused=75, jobs=76)),
+        cluster=SimpleNamespace(
+            manifest=SimpleNamespace(
+                image=SimpleNamespace(files=range(83), memory_bytes=84), checkpoint_seconds=85
             )
         ),
         telemetry=SimpleNamespace(pushes=43, refused=44, pushed_bytes=45),
@@ -114,6 +139,11 @@ def test_what_the_parts_say_is_what_is_scraped() -> None:
         ("kbroker_coordinator_shards", ("active", "transaction"), 1),
         ("kbroker_cleaner_written_bytes_total", (), 49),
         ("kbroker_merge_jobs_total", (), 61),
+        ("kbroker_proposal_looks_total", (), 72),
+        ("kbroker_proposed_swaps_total", ("swapped",), 73),
+        ("kbroker_proposed_swaps_total", ("obsolete",), 74),
+        ("kbroker_proposed_swaps_total", ("refused",), 75),
+        ("kbroker_proposal_jobs", (), 76),
         ("kbroker_merge_replaced_total", (), 62),
         ("kbroker_merge_objects_total", (), 63),
         ("kbroker_merge_copied_bytes_total", (), 64),
@@ -124,6 +154,22 @@ def test_what_the_parts_say_is_what_is_scraped() -> None:
         ("kbroker_uploads_dropped_total", (), 69),
         ("kbroker_orphan_objects", (), 70),
         ("kbroker_orphan_bytes", (), 71),
+        ("kbroker_object_ack_seconds_bucket", ("2e-06",), 4),
+        ("kbroker_object_ack_seconds_sum", (), 77),
+        ("kbroker_object_acks_waiting", (), 3),
+        ("kbroker_object_flushes_total", (), 78),
+        ("kbroker_flush_windows", (), 79),
+        ("kbroker_hedgeable_puts_total", (), 80),
+        ("kbroker_hedged_puts_total", (), 81),
+        ("kbroker_hedges_won_total", (), 82),
+        ("kbroker_manifest_objects", (), 83),
+        ("kbroker_cache_lookups_total", ("ahead",), 86),
+        ("kbroker_merged_reads_total", (), 87),
+        ("kbroker_object_cache_bytes", (), 88),
+        ("kbroker_object_cache_ranges_total", ("rejected",), 91),
+        ("kbroker_object_cache_ranges_total", ("write_failures",), 93),
+        ("kbroker_memory_bytes", ("manifest",), 84),
+        ("kbroker_manifest_checkpoint_seconds", (), 85),
         ("kbroker_wal_syncs_total", (), 1),
         ("kbroker_wal_written_bytes_total", (), 2),
         ("kbroker_wal_waits_total", (), 4),

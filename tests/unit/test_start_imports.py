@@ -31,6 +31,7 @@ LOADED_LATER = (
     "kbroker.storage.object_reader",
     "kbroker.storage.s3_store",
     "kbroker.storage.upload",
+    "kbroker.upkeep",
     "kbroker.upkeep_settings",
 )
 
