@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ NAME = "kept"
 CONFIGS = {"retention.ms": "123456789", "max.message.bytes": "500000"}
 GROUP = "readers"
 BATCHES = 4
+NOW_MS = int(time.time() * 1000)
 
 
 @dataclass
@@ -77,7 +79,8 @@ def produce_more(client: RawClient, facts: Facts, batches: int) -> None:
         for partition, values in enumerate(facts.values):
             new = [b"%d/%d" % (partition, len(values) + i) for i in range(2)]
             batch = build_batch(
-                [(b"key", value, 1_000 + len(values), None) for value in new],
+                # Of today: a producer that was silent for a day is forgotten, judged by its records' time as in Kafka.
+                [(b"key", value, NOW_MS + len(values), None) for value in new],
                 producer_id=facts.producer_id,
                 producer_epoch=facts.producer_epoch,
                 base_sequence=len(values),
