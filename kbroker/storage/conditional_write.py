@@ -36,11 +36,12 @@ def create_once(store: ObjectStore, key: str, data: bytes, patience: Patience, r
             failure = error
         try:
             present = read_back(store, key, read_bytes_max)
+            if present == data:
+                return None
+            if present is not None and read_back(store, key, read_bytes_max) == present:
+                return present  # one read may have been damaged on its way, and would have us take it for another's
         except StoreUnavailable as error:
             failure = error
-            continue
-        if present is not None:
-            return None if present == data else present
     raise OutcomeUnknown(f"{key}: unknown whether it was created: {failure}") from failure
 
 

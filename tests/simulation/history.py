@@ -517,5 +517,5 @@ def run_history(seed: int) -> History:
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if seed % 20 == 0:
+        if seed % 5 == 0:
             gc.collect()
