@@ -180,6 +180,7 @@ class Flusher:
 
         Raises FlushStopped, ClaimLost, Fenced, CorruptionError; retries what the store refuses.
         """
+        self._line.raise_failure()
         self._settle()
         window = self._begin()
         if window is None:
