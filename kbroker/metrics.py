@@ -62,13 +62,7 @@ class Metrics:
             requests.add_metric([api], count)
             bytes_in.add_metric([api], received)
             bytes_out.add_metric([api], sent)
-            total = 0
-            buckets = []
-            for power, answers in enumerate(histogram):
-                total += answers
-                buckets.append((str(2**power / 1e6), float(total)))
-            buckets.append(("+Inf", float(total)))
-            latency.add_metric([api], buckets, took_us / 1e6)
+            latency.add_metric([api], _buckets(histogram), took_us / 1e6)
         yield from (requests, bytes_in, bytes_out, latency)
         yield GaugeMetricFamily("kbroker_connections", "Open connections", value=self._broker.wire.connection_count)
 
@@ -92,14 +86,8 @@ class Metrics:
     def _object_durability(self) -> Iterable[Metric]:
         flusher, commits = self._broker.flusher, self._broker.wal.object_commits
         counts, total_us = commits.latency_histogram()
-        total = 0
-        buckets = []
-        for power, count in enumerate(counts):
-            total += count
-            buckets.append((str(2**power / 1e6), float(total)))
-        buckets.append(("+Inf", float(total)))
         latency = HistogramMetricFamily("kbroker_object_ack_seconds", "Append to being in objects")
-        latency.add_metric([], buckets, total_us / 1e6)
+        latency.add_metric([], _buckets(counts), total_us / 1e6)
         yield latency
         yield GaugeMetricFamily("kbroker_object_acks_waiting", "Appends that wait for objects", value=len(commits))
         yield CounterMetricFamily(
@@ -267,6 +255,17 @@ class Metrics:
             queue.add_metric([label], coordinator.queue_length)
             refused.add_metric([label], sum(runtime.refused for runtime in runtimes))
         yield from (shards, load, loaded, queue, refused)
+
+
+def _buckets(counts: Iterable[int]) -> list[tuple[str, float]]:
+    """Cumulative buckets, by seconds, of counts by power of two of microseconds."""
+    total = 0
+    buckets = []
+    for power, count in enumerate(counts):
+        total += count
+        buckets.append((str(2**power / 1e6), float(total)))
+    buckets.append(("+Inf", float(total)))
+    return buckets
 
 
 def _api_name(key: int) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kbroker._fast.wal_files import sync_directory
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bootstrap_metadata import BOOTSTRAP_CHECKPOINT, BootstrapTopic, encode_bootstrap
 from kbroker.exchange.checkpoint_file import (
@@ -33,7 +34,7 @@ from kbroker.exchange.partition_metadata import (
 )
 from kbroker.exchange.partition_source import PartitionSource
 from kbroker.exchange.producer_snapshot import SnapshotProducer, encode_producer_snapshot
-from kbroker.exchange.segment_writer import SEGMENT_BYTES, SegmentWriter, sync_folder, write_synced
+from kbroker.exchange.segment_writer import SEGMENT_BYTES, SegmentWriter, write_synced
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_store import ObjectStore
@@ -120,7 +121,7 @@ class KafkaLogExport:
                 self._write_partition(topic, partition)
         if self._ids is None:
             self._write_root(topics, node, now_ms)
-        sync_folder(self._folder)
+        sync_directory(self._folder)
 
     def _topic(self, name: str) -> TopicImage:
         topic = self._metadata.by_name.get(name)
@@ -193,7 +194,7 @@ def write_partition_folder(source: PartitionSource, folder: Path, topic_id: byte
     write_synced(folder / LEADER_EPOCHS, encode_leader_epochs(epochs))
     snapshot = encode_producer_snapshot(_producers(state))
     write_synced(folder / segment_name(end_offset, SNAPSHOT_SUFFIX), snapshot)
-    sync_folder(folder)
+    sync_directory(folder)
     return written
 
 

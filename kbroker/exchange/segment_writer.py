@@ -148,12 +148,3 @@ def write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """The names in a folder, on the disk when this returns."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

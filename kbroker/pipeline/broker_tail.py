@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -41,20 +40,12 @@ class BrokerTail:
 
     def __init__(self, bootstrap: str) -> None:
         self._where = bootstrap
-        failure: Exception | None = None
-        for address in bootstrap.split(","):
-            host, _, port = address.strip().rpartition(":")
-            if not host or not port.isdigit() or int(port) > 65535:
-                raise OptionError(f"kafka.bootstrap.servers: {address!r} is not HOST:PORT")
-            try:
-                connected = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_SECONDS)
-            except OSError as error:
-                failure = error
-                continue
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connection = ClientConnection(connected, "kbroker-spark", VERSIONS)
-            return
-        raise BrokerError(f"tail=broker: no broker answers at {bootstrap}: {failure}")
+        try:
+            self._connection = ClientConnection.to_any(bootstrap, TIMEOUT_SECONDS, "kbroker-spark", VERSIONS)
+        except ValueError as error:
+            raise OptionError(f"kafka.bootstrap.servers: {error}") from None
+        except OSError as error:
+            raise BrokerError(f"tail=broker: no broker answers at {bootstrap}: {error}") from None
 
     def close(self) -> None:
         """Closes the connection."""

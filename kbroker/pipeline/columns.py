@@ -10,7 +10,7 @@ import pyarrow as pa
 from kbroker._fast.arrow_columns import HEADER_KEYS, HEADER_VALUES, ColumnBuffer, ColumnBuilder
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-_ARROW = {
+SOURCE_TYPES: dict[str, pa.DataType] = {
     "key": pa.binary(),
     "value": pa.binary(),
     "topic": pa.string(),
@@ -30,7 +30,7 @@ class BatchMaker:
 
     def __init__(self, columns: Sequence[str], topic: str, partition: int) -> None:
         self._columns = tuple(columns)
-        self._schema = pa.schema([pa.field(name, _ARROW[name]) for name in columns])
+        self._schema = pa.schema([pa.field(name, SOURCE_TYPES[name]) for name in columns])
         self._constants: dict[str, Any] = {"topic": topic, "partition": partition}
         self._repeated: dict[str, pa.Array] = {}
 
@@ -49,7 +49,7 @@ class BatchMaker:
     def _repeat(self, name: str, rows: int) -> pa.Array:
         known = self._repeated.get(name)
         if known is None or len(known) < rows:
-            known = pa.repeat(pa.scalar(self._constants[name], type=_ARROW[name]), rows)
+            known = pa.repeat(pa.scalar(self._constants[name], type=SOURCE_TYPES[name]), rows)
             self._repeated[name] = known
         return known[:rows]
 
@@ -57,13 +57,13 @@ class BatchMaker:
 def _array(name: str, rows: int, taken: Taken) -> pa.Array:
     nulls, buffers = taken[name]
     if name != "headers":
-        return pa.Array.from_buffers(_ARROW[name], rows, _arrow(buffers), nulls)
+        return pa.Array.from_buffers(SOURCE_TYPES[name], rows, _arrow(buffers), nulls)
     count = len(memoryview(taken[HEADER_KEYS][1][1])) // 4 - 1  # type: ignore[arg-type]
     keys = _header_keys(pa.Array.from_buffers(pa.string(), count, _arrow(taken[HEADER_KEYS][1]), 0))
     value_nulls, value_buffers = taken[HEADER_VALUES]
     values = pa.Array.from_buffers(pa.binary(), count, _arrow(value_buffers), value_nulls)
     entries = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER))
-    return pa.Array.from_buffers(_ARROW[name], rows, _arrow(buffers), nulls, children=[entries])
+    return pa.Array.from_buffers(SOURCE_TYPES[name], rows, _arrow(buffers), nulls, children=[entries])
 
 
 def _header_keys(keys: pa.Array) -> pa.Array:

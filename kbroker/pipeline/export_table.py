@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from kbroker.pipeline.column_names import DDL
+from kbroker.pipeline.columns import SOURCE_TYPES
 from kbroker.pipeline.export_schema import RAW, ValueSchema
 from kbroker.pipeline.export_values import Decoded
 from kbroker.pipeline.options import OptionError
@@ -17,17 +18,6 @@ FAIL, COLUMN, FILE = "fail", "column", "file"  # what becomes of bad records
 BAD_VALUE, BAD_REASON = "bad_value", "bad_reason"
 DEFAULT_COLUMNS = tuple(name for name in DDL if name != "headers")
 
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-SOURCE_TYPES: dict[str, pa.DataType] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(pa.field("element", _HEADER)),
-}
 _ALWAYS_READ = ("topic", "partition", "offset")  # to name a bad record
 QUARANTINE_SCHEMA = pa.schema(
     [

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kbroker._fast.crc32c import crc32c
+from kbroker._fast.wal_files import sync_directory
 from kbroker.limits import MIB
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.parquet_files import Sink
@@ -120,7 +121,7 @@ class FolderTarget:
                 raise TargetError(f"{target} is gone: was the export's folder cleaned while it ran?")
         if whole.is_dir():
             for folder in folders:
-                _sync_folder(folder)
+                sync_directory(folder)
 
     def publish(self, run: str, export: int, files: Iterable[tuple[str, dict[str, Any]]]) -> None:
         published = self._folder / export_folder(export)
@@ -131,7 +132,7 @@ class FolderTarget:
         except FileNotFoundError:
             if not published.is_dir():  # another run published it at the same time
                 raise TargetError(f"{published} was committed, but neither it nor its staged files are there") from None
-        _sync_folder(self._folder)
+        sync_directory(self._folder)
 
     def discard(self) -> None:
         if self._staging.is_dir():
@@ -175,14 +176,6 @@ class _FileSink:
         self._pool.shutdown()
         self._file.close()
         self._path.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # -- a bucket --------------------------------------------------------------------------------------------------------

@@ -27,6 +27,29 @@ class ClientConnection:
         self._versions = versions
         self._numbers = itertools.count()
 
+    @classmethod
+    def to_any(
+        cls, bootstrap: str, timeout_seconds: float, client_id: str, versions: Mapping[int, int]
+    ) -> ClientConnection:
+        """A connection to the first of ``bootstrap`` (HOST:PORT, with commas between) that answers.
+
+        ValueError names an address that is none; OSError is why the last one did not answer.
+        """
+        failure: OSError | None = None
+        for address in bootstrap.split(","):
+            host, _, port = address.strip().rpartition(":")
+            if not host or not port.isdigit() or int(port) > 65535:
+                raise ValueError(f"{address!r} is not HOST:PORT")
+            try:
+                connected = socket.create_connection((host.strip("[]"), int(port)), timeout_seconds)
+            except OSError as error:
+                failure = error
+                continue
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return cls(connected, client_id, versions)
+        assert failure is not None
+        raise failure
+
     def call(self, request: Message) -> Any:
         """Sends a request and returns its response. OSError: the connection; ProtocolError: not this answer."""
         key = request.API_KEY

@@ -104,7 +104,7 @@ def test_records_and_checkpoints():
     until = time.monotonic() + SECONDS
     accepted = refused = serial = 0
     image = ManifestImage("root/")
-    while time.monotonic() < until:
+    while time.monotonic() < until or min(accepted, refused) <= 20:
         serial += 1
         if serial % 200 == 0:
             image = ManifestImage("root/")
@@ -128,5 +128,5 @@ def test_records_and_checkpoints():
             check(read_checkpoint(damage(rng, payload), "root/", "checkpoint 5"))
         except CorruptionError as error:
             assert "checkpoint 5" in str(error)  # noqa: PT017
-    assert accepted > 5  # fewer on a busy machine
-    assert refused > 5
+    assert accepted > 20
+    assert refused > 20

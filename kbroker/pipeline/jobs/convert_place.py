@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from kbroker._fast.wal_files import sync_directory
 from kbroker.errors import CorruptionError
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.export_bucket import check_empty
 from kbroker.exchange.export_kafka_log import ExportError
-from kbroker.exchange.segment_writer import sync_folder
 from kbroker.pipeline.bucket_view import PATIENCE_SECONDS
 from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.options import Place
@@ -55,10 +55,10 @@ class FolderPlace:
         self.attempts.mkdir()
         try:
             yield
-            sync_folder(self.staging)
+            sync_directory(self.staging)
             self._check()
             os.rename(self.staging, self.folder)  # over an empty folder as well; with anything in it this fails
-            sync_folder(self.folder.parent)
+            sync_directory(self.folder.parent)
         finally:
             shutil.rmtree(self._whole, ignore_errors=True)
 

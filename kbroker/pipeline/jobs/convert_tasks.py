@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from kbroker._fast.wal_files import sync_directory
 from kbroker.exchange.bucket_log import ObjectFinder
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.export_bucket import put_kafscale_partition, put_klite_partition
 from kbroker.exchange.export_kafka_log import ExportedPartition, partition_folder, write_partition_folder
 from kbroker.exchange.partition_source import PartitionMoment, PartitionSource
-from kbroker.exchange.segment_writer import sync_folder
 from kbroker.exchange.server_copy import server_copy
 from kbroker.pipeline.bucket_view import PATIENCE_SECONDS, BucketView, store_of
 from kbroker.pipeline.jobs.convert_place import destination_store
@@ -82,7 +82,7 @@ def stage_folder(
             segments = sorted(whole.glob("*.log"))
             written.segments, written.first_segment = len(segments), int(segments[0].stem)
             written.bytes = sum(path.stat().st_size for path in segments)
-        sync_folder(staging)
+        sync_directory(staging)
         return written
     finally:
         with contextlib.suppress(OSError):

@@ -123,8 +123,9 @@ def _settings(job: Job, given: dict[str, Any]) -> Any:
 
 
 def _table(job: Job, given: dict[str, Any]) -> Any:
+    from kbroker.pipeline.columns import SOURCE_TYPES
     from kbroker.pipeline.export_schema import AVRO, RAW, load_schema
-    from kbroker.pipeline.export_table import COLUMN, DEFAULT_COLUMNS, FAIL, SOURCE_TYPES, ExportTable
+    from kbroker.pipeline.export_table import COLUMN, DEFAULT_COLUMNS, FAIL, ExportTable
 
     values, schema = given["values"], None
     if values == RAW:

@@ -6,7 +6,6 @@ a checksum over them. A producer that comes back (or a second one: it fences the
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -81,19 +80,12 @@ def checksum_of(rows: Sequence[Row], value: int) -> int:
 
 def connect(bootstrap: str) -> ClientConnection:
     """A connection to the first address that answers. Raises BrokerError."""
-    failure: Exception | None = None
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
-            raise BrokerError(f"{address!r} is not HOST:PORT")
-        try:
-            connected = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_SECONDS)
-        except OSError as error:
-            failure = error
-            continue
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return ClientConnection(connected, "kbroker-replay", VERSIONS)
-    raise BrokerError(f"no broker answers at {bootstrap}: {failure}")
+    try:
+        return ClientConnection.to_any(bootstrap, TIMEOUT_SECONDS, "kbroker-replay", VERSIONS)
+    except ValueError as error:
+        raise BrokerError(str(error)) from None
+    except OSError as error:
+        raise BrokerError(f"no broker answers at {bootstrap}: {error}") from None
 
 
 def partition_count(bootstrap: str, topic: str) -> int:

@@ -15,8 +15,9 @@ import pyarrow.dataset as ds
 import pytest
 from export_bucket import ExportBucket, exported, settings_of
 
+from kbroker.pipeline.columns import SOURCE_TYPES
 from kbroker.pipeline.export_schema import ValueSchema, load_schema
-from kbroker.pipeline.export_table import SOURCE_TYPES, ExportTable
+from kbroker.pipeline.export_table import ExportTable
 from kbroker.pipeline.export_task import BadRecordError
 from kbroker.pipeline.export_values import ValueDecoder
 from kbroker.pipeline.options import OptionError
