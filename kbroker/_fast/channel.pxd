@@ -73,7 +73,6 @@ cdef struct Scratch:
     int64_t bytes_in
     int64_t bytes_out
     int64_t file_bytes      # sent from WAL files rather than memory
-    int64_t lent_bytes      # of those, without a copy
     Output** released       # sent answers whose reference is dropped at the next turn with the GIL
     int32_t released_count
     int32_t released_capacity

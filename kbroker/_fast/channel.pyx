@@ -445,7 +445,6 @@ cdef ssize_t _lend(Channel* ch, Gather* g, Scratch* scratch) noexcept nogil:
     sent = sendfile(ch.fd, file.fd, &position, g.lend_bytes)
     if sent > 0:
         scratch.file_bytes += sent
-        scratch.lent_bytes += sent
     return sent
 
 

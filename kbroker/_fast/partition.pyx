@@ -9,6 +9,7 @@ flusher tells with `note_flushed`.
 """
 
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.index_entries import NO_ENTRIES, new_entries, within
 from kbroker._fast.records import CONTROL_ABORT, CONTROL_COMMIT, build_control_batch
 from kbroker.errors import CorruptionError
 
@@ -572,8 +573,6 @@ cdef class Partition:
         cdef int32_t i
         cdef int64_t number
         cdef Slice* s
-        from kbroker._fast.index_entries import NO_ENTRIES, new_entries, within
-
         if self.last_end_lsn <= from_lsn:
             return NO_ENTRIES
         parts = []
@@ -602,8 +601,6 @@ cdef class Partition:
         cdef WalSegment segment
         cdef uint8_t[::1] out
         cdef int64_t position = 0, n
-        from kbroker._fast.index_entries import new_entries
-
         if not 0 <= i < self.slice_count:
             raise IndexError(i)
         s = self.slices[self.slice_first + i]

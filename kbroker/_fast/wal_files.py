@@ -101,7 +101,7 @@ def index_path(segment: Path) -> Path:
     return segment.with_suffix(".idx")
 
 
-def sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path | str) -> None:
     """Makes creations, renames and removals in ``directory`` durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -45,15 +45,6 @@ def _push_out(descriptor: int, start: int, length: int) -> None:
     # Its errors are reported again by the fsync that follows the last piece.
 
 
-def fsync_folder(path: str) -> None:
-    """Makes names created in or removed from a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
     try:
         function = ctypes.CDLL(None, use_errno=True).sync_file_range

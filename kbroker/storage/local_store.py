@@ -20,8 +20,9 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from kbroker._fast.wal_files import sync_directory
 from kbroker.clock import Clock, SystemClock
-from kbroker.storage.local_files import fsync_folder, write_durably
+from kbroker.storage.local_files import write_durably
 from kbroker.storage.local_paths import key_path, walk
 from kbroker.storage.object_store import (
     Body,
@@ -141,7 +142,7 @@ class LocalStore:
                         if if_match is not None and self._etag_at(path) != if_match:
                             raise PreconditionFailed(f"{path} is not version {if_match}")
                         os.rename(temporary, path)
-                fsync_folder(os.path.dirname(path))
+                sync_directory(os.path.dirname(path))
                 return
             except FileExistsError:
                 raise PreconditionFailed(f"{path} exists") from None
@@ -214,7 +215,7 @@ class LocalStore:
                         touched.add(os.path.dirname(path))
             for folder in sorted(touched, reverse=True):
                 with contextlib.suppress(FileNotFoundError):
-                    fsync_folder(folder)
+                    sync_directory(folder)
                 self._remove_empty(folder)
 
     def _remove_empty(self, folder: str) -> None:
@@ -371,7 +372,7 @@ class LocalStore:
             self._make_folder(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-            fsync_folder(parent)
+            sync_directory(parent)
 
     def _sweep_leftovers(self) -> None:
         """Removes what a killed process left half written: our own names only, and only old ones."""

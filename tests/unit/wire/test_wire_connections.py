@@ -22,6 +22,7 @@ from wire_harness import (
     wire_broker,
 )
 
+from kbroker import limits
 from kbroker.wire.listener import WireOptions
 
 LARGE_ANSWERS = WireOptions(fetch_near_bytes=50 * MIB)
@@ -208,21 +209,38 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(tmp_path):
         assert broker.server.connection_count == 1
 
 
+SMALL_LOG = {"arena_bytes": 4 * MIB, "segment_bytes": 2 * MIB, "wal_bytes": 8 * MIB}
+
+
+def produce_until_stalled(broker, client, timeout_ms=2**31 - 1):
+    """Sends batches until one waits for space in the log, for its time-out; returns how many were taken.
+
+    A batch waits for a moment too while the ring's next bytes are on their way to the disk.
+    """
+    partition = broker.logs.by_name["t"].partitions[0]
+    body = b"x" * 500_000
+    accepted = 0
+
+    three_files = 3 * SMALL_LOG["segment_bytes"]  # a fourth and its header would exceed the budget
+    room = three_files - int(SMALL_LOG["wal_bytes"] * limits.INTERNAL_RESERVE_SHARE)
+
+    def is_full():
+        return broker.wal.unflushed_bytes + len(body) > room
+
+    while not is_full():
+        client.send(0, 9, produce_request(batch(body), timeout_ms=timeout_ms))
+        assert produced(client.receive()[1]).error_code == 0
+        accepted += 1
+    client.send(0, 9, produce_request(batch(body), timeout_ms=timeout_ms))
+    until(lambda: broker.reactor.stalled_count == 1)
+    assert partition.next_offset == accepted
+    return accepted
+
+
 def test_full_log_makes_producers_wait_then_answers_not_enough_replicas(tmp_path):
-    with (
-        wire_broker(tmp_path, arena_bytes=4 * MIB, segment_bytes=2 * MIB, wal_bytes=8 * MIB) as broker,
-        Client(broker) as client,
-        Client(broker) as other,
-    ):
+    with wire_broker(tmp_path, **SMALL_LOG) as broker, Client(broker) as client, Client(broker) as other:
         partition = broker.logs.by_name["t"].partitions[0]
-        accepted = 0
-        while broker.reactor.stalled_count == 0 and accepted < 100:
-            client.send(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=LONG_MS))
-            until(lambda n=accepted: broker.reactor.stalled_count == 1 or partition.next_offset == n + 1)
-            accepted = partition.next_offset
-            if broker.reactor.stalled_count == 0:
-                assert produced(client.receive()[1]).error_code == 0
-        assert broker.reactor.stalled_count == 1
+        accepted = produce_until_stalled(broker, client, timeout_ms=LONG_MS)
         # Another connection is still served while the first one waits.
         assert fetched(other.ask(1, 11, fetch_request(("t", 0, 0)))).error_code == 0
         broker.reactor.clock_offset_ms += LONG_MS
@@ -237,23 +255,6 @@ def test_full_log_makes_producers_wait_then_answers_not_enough_replicas(tmp_path
         broker.wal.trim(broker.wal.durable_lsn)
         assert produced(client.receive()[1]).base_offset == accepted
         assert broker.server.frame_memory_used == 0
-
-
-SMALL_LOG = {"arena_bytes": 4 * MIB, "segment_bytes": 2 * MIB, "wal_bytes": 8 * MIB}
-
-
-def produce_until_stalled(broker, client):
-    """Sends batches until one waits for space, as long as it may; returns how many were taken."""
-    partition = broker.logs.by_name["t"].partitions[0]
-    accepted = 0
-    while broker.reactor.stalled_count == 0 and accepted < 100:
-        client.send(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=2**31 - 1))
-        until(lambda n=accepted: broker.reactor.stalled_count == 1 or partition.next_offset == n + 1)
-        accepted = partition.next_offset
-        if broker.reactor.stalled_count == 0:
-            assert produced(client.receive()[1]).error_code == 0
-    assert broker.reactor.stalled_count == 1
-    return accepted
 
 
 def test_a_connection_that_ends_takes_its_waiting_produce_with_it(tmp_path):
