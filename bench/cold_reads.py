@@ -5,13 +5,17 @@
 The bucket is on versitygw on this machine. One partition is filled by librdkafka's own performance tool; before every
 run a broker with an empty data directory adopts the cluster, so that nothing is in its log or its cache.
 
-- rate: one consumer (librdkafka through confluent-kafka) of the whole partition, and in alternation boto3 with
-  parallel ranged GETs of the same objects (`--get-threads` at `--get-mib` each, bodies thrown away). Beside it a
-  client that fetches and only looks at batch headers: what the broker itself gives.
-- many: the GETs that one consumer of the partition costs, and ten that start together.
+- rate: one consumer (librdkafka's performance tool) of the whole partition, and in alternation boto3 with parallel
+  ranged GETs of the same objects (`--get-threads` at `--get-mib` each, bodies thrown away). Beside it a client that
+  fetches and only looks at batch headers: what the broker itself gives; librdkafka through confluent-kafka; and the
+  ceiling of the first consumer on this machine: the same tool on data that the broker has in memory.
+- many: the GETs that one consumer of the partition costs, and ten that start together; ten of which the fastest is
+  twice as fast as the slowest; and ten of which half start when the others are further than the cache is large, who
+  must read the bucket again.
 - tail: end-to-end latency of 1,000 records a second through another partition (bin/paced_latency: one process that
-  produces and consumes), alone, beside a cold consumer held at half the rate that it reached alone, and beside one at
-  full rate; and a plain TCP echo at the same pace beside the same loads.
+  produces and consumes; for two seconds before, to warm it up), alone, beside a cold consumer held at half the rate
+  that the consumer of `rate` reached alone, and beside one at full rate; and a plain TCP echo at the same pace beside
+  the same loads.
 
 Everything shares the machine: with two cores, the S3 server, the broker and the consumers share those.
 """
@@ -32,15 +36,17 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.e2e.servers import TOOLS, Kbroker, S3Server
-from bench.e2e.workloads import create_topic, rdkafka_produce
+from bench.e2e.workloads import rdkafka_consume, rdkafka_produce
 
 MIB = 1 << 20
-TOPIC, TAIL_TOPIC = "cold", "tail"
+TOPIC, TAIL_TOPIC, HOT_TOPIC = "cold", "tail", "hot"
+HOT_MIB = 320  # fits the arena
 GET_BYTES = 'kbroker_store_received_bytes_total{operation="get"}'
 ECHO_BYTES = 100
 PACE = 1000  # records and echoes a second
@@ -49,7 +55,7 @@ PACE = 1000  # records and echoes a second
 # -- programs that run as processes of their own -----------------------------------------------------------------
 
 
-def consume(bootstrap: str, count: int, rate_bytes: float, seconds: float) -> None:
+def consume(bootstrap: str, count: int, rate_bytes: float, seconds: float, delay_seconds: float) -> None:
     """Reads `count` records from the beginning, or again and again for some seconds, at most so many bytes a second.
 
     Prints a JSON line: bytes, seconds.
@@ -70,6 +76,7 @@ def consume(bootstrap: str, count: int, rate_bytes: float, seconds: float) -> No
     place = TopicPartition(TOPIC, 0, 0)
     consumer.list_topics(TOPIC, 30)
     _begin()
+    time.sleep(delay_seconds)
     started = time.monotonic()
     consumer.assign([place])
     seen = total = 0
@@ -196,7 +203,7 @@ def echo_client(port: int, count: int) -> None:
 
 
 PROGRAMS = {
-    "consume": lambda a: consume(a[0], int(a[1]), float(a[2]), float(a[3])),
+    "consume": lambda a: consume(a[0], int(a[1]), float(a[2]), float(a[3]), float(a[4])),
     "fetch": lambda a: fetch(a[0], int(a[1])),
     "boto3": lambda a: boto3_gets(a[0], int(a[1]), int(a[2])),
     "echo-server": lambda a: echo_server(),
@@ -258,20 +265,21 @@ class Bench:
     def fill(self) -> None:
         with self.broker() as broker:
             for topic in (TOPIC, TAIL_TOPIC):
-                create_topic(broker, topic, 1)
+                broker.create_topic(topic, 1)
             rdkafka_produce(broker, TOPIC, self.count, self.options.record_bytes)
 
     @contextlib.contextmanager
-    def broker(self) -> Iterator[Kbroker]:
+    def broker(self, *options: str) -> Iterator[Kbroker]:
         self._brokers += 1
         folder = self.work / f"broker-{self._brokers}"
-        broker = Kbroker(folder, self.s3, *self.options.broker_options.split()).start()
+        broker = Kbroker(folder, self.s3, *self.options.broker_options.split(), *options).start()
         try:
             settle(broker)
             yield broker
         finally:
             broker.stop()
             shutil.rmtree(folder, ignore_errors=True)
+            os.sync()  # the next one's first writes do not wait for what was deleted here
 
     def boto3(self) -> dict[str, float]:
         threads, get_bytes = self.options.get_threads, self.options.get_mib * MIB
@@ -279,12 +287,19 @@ class Bench:
 
 
 def settle(broker: Kbroker) -> None:
-    """Waits until the broker is ready and has prepared its log."""
+    """Waits until the broker is ready and has prepared its log: that takes little CPU, but writes 192 MiB and syncs."""
     metric(broker, "kbroker_connections")  # answered when it is ready
-    used, before = broker.cpu_seconds(), -1.0
-    while used - before > 0.1:
+    used, before = _effort(broker), (-1.0, -1)
+    while used[0] - before[0] > 0.1 or used[1] - before[1] > MIB:
         time.sleep(0.5)
-        used, before = broker.cpu_seconds(), used
+        used, before = _effort(broker), used
+
+
+def _effort(broker: Kbroker) -> tuple[float, int]:
+    """Seconds of CPU and bytes written, so far."""
+    assert broker.process is not None
+    lines = Path(f"/proc/{broker.process.pid}/io").read_text().splitlines()
+    return broker.cpu_seconds(), next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
 
 def metric(broker: Kbroker, name: str) -> float:
@@ -300,42 +315,73 @@ def gets(broker: Kbroker) -> float:
     return metric(broker, 'kbroker_store_requests_total{operation="get"}')
 
 
+def ceiling(bench: Bench) -> float:
+    """MB/s of the same consumer on data that the broker has in memory."""
+    size = bench.options.record_bytes
+    count = HOT_MIB * MIB // size
+    with bench.broker("--flush-bytes", f"{4 * HOT_MIB}MiB", "--flush-seconds", "600") as broker:
+        broker.create_topic(HOT_TOPIC, 1)
+        rdkafka_produce(broker, HOT_TOPIC, count, size)
+        return rdkafka_consume(broker, HOT_TOPIC, 1, count, size).mb_per_second
+
+
 def measure_rate(bench: Bench) -> float:
     """MB/s of one consumer."""
-    rates: dict[str, list[float]] = {"boto3": [], "consumer": [], "fetches": []}
+    rates: dict[str, list[float]] = {"boto3": [], "consumer": [], "fetches": [], "confluent-kafka": [], "in memory": []}
     for _ in range(bench.options.rounds):
         rates["boto3"].append(_rate(bench.boto3()))
         with bench.broker() as broker:
-            cpu = broker.cpu_seconds()
-            rates["consumer"].append(_rate(_run("consume", broker.bootstrap, bench.count, 0, 0)))
-            cpu, peak = broker.cpu_seconds() - cpu, broker.peak_rss_mib()
+            done = rdkafka_consume(broker, TOPIC, 1, bench.count, bench.options.record_bytes)
+            rates["consumer"].append(done.mb_per_second)
+            cpu, peak = done.cpu_seconds, broker.peak_rss_mib()
         with bench.broker() as broker:
             rates["fetches"].append(_rate(_run("fetch", broker.bootstrap, bench.count)))
+        with bench.broker() as broker:
+            rates["confluent-kafka"].append(_rate(_run("consume", broker.bootstrap, bench.count, 0, 0, 0)))
+        rates["in memory"].append(ceiling(bench))
         print(
             "  round: " + ", ".join(f"{name} {values[-1]:.0f} MB/s" for name, values in rates.items())
             + f"; broker {cpu:.1f} s of CPU, {peak:.0f} MiB", flush=True,
         )  # fmt: skip
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    print(f"rate: boto3 {medians['boto3']:.0f} MB/s, consumer {medians['consumer']:.0f} MB/s "
-          f"({medians['consumer'] / medians['boto3']:.2f}), fetches {medians['fetches']:.0f} MB/s "
-          f"({medians['fetches'] / medians['boto3']:.2f})", flush=True)  # fmt: skip
+    parts = [f"{name} {rate:.0f} MB/s ({rate / medians['boto3']:.2f})" for name, rate in medians.items()]
+    print("rate: " + ", ".join(parts), flush=True)
     return medians["consumer"]
 
 
+class Crowd(NamedTuple):
+    """Consumers that read the same: how many MB/s each takes (0: all it gets), and seconds until it starts."""
+
+    name: str
+    rates: Sequence[float]
+    delays: Sequence[float]
+
+
+CROWDS = (
+    Crowd("one", [0], [0]),
+    Crowd("ten together", [0] * 10, [0] * 10),
+    Crowd("ten, 15 to 30 MB/s", [15 + 15 * index / 9 for index in range(10)], [0] * 10),
+    Crowd("ten, half of them late", [20] * 10, [0, 10] * 5),
+)
+
+
 def measure_many(bench: Bench) -> None:
-    counted = {}
-    for consumers in (1, 10):
+    alone = 0.0
+    for name, rates, delays in CROWDS:
         with bench.broker() as broker:
             before, bytes_before = gets(broker), metric(broker, GET_BYTES)
-            running = [_spawn("consume", broker.bootstrap, bench.count, 0, 0) for _ in range(consumers)]
+            running = [
+                _spawn("consume", broker.bootstrap, bench.count, rate * 1e6, 0, delay)
+                for rate, delay in zip(rates, delays, strict=True)
+            ]
             _start(*running)
             results = [_result(process) for process in running]
-            counted[consumers] = gets(broker) - before
+            counted = gets(broker) - before
+            alone = alone or counted
             rate = sum(result["bytes"] for result in results) / max(result["seconds"] for result in results) / 1e6
             read = (metric(broker, GET_BYTES) - bytes_before) / MIB
-            print(f"  {consumers} consumers: {counted[consumers]:.0f} GETs of {read:.0f} MiB, {rate:.0f} MB/s in all, "
+            print(f"many, {name}: {counted:.0f} GETs ({counted / alone:.2f}) of {read:.0f} MiB, {rate:.0f} MB/s, "
                   f"{broker.peak_rss_mib():.0f} MiB", flush=True)  # fmt: skip
-    print(f"many: GETs of ten / of one = {counted[10] / counted[1]:.2f}", flush=True)
 
 
 def paced_latency(broker: Kbroker, count: int) -> tuple[float, ...]:
@@ -350,7 +396,10 @@ def measure_tail(bench: Bench, rate: float) -> None:
     count = int(PACE * seconds)
     for name, limit in (("alone", None), ("half rate", rate * 1e6 / 2), ("full rate", 0.0)):
         with bench.broker() as broker:
-            loads = [] if limit is None else [_spawn("consume", broker.bootstrap, bench.count, limit, 2 * seconds + 6)]
+            paced_latency(broker, 2 * PACE)
+            loads = []
+            if limit is not None:
+                loads.append(_spawn("consume", broker.bootstrap, bench.count, limit, 2 * seconds + 6, 0))
             _start(*loads)
             time.sleep(1)
             p50, p99, p999 = paced_latency(broker, count)

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from kbroker._fast.batch_check import check_batches
 from kbroker.errors import CorruptionError
 from kbroker.limits import KIB, MIB
 from kbroker.storage.convoy import Convoy
@@ -26,21 +24,19 @@ from kbroker.storage.kfs_read import load_ref
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest_image import ManifestImage, Replaced
 from kbroker.storage.neighbours import Neighbours
+from kbroker.storage.object_span import GET_BYTES_MAX, Owner, Span, image_id
 from kbroker.storage.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed, StoreError
 from kbroker.storage.partition_state import KFS, ObjectRef
-from kbroker.storage.range_cache import Loader, ObjectId, Piece, RangeCache
-from kbroker.storage.read_ahead import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, Place, ReadAhead, Stream
+from kbroker.storage.range_cache import Cut, Load, Loader, ObjectId, Piece, RangeCache
+from kbroker.storage.read_ahead import Place, ReadAhead, Stream
 
 logger = logging.getLogger(__name__)
 
-PIECE_BYTES = 1 * MIB  # of the cache, unless a single batch is larger
 WHOLE_IMAGE_BYTES = 128 * KIB  # a smaller image comes whole with its footer
 WHOLE_SEGMENT_BYTES = 1 * MIB  # of a larger segment only what is asked for is kept
 FOOTER_BYTES_MAX = 256 * MIB
 
 MANIFEST_BYTES_FREE = 4 * MIB  # of a manifest: no more than other small things that no bound counts
-
-GET_BYTES_MAX = 8 * MIB  # of one GET: a larger window is several, at the same time
 
 Background = Callable[[Hashable, Callable[[], None]], object]  # owner, call
 
@@ -51,52 +47,6 @@ class ObjectBatches(NamedTuple):
     parts: list[memoryview]
     base_offset: int
     next_offset: int  # where the next read goes on
-
-
-class _Span:
-    """Batches [first, stop) of an image: what a read may answer with."""
-
-    __slots__ = ("_positions", "first", "footer", "ref", "stop")
-
-    def __init__(self, ref: ObjectRef, footer: KlixFooter, first: int, stop: int) -> None:
-        self.ref = ref
-        self.footer = footer
-        self.first = first
-        self.stop = stop
-        self._positions = footer.entries["position"]
-
-    @property
-    def image(self) -> ObjectId:
-        return image_id(self.ref)
-
-    def position(self, index: int) -> int:
-        """First byte of a batch, in the object; of the index, for the one after the last."""
-        positions = self._positions
-        return self.ref.start + (int(positions[index]) if index < len(positions) else self.footer.data_length)
-
-    @property
-    def bytes_per_offset(self) -> float:
-        """About how much of the object an offset takes."""
-        return self.footer.data_length / (self.footer.end_offset - self.footer.base_offset)
-
-    def within(self, first: int, stop: int, max_bytes: int) -> int:
-        """Where whole batches from `first` on end that take at most `max_bytes`, below `stop` but at least one."""
-        limit = self.position(first) + max_bytes
-        return first + 1 + bisect_right(range(first + 2, stop + 1), limit, key=self.position)
-
-    def at(self, position: int) -> int:
-        """The batch that begins at a byte of the object."""
-        return bisect_left(range(len(self.footer) + 1), position, key=self.position)
-
-    def end_offset(self, index: int) -> int:
-        """The offset after the batch before `index`."""
-        last = self.footer.entries[index - 1]
-        return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
-
-
-def image_id(ref: ObjectRef) -> ObjectId:
-    """What tells an image from all others, in every version of its object."""
-    return ref.key, ref.etag, ref.start
 
 
 def _is_small(ref: ObjectRef) -> bool:
@@ -121,10 +71,12 @@ class ObjectReader:
         self.folder = folder
         self.neighbours = Neighbours(store)
         self.footers = FooterCache(max(1 * MIB, cache_bytes // 8))
-        self.ranges = RangeCache(max(2 * MIB, cache_bytes * 7 // 8))
+        ranges_bytes = max(2 * MIB, cache_bytes * 7 // 8)
+        self.convoy = Convoy(ranges_bytes)
+        self.ranges = RangeCache(ranges_bytes, self.convoy.distance)
         self.read_ahead = ReadAhead(cache_bytes // 4)
-        self.convoy = Convoy(self.ranges.capacity_bytes)
         self._background: Background | None = None
+        self._expected: set[ObjectId] = set()  # images whose index is read ahead
 
     def start_read_ahead(self, background: Background) -> None:
         """Gives it something that runs a blocking call elsewhere, for an owner (a partition), when there is room.
@@ -159,7 +111,8 @@ class ObjectReader:
         wanted = offset
         while (ref := self._image.find(topic_id, partition, offset)) is not None and ref.base_offset < upper:
             try:
-                span = _span(ref, self.footer(ref), offset, upper)
+                footer = self.footer(ref, (topic_id, partition))
+                span = Span.of((topic_id, partition), ref, footer, offset, upper)
                 if span is not None:
                     return self._read_span(span, (topic_id, partition, wanted), max_bytes)
             except (NotFound, PreconditionFailed):
@@ -173,17 +126,11 @@ class ObjectReader:
 
     def cached(self, topic_id: bytes, partition: int, offset: int, upper: int, max_bytes: int) -> ObjectBatches | None:
         """As `read`, from memory only: never blocks. None also when it would have to."""
-        # A record about ten thousand partitions is applied under this lock: an I/O thread must not wait for that.
-        if not self._image.lock.acquire(blocking=False):
-            return None
-        try:
-            ref = self._image.find(topic_id, partition, offset)
-        finally:
-            self._image.lock.release()
+        ref = self._find_at_once(topic_id, partition, offset)
         footer = self.footers.get(image_id(ref)) if ref is not None else None
         if ref is None or footer is None:
             return None
-        span = _span(ref, footer, offset, upper)
+        span = Span.of((topic_id, partition), ref, footer, offset, upper)
         if span is None:
             return None
         end = span.position(span.within(span.first, span.stop, max_bytes))
@@ -191,31 +138,32 @@ class ObjectReader:
         if not pieces:
             return None
         place = (topic_id, partition, offset)
-        stream = self.read_ahead.find(place)
-        return self._answer(span, pieces, end, place, stream or Stream(WINDOW_BYTES_MIN), stream is not None)
+        return self._answer(span, pieces, end, place, self.read_ahead.find(place))
 
-    def _read_span(self, span: _Span, place: Place, max_bytes: int) -> ObjectBatches:
+    def _find_at_once(self, topic_id: bytes, partition: int, offset: int) -> ObjectRef | None:
+        # A record about ten thousand partitions is applied under this lock: an I/O thread must not wait for that.
+        if not self._image.lock.acquire(blocking=False):
+            return None
+        try:
+            return self._image.find(topic_id, partition, offset)
+        finally:
+            self._image.lock.release()
+
+    def _read_span(self, span: Span, place: Place, max_bytes: int) -> ObjectBatches:
         begin = span.position(span.first)
         end = span.position(span.within(span.first, span.stop, max_bytes))
         pieces = self.ranges.get(span.image, begin, end)
-        known = self.read_ahead.find(place)
-        stream = known or Stream(WINDOW_BYTES_MIN)
+        stream = self.read_ahead.find(place)
         if not pieces:
-            window = self.read_ahead.window(known, max_bytes)
-            stop = span.within(span.first, len(span.footer), min(window, GET_BYTES_MAX))
-            load = self._loader(span)
-            self.convoy.hold(place[:2], place[2], span.bytes_per_offset)
-            pieces, loaded_end = self.ranges.load(span.image, begin, span.position(stop), load, until=end)
+            stop = span.block_end(span.first, self.read_ahead.window(stream, max_bytes))
+            self.convoy.hold(span.stretch(span.first, stop), span.bytes_per_offset)
+            pieces, _ = self.ranges.load(span.image, begin, span.position(stop), self._loader(span), until=end)
             self.read_ahead.loaded(self.ranges.wasted_bytes)
-            stream.window_bytes = window
-            stream.ahead_offset = span.end_offset(span.at(loaded_end))
-        return self._answer(span, pieces, end, place, stream, known is not None)
+        return self._answer(span, pieces, end, place, stream)
 
-    def _answer(
-        self, span: _Span, pieces: list[Piece], end: int, place: Place, stream: Stream, goes_on: bool
-    ) -> ObjectBatches:
-        """The batches that the pieces hold, up to byte `end`; and a look at what the stream will want next."""
-        position = span.position(span.first)
+    def _answer(self, span: Span, pieces: list[Piece], end: int, place: Place, stream: Stream | None) -> ObjectBatches:
+        """The batches that the pieces hold, up to byte `end`; and a look at what the reader will want next."""
+        begin = position = span.position(span.first)
         parts = []
         for piece in pieces:
             if position < end:
@@ -223,29 +171,32 @@ class ObjectReader:
                 position += len(parts[-1])
         stop = span.at(position)
         next_offset = span.end_offset(stop)
-        self.convoy.moved(place[:2], place[2], next_offset)
-        self.read_ahead.goes_on((place[0], place[1], next_offset), stream)
-        if goes_on and self._background is not None:
-            self._maybe_read_ahead(span, stop, place, stream)
-        return ObjectBatches(parts, int(span.footer.entries["base_offset"][span.first]), next_offset)
+        ahead = position
+        if stream is not None:  # else it may be a single look: nobody waits for that
+            self.convoy.moved(span.owner, place[2], next_offset)
+            if self._background is not None:
+                ahead = self._maybe_read_ahead(span, stop, stream)
+        run_bytes = position - begin + (stream.run_bytes if stream is not None else 0)
+        self.read_ahead.goes_on((place[0], place[1], next_offset), Stream(run_bytes, span.image, ahead))
+        return ObjectBatches(parts, span.base_offset(span.first), next_offset)
 
-    def _loader(self, span: _Span) -> Loader:
+    def _loader(self, span: Span) -> Loader:
         """Brings bytes of an image, from the folder or the store; each batch is held against its CRC and the index."""
 
-        def load(begin: int, end: int) -> tuple[np.ndarray, list[int]]:
+        def load(begin: int, end: int) -> tuple[np.ndarray, list[Cut]]:
             ref = span.ref
             data = np.empty(end - begin, dtype=np.uint8)
             out = memoryview(data)  # type: ignore[arg-type]
             if self.folder is not None and self.folder.read_into(span.image, begin, out):
                 try:
-                    return data, _check_and_cut(span, begin, data)
+                    return data, span.check_and_cut(begin, data)
                 except CorruptionError as error:
                     self.folder.reject(span.image, begin, end, str(error))
             try:
                 self._store.get_into(ref.key, begin, out, if_match=ref.etag)
             except InvalidRange as error:
                 raise CorruptionError(f"{error}; {ref.key} has {ref.size} bytes in the manifest") from error
-            cuts = _check_and_cut(span, begin, data)
+            cuts = span.check_and_cut(begin, data)
             if self.folder is not None:
                 self.folder.offer(span.image, begin, data)
             return data, cuts
@@ -254,75 +205,91 @@ class ObjectReader:
 
     # -- read-ahead --------------------------------------------------------------------------------------------
 
-    def _maybe_read_ahead(self, span: _Span, next_index: int, place: Place, stream: Stream) -> None:
-        """Reads the next window in the background when less than half of the last one is left."""
-        footer = span.footer
-        if stream.ahead_offset < 0 or stream.ahead_offset > footer.end_offset or self.crowded:
-            return  # nothing was loaded yet, or it is beyond this object already
-        found = footer.find_offset(stream.ahead_offset)
-        left = span.position(len(footer) if found is None else found) - span.position(next_index)
-        if left * 2 > stream.window_bytes or not self.read_ahead.begin(stream):
+    def _maybe_read_ahead(self, span: Span, next_index: int, stream: Stream) -> int:
+        """Has more read when less than half of the window is there; up to where it is then, in this image."""
+        window = self.read_ahead.window(stream, 0)
+        position = span.position(next_index)
+        known = max(position, stream.ahead if stream.image == span.image else 0)
+        ahead = self.ranges.covered(span.image, known, position + window)
+        if (ahead - position) * 2 <= window and not self.crowded:
+            get_bytes = min(window, GET_BYTES_MAX)
+            ahead = self._plan(span, ahead, position + window, get_bytes)
+            if ahead == span.position(len(span.footer)):
+                self._plan_next(span, position + window - ahead, get_bytes)
+        return ahead
+
+    def _plan(self, span: Span, begin: int, end: int, get_bytes: int) -> int:
+        """Has about [begin, end) read, by GETs of this size, no small ones to make up for the rest; up to where."""
+        index = span.at(begin)
+        while (end - begin) * 2 >= get_bytes and index < len(span.footer):
+            stop = span.block_end(index, get_bytes)
+            if self.convoy.too_far(span.stretch(index, stop), span.bytes_per_offset):
+                break  # whoever comes next looks again
+            for load in self.ranges.plan(span.image, begin, span.position(stop)):
+                self._in_background(span, load)
+            begin, index = span.position(stop), stop
+        return begin
+
+    def _plan_next(self, span: Span, window: int, get_bytes: int) -> None:
+        """Has the beginning of the object after this one read."""
+        offset = span.ref.end_offset
+        ref = self._find_at_once(*span.owner, offset)
+        if ref is None:
             return
-        at, ahead = span.end_offset(next_index), max(stream.ahead_offset, span.end_offset(next_index))
+        footer = self.footers.get(image_id(ref))
+        if footer is None:
+            self._footer_in_background(span.owner, ref)
+            return
+        after = Span.of(span.owner, ref, footer, offset, None)
+        if after is not None:
+            begin = after.position(after.first)
+            end = begin + window
+            self._plan(after, self.ranges.covered(after.image, begin, end), end, get_bytes)
 
-        def read() -> None:
-            held = self.convoy.hold(place[:2], at, span.bytes_per_offset)
-            self._read_ahead(place[0], place[1], ahead, stream, GET_BYTES_MAX if held else WINDOW_BYTES_MAX)
-
-        self._in_background(stream, place[:2], read)
-
-    def _in_background(self, stream: Stream, owner: Hashable, call: Callable[[], None]) -> None:
-        """`call` later; then the stream has one read less under way."""
+    def _in_background(self, span: Span, load: Load) -> None:
+        """Reads what was planned, when there is room."""
 
         def run() -> None:
             try:
                 if not self.crowded:
-                    call()
+                    self.ranges.load_ahead(span.image, load, self._loader(span))
+                    self.read_ahead.loaded(self.ranges.wasted_bytes)
             except (StoreError, CorruptionError, OSError) as error:
                 logger.debug("reading ahead: %s", error)  # whoever needs these bytes will get the error
             finally:
-                self.read_ahead.ended(stream)
+                self.ranges.give_up(span.image, load)
 
         assert self._background is not None
         try:
-            self._background(owner, run)
+            self._background(span.owner, run)
         except RuntimeError:  # the pool is closed
-            self.read_ahead.ended(stream)
+            self.ranges.give_up(span.image, load)
 
-    def _read_ahead(self, topic_id: bytes, partition: int, offset: int, stream: Stream, window_max: int) -> None:
-        """The next window: its first part here, the others beside it."""
-        ref = self._image.find(topic_id, partition, offset)
-        span = _span(ref, self.footer(ref), offset, None) if ref is not None else None
-        if span is None:
+    def _footer_in_background(self, owner: Owner, ref: ObjectRef) -> None:
+        def run() -> None:
+            try:
+                self.footer(ref, owner)
+            except (StoreError, CorruptionError, OSError) as error:
+                logger.debug("reading ahead: %s", error)
+            finally:
+                self._expected.discard(image_id(ref))
+
+        assert self._background is not None
+        if image_id(ref) in self._expected:
             return
-        window = min(window_max, self.read_ahead.window(stream, 0))
-        stop = span.within(span.first, len(span.footer), window)
-        stream.window_bytes = window
-        stream.ahead_offset = span.end_offset(stop)
-        parts = []
-        first = span.first
-        while first < stop:
-            end = span.within(first, stop, GET_BYTES_MAX)
-            parts.append((span.position(first), span.position(end)))
-            first = end
-        for begin, end in parts[1:]:
-            self.read_ahead.begin_more(stream)
-            self._in_background(stream, (topic_id, partition), lambda b=begin, e=end: self._part(span, b, e))  # type: ignore[misc]
-        self._part(span, *parts[0])
-
-    def _part(self, span: _Span, begin: int, end: int) -> None:
-        self.ranges.load_ahead(span.image, begin, end, self._loader(span))
-        self.read_ahead.loaded(self.ranges.wasted_bytes)
+        self._expected.add(image_id(ref))
+        with contextlib.suppress(RuntimeError):  # the pool is closed
+            self._background(owner, run)
 
     # -- footers -----------------------------------------------------------------------------------------------
 
-    def footer(self, ref: ObjectRef) -> KlixFooter:
-        """The index of one KLIX image. Raises StoreError, CorruptionError."""
-        return self.footers.load(image_id(ref), lambda: self._load_footer(ref))
+    def footer(self, ref: ObjectRef, owner: Owner) -> KlixFooter:
+        """The index of one KLIX image of a partition. Raises StoreError, CorruptionError."""
+        return self.footers.load(image_id(ref), lambda: self._load_footer(ref, owner))
 
-    def _load_footer(self, ref: ObjectRef) -> KlixFooter:
+    def _load_footer(self, ref: ObjectRef, owner: Owner) -> KlixFooter:
         if ref.kind == KFS:
-            return self._load_segment(ref)
+            return self._load_segment(ref, owner)
         tail_bytes = ref.length if ref.length <= WHOLE_IMAGE_BYTES else TAIL_BYTES
         while True:
             start = ref.start + ref.length - tail_bytes
@@ -339,19 +306,19 @@ class ObjectReader:
                 raise CorruptionError(f"{ref.key}: an index of {tail_bytes} bytes, more than any writer makes")
         _check_offsets(ref, footer)
         if tail_bytes == ref.length:
-            self._keep(ref, footer, memoryview(tail)[: footer.data_length])
+            self._keep(ref, owner, footer, memoryview(tail)[: footer.data_length])
         return footer
 
-    def _load_segment(self, ref: ObjectRef) -> KlixFooter:
+    def _load_segment(self, ref: ObjectRef, owner: Owner) -> KlixFooter:
         segment, footer = load_ref(self._store, ref)
         _check_offsets(ref, footer)
         if ref.length <= WHOLE_SEGMENT_BYTES:
-            self._keep(ref, footer, memoryview(segment.body))
+            self._keep(ref, owner, footer, memoryview(segment.body))
         return footer
 
-    def _keep(self, ref: ObjectRef, footer: KlixFooter, data: memoryview) -> None:
+    def _keep(self, ref: ObjectRef, owner: Owner, footer: KlixFooter, data: memoryview) -> None:
         """All batches of an image came with its index."""
-        cuts = _check_and_cut(_Span(ref, footer, 0, len(footer)), ref.start, data)
+        cuts = Span(owner, ref, footer, 0, len(footer)).check_and_cut(ref.start, data)
         self.ranges.put(image_id(ref), ref.start, data, cuts)
 
     # -- timestamps --------------------------------------------------------------------------------------------
@@ -403,7 +370,7 @@ class ObjectReader:
     def _present_footer(self, topic_id: bytes, partition: int, ref: ObjectRef) -> KlixFooter:
         """The index of an object that the manifest named. Raises Replaced when it names another one by now."""
         try:
-            return self.footer(ref)
+            return self.footer(ref, (topic_id, partition))
         except (NotFound, PreconditionFailed):
             if self._image.find(topic_id, partition, ref.base_offset) == ref:
                 raise
@@ -445,28 +412,3 @@ def _highest_timestamp(footer: KlixFooter, min_offset: int) -> tuple[int, int] |
         return None
     place = int(places[footer.entries["max_timestamp"][places].argmax()])
     return int(footer.entries["max_timestamp"][place]), place
-
-
-def _span(ref: ObjectRef, footer: KlixFooter, offset: int, upper: int | None) -> _Span | None:
-    """The batches of an image from `offset` on that end at or below `upper`; None if there are none."""
-    first = footer.find_offset(offset)
-    stop = footer.find_offset(upper) if upper is not None else None
-    if stop is None:
-        stop = len(footer)
-    return _Span(ref, footer, first, stop) if first is not None and first < stop else None
-
-
-def _check_and_cut(span: _Span, begin: int, data: memoryview | np.ndarray) -> list[int]:
-    """Holds every batch in `data`, which begins at byte `begin`, against its CRC and the index; where to cut it."""
-    first, stop = span.at(begin), span.at(begin + len(data))
-    entries = span.footer.entries[first:stop]
-    index = memoryview(entries.view(np.uint8))  # type: ignore[arg-type]
-    try:
-        check_batches(data, int(entries["base_offset"][0]), index)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise CorruptionError(f"{span.ref.key}: from byte {begin} on: {error}") from None
-    cuts = []
-    while first < stop:
-        first = span.within(first, stop, PIECE_BYTES)
-        cuts.append(span.position(first) - begin)
-    return cuts

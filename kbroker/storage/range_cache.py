@@ -8,6 +8,9 @@ A reader that passes once through much must not push out what others come back t
 use. So there are three lists, each least recently used first: what nobody has read yet, what was read once, and what
 was read again. Room is made from those read once, unless the unread ones take more than half of it: then from them.
 Those read again take at most half; what they have no room for goes back to the list before.
+
+Before all that, a piece that a known reader will come to outlives one that none will; and if all are of that kind, the
+one goes whose reader is furthest.
 """
 
 from __future__ import annotations
@@ -18,23 +21,37 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import NamedTuple
 
 import numpy as np
 
+from kbroker.storage.convoy import Stretch
+
 ObjectId = tuple[str, str, int]  # key, ETag, first byte of the image: what two images of a pack hold never mixes
-# (start, end) -> the bytes, and where to cut them: ascending, relative to start, the last one is their length.
-Loader = Callable[[int, int], tuple[bytes | np.ndarray, Sequence[int]]]
+EVICTION_LOOKS = 32  # pieces of a list that are looked at for one that nobody will come to
+
+
+class Cut(NamedTuple):
+    """Where a piece of what was loaded ends, and what it holds."""
+
+    end: int  # relative to the first byte loaded
+    stretch: Stretch | None
+
+
+Loader = Callable[[int, int], tuple[bytes | np.ndarray, Sequence[Cut]]]  # (start, end) -> the bytes, all cut in pieces
+Distance = Callable[[Stretch], int | None]  # offsets from the nearest reader that will come to a stretch, if any
 _Slot = tuple[ObjectId, int]
 
 
 class Piece:
     """Bytes [start, end) of one object; owned by the cache and by every view of it."""
 
-    __slots__ = ("_data", "end", "read_end", "shelf", "start")
+    __slots__ = ("_data", "end", "read_end", "shelf", "start", "stretch")
 
-    def __init__(self, start: int, data: np.ndarray) -> None:
+    def __init__(self, start: int, data: np.ndarray, stretch: Stretch | None) -> None:
         self.start = start
         self.end = start + len(data)
+        self.stretch = stretch
         self.shelf: _Shelf | None = None  # where it is in the cache
         self.read_end = start  # a first reader has come so far; what is read below it is read again
         self._data = data
@@ -73,15 +90,37 @@ class _Shelf:
     def oldest(self) -> _Slot:
         return next(iter(self._pieces))
 
+    def unwanted(self, distance: Distance, bytes_max: int) -> tuple[_Slot, float]:
+        """Of the oldest, the first that nobody will come to, else the one with the longest way; and how long that is.
 
-class _Load:
-    """A range on its way."""
+        Nobody comes from more than `bytes_max` away. Those that are wanted go to the end of the line.
+        """
+        furthest, bytes_away = self.oldest(), -1.0
+        for _ in range(min(EVICTION_LOOKS, len(self._pieces))):
+            slot = self.oldest()
+            piece = self._pieces[slot]
+            stretch = piece.stretch
+            offsets = distance(stretch) if stretch is not None else None
+            if stretch is None or offsets is None:
+                return slot, float("inf")
+            away = offsets * len(piece) / (stretch.end_offset - stretch.base_offset)
+            if away > bytes_max:
+                return slot, float("inf")
+            if away > bytes_away:
+                furthest, bytes_away = slot, away
+            self._pieces.move_to_end(slot)
+        return furthest, bytes_away
 
-    __slots__ = ("end", "future", "start")
+
+class Load:
+    """A range on its way, or planned: who needs it first reads it."""
+
+    __slots__ = ("end", "future", "start", "started")
 
     def __init__(self, start: int, end: int) -> None:
         self.start = start
         self.end = end
+        self.started = False
         self.future: Future[list[Piece]] = Future()
 
 
@@ -92,7 +131,7 @@ class RangeCache:
     for, `wasted_bytes` what was evicted before anyone had read it.
     """
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, distance: Distance = lambda stretch: None) -> None:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
         self.hits = 0
@@ -100,11 +139,12 @@ class RangeCache:
         self.joined = 0
         self.ahead = 0
         self.wasted_bytes = 0
+        self._distance = distance
         self._lock = threading.Lock()
         self._unread, self._once, self._again = _Shelf(), _Shelf(), _Shelf()
         self._pieces: dict[_Slot, Piece] = {}
         self._starts: dict[ObjectId, list[int]] = {}
-        self._loading: dict[ObjectId, list[_Load]] = {}
+        self._loading: dict[ObjectId, list[Load]] = {}
         self._loading_bytes = 0
         self._alive_bytes = 0  # of all pieces, cached or lent
         self._freed: deque[int] = deque()  # sizes of pieces that are gone; any thread may append at any time
@@ -146,41 +186,64 @@ class RangeCache:
                 self._read_locked(object_id, found, start, until)
                 return found, found[-1].end
             joined = self._on_its_way_locked(object_id, start)
+            load = joined or self._plan_locked(object_id, start, end)
+            mine = self._start_locked(load)
             if joined is None:
                 self.misses += 1
-                mine = self._begin_locked(object_id, start, end)
             else:
                 self.joined += 1
-        pieces = joined.future.result() if joined is not None else self._load(object_id, mine, loader)
+        pieces = self._load(object_id, load, loader) if mine else load.future.result()
         found = [piece for piece in pieces if piece.end > start]
         with self._lock:
             self._read_locked(object_id, found, start, until)
-        return found, (joined or mine).end
+        return found, load.end
 
-    def load_ahead(self, object_id: ObjectId, start: int, end: int, loader: Loader) -> None:
-        """Loads what of [start, end) is neither cached nor on its way; nobody reads it yet."""
-        while start < end:
-            with self._lock:
+    def covered(self, object_id: ObjectId, start: int, end: int) -> int:
+        """Up to where, from `start` on, everything is cached, on its way or planned; looks no further than `end`."""
+        with self._lock:
+            while start < end:
                 found = self._find_locked(object_id, start, end)
-                joined = None if found else self._on_its_way_locked(object_id, start)
-                if not found and joined is None:
-                    self.ahead += 1
-                    mine = self._begin_locked(object_id, start, end)
-            if found:
-                start = found[-1].end
-            elif joined is not None:
-                start = joined.end
-            else:
-                self._load(object_id, mine, loader)
-                start = mine.end
+                load = None if found else self._on_its_way_locked(object_id, start)
+                if not found and load is None:
+                    break
+                start = found[-1].end if load is None else load.end
+            return start
 
-    def put(self, object_id: ObjectId, start: int, data: bytes | memoryview, cuts: Sequence[int]) -> None:
+    def plan(self, object_id: ObjectId, start: int, end: int) -> list[Load]:
+        """What of [start, end) is neither cached nor on its way, for `load_ahead`; nobody waits for it yet."""
+        made = []
+        with self._lock:
+            while start < end:
+                found = self._find_locked(object_id, start, end)
+                load = None if found else self._on_its_way_locked(object_id, start)
+                if not found and load is None:
+                    load = self._plan_locked(object_id, start, end)
+                    made.append(load)
+                start = found[-1].end if load is None else load.end
+        return made
+
+    def load_ahead(self, object_id: ObjectId, load: Load, loader: Loader) -> None:
+        """Reads what was planned, unless a reader that needs it has begun to. Raises what `loader` raises."""
+        with self._lock:
+            if not self._start_locked(load):
+                return
+            self.ahead += 1
+        self._load(object_id, load, loader)
+
+    def give_up(self, object_id: ObjectId, load: Load) -> None:
+        """What was planned is not read, unless someone has begun to."""
+        with self._lock:
+            if not load.started:
+                load.started = True
+                self._remove_locked(object_id, load)
+
+    def put(self, object_id: ObjectId, start: int, data: bytes | memoryview, cuts: Sequence[Cut]) -> None:
         """Keeps bytes that came along with something else."""
         pieces = self._cut(start, data, cuts)
         with self._lock:
             self._take_in_locked(object_id, pieces)
 
-    def _load(self, object_id: ObjectId, load: _Load, loader: Loader) -> list[Piece]:
+    def _load(self, object_id: ObjectId, load: Load, loader: Loader) -> list[Piece]:
         try:
             data, cuts = loader(load.start, load.end)
         except BaseException as error:
@@ -195,18 +258,28 @@ class RangeCache:
         load.future.set_result(pieces)
         return pieces
 
-    def _on_its_way_locked(self, object_id: ObjectId, start: int) -> _Load | None:
+    def _on_its_way_locked(self, object_id: ObjectId, start: int) -> Load | None:
         return next((load for load in self._loading.get(object_id, ()) if load.start <= start < load.end), None)
 
-    def _begin_locked(self, object_id: ObjectId, start: int, end: int) -> _Load:
-        load = _Load(start, self._free_end_locked(object_id, start, end))
+    def _plan_locked(self, object_id: ObjectId, start: int, end: int) -> Load:
+        load = Load(start, self._free_end_locked(object_id, start, end))
         self._loading.setdefault(object_id, []).append(load)
-        self._make_room_locked(load.end - load.start)
-        self._loading_bytes += load.end - load.start
         return load
 
-    def _end_load_locked(self, object_id: ObjectId, load: _Load) -> None:
+    def _start_locked(self, load: Load) -> bool:
+        """Whether the caller is the one who reads it."""
+        if load.started:
+            return False
+        load.started = True
+        self._make_room_locked(load.end - load.start)
+        self._loading_bytes += load.end - load.start
+        return True
+
+    def _end_load_locked(self, object_id: ObjectId, load: Load) -> None:
         self._loading_bytes -= load.end - load.start
+        self._remove_locked(object_id, load)
+
+    def _remove_locked(self, object_id: ObjectId, load: Load) -> None:
         running = self._loading[object_id]
         running.remove(load)
         if not running:
@@ -250,15 +323,15 @@ class RangeCache:
         ends += [load.start for load in self._loading.get(object_id, []) if load.start > start]
         return min(ends)
 
-    def _cut(self, start: int, data: bytes | memoryview | np.ndarray, cuts: Sequence[int]) -> list[Piece]:
+    def _cut(self, start: int, data: bytes | memoryview | np.ndarray, cuts: Sequence[Cut]) -> list[Piece]:
         whole = np.frombuffer(data, dtype=np.uint8)
         pieces = []
         begin = 0
-        for end in cuts:
+        for end, stretch in cuts:
             # One piece is the bytes themselves; several are copies, so that each can be freed alone.
             part = whole if len(cuts) == 1 else whole[begin:end].copy()
             weakref.finalize(part, self._freed.append, len(part)).atexit = False
-            pieces.append(Piece(start + begin, part))
+            pieces.append(Piece(start + begin, part, stretch))
             begin = end
         return pieces
 
@@ -288,8 +361,14 @@ class RangeCache:
     def _evict_locked(self) -> None:
         unread_too_much = self._unread.used_bytes > self.capacity_bytes // 2 and len(self._unread) > 1
         order = (self._unread, self._once, self._again) if unread_too_much else (self._once, self._again, self._unread)
-        shelf = next(shelf for shelf in order if len(shelf))
-        object_id, start = slot = shelf.oldest()
+        found, shelf, bytes_away = None, self._once, -1.0
+        for other in order:
+            if len(other) and bytes_away < float("inf"):
+                slot, away = other.unwanted(self._distance, self.capacity_bytes)
+                if found is None or away > bytes_away:
+                    found, shelf, bytes_away = slot, other, away
+        assert found is not None
+        object_id, start = slot = found
         piece = shelf.remove(slot)
         del self._pieces[slot]
         self.used_bytes -= len(piece)

@@ -1,11 +1,13 @@
-"""How far to read ahead: doubling while a reader goes on where it stopped, less when memory cannot hold it all."""
+"""How far to read ahead: as much again as a reader has read in one go, less when memory cannot hold it all."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from typing import NamedTuple
 
 from kbroker.limits import KIB, MIB
+from kbroker.storage.range_cache import ObjectId
 
 WINDOW_BYTES_MIN = 512 * KIB
 WINDOW_BYTES_MAX = 32 * MIB
@@ -15,15 +17,12 @@ STREAMS_MAX = 10_000
 Place = tuple[bytes, int, int]  # topic id, partition, offset
 
 
-class Stream:
-    """A reader that goes through a partition, or several that go through it together."""
+class Stream(NamedTuple):
+    """What is known of readers that come to a place: several that have come the same way are one."""
 
-    __slots__ = ("ahead_offset", "loading", "window_bytes")
-
-    def __init__(self, window_bytes: int) -> None:
-        self.window_bytes = window_bytes  # of its newest read from the store
-        self.ahead_offset = -1  # everything below it was read from the store
-        self.loading = 0  # reads ahead under way or waiting
+    run_bytes: int  # read in one go up to here
+    image: ObjectId | None = None
+    ahead: int = 0  # everything of the image up to this byte was there, or on its way, a moment ago
 
 
 class ReadAhead:
@@ -49,36 +48,22 @@ class ReadAhead:
             return stream
 
     def goes_on(self, place: Place, stream: Stream) -> None:
-        """Remembers where the stream will read next."""
+        """Remembers where a stream will read next. Two that meet are one."""
         with self._lock:
+            met = self._streams.get(place)
+            if met is not None:
+                further = met if met.image == stream.image and met.ahead > stream.ahead else stream
+                stream = further._replace(run_bytes=max(met.run_bytes, stream.run_bytes))
             self._streams[place] = stream
             self._streams.move_to_end(place)
             while len(self._streams) > STREAMS_MAX:
                 self._streams.popitem(last=False)
 
-    def begin(self, stream: Stream) -> bool:
-        """Counts a read ahead; False while others of the stream are under way."""
-        with self._lock:
-            if stream.loading:
-                return False
-            stream.loading = 1
-            return True
-
-    def begin_more(self, stream: Stream) -> None:
-        """Counts one more beside those under way."""
-        with self._lock:
-            stream.loading += 1
-
-    def ended(self, stream: Stream) -> None:
-        """One of them is over."""
-        with self._lock:
-            stream.loading -= 1
-
     def window(self, stream: Stream | None, max_bytes: int) -> int:
         """Bytes to read from the store at once."""
         wanted = max(WINDOW_BYTES_MIN, min(max_bytes, FIRST_WINDOW_BYTES_MAX))
         if stream is not None:
-            wanted = max(wanted, stream.window_bytes * 2)
+            wanted += stream.run_bytes
         return min(wanted, self.limit_bytes)
 
     def loaded(self, wasted_bytes: int) -> None:

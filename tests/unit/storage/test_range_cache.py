@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kbroker.storage.convoy import Stretch
 from kbroker.storage.footer_cache import FooterCache
 from kbroker.storage.klix import encode_object
-from kbroker.storage.range_cache import RangeCache
+from kbroker.storage.range_cache import Cut, RangeCache
 from kbroker.storage.single_flight import SingleFlight
 from tests.unit.storage.object_bucket import batches, parsed
 
+P = ("topic", 0)
 ONE = ("key", "etag", 0)
 OTHER = ("key", "etag", 1000)
 
@@ -28,7 +30,13 @@ class Loader:
     def __call__(self, start: int, end: int):
         self.calls.append((start, end))
         data = bytes(position % 251 for position in range(start, end))
-        return data, [*range(self.piece, end - start, self.piece), end - start]
+        cuts = [*range(self.piece, end - start, self.piece), end - start]
+        return data, [Cut(cut, Stretch(P, start + cut - self.piece, start + cut)) for cut in cuts]
+
+
+def read_ahead(cache: RangeCache, image, start: int, end: int, loader) -> None:
+    for load in cache.plan(image, start, end):
+        cache.load_ahead(image, load, loader)
 
 
 def joined(pieces, start: int, end: int) -> bytes:
@@ -128,7 +136,7 @@ def test_the_least_recently_used_goes_first() -> None:
 
 def test_what_is_read_ahead_and_thrown_away_counts_as_wasted() -> None:
     cache, loader = RangeCache(100), Loader(20)
-    cache.load_ahead(ONE, 0, 100, loader)
+    read_ahead(cache, ONE, 0, 100, loader)
     cache.get(ONE, 0, 20)
     for place in range(0, 1000, 100):
         cache.load(OTHER, place, place + 20, loader)
@@ -176,7 +184,7 @@ def test_reading_ahead_skips_what_is_there_or_on_its_way() -> None:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(cache.load, ONE, 40, 60, slow)
         assert entered.wait(20)
-        cache.load_ahead(ONE, 0, 80, loader)  # does not wait for it
+        read_ahead(cache, ONE, 0, 80, loader)  # does not wait for it
         go_on.set()
         running.result(20)
     assert sorted(loader.calls) == [(0, 20), (20, 30), (30, 40), (40, 60), (60, 80)]
@@ -194,6 +202,71 @@ def test_room_is_made_before_the_bytes_come() -> None:
 
     cache.load(OTHER, 0, 60, watching)
     assert used == [40]
+
+
+def reader_at(*places: int):
+    """Distances as Convoy gives them, for readers of ONE and OTHER at these places."""
+
+    def distance(stretch: Stretch) -> int | None:
+        behind = [place for place in places if place < stretch.end_offset]
+        return max(0, stretch.base_offset - max(behind)) if behind else None
+
+    return distance
+
+
+def test_what_nobody_will_come_to_goes_first() -> None:
+    cache, loader = RangeCache(200, reader_at(100)), Loader(20)
+    for _ in range(2):
+        cache.load(ONE, 0, 100, loader)  # read twice, and everyone has passed
+    cache.load(ONE, 100, 200, loader)  # a reader will come to this, which was read once, and before that
+    cache.load(OTHER, 0, 100, loader)
+    assert [piece.start for piece in cache.get(ONE, 100, 200)] == [100, 120, 140, 160, 180]
+    assert cache.get(ONE, 0, 20) == []
+
+
+def test_of_what_readers_will_come_to_the_furthest_goes_first() -> None:
+    cache, loader = RangeCache(200, reader_at(20, 190)), Loader(20)
+    cache.load(ONE, 0, 200, loader)
+    cache.load(OTHER, 0, 60, loader)
+    # The reader at 190 is in the last piece, the one at 20 furthest from those before it. The first nobody wants.
+    assert cache.get(ONE, 0, 20) == []
+    assert [piece.start for piece in cache.get(ONE, 20, 200)] == [20, 40, 60, 80, 100, 120]
+    assert cache.get(ONE, 180, 200)
+
+
+def test_who_is_further_away_than_the_cache_is_large_will_not_come() -> None:
+    cache, loader = RangeCache(100, reader_at(0)), Loader(20)
+    cache.load(ONE, 500, 540, loader)
+    cache.load(ONE, 0, 40, loader)
+    cache.load(OTHER, 0, 60, loader)
+    assert cache.get(ONE, 500, 520) == []
+    assert cache.get(ONE, 0, 40)
+
+
+def test_covered_sees_what_is_there_and_what_was_planned() -> None:
+    cache, loader = RangeCache(1000), Loader(20)
+    assert cache.covered(ONE, 0, 100) == 0
+    cache.load(ONE, 0, 40, loader)
+    (planned,) = cache.plan(ONE, 20, 60)
+    assert (planned.start, planned.end) == (40, 60)
+    assert cache.plan(ONE, 0, 60) == []
+    assert cache.covered(ONE, 0, 100) == 60
+    assert cache.covered(ONE, 0, 30) == 40  # whole pieces
+    cache.give_up(ONE, planned)
+    assert cache.covered(ONE, 0, 100) == 40
+    cache.load_ahead(ONE, planned, loader)  # too late
+    assert loader.calls == [(0, 40)]
+
+
+def test_a_reader_does_not_wait_for_what_is_only_planned() -> None:
+    cache, loader = RangeCache(1000), Loader(20)
+    (planned,) = cache.plan(ONE, 0, 60)
+    pieces, end = cache.load(ONE, 20, 100, loader)
+    assert (joined(pieces, 20, 60), end) == (bytes(range(20, 60)), 60)
+    cache.load_ahead(ONE, planned, loader)
+    cache.give_up(ONE, planned)
+    assert loader.calls == [(0, 60)]
+    assert cache.covered(ONE, 0, 100) == 60
 
 
 def test_lent_bytes_are_those_that_readers_still_hold() -> None:
@@ -232,9 +305,9 @@ def test_what_a_reader_needs_first_goes_last() -> None:
 
 def test_put_keeps_what_came_along() -> None:
     cache = RangeCache(1000)
-    cache.put(ONE, 100, bytes(30), [10, 30])
+    cache.put(ONE, 100, bytes(30), [Cut(10, None), Cut(30, None)])
     assert [(piece.start, piece.end) for piece in cache.get(ONE, 100, 130)] == [(100, 110), (110, 130)]
-    cache.put(ONE, 100, bytes(30), [10, 30])
+    cache.put(ONE, 100, bytes(30), [Cut(10, None), Cut(30, None)])
     assert cache.used_bytes == 30
 
 
