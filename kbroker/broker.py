@@ -65,6 +65,8 @@ FINAL_FLUSH_SECONDS = 600.0
 RELEASE_SECONDS = 30.0
 SWITCH_INTERVAL_SECONDS = 0.0005  # a thread that holds the GIL is asked for it this often: bounds an I/O thread's wait
 WORKERS = 8
+FIRST_ROUNDS = 2  # of the I/O threads, before the rest of the broker is loaded
+FIRST_ROUND_SECONDS = 0.05
 
 
 class Broker:
@@ -128,6 +130,7 @@ class Broker:
             give_back(self.cluster.claim, self.clock)
             raise
         self._build_wire(listening)
+        self._answer_first()
         try:
             self._build_storage()
             self._build_coordinator()
@@ -281,6 +284,17 @@ class Broker:
         host, port = config.advertise or self.address
         self.wire.listen(listening, AdvertisedListener(host, port or self.address[1]))
         self.wire.start()
+
+    def _answer_first(self) -> None:
+        """Lets the I/O threads go first: what has connected is accepted in one round, its request answered in the next.
+
+        Else they would wait for the interpreter behind the loading of modules that keep it for milliseconds.
+        """
+        for _ in range(FIRST_ROUNDS):
+            for reactor in self.wire.reactors:
+                reached = threading.Event()
+                reactor.submit(reached.set)
+                reached.wait(FIRST_ROUND_SECONDS)
 
     def _serve_all(self) -> None:
         """Opens what waits behind the listener: all parts are there now."""

@@ -28,10 +28,11 @@ from kbroker.storage.ownership import (
     CLUSTER_PREFIX,
     Claim,
     ClaimRecord,
+    FoundCluster,
     Superseded,
     check_only_claims,
     claim,
-    discover_clusters,
+    find_clusters,
 )
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_probe import probe
@@ -82,33 +83,37 @@ def new_cluster_id() -> str:
 
 
 def choose_cluster(config: BrokerConfig, known: str | None, store: ObjectStore) -> str:
+    """The id of the cluster to open, as `find_cluster`."""
+    return find_cluster(config, known, store).cluster_id
+
+
+def find_cluster(config: BrokerConfig, known: str | None, store: ObjectStore) -> FoundCluster:
     """The cluster to open: the one asked for, the data directory's, the only one in the store, or a new one."""
     if config.cluster_id is not None:
         if known is not None and known != config.cluster_id:
             raise StartError(
                 f"{config.data_dir} belongs to cluster {known}, not {config.cluster_id}: use another data directory"
             )
-        return config.cluster_id
+        return FoundCluster(config.cluster_id)
     if known is not None:
-        return known
+        return FoundCluster(known)
     try:
-        found = discover_clusters(store)
+        found = find_clusters(store)
         unclaimed = None if found else next(store.list(CLUSTER_PREFIX), None)
     except StoreError as error:
         raise StartError(f"cannot list the clusters in {config.object_store}: {error}") from None
     if len(found) > 1:
-        raise StartError(
-            f"{config.object_store} holds {len(found)} clusters: {', '.join(found)}; name one with --cluster-id"
-        )
+        names = ", ".join(each.cluster_id for each in found)
+        raise StartError(f"{config.object_store} holds {len(found)} clusters: {names}; name one with --cluster-id")
     if found:
-        logger.info("adopting cluster %s, the only one in %s", found[0], config.object_store)
+        logger.info("adopting cluster %s, the only one in %s", found[0].cluster_id, config.object_store)
         return found[0]
     if unclaimed is not None:
         raise StartError(
             f"{config.object_store} holds {unclaimed.key} but no cluster with a claim: its claims were lost; "
             "restore them, or use another bucket or prefix"
         )
-    return new_cluster_id()
+    return FoundCluster(new_cluster_id())
 
 
 def open_cluster(
@@ -127,7 +132,8 @@ def open_cluster(
     """
     identity = data_dir.identity
     try:
-        keys = ObjectKeys(choose_cluster(config, identity.cluster_id, store.retrying))
+        found = find_cluster(config, identity.cluster_id, store.retrying)
+        keys = ObjectKeys(found.cluster_id)
         patience = Patience(START_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
         # First: a start that is killed behind its claim must know it for its own.
         data_dir.save(identity)
@@ -139,6 +145,7 @@ def open_cluster(
             clock.now_ms(),
             last_epoch=identity.epoch,
             lowest_epoch=lowest_epoch,
+            newest_epoch=found.newest_epoch,
             patience=patience,
         )
     except StoreError as error:

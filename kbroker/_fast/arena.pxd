@@ -2,13 +2,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 
 cdef class Arena:
-    """One preallocated memory block, a numpy array over a memfd mapping, used as a ring of chunks.
+    """One preallocated memory block, a memfd mapping, used as a ring of chunks.
 
     It is the memory image of the newest part of the WAL: the byte at WAL position `lsn` lies at
     `base + lsn % arena_bytes` while `lsn` is resident. A chunk is reused only when its pin count is zero.
     Owner of the memory: this object. Borrowers hold a pin on each chunk they touch, for microseconds.
     """
-    cdef readonly object array           # numpy uint8[arena_bytes], writable, keeps the mapping alive
+    cdef readonly object array           # memoryview of its bytes, writable, keeps the mapping alive
     cdef readonly int64_t arena_bytes    # a multiple of the WAL segment size
     cdef readonly int64_t chunk_bytes
     cdef readonly int fd                 # memfd; another process could map it

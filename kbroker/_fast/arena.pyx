@@ -3,8 +3,6 @@
 import mmap
 import os
 
-import numpy
-
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport close
@@ -25,7 +23,7 @@ cdef class Arena:
             raise MemoryError
         self.fd = os.memfd_create("kbroker-arena", os.MFD_CLOEXEC)
         os.ftruncate(self.fd, arena_bytes)
-        self.array = numpy.frombuffer(mmap.mmap(self.fd, arena_bytes, mmap.MAP_SHARED), dtype=numpy.uint8)
+        self.array = memoryview(mmap.mmap(self.fd, arena_bytes, mmap.MAP_SHARED))
         view = self.array
         self.base = <uint8_t*>&view[0]  # lives as long as self.array
 

@@ -31,6 +31,8 @@ ZSTD_WINDOW_BYTES_KEPT = 1 << 22  # levels up to 15 stay within it
 ZSTD_DECODERS_KEPT = 8
 _zstd_decoders = []               # idle ones; pop and append are atomic under the GIL
 
+LZ4_LEVEL_DEFAULT = 9             # Kafka's (KIP-390)
+
 SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 SNAPPY_VERSION = 1
 SNAPPY_BLOCK_BYTES = 32 * 1024
@@ -55,11 +57,18 @@ def compress(int codec, data, level=None):
         return _compress_snappy(bytes(data))
     if codec == 3:
         return lz4.frame.compress(
-            bytes(data), compression_level=9 if level is None else level, block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            bytes(data), compression_level=_lz4_level(level), block_size=lz4.frame.BLOCKSIZE_MAX64KB,
             block_linked=False, store_size=False)
     if codec == 4:
         return zstandard.ZstdCompressor(level=3 if level is None else level, write_content_size=False).compress(data)
     raise ValueError(f"unknown compression codec {codec}")
+
+
+def _lz4_level(level):
+    """The library's level for one of Kafka's: there 9, the default, is the fast compressor, and all others the high one."""
+    if level is None or level == LZ4_LEVEL_DEFAULT:
+        return 0
+    return max(level, lz4.frame.COMPRESSIONLEVEL_MINHC)      # below it the library takes the fast one
 
 
 def _compress_snappy(bytes data):
@@ -84,7 +93,7 @@ def compressor(int codec, level=None):
     if codec == 2:
         return _Xerial()
     if codec == 3:
-        return _Lz4Frame(9 if level is None else level)
+        return _Lz4Frame(_lz4_level(level))
     if codec == 4:
         return zstandard.ZstdCompressor(level=3 if level is None else level, write_content_size=False).compressobj()
     raise ValueError(f"unknown compression codec {codec}")

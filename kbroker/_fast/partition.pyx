@@ -9,7 +9,6 @@ flusher tells with `note_flushed`.
 """
 
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
-from kbroker._fast.index_entries import NO_ENTRIES, new_entries, within
 from kbroker._fast.records import CONTROL_ABORT, CONTROL_COMMIT, build_control_batch
 from kbroker.errors import CorruptionError
 
@@ -22,7 +21,7 @@ from posix.unistd cimport pread
 from kbroker._fast.commit cimport CallbackCompletion, CommitQueue, WaitList
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.invariant cimport KB_DEBUG_BUILD, invariant
-from kbroker._fast.producer_state cimport ProducerStates, Verdict, Verification
+from kbroker._fast.producer_state cimport WRITTEN_UNKNOWN, ProducerStates, Verdict, Verification
 from kbroker._fast.read_plan cimport BatchRef, ReadPlan
 from kbroker._fast.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL, BatchInfo, read_header
 from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT, EntryKey, Wal, WalSegment
@@ -151,7 +150,7 @@ cdef class Partition:
         self.appended_bytes += info.size
         self.commits.appended_bytes += info.size
         if info.producer_id >= 0:
-            self.producers.update(info, &verdict, result.base_offset, end_lsn)
+            self.producers.update(info, &verdict, result.base_offset, end_lsn, now_ms)
         return 0
 
     def append_bytes(self, batch, int64_t now_ms, on_durable=None, Verification guard=None):
@@ -570,6 +569,7 @@ cdef class Partition:
 
     def entries(self, int64_t from_lsn, int64_t to_lsn):
         """Array (INDEX_DTYPE) of the batches whose bytes start in [from_lsn, to_lsn), in offset order."""
+        from kbroker._fast.index_entries import NO_ENTRIES, new_entries, within  # numpy: not needed at a start
         cdef int32_t i
         cdef int64_t number
         cdef Slice* s
@@ -597,6 +597,7 @@ cdef class Partition:
 
     def slice_entries(self, int32_t i):
         """All entries of the i-th slice (INDEX_DTYPE)."""
+        from kbroker._fast.index_entries import new_entries
         cdef Slice s
         cdef WalSegment segment
         cdef uint8_t[::1] out
@@ -693,9 +694,9 @@ cdef class Partition:
         """Pending producer state; see ProducerStates.snapshot."""
         return self.producers.snapshot()
 
-    def restore_producers(self, states):
-        """Replaces the producer state by a snapshot."""
-        self.producers.restore(states)
+    def restore_producers(self, states, written=None):
+        """Replaces the producer state by a snapshot; see ProducerStates.restore."""
+        self.producers.restore(states, written)
 
     def expire(self, int64_t now_ms, int64_t expiration_ms):
         """Forgets producer ids that have been silent for ``expiration_ms``; returns how many."""
@@ -730,7 +731,7 @@ cdef class Partition:
                 self.replayed_epochs.append((info.leader_epoch, record.base_offset))
             if info.producer_id >= 0:
                 self.producers.judge(batch, &info, None, False, &verdict)  # for the marker's fields
-                self.producers.update(&info, &verdict, record.base_offset, end_lsn)
+                self.producers.update(&info, &verdict, record.base_offset, end_lsn, WRITTEN_UNKNOWN)
             self.last_end_lsn = end_lsn
             self.next_offset = record.base_offset + record.last_offset_delta + 1
             self.appended_bytes += record.size

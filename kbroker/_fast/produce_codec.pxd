@@ -58,9 +58,10 @@ cdef void prevalidate(ProduceFrame* request, const uint8_t* frame, int64_t now_m
 cdef int put_produce_header(Response response, const ProduceFrame* request) except -1
 # The start of the topic that items[i] opens: its name and its number of partitions.
 cdef int put_produce_topic(Response response, const ProduceFrame* request, const uint8_t* frame, int32_t i) except -1
-# One partition's answer. Returns the position of its error code in response.out.data.
+# One partition's answer, with (index, message) of each record that is at fault, or None. Returns the position of its
+# error code in response.out.data.
 cdef int64_t put_produce_partition(Response response, const ProduceFrame* request, int32_t i, int16_t error,
                                    int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset,
-                                   int32_t record_error, bytes message, int32_t leader_id, int32_t leader_epoch) except -1
+                                   list record_errors, bytes message, int32_t leader_id, int32_t leader_epoch) except -1
 cdef int put_produce_topic_end(Response response, const ProduceFrame* request) except -1
 cdef int put_produce_end(Response response, const ProduceFrame* request) except -1

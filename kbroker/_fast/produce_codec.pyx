@@ -190,9 +190,10 @@ cdef int _put_message(Response response, bint flexible, bytes message) except -1
 
 cdef int64_t put_produce_partition(Response response, const ProduceFrame* request, int32_t i, int16_t error,
                                    int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset,
-                                   int32_t record_error, bytes message, int32_t leader_id, int32_t leader_epoch) except -1:
+                                   list record_errors, bytes message, int32_t leader_id, int32_t leader_epoch) except -1:
     cdef bint flexible = request.version >= PRODUCE_FLEXIBLE
     cdef int64_t position
+    cdef int32_t count
     response.reserve(64)
     response.put_i32(request.items[i].index)
     position = response.out.size
@@ -202,15 +203,17 @@ cdef int64_t put_produce_partition(Response response, const ProduceFrame* reques
     if request.version >= 5:
         response.put_i64(log_start_offset)
     if request.version >= 8:
+        count = 0 if record_errors is None else <int32_t>len(record_errors)
         if flexible:
-            response.put_i8(1 if record_error < 0 else 2)
+            response.put_uvarint(<uint32_t>count + 1)
         else:
-            response.put_i32(0 if record_error < 0 else 1)
-        if record_error >= 0:
-            response.put_i32(record_error)
-            _put_message(response, flexible, message)
-            if flexible:
-                response.put_i8(0)
+            response.put_i32(count)
+        if count > 0:
+            for record_error, text in record_errors:
+                response.put_i32(record_error)
+                _put_message(response, flexible, text)
+                if flexible:
+                    response.put_i8(0)
         _put_message(response, flexible, message)
     if flexible:
         if request.version >= 10 and leader_epoch >= 0:
@@ -259,7 +262,7 @@ def decode_produce(bytes frame) -> dict | None:
 
 
 def encode_produce(bytes frame, answers) -> bytes:
-    """The answer to `frame` with one (error, base offset, append time, log start, record error, message, leader id,
+    """The answer to `frame` with one (error, base offset, append time, log start, record errors, message, leader id,
     leader epoch) for each partition, without length prefix. For tests."""
     cdef const uint8_t* p = <const uint8_t*><char*>frame
     cdef ProduceFrame* request = parse_produce(p, len(frame))
@@ -273,8 +276,8 @@ def encode_produce(bytes frame, answers) -> bytes:
         for i in range(request.count):
             if i == 0 or request.items[i].topic_number != request.items[i - 1].topic_number:
                 put_produce_topic(response, request, p, i)
-            error, base, append_time, log_start, record_error, message, leader, epoch = answers[i]
-            put_produce_partition(response, request, i, error, base, append_time, log_start, record_error, message,
+            error, base, append_time, log_start, record_errors, message, leader, epoch = answers[i]
+            put_produce_partition(response, request, i, error, base, append_time, log_start, record_errors, message,
                                   leader, epoch)
             if i + 1 == request.count or request.items[i + 1].topic_number != request.items[i].topic_number:
                 put_produce_topic_end(response, request)

@@ -23,10 +23,17 @@ from kbroker._fast.produce_codec cimport (
 )
 from kbroker._fast.producer_state cimport Verification
 from kbroker._fast.recode cimport recode_batch
-from kbroker._fast.record cimport REASON_DECOMPRESSED_SIZE, REASON_TOO_LARGE
+from kbroker._fast.record cimport (
+    REASON_DECOMPRESSED_SIZE,
+    REASON_NULL_KEY,
+    REASON_TIMESTAMP_RANGE,
+    REASON_TIMESTAMP_TYPE,
+    REASON_TOO_LARGE,
+)
 from kbroker._fast.record_batch cimport (
     VALIDATE_COMPRESSED,
     ValidationRules,
+    record_faults,
     stamp_timestamps,
     validate_batch,
     validate_compressed,
@@ -55,6 +62,7 @@ cdef enum:
 cdef enum:
     TOPIC_ID_VERSION = 13
     ZSTD_VERSION = 7
+    RECORD_ERRORS_VERSION = 8
     CODEC_MASK = 7
     CODEC_ZSTD = 4
     LOG_APPEND_TIME = 8
@@ -86,6 +94,21 @@ cdef inline ValidationRules _rules_of(TopicRules topic, int64_t now_ms) noexcept
     rules.compacted = topic.compacted
     rules.log_append_time = topic.log_append_time
     return rules
+
+
+cdef list _record_errors(const ProduceItem* item, const uint8_t* batch, TopicRules topic, int64_t now_ms):
+    """(index, message) of each record that is at fault; None where the batch as a whole is."""
+    cdef ValidationRules rules
+    cdef int32_t reason = item.result.reason
+    cdef list faults = None
+    if item.result.first_bad_record < 0:
+        return None
+    if topic is not None and reason in (REASON_NULL_KEY, REASON_TIMESTAMP_RANGE, REASON_TIMESTAMP_TYPE):
+        rules = _rules_of(topic, now_ms)
+        faults = record_faults(batch, &rules, &item.info)
+    if not faults:    # a fault of structure ends a batch; and rules may have changed since
+        faults = [(item.result.first_bad_record, reason)]
+    return [(index, reason_text(fault).encode()) for index, fault in faults]
 
 
 cdef inline bint _depends_on_topic(const ProduceItem* item, const ValidationRules* rules) noexcept nogil:
@@ -418,14 +441,17 @@ cdef class ProduceRequest(Request):
         cdef int64_t position
         cdef int64_t log_start = -1
         cdef int32_t epoch = -1
-        cdef int32_t record_error = -1
+        cdef list record_errors = None
         cdef bytes message = None
         if i == 0 or item.topic_number != self.parsed.items[i - 1].topic_number:
             put_produce_topic(self.response, self.parsed, self.produce.data, i)
         if error != 0:
             self.failed = True
             if error == item.code:
-                record_error = item.result.first_bad_record
+                if self.parsed.version >= RECORD_ERRORS_VERSION:
+                    record_errors = _record_errors(
+                        item, self.produce.data + item.records.start,
+                        None if partition is None else partition.rules, self.now_ms)
                 if item.result.reason != 0:
                     message = reason_text(item.result.reason).encode()
                 elif self.verifications is not None:
@@ -435,7 +461,7 @@ cdef class ProduceRequest(Request):
         else:
             log_start = partition.log_start_offset
         position = put_produce_partition(self.response, self.parsed, i, error, base_offset, append_time, log_start,
-                                         record_error, message, self.sink.node_id, epoch)
+                                         record_errors, message, self.sink.node_id, epoch)
         if error == 0:
             item.error_position = position
         if i + 1 == self.parsed.count or self.parsed.items[i + 1].topic_number != item.topic_number:

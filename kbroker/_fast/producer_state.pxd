@@ -4,6 +4,7 @@ from kbroker._fast.record_batch cimport BatchInfo
 
 cdef enum:
     CACHED_BATCHES = 5        # newest batches per producer that are known as duplicates
+    WRITTEN_UNKNOWN = -1      # when a producer last wrote: before a restart
 
 cdef struct CachedBatch:
     int32_t last_sequence
@@ -31,7 +32,8 @@ cdef class ProducerEntry:
     cdef int64_t producer_id
     cdef int16_t epoch
     cdef int32_t coordinator_epoch
-    cdef int64_t last_timestamp
+    cdef int64_t last_timestamp           # of the newest batch, as its producer set it
+    cdef int64_t written_ms               # when that was appended; WRITTEN_UNKNOWN: before a restart
     cdef int64_t txn_first_offset         # -1: no open transaction
     cdef int32_t count
     cdef CachedBatch batches[CACHED_BATCHES]   # oldest first
@@ -81,7 +83,8 @@ cdef class ProducerStates:
     # Allocates what `update` needs.
     cdef int prepare(self) except -1
     # The batch has been appended at base_offset.
-    cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t end_lsn) except -1
+    cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t end_lsn,
+                    int64_t written_ms) except -1
     # First offset of the oldest transaction that is open or whose marker is at or above the high watermark; -1: none.
     cdef int64_t first_unstable(self, int64_t high_watermark) noexcept
     cdef int end_transaction(self, ProducerEntry entry, int32_t marker, int64_t marker_offset) except -1

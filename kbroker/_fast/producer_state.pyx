@@ -5,7 +5,7 @@ from operator import itemgetter
 
 from kbroker import limits
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
@@ -56,6 +56,7 @@ cdef class ProducerEntry:
         self.epoch = -1
         self.coordinator_epoch = -1
         self.last_timestamp = -1
+        self.written_ms = WRITTEN_UNKNOWN
         self.txn_first_offset = -1
 
 
@@ -209,7 +210,8 @@ cdef class ProducerStates:
         self.capacity = capacity
         return 0
 
-    cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t end_lsn) except -1:
+    cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t end_lsn,
+                    int64_t written_ms) except -1:
         cdef ProducerEntry entry
         cdef CachedBatch* newest
         cdef bint control = info.attributes & CONTROL
@@ -226,6 +228,7 @@ cdef class ProducerStates:
             entry.epoch = info.producer_epoch
             entry.count = 0
         entry.last_timestamp = info.max_timestamp
+        entry.written_ms = written_ms
         if self.verifications and info.attributes & TRANSACTIONAL:
             self.verifications.pop(info.producer_id, None)
         if control:
@@ -283,15 +286,19 @@ cdef class ProducerStates:
         cdef list idle = []
         for entry in self.entries.values():
             if entry.txn_first_offset < 0:
-                idle.append((entry.last_timestamp, entry.producer_id))
+                written_ms = INT64_MAX if entry.written_ms == WRITTEN_UNKNOWN else entry.written_ms
+                idle.append((written_ms, entry.last_timestamp, entry.producer_id))
         idle.sort()
-        for _, producer_id in idle[: max(1, self.limit // 16)]:
+        for _, _, producer_id in idle[: max(1, self.limit // 16)]:
             del self.entries[producer_id]
         return 0
 
     def expire(self, int64_t now_ms, int64_t expiration_ms):
         """Forgets producers without an open transaction that have been silent for ``expiration_ms``; returns how many.
-        Guards of verifications that came to nothing go after the same time."""
+
+        Silent: by the newest batch's timestamp, as in Kafka, and also by when it was appended: who replays an old log
+        is not forgotten at once. What was appended before a restart, at a time that nobody knows, counts from the first
+        call on. Guards of verifications that came to nothing go after the same time."""
         cdef ProducerEntry entry
         cdef Verification guard
         cdef list gone = []
@@ -299,7 +306,9 @@ cdef class ProducerStates:
             if guard.pending == 0 and now_ms - guard.started_ms >= expiration_ms:
                 del self.verifications[guard.producer_id]
         for entry in self.entries.values():
-            if entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= expiration_ms:
+            if entry.written_ms == WRITTEN_UNKNOWN:
+                entry.written_ms = now_ms
+            if entry.txn_first_offset < 0 and now_ms - max(entry.last_timestamp, entry.written_ms) >= expiration_ms:
                 gone.append(entry.producer_id)
         for producer_id in gone:
             del self.entries[producer_id]
@@ -348,8 +357,8 @@ cdef class ProducerStates:
                            entry.txn_first_offset, batches))
         return result
 
-    def restore(self, states):
-        """Replaces everything by a snapshot."""
+    def restore(self, states, written=None):
+        """Replaces everything by a snapshot. ``written``: producer id -> when it last wrote, where that is known."""
         cdef ProducerEntry entry
         self.entries.clear()
         self.verifications.clear()
@@ -361,6 +370,8 @@ cdef class ProducerStates:
             entry.epoch = epoch
             entry.coordinator_epoch = coordinator_epoch
             entry.last_timestamp = last_timestamp
+            if written is not None:
+                entry.written_ms = written.get(producer_id, WRITTEN_UNKNOWN)
             entry.txn_first_offset = txn_first_offset
             for sequence, last_offset, delta, timestamp in list(batches)[-CACHED_BATCHES:]:
                 entry.batches[entry.count] = CachedBatch(sequence, delta, last_offset, timestamp, 0)

@@ -68,6 +68,8 @@ cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* r
 # Second half for a compressed batch: decompresses (bounded, GIL released inside the codec) and judges the records.
 cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
                              ValidationResult* result) except -2000
+# After a refusal of single records: (index, REASON_) of each that the rules refuse, at most RECORD_FAULTS_MAX of them.
+cdef list record_faults(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info)
 # Writes timestamp type and maxTimestamp where the leader must and recomputes the CRC if anything changed.
 cdef void stamp_timestamps(uint8_t* p, BatchInfo* info, const ValidationRules* rules,
                            const ValidationResult* result) noexcept nogil

@@ -24,6 +24,7 @@ from collections import namedtuple
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
 
 from kbroker import limits
 from kbroker._fast.compression import DecompressionError
@@ -227,6 +228,13 @@ cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* r
 
 # -- the records ----------------------------------------------------------------------------------------------
 
+cdef enum:
+    RECORD_FAULTS_MAX = 10000     # bounds the answer to a batch that decompresses to millions of bad records
+
+cdef struct Fault:
+    int32_t index                 # of the record in its batch
+    int32_t reason
+
 cdef struct Judge:
     # Where the scan over the records of one batch stands.
     int64_t base_timestamp
@@ -242,6 +250,8 @@ cdef struct Judge:
     bint renumber
     bint log_append_time          # the topic's rule
     bint marked_log_append_time   # the client's claim
+    Fault* faults                 # room for all of them; NULL: the first one is enough
+    int32_t fault_count
 
 
 cdef Judge _judge(const ValidationRules* rules, const BatchInfo* info) noexcept nogil:
@@ -263,6 +273,8 @@ cdef Judge _judge(const ValidationRules* rules, const BatchInfo* info) noexcept 
     j.renumber = False
     j.log_append_time = rules.log_append_time
     j.marked_log_append_time = info.attributes & LOG_APPEND_TIME != 0
+    j.faults = NULL
+    j.fault_count = 0
     return j
 
 
@@ -272,6 +284,10 @@ cdef void _blame(Judge* j, int code, int32_t reason) noexcept nogil:
         j.code = code
         j.reason = reason
         j.first_bad_record = j.index
+    if j.faults != NULL and j.fault_count < RECORD_FAULTS_MAX:
+        j.faults[j.fault_count].index = j.index
+        j.faults[j.fault_count].reason = reason
+        j.fault_count += 1
 
 
 cdef inline int _judge_record(Judge* j, int64_t timestamp_delta, int32_t offset_delta, bint has_key) noexcept nogil:
@@ -394,28 +410,54 @@ cdef int _judge_pieces(Judge* j, PieceReader source, int32_t count) except -2:
     return REASON_RECORD_COUNT_MORE if source.refill() else 0
 
 
-cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
-                             ValidationResult* result) except -2000:
-    cdef Judge j = _judge(rules, info)
+cdef int _judge_compressed(Judge* j, const uint8_t* p, const BatchInfo* info) except -2:
+    """Decompresses and judges all records. 0 or a REASON_."""
     cdef PieceReader source = PieceReader.__new__(PieceReader)
-    cdef int reason
-    result.true_max_timestamp = -1
-    result.first_bad_record = -1
-    result.reason = REASON_NONE
-    result.renumber = False
     body = PyMemoryView_FromMemory(
         <char*>p + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES, PyBUF_READ)
     source.open(info.attributes & CODEC_MASK, body, limits.DECOMPRESSED_BATCH_BYTES_MAX)
     try:
-        reason = _judge_pieces(&j, source, info.record_count)
+        return _judge_pieces(j, source, info.record_count)
     except DecompressionError:
-        reason = REASON_DECOMPRESSION
+        return REASON_DECOMPRESSION
     except OverflowError:
-        reason = REASON_DECOMPRESSED_SIZE
+        return REASON_DECOMPRESSED_SIZE
     finally:
         source.close()
         body.release()        # the borrow of the caller's buffer ends here: this raises if a codec still holds it
-    return _verdict(&j, reason, result)
+
+
+cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
+                             ValidationResult* result) except -2000:
+    cdef Judge j = _judge(rules, info)
+    result.true_max_timestamp = -1
+    result.first_bad_record = -1
+    result.reason = REASON_NONE
+    result.renumber = False
+    return _verdict(&j, _judge_compressed(&j, p, info), result)
+
+
+# -- all that is wrong ----------------------------------------------------------------------------------------
+
+cdef list record_faults(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info):
+    cdef Judge j = _judge(rules, info)
+    cdef Cursor c
+    cdef int32_t i
+    cdef list found = []
+    j.faults = <Fault*>malloc(min(<int32_t>RECORD_FAULTS_MAX, max(info.record_count, 1)) * sizeof(Fault))
+    if j.faults == NULL:
+        raise MemoryError
+    try:
+        if info.attributes & CODEC_MASK == 0:
+            c = cursor_of(p + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES)
+            _judge_records(&j, &c, info.record_count)
+        else:
+            _judge_compressed(&j, p, info)
+        for i in range(j.fault_count):
+            found.append((j.faults[i].index, j.faults[i].reason))
+    finally:
+        free(j.faults)
+    return found
 
 
 # -- stamping -------------------------------------------------------------------------------------------------

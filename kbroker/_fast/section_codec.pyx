@@ -13,12 +13,10 @@ from kbroker._fast.record_batch cimport BATCH_HEADER_BYTES
 
 cdef enum:
     GZIP = 1
-    LZ4 = 3
     ZSTD = 4
     GZIP_LEVEL = 2
     GZIP_WINDOW_BITS = 31            # one gzip member, largest window
     DEFLATED = 8
-    LZ4_LEVEL = 0                    # Java's default is its fast compressor, whatever number it has
     ZSTD_LEVEL = 3
     ZSTD_WINDOW_BYTES_MAX = 1 << 22  # levels up to 15 stay within it; the decoder keeps what it once needed
     ZSTD_BYTES_MIN = 64 * 1024
@@ -43,8 +41,6 @@ cdef class SectionCodec:
         if codec == GZIP:
             encoder = isal_zlib.compressobj(GZIP_LEVEL, DEFLATED, GZIP_WINDOW_BITS)
             return encoder.compress(plain) + encoder.flush()
-        if codec == LZ4:
-            return compress(codec, plain, LZ4_LEVEL)
         if codec == ZSTD:
             if self.zstd_encoder is None:
                 # A new one for each batch would cost half as much as compressing the batch.

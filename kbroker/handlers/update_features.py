@@ -3,10 +3,10 @@
 Behaviour:
 - The present level: granted. Another one, up or down: INVALID_UPDATE_VERSION (95). A feature that is not listed: the
   same. A feature twice, an empty name, an unknown upgrade type: INVALID_REQUEST (42).
+- One that is refused refuses them all: its error is the answer's, in every version, and no result is given.
 - Nothing is changed in any case, so validate_only makes no difference.
 
-Versions: v0 and v1 a result per feature; v2 the first error at the top, for all of them. v1 upgrade types instead of
-allow_downgrade.
+Versions: v0 and v1 a result per feature where all are granted, v2 none. v1 upgrade types instead of allow_downgrade.
 
 Gaps: none.
 """
@@ -26,6 +26,7 @@ from kbroker.protocol.apis.k57_update_features import (
 )
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+ALL_FAILED = "The update failed for all features since the following feature had an error: "
 
 
 def handle(context: Context, info: RequestInfo, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
@@ -35,23 +36,17 @@ def handle(context: Context, info: RequestInfo, request: UpdateFeaturesRequest) 
         return UpdateFeaturesResponse(
             error_code=ErrorCode.INVALID_REQUEST, error_message="Features must be named, each once."
         )
-    errors = [_judge(update, info.api_version, context.share_groups) for update in request.feature_updates]
-    if info.api_version >= 2:
-        first = next((error for error in errors if error is not None), None)
-        return UpdateFeaturesResponse(
-            error_code=ErrorCode.NONE if first is None else first.code,
-            error_message=None if first is None else first.message,
-        )
+    judged = (_judge(update, info.api_version, context.share_groups) for update in request.feature_updates)
+    error = next((error for error in judged if error is not None), None)
+    if error is not None:
+        return UpdateFeaturesResponse(error_code=error.code, error_message=f"{ALL_FAILED}{error.message}")
     return UpdateFeaturesResponse(
         error_message=None,
         results=[
-            UpdatableFeatureResult(
-                feature=update.feature,
-                error_code=ErrorCode.NONE if error is None else error.code,
-                error_message=None if error is None else error.message,
-            )
-            for update, error in zip(request.feature_updates, errors, strict=True)
-        ],
+            UpdatableFeatureResult(feature=update.feature, error_message=None) for update in request.feature_updates
+        ]
+        if info.api_version < 2
+        else [],
     )
 
 
@@ -61,14 +56,14 @@ def _judge(update: FeatureUpdateKey, version: int, share_groups: bool) -> KafkaE
         return KafkaError(ErrorCode.INVALID_REQUEST, "The controller does not support the given upgrade type.")
     feature = next((feature for feature in enabled_features(share_groups) if feature.name == name), None)
     if feature is None:
-        problem = "the broker does not support this feature."
+        problem = "The broker does not support this feature."
     elif level == feature.level:
         return None
     elif not feature.lowest <= level <= feature.highest:
-        problem = f"the broker only supports versions {feature.lowest}-{feature.highest}"
+        problem = f"The broker only supports versions {feature.lowest}-{feature.highest}"
     else:
-        problem = f"the broker runs it at version {feature.level}, which does not change"
-    return KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"Invalid update version {level} for feature {name}: {problem}")
+        problem = f"The broker runs it at version {feature.level}, which does not change"
+    return KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"Invalid update version {level} for feature {name}. {problem}")
 
 
 HANDLER = Handler(57, 0, 2, handle, inline=True)

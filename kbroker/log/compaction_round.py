@@ -163,10 +163,9 @@ class CompactionRound:
         return target
 
     def _live_producers(self, state: PartitionState) -> Iterator[tuple[int, tuple[int, int]]]:
-        expired_ms = self._now_ms - self._tools.settings.producer_id_expiration_ms
-        for producer_id, epoch, _, last_timestamp, first_offset, batches in state.producers.values():
-            if first_offset >= 0 or last_timestamp > expired_ms:
-                yield producer_id, (batches[-1][1] if batches else -1, epoch)
+        live = state.live_producers(self._now_ms, self._tools.settings.producer_id_expiration_ms)
+        for producer_id, epoch, _, _, _, batches in live:
+            yield producer_id, (batches[-1][1] if batches else -1, epoch)
 
     # -- the passes --------------------------------------------------------------------------------------------
 

@@ -182,7 +182,8 @@ class LogTable:
         epochs = LeaderEpochs(state.leader_epochs if state is not None else ())
         partition.log = PartitionLog(partition, self.image, epochs)
         if state is not None and state.producers:
-            partition.restore_producers([(*entry[:5], list(entry[5])) for entry in state.producers.values()])
+            producers = [(*entry[:5], list(entry[5])) for entry in state.producers.values()]
+            partition.restore_producers(producers, state.written_ms)
         if state is not None and state.aborted:
             partition.producers.restore_aborted(state.aborted)
         if self._leading:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 RECORD_KIND = "changes"
 CHECKPOINT_INTERVAL = 1_000  # records between checkpoints: bounds what a start reads ...
-CHECKPOINT_RECORDS_MIN = 6  # ... and so does one after a few records, when the last was a while ago
+CHECKPOINT_RECORDS_MIN = 4  # ... and so does one after a few records, when the last was a while ago
 CHECKPOINT_SECONDS = 60.0
 CHECKPOINT_TIME_SHARE = 0.01  # of the time that writing them may take
 CLOSING_OBJECTS = 1  # a stop leaves no more of the log behind a checkpoint for the next start to read
@@ -76,7 +76,7 @@ class MetadataLog:
         self._in_doubt: Sequence[MetadataRecord] = ()
         self._retry_at = clock.monotonic()
         self._checkpoint_number = 0
-        self._checkpoint_at = clock.monotonic() + CHECKPOINT_SECONDS
+        self._checkpoint_at = clock.monotonic()  # seals and records that a start found are soon behind one
         self.image = MetadataImage()  # everything appended and known to be in the bucket
 
     def load(self) -> MetadataImage:

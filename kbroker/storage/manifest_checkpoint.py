@@ -12,9 +12,7 @@ from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.storage.manifest_checkpoint_load import load_checkpoint
 from kbroker.storage.manifest_checkpoint_v1 import read_checkpoint_v1
@@ -24,6 +22,11 @@ from kbroker.storage.manifest_part import PartKind, encode_part
 from kbroker.storage.manifest_parts import AHEAD, THREADS, PartFolder, PartRef, ahead
 from kbroker.storage.manifest_record import CHECKPOINT_VERSION, RecordParser
 from kbroker.storage.partition_state import PartitionState, RowBlock
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from kbroker.numpy_later import np
 
 BLOCK_PART_ROWS = 32_768  # a block of so many references is a part of its own
 PART_WEIGHT = 65_536  # of the partitions in one part, about; a reference counts 1
@@ -268,6 +271,7 @@ def _state_json(state: PartitionState) -> dict[str, Any]:
         "h": state.leader_epochs,
         "a": state.aborted,
         "b": list(state.producers.values()),
+        "t": [state.written_ms.get(producer_id, -1) for producer_id in state.producers],
     }
 
 

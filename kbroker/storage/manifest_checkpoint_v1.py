@@ -10,14 +10,17 @@ import binascii
 import sys
 from array import array
 from base64 import b64decode
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from kbroker.storage.manifest_files import PREFIX_NONE
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.manifest_record import UINT32_MAX, RecordParser
 from kbroker.storage.partition_state import PartitionState, RefRow
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from kbroker.numpy_later import np
 
 _COLUMNS = len(RefRow._fields)
 
@@ -58,7 +61,12 @@ def read_state(parser: RecordParser, state: PartitionState, entry: dict[str, Any
     state.open_transactions = parser.pairs(entry.get("o"), f"{what}.o")
     state.leader_epochs = parser.pairs(entry.get("h"), f"{what}.h")
     state.aborted = parser.aborted(entry.get("a"), f"{what}.a")
-    state.producers = {p[0]: p for p in parser.producers(entry.get("b"), f"{what}.b")}
+    producers = parser.producers(entry.get("b"), f"{what}.b")
+    state.producers = {producer[0]: producer for producer in producers}
+    if "t" in entry:
+        for producer, time_ms in zip(producers, parser.array(entry["t"], f"{what}.t", len(producers)), strict=True):
+            if parser.integer(time_ms, f"{what}.t", -1) >= 0:
+                state.written_ms[producer[0]] = time_ms
     return end_offset
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections.abc import Iterator
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from kbroker.storage.manifest_keys import (
     FORM_OTHER,
@@ -24,6 +23,11 @@ from kbroker.storage.manifest_keys import (
     unpack_object_key,
 )
 from kbroker.storage.partition_state import KFS, KLIX, PACK
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from kbroker.numpy_later import np
 
 # Columns of a checkpoint, in order, with their array type codes (little-endian there).
 COLUMNS = (
@@ -138,8 +142,7 @@ class FileTable:
         self._other_places: dict[str, int] = {}
         self._count = 0
         self._free: list[int] = []  # a heap: the lowest place is used first, so that chunks at the end can go
-        self._hashes = np.empty(0, np.uint64)  # sorted, with the places in the same order
-        self._places = np.empty(0, np.int32)
+        self._sorted: tuple[np.ndarray, np.ndarray] | None = None  # hashes in order, and their places
         self._recent: dict[int, int] = {}  # hash -> place, of those that came since
 
     def __len__(self) -> int:
@@ -162,7 +165,8 @@ class FileTable:
         """About what it takes: columns and index."""
         row = sum(array(typecode).itemsize for _, typecode in COLUMNS) + self.live.itemsize
         others = len(self.other_keys) + len(self.other_etags) + len(self._recent)
-        return row * self.places + self._hashes.nbytes + self._places.nbytes + OTHER_BYTES * others
+        index = sum(column.nbytes for column in self._sorted or ())
+        return row * self.places + index + OTHER_BYTES * others
 
     @property
     def places(self) -> int:
@@ -288,9 +292,12 @@ class FileTable:
         place = self._recent.get(hashed)
         if place is not None and self._is_at(place, prefix, packed[1]):
             return place
-        index = int(np.searchsorted(self._hashes, np.uint64(hashed)))
-        while index < len(self._hashes) and int(self._hashes[index]) == hashed:
-            place = int(self._places[index])
+        if self._sorted is None:
+            return None
+        hashes, places = self._sorted
+        index = int(np.searchsorted(hashes, np.uint64(hashed)))
+        while index < len(hashes) and int(hashes[index]) == hashed:
+            place = int(places[index])
             if self._is_at(place, prefix, packed[1]):
                 return place
             index += 1
@@ -315,10 +322,11 @@ class FileTable:
         ]
         hashes = hash_keys(keys)
         order = np.argsort(hashes)
-        self._hashes, self._places = hashes[order], places[order].astype(np.int32)
+        hashes, places = hashes[order], places[order].astype(np.int32)
+        self._sorted = hashes, places
         self._recent = {}
-        for index in np.flatnonzero(self._hashes[1:] == self._hashes[:-1]).tolist():
-            a, b = int(self._places[index]), int(self._places[index + 1])
+        for index in np.flatnonzero(hashes[1:] == hashes[:-1]).tolist():
+            a, b = int(places[index]), int(places[index + 1])
             if self._is_at(a, self.prefix[b], self._packed(b)):
                 return a
         return None

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import CorruptionError
 from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
@@ -24,6 +22,11 @@ from kbroker.storage.partition_state import (
     RefRow,
     trim_epochs,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from kbroker.numpy_later import np
 
 ROW_BYTES = 8 * COLUMNS
 STATE_BYTES = 1000  # of a partition without its references, about
@@ -292,6 +295,7 @@ class ManifestImage:
             state.last_stable_offset = delta.last_stable_offset
         for entry in delta.producers:
             state.producers[entry[0]] = entry
+            state.written_ms[entry[0]] = time_ms
         state.leader_epochs += delta.leader_epochs
         state.aborted += delta.aborted
         if delta.aborted_gone:
@@ -327,13 +331,10 @@ class ManifestImage:
             del self.dropped[next(iter(self.dropped))]
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> None:
-        """Forgets producers without an open transaction that were silent for `expiration_ms`."""
+        """Forgets producers that were silent for `expiration_ms` (PartitionState.live_producers)."""
         with self.lock:
             for state in self.states():
-                gone = [p[0] for p in state.producers.values() if p[4] < 0 and now_ms - p[3] >= expiration_ms]
-                for producer_id in gone:
-                    del state.producers[producer_id]
-                if gone:
+                if state.forget_silent_producers(now_ms, expiration_ms):
                     self.changed.add((state.topic_id, state.partition))
 
 

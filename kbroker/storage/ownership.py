@@ -12,6 +12,7 @@ import re
 import socket
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import groupby, islice
 
 from kbroker._fast.crc32c import crc32c
 from kbroker.errors import CorruptionError, StartError
@@ -23,6 +24,7 @@ from kbroker.storage.patience import Patience
 
 CLAIMS_DIRECTORY = "_claims/"
 CLUSTER_PREFIX = "kbroker-"
+LIST_PAGE_KEYS = 1000
 _CLAIM_NAME = re.compile(r"(\d{10})\.json", re.ASCII)
 _AFTER_SLASH = chr(ord("/") + 1)
 
@@ -31,19 +33,52 @@ class Superseded(Exception):
     """Another broker has claimed the cluster since; the message names it. Stop, and keep the WAL."""
 
 
-def discover_clusters(store: ObjectStore, prefix: str = "") -> list[str]:
-    """Ids of the clusters with a claim under ``prefix`` ("" or ending in "/"), in order; at most two requests each."""
+@dataclass(frozen=True, slots=True)
+class FoundCluster:
+    """A cluster in the bucket. ``newest_epoch``: of its claims when they were listed; 0: not known."""
+
+    cluster_id: str
+    newest_epoch: int = 0
+
+
+def find_clusters(store: ObjectStore, prefix: str = "") -> list[FoundCluster]:
+    """The clusters with a claim under ``prefix`` ("" or ending in "/"), in order.
+
+    One request for a small bucket; else one, perhaps one for the claims, and one for what comes behind the cluster.
+    """
     start = prefix + CLUSTER_PREFIX
-    clusters: list[str] = []
+    clusters: list[FoundCluster] = []
     after: str | None = None
-    # The first key of a cluster names it; the next listing starts behind all keys of its root.
-    while (meta := next(store.list(start, after), None)) is not None:
-        cluster, slash, _ = meta.key[len(start) :].partition("/")
-        after = start + cluster + _AFTER_SLASH if slash else meta.key
-        claims = f"{start}{cluster}/{CLAIMS_DIRECTORY}"
-        if slash and (meta.key.startswith(claims) or next(store.list(claims), None) is not None):
-            clusters.append(cluster)
-    return clusters
+    while True:
+        # What a store gives with one request. The next listing starts behind all keys of the last cluster in it.
+        page = [meta.key for meta in islice(store.list(start, after), LIST_PAGE_KEYS)]
+        cut = len(page) == LIST_PAGE_KEYS
+        for cluster, keys in groupby(page, lambda key: _cluster_of(key, start)):
+            if cluster is None:
+                continue
+            directory = f"{start}{cluster}/{CLAIMS_DIRECTORY}"
+            claims = [key for key in keys if key.startswith(directory)]
+            if cut and cluster == _cluster_of(page[-1], start) and page[-1] < directory.rstrip("/") + _AFTER_SLASH:
+                claims = [meta.key for meta in store.list(directory)]
+            if claims:
+                # A name that is none is for the claim to refuse.
+                epochs = [_CLAIM_NAME.fullmatch(key, len(directory)) for key in claims]
+                newest = epochs[-1] if all(epochs) else None
+                clusters.append(FoundCluster(cluster, int(newest[1]) if newest else 0))
+        if not cut:
+            return clusters
+        last = _cluster_of(page[-1], start)
+        after = page[-1] if last is None else start + last + _AFTER_SLASH
+
+
+def discover_clusters(store: ObjectStore, prefix: str = "") -> list[str]:
+    """Ids of the clusters with a claim, as `find_clusters`."""
+    return [found.cluster_id for found in find_clusters(store, prefix)]
+
+
+def _cluster_of(key: str, start: str) -> str | None:
+    cluster, slash, _ = key[len(start) :].partition("/")
+    return cluster if slash else None
 
 
 def check_only_claims(store: ObjectStore, root: str) -> None:
@@ -81,6 +116,7 @@ def claim(
     *,
     last_epoch: int = 0,
     lowest_epoch: int = 1,
+    newest_epoch: int = 0,
     host: str | None = None,
     pid: int | None = None,
     patience: Patience | None = None,
@@ -90,13 +126,15 @@ def claim(
     Allowed where there is no claim, the newest was released, it is of the same data directory, or with ``take_over``.
     ``last_epoch``: the epoch this data directory last ran with (0: never); a bucket that knows only lower ones has
     lost something. ``lowest_epoch``: the least that the claim is to have (an import's data has leader epochs of its
-    own). Raises StartError (refused, or a damaged claim), StoreError.
+    own). ``newest_epoch``: the highest claim as somebody has just listed it, 0 where nobody has; if it is not the
+    highest any more, this is a race that was lost. Raises StartError (refused, or a damaged claim), StoreError.
     """
     patience = patience or Patience()
     lost_race = False
     while True:
         try:
-            holder = newest_claim(store, root)
+            is_listed = newest_epoch > 0 and not lost_race
+            holder = claim_at(store, root, newest_epoch) if is_listed else newest_claim(store, root)
         except CorruptionError as error:
             raise StartError(f"cannot tell who owns the cluster: {error}; nothing was changed") from error
         if last_epoch > (holder.epoch if holder else 0):

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from kbroker.numpy_later import np
 
 KLIX = "klix"
 PACK = "pack"
@@ -120,6 +124,7 @@ class PartitionState:
         "partition",
         "producers",
         "topic_id",
+        "written_ms",
     )
 
     def __init__(self, topic_id: bytes, partition: int, log_start_offset: int = 0) -> None:
@@ -133,6 +138,7 @@ class PartitionState:
         self.leader_epochs: tuple[tuple[int, int], ...] = ()
         self.aborted: tuple[AbortedTransaction, ...] = ()
         self.producers: dict[int, ProducerEntry] = {}
+        self.written_ms: dict[int, int] = {}  # producer id -> when a record named it last; none: nobody knows
         self.data_bytes = 0  # of all objects, indexes included
         self.object_count = 0  # images in packs count as objects
         self.appended_count = 0
@@ -254,6 +260,25 @@ class PartitionState:
         if not self.object_count or self.blocks[0].rows[0] > self.log_start_offset:
             return 0
         return self.index_of(self.log_start_offset)
+
+    def live_producers(self, now_ms: int, expiration_ms: int) -> Iterator[ProducerEntry]:
+        """The producers that are not forgotten: with an open transaction, or not silent for `expiration_ms`.
+
+        Silent: by the newest batch's timestamp, as in Kafka, and also by when it came into objects.
+        """
+        for producer_id, entry in self.producers.items():
+            newest_ms = max(entry[3], self.written_ms.get(producer_id, now_ms))
+            if entry[4] >= 0 or now_ms - newest_ms < expiration_ms:
+                yield entry
+
+    def forget_silent_producers(self, now_ms: int, expiration_ms: int) -> bool:
+        """Drops all others; True when that changed anything. Of whom nobody knows when he wrote, it is now."""
+        live = {entry[0]: entry for entry in self.live_producers(now_ms, expiration_ms)}
+        if len(live) == len(self.producers) == len(self.written_ms):
+            return False
+        self.producers = live
+        self.written_ms = {producer_id: self.written_ms.get(producer_id, now_ms) for producer_id in live}
+        return True
 
     def load_block(self, block: RowBlock, length: int) -> None:
         """Of a checkpoint: adds a block that follows the others, of references with so many bytes together."""

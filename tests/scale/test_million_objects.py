@@ -48,7 +48,8 @@ BYTES_PER_OBJECT_MAX = 400
 LIST_OFFSETS_MS_MAX = 1000.0  # 60 on a quiet machine
 LOCK_SECONDS_MAX = 0.1
 START_SECONDS_MAX = 5.0
-START_REQUESTS_MAX = 20  # 6 probe the store, 5 find and claim the cluster, 6 list and seal two logs, 3 read them
+# 6 probe the store, 3 find and claim the cluster, 6 list and seal two logs; the rest reads what is behind checkpoints.
+START_REQUESTS_MAX = 20
 METADATA_CHANGES = 4  # after a kill -9, what came since the last checkpoints is to be read as well: a GET for each
 CHECKPOINT_SECONDS_MAX = 3.0
 
@@ -238,7 +239,7 @@ def test_a_broker_starts_on_a_million_objects(tmp_path: Path) -> None:
     print({name: round(value, 2) for name, value in facts.items()})
     assert max(facts["local_start_seconds"], facts["empty_start_seconds"]) <= START_SECONDS_MAX
     assert facts["empty_requests_beyond_checkpoint"] <= START_REQUESTS_MAX
-    assert facts["killed_requests_beyond_checkpoint"] <= START_REQUESTS_MAX + METADATA_CHANGES + 2
+    assert facts["killed_requests_beyond_checkpoint"] <= START_REQUESTS_MAX
 
 
 def fill(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 LOADED_LATER = (
     "boto3",
     "botocore",
+    "numpy",
     "prometheus_client",
     "http",
     "shutil",
@@ -50,6 +51,16 @@ def loaded() -> set[str]:
 @pytest.mark.parametrize("name", LOADED_LATER)
 def test_a_start_does_not_load(name: str, loaded: set[str]) -> None:
     assert name not in loaded
+
+
+def test_an_empty_broker_needs_no_numpy_before_its_listener() -> None:
+    program = (
+        "import sys; from kbroker._fast.arena import Arena; from kbroker.storage.manifest_image import ManifestImage; "
+        "arena, image = Arena(65536, 4096), ManifestImage(); "
+        "print(image.is_live('a/b'), image.memory_bytes, len(arena.array), 'numpy' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert printed.split() == ["False", "0", "65536", "False"]
 
 
 def test_the_names_are_of_modules() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tracemalloc
 
 import lz4.frame
@@ -175,6 +176,28 @@ def test_lz4_is_a_frame_of_64_kib_independent_blocks() -> None:
     assert (
         decompress(3, lz4.frame.compress(TEXT, block_size=7, block_linked=True, content_checksum=True), 10**6) == TEXT
     )
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_lz4s_default_level_is_the_fast_compressor(streamed: bool) -> None:
+    """As in Kafka: 9 is the default and means the fast compressor, every other level the high one."""
+    rng = random.Random(1)
+    words = [rng.randbytes(5) for _ in range(300)]
+    text = b"".join(rng.choices(words, k=20_000))
+
+    def size(level: int | None) -> int:
+        if not streamed:
+            return len(compress(3, text, level))
+        encoder = compressor(3, level)
+        return len(encoder.compress(text) + encoder.flush())
+
+    framing = {"block_size": lz4.frame.BLOCKSIZE_MAX64KB, "block_linked": False}
+    fast = len(lz4.frame.compress(text, compression_level=0, **framing))
+    assert abs(fast - size(None)) <= 8  # with or without the content's size
+    assert size(None) == size(9)
+    sizes = [size(level) for level in (1, 3, 8, 10, 17)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert fast > sizes[0] == size(2) > sizes[-1]
 
 
 def test_zstd_frames_with_and_without_content_size() -> None:

@@ -61,7 +61,8 @@ def test_parse_equals_the_tables(pair, client_id):
 
 answers = st.tuples(
     st.integers(0, 130), st.integers(-1, 2**63 - 1), st.integers(-1, 2**63 - 1), st.integers(-1, 2**63 - 1),
-    st.integers(-1, 9), st.none() | names.map(str.encode), st.integers(0, 9), st.integers(-1, 9),
+    st.none() | st.lists(st.tuples(st.integers(0, 9), names.map(str.encode)), max_size=200),
+    st.none() | names.map(str.encode), st.integers(0, 9), st.integers(-1, 9),
 )  # fmt: skip
 
 
@@ -89,15 +90,17 @@ def test_answers_equal_the_tables(pair, data):
 
 
 def expected_partition(version: int, index: int, answer: tuple) -> k.PartitionProduceResponse:
-    error, base, append_time, log_start, record_error, message, leader, epoch = answer
+    error, base, append_time, log_start, record_errors, message, leader, epoch = answer
     text = message.decode() if message is not None else None
     part = k.PartitionProduceResponse(index=index, error_code=error, base_offset=base, log_append_time_ms=append_time)
     if version >= 5:
         part.log_start_offset = log_start
     if version >= 8:
         part.error_message = text
-        if record_error >= 0:
-            part.record_errors = [k.BatchIndexAndErrorMessage(batch_index=record_error, batch_index_error_message=text)]
+        part.record_errors = [
+            k.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=error_text.decode())
+            for index, error_text in record_errors or ()
+        ]
     if version >= 10 and epoch >= 0:
         part.current_leader = k.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
     return part

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker import limits
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.producer_state import ProducerStates
 from kbroker._fast.records import build_control_batch, iter_batches
@@ -234,6 +235,48 @@ def test_expiry_keeps_open_transactions(tmp_path: Path) -> None:
         assert log.partition().expire(DAY_MS + 999, DAY_MS) == 0
         assert log.partition().expire(DAY_MS + 1000, DAY_MS) == 1
         assert sorted(s[0] for s in log.partition().producer_snapshot()) == [2, 3]
+
+
+def test_expiry_counts_from_the_append_not_only_from_the_timestamp(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        partition = log.partition()
+        log.append(batch(sequence=0, producer_id=1, epoch=0, timestamp=1000), now_ms=50 * DAY_MS)
+        log.append(batch(sequence=0, producer_id=2, epoch=0, timestamp=60 * DAY_MS), now_ms=50 * DAY_MS)
+        partition.append_marker(3, 0, 0, True, 50 * DAY_MS + 1)
+        assert partition.expire(51 * DAY_MS - 1, DAY_MS) == 0
+        assert partition.expire(51 * DAY_MS, DAY_MS) == 1
+        assert [s[0] for s in partition.producer_snapshot()] == [2, 3]
+        assert partition.expire(51 * DAY_MS + 1, DAY_MS) == 1
+        assert partition.expire(61 * DAY_MS - 1, DAY_MS) == 0  # a timestamp ahead of the time counts, as in Kafka
+        assert partition.expire(61 * DAY_MS, DAY_MS) == 1
+
+
+def test_what_was_appended_before_a_restart_expires_from_the_first_look_on(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        log.append(batch(sequence=0, producer_id=1, epoch=0, timestamp=1000), now_ms=1000)
+    again = Log(tmp_path)
+    again.recover()
+    partition = again.partition()
+    assert partition.expire(50 * DAY_MS, DAY_MS) == 0
+    assert partition.expire(51 * DAY_MS - 1, DAY_MS) == 0
+    assert partition.expire(51 * DAY_MS, DAY_MS) == 1
+
+
+def test_restored_producers_keep_the_time_that_is_known() -> None:
+    states = ProducerStates()
+    states.restore([(n, 0, -1, 1000, -1, []) for n in (1, 2)], {1: 5 * DAY_MS})
+    assert states.expire(6 * DAY_MS - 1, DAY_MS) == 0
+    assert states.expire(6 * DAY_MS, DAY_MS) == 1
+    assert [s[0] for s in states.snapshot()] == [2]
+
+
+def test_too_many_producers_push_out_those_that_wrote_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PRODUCER_IDS_PER_PARTITION_MAX", 3)
+    with Log(tmp_path).start() as log:
+        partition = log.partition()
+        for n in range(4):  # the timestamps go back
+            log.append(batch(sequence=0, producer_id=n, epoch=0, timestamp=9000 - n), now_ms=10_000 + n)
+        assert sorted(s[0] for s in partition.producer_snapshot()) == [1, 2, 3]
 
 
 def test_restore_is_the_inverse_of_snapshot() -> None:

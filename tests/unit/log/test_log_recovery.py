@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-from flush_harness import KEYS, KIB, Storage, batch, topic_id
+from flush_harness import KEYS, KIB, NOW_MS, Storage, batch, topic_id
 
+from kbroker._fast.commit import FastKafkaError
 from kbroker.errors import StartError
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.recovery import drop_deleted_topics
@@ -15,6 +16,7 @@ from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.store_faults import Fault, FaultyStore, When
 from kbroker.storage.upload import FlushStopped
 
+DAY_MS = 86_400_000
 TOPICS = [("t", 3), ("u", 1)]
 PARTITIONS = [("t", 0), ("t", 1), ("t", 2), ("u", 0)]
 
@@ -111,6 +113,41 @@ def test_after_the_disk_is_lost_the_bucket_has_one_moment_and_epochs_go_up(start
     again.flush()
     assert again.manifest.image.partition(topic_id("t"), 0).leader_epochs == ((1, 0), (2, end))
     assert again.manifest.image.wal_flushed_lsn("dir-1") is not None
+
+
+@pytest.mark.parametrize("disk_lost", [False, True])
+def test_a_replaying_producer_goes_on_after_a_clean_stop_until_it_was_silent_for_a_day(start, disk_lost):
+    store = MemoryStore()
+
+    def write(storage, sequence):
+        old = batch([b"x"], timestamp=1_000_000, producer_id=4, producer_epoch=0, base_sequence=sequence)
+        return storage.append("t", 0, old)
+
+    def restart(epoch, seconds_later):
+        nonlocal s
+        s.flush()
+        s.manifest.checkpoint()
+        s.close()
+        now = s.clock.now_ms() - NOW_MS
+        s = start(store, epoch=epoch, **({"directory": f"d{epoch}", "data_dir_id": f"d{epoch}"} if disk_lost else {}))
+        s.clock.advance(now / 1000 + seconds_later)
+        s.table.partition("t", 0).expire(s.clock.now_ms(), DAY_MS)
+
+    s = start(store)
+    assert [write(s, 0), write(s, 1)] == [0, 1]
+    restart(2, 3600)
+    assert write(s, 1) == 1  # a duplicate
+    with pytest.raises(FastKafkaError) as refused:
+        write(s, 3)
+    assert refused.value.code == 45
+    assert write(s, 2) == 2
+    restart(3, 24 * 3600 - 1)
+    assert write(s, 2) == 2
+    restart(4, 1)
+    assert s.table.partition("t", 0).producer_snapshot() == []
+    assert s.table.image.partition(topic_id("t"), 0).producers != {}  # until the next checkpoint
+    s.manifest.checkpoint()
+    assert s.table.image.partition(topic_id("t"), 0).producers == {}
 
 
 @pytest.mark.parametrize("disk_lost", [False, True])

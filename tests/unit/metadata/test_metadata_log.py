@@ -121,7 +121,7 @@ def test_an_unreadable_bucket_stops_the_start(bucket: Bucket, tmp_path: Path) ->
 
 
 def test_a_damaged_record_stops_the_start_and_is_named(bucket: Bucket, tmp_path: Path) -> None:
-    append_history(Start(BucketLog(bucket), tmp_path).load())
+    append_history(Start(BucketLog(bucket), tmp_path).load(), HISTORY[:3])  # not in a checkpoint yet
     bucket.records[2] = ("changes", '{"version": 1, "records": [{"type": "topic_moved"}]}')
     with pytest.raises(StartError, match="metadata record 3"):
         Start(BucketLog(bucket), tmp_path).load()
@@ -254,14 +254,18 @@ def test_a_few_records_are_in_a_checkpoint_after_a_while(bucket: Bucket, tmp_pat
     start = Start(BucketLog(bucket), tmp_path)
     log = start.load()
     append_history(log)
-    assert bucket.checkpoint is None
-    start.clock.advance(metadata_log.CHECKPOINT_SECONDS)
-    log.append([ProducerIdBlock(2000)])
     assert bucket.checkpoint is not None
-    assert bucket.checkpoint[0] == 7
-    for block in range(3, 12):
+    assert bucket.checkpoint[0] == 4  # the first one does not wait: seals of earlier starts may lie before it
+    for block in range(2, 12):
         log.append([ProducerIdBlock(block * 1000)])
-    assert bucket.checkpoint[0] == 7  # not all the time
+    assert bucket.checkpoint[0] == 4  # not all the time
+    start.clock.advance(metadata_log.CHECKPOINT_SECONDS)
+    log.append([ProducerIdBlock(12_000)])
+    assert bucket.checkpoint[0] == 17
+    start.clock.advance(metadata_log.CHECKPOINT_SECONDS)
+    for block in range(13, 16):
+        log.append([ProducerIdBlock(block * 1000)])
+    assert bucket.checkpoint[0] == 17  # not for less than a few
 
 
 def test_a_clean_end_leaves_little_to_read(tmp_path: Path) -> None:

@@ -207,8 +207,39 @@ def test_checkpoint_of_a_newer_version_is_refused_by_name():
 
 def test_silent_producers_expire_unless_a_transaction_is_open():
     image = full_image()
-    image.expire_producers(4000 + 100, 100)
+    image.expire_producers(5000 + 100, 100)
     assert set(image.partition(TOPIC, 0).producers) == {8}
+
+
+def test_a_producer_with_old_timestamps_expires_by_the_record_that_named_it():
+    image = ManifestImage()
+    entries = [[number, 0, -1, timestamp, -1, []] for number, timestamp in ((1, 10), (2, 7000), (3, 10))]
+    image.apply(record([], {0: {"b": entries}}))  # at 5000
+    image.apply(record([], {0: {"b": entries[2:]}}, t=6000))
+    for expiry_ms, left in ((5999, {1, 2, 3}), (6000, {2, 3}), (6999, {2, 3}), (7000, {2}), (8000, set())):
+        image.changed.clear()
+        before = set(image.partition(TOPIC, 0).producers)
+        image.expire_producers(expiry_ms, 1000)
+        assert set(image.partition(TOPIC, 0).producers) == set(image.partition(TOPIC, 0).written_ms) == left
+        assert bool(image.changed) == (left != before)
+        image = read_checkpoint(json.loads(json.dumps(write_checkpoint(image))), "", "checkpoint 1")
+
+
+def test_a_checkpoint_that_does_not_tell_when_producers_wrote_lets_them_count_from_the_first_look():
+    image = full_image()
+    state = image.partition(TOPIC, 0)
+    assert set(state.producers) == {7, 8}
+    state.written_ms.clear()
+    image = read_checkpoint(json.loads(json.dumps(write_checkpoint(image))), "", "checkpoint 1")
+    state = image.partition(TOPIC, 0)
+    assert state.written_ms == {}
+    assert len(list(state.live_producers(10**9, 100))) == 2
+    image.changed.clear()
+    image.expire_producers(10**9, 100)
+    assert set(state.producers) == {7, 8}
+    assert image.changed == {(TOPIC, 0)}  # so that the next checkpoint tells it
+    image.expire_producers(10**9 + 100, 100)
+    assert set(state.producers) == {8}  # has an open transaction
 
 
 def test_many_references_are_small():

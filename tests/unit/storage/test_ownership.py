@@ -11,14 +11,17 @@ import pytest
 
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError, StartError
+from kbroker.storage import ownership
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.object_store import StoreError, StoreUnavailable
 from kbroker.storage.ownership import (
     Claim,
+    FoundCluster,
     Superseded,
     check_only_claims,
     claim,
     discover_clusters,
+    find_clusters,
     newest_claim,
 )
 from kbroker.storage.patience import Patience
@@ -256,6 +259,49 @@ def test_discovery_finds_clusters_with_a_claim() -> None:
     assert discover_clusters(store) == ["A-2", "A", "C"]
     assert discover_clusters(store, "p/") == ["D"]
     assert discover_clusters(store, "empty/") == []
+    assert [found.newest_epoch for found in find_clusters(store)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 4, 5, 8, 13, 1000])
+@pytest.mark.parametrize("topic", ["0", "_zeta", "t"])
+def test_discovery_takes_what_one_listing_gives(page: int, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims that come with it are not listed again, and a bucket that ends in it is known to hold nothing else."""
+    monkeypatch.setattr(ownership, "LIST_PAGE_KEYS", page)
+    store = FaultyStore(MemoryStore())
+    keys = [f"kbroker-{name}/_claims/{epoch:010d}.json" for name, epochs in (("A", 3), ("C", 2))
+            for epoch in range(1, epochs + 1)]  # fmt: skip
+    keys += [f"kbroker-{name}/{topic}/{n}" for name in ("A", "B", "C") for n in range(3)]
+    for key in (*keys, "kbroker-A0", "kbroker-other", "kbroker.x/y"):
+        store.put(key, b"")
+    assert find_clusters(store) == [FoundCluster("A", 3), FoundCluster("C", 2)]
+    assert find_clusters(store, "elsewhere/") == []
+    if page == 1000:
+        listed = {key for operation, key in store.operations if operation == "list"}
+        assert listed == {"kbroker-", "elsewhere/kbroker-"}
+
+
+@pytest.mark.parametrize("name", ["x.json", "0.json"])
+def test_a_strange_name_among_the_claims_is_left_to_the_claim(name: str) -> None:
+    store = MemoryStore()
+    claimed(store)
+    store.put(ROOT + "_claims/" + name, b"")
+    assert find_clusters(store) == [FoundCluster("abc", 0)]
+    with pytest.raises(StartError, match=f"{name}: not the name of a claim"):
+        claimed(store, newest_epoch=0)
+
+
+def test_a_listing_that_has_become_old_is_a_race_that_was_lost() -> None:
+    store = FaultyStore(MemoryStore())
+    claimed(store).release(NOW_MS)
+    before = len(store.operations)
+    second = claimed(store, "dir-2", newest_epoch=1)
+    assert second.epoch == 2
+    assert [operation[0] for operation in store.operations[before:]] == ["get", "put"]
+    with pytest.raises(StartError, match="at the same moment"):
+        claimed(store, "dir-3", newest_epoch=1)
+    with pytest.raises(StartError, match="at the same moment"):
+        claimed(store, "dir-3", take_over=True, newest_epoch=1)
+    assert claimed(store, "dir-3", take_over=True, newest_epoch=2).epoch == 3
 
 
 def test_a_claim_at_an_epoch_that_data_from_elsewhere_needs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -198,14 +199,40 @@ def test_an_append_larger_than_segment_bytes(tmp_path):
         assert produced(client.ask(0, 9, produce_request(data))).error_code == 0
 
 
-def test_null_key_on_a_compacted_topic_names_the_record(tmp_path):
-    records = build_batch([(b"k", b"v", NOW_MS, []), (None, b"v", NOW_MS, [])])
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
+def test_null_keys_on_a_compacted_topic_name_each_record(tmp_path, codec):
+    records = build_batch([(b"k" if i % 10 else None, b"v", NOW_MS, []) for i in range(100)], codec=codec)
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         broker.logs.by_name["t"].partitions[0].rules.compacted = True
         answer = produced(client.ask(0, 9, produce_request(records)))
         assert answer.error_code == 87
-        assert [error.batch_index for error in answer.record_errors] == [1]
-        assert answer.error_message
+        assert [error.batch_index for error in answer.record_errors] == list(range(0, 100, 10))
+        assert {error.batch_index_error_message for error in answer.record_errors} == {answer.error_message}
+        older = produced(client.ask(0, 7, produce_request(records)))
+        assert older.error_code == 87
+
+
+def test_records_are_blamed_for_what_each_did(tmp_path):
+    """A bad timestamp decides the answer's code; the record without key is named with its own message."""
+    now_ms = time.time_ns() // 1_000_000
+    records = build_batch([(b"k", b"v", now_ms, []), (None, b"v", now_ms, []), (b"k", b"v", NOW_MS, [])])
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        rules = broker.logs.by_name["t"].partitions[0].rules
+        rules.compacted, rules.timestamp_before_max_ms = True, 3_600_000
+        answer = produced(client.ask(0, 9, produce_request(records)))
+        assert answer.error_code == 32
+        texts = {error.batch_index: error.batch_index_error_message for error in answer.record_errors}
+        assert list(texts) == [1, 2]
+        assert "key" in texts[1]
+        assert "timestamp" in texts[2]
+
+
+def test_named_records_are_bounded(tmp_path):
+    records = build_batch([(None, b"", NOW_MS, [])] * 20_000, codec="gzip")
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        broker.logs.by_name["t"].partitions[0].rules.compacted = True
+        answer = produced(client.ask(0, 9, produce_request(records)))
+        assert len(answer.record_errors) == 10_000
 
 
 def test_duplicate_gets_the_first_offset(tmp_path):
