@@ -26,7 +26,7 @@ from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.kafka_log_folder import open_kafka_logs
 from kbroker.exchange.partition_upload import ImportedPartition
 from kbroker.exchange.server_copy import ServerCopy
-from kbroker.exchange.source_error import SourceError
+from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport
 from kbroker.storage.object_store import ObjectStore, StoreError
 from kbroker.storage.patience import Patience
@@ -109,18 +109,22 @@ def klite(source: str, klite_cluster_id: str | None, topics: tuple[str, ...], **
             bucket = KliteBucket(store, klite_cluster_id)
             bucket.check_idle(SystemClock().now_ms(), threading.Event().wait)
             found = bucket.topics()
-            with _target(config, last_leader_epoch(found)) as target, _copies(source, config) as copies:
-                importing = BucketImport(
-                    found,
-                    target,
-                    names=topics or None,
-                    check_source=bucket.check_unchanged,
-                    on_partition=_report,
-                    copies=copies,
-                )
-                importing.report.notes += bucket.notes
-                known = bucket.metadata
-                return importing.run(known.next_producer_id, known.offsets) if known else importing.run()
+            with _copies(source, config) as copies:
+
+                def store_into(target: ImportTarget) -> ImportReport:
+                    importing = BucketImport(
+                        found,
+                        target,
+                        names=topics or None,
+                        check_source=bucket.check_unchanged,
+                        on_partition=_report,
+                        copies=copies,
+                    )
+                    importing.report.notes += bucket.notes
+                    known = bucket.metadata
+                    return importing.run(known.next_producer_id, known.offsets) if known else importing.run()
+
+                return _with_target(config, last_leader_epoch(found), store_into)
 
     _run(run)
 
@@ -137,10 +141,14 @@ def kafscale(source: str, namespace: str | None, topics: tuple[str, ...], **argu
     def run() -> ImportReport:
         with _source(source, config) as store:
             found, notes = kafscale_topics(store, namespace)
-            with _target(config, last_leader_epoch(found)) as target, _copies(source, config) as copies:
-                importing = BucketImport(found, target, names=topics or None, on_partition=_report, copies=copies)
-                importing.report.notes += notes
-                return importing.run()
+            with _copies(source, config) as copies:
+
+                def store_into(target: ImportTarget) -> ImportReport:
+                    importing = BucketImport(found, target, names=topics or None, on_partition=_report, copies=copies)
+                    importing.report.notes += notes
+                    return importing.run()
+
+                return _with_target(config, last_leader_epoch(found), store_into)
 
     _run(run)
 
@@ -163,6 +171,19 @@ def _target(config: BrokerConfig, leader_epoch_max: int) -> Iterator[ImportTarge
         clean = True
     finally:
         target.close(clean)
+
+
+def _with_target(
+    config: BrokerConfig, leader_epoch_max: int, store_into: Callable[[ImportTarget], ImportReport]
+) -> ImportReport:
+    """Stores into the cluster; once more, with a higher broker epoch, where the data has a higher leader epoch."""
+    try:
+        with _target(config, leader_epoch_max) as target:
+            return store_into(target)
+    except EpochPassed as passed:
+        click.echo(f"note: again with a broker epoch above {passed.highest}, the highest leader epoch of the data")
+        with _target(config, passed.highest) as target:
+            return store_into(target)
 
 
 def _copies(source: str, config: BrokerConfig) -> contextlib.AbstractContextManager[ServerCopy | None]:

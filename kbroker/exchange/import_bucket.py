@@ -101,9 +101,16 @@ class BucketImport:
         parts = sorted(topic.parts[partition], key=lambda part: part.base_offset)
         log_start = max(topic.log_starts.get(partition, 0), parts[0].base_offset)
         state = PartitionState(image.topic_id, partition, log_start)
-        cluster = self._target.cluster
-        upload = PartitionUpload(self._target.objects, cluster.keys, image.name, state, self._import.on_key)
-        notes = []
+        notes: list[str] = []
+        with PartitionUpload(
+            self._target.objects, self._target.cluster.keys, image.name, state, self._import.on_key
+        ) as upload:
+            self._upload_parts(parts, upload, notes)
+            imported = upload.finish(upload.end_offset)
+        imported.notes += notes
+        return imported
+
+    def _upload_parts(self, parts: list[SourcePart], upload: PartitionUpload, notes: list[str]) -> None:
         expected = parts[0].base_offset
         for part in parts:
             if part.base_offset < expected:
@@ -113,17 +120,15 @@ class BucketImport:
             if part.base_offset > expected:
                 notes.append(f"{part.name}: nothing has offsets {expected} to {part.base_offset - 1}")
             read: list[int] = []
-            scanned = self._scanned(part, read)
             stored = part.stored() if self._copies is not None else None
-            if self._copies is not None and stored is not None:
-                upload.copy(scanned, stored, self._copies)
-            else:
-                for block, scan in scanned:
+            if (
+                self._copies is None
+                or stored is None
+                or not upload.copy(self._scanned(part, read), stored, self._copies)
+            ):
+                for block, scan in self._scanned(part, read):
                     upload.add(block, scan)
             expected = max(expected, *read)
-        imported = upload.finish(upload.end_offset)
-        imported.notes += notes
-        return imported
 
     def _scanned(self, part: SourcePart, ends: list[int]) -> Iterator[tuple[Block, BatchScan]]:
         """Its blocks, checked; `ends` gets the offset after each."""

@@ -48,12 +48,12 @@ class PartitionImport:
             raise SourceError(f"{folder.path} has no segment")
         state = PartitionState(self._topic_id, folder.partition, max(folder.log_start_offset, bases[0]))
         self._start_producers(state, bases[0])
-        upload = PartitionUpload(self._store, self._keys, folder.topic, state, self._on_key)
-        for block, scan in self._blocks(bases):
-            upload.add(block, scan)
-        end_offset = max(upload.end_offset, bases[-1])
-        kept = {producer.producer_id: _entry(producer) for producer in self._snapshot(end_offset)}
-        imported = upload.finish(end_offset, kept)
+        with PartitionUpload(self._store, self._keys, folder.topic, state, self._on_key) as upload:
+            for block, scan in self._blocks(bases):
+                upload.add(block, scan)
+            end_offset = max(upload.end_offset, bases[-1])
+            kept = {producer.producer_id: _entry(producer) for producer in self._snapshot(end_offset)}
+            imported = upload.finish(end_offset, kept)
         imported.notes += self._notes
         return imported
 

@@ -5,9 +5,10 @@ Leader epochs, aborted and open transactions and producers follow from the batch
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from kbroker.storage.partition_state import PartitionState, ProducerEntry, trim_
 # Logs from elsewhere have gaps where compaction was; only objects with a generation may.
 FIRST_GENERATION = 1
 LEFTOVERS_MAX = 1_000
+LEADER_EPOCH_AT = 12  # in a batch; no checksum of the batch covers it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class ImportedPartition:
 class PartitionUpload:
     """Takes checked blocks in offset order, then `finish`. Raises SourceError, StoreError.
 
+    A context manager: what is unfinished when an error leaves it is given up.
+
     Args:
         state: the partition as it is before the first batch: log start, producers, open transactions.
         on_key: told of each key before anything is stored under it.
@@ -84,8 +88,16 @@ class PartitionUpload:
         self._base_offset = state.log_start_offset
         self._data_bytes = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        if kind is not None and self._writer is not None:
+            self._writer.abandon()
+
     def add(self, block: Block, scan: BatchScan) -> None:
         """Takes the next batches; those wholly below the log start leave only their traces in the state."""
+        block = self._raised(block, scan)
         self._fold.add(scan, scan.done)
         self.end_offset = max(self.end_offset, block_end(block))
         kept = _above(block, scan, self._state.log_start_offset)
@@ -95,19 +107,48 @@ class PartitionUpload:
         self._writer_for(entries).add(data, entries.tobytes())
         self._data_bytes += len(data)
 
-    def copy(self, blocks: Iterable[tuple[Block, BatchScan]], source: StoredBatches, copies: ServerCopy) -> None:
-        """Takes all batches of an object, also those below the log start; the store itself copies them."""
+    def _raised(self, block: Block, scan: BatchScan) -> Block:
+        """The batches with leader epochs that do not go back: consumers would take that for a loss of records.
+
+        Products that keep no epochs write 0, also behind batches that have some.
+        """
+        epochs = scan.leader_epochs[: len(block.entries)]
+        at_least = np.maximum.accumulate(np.concatenate(([self._fold.last_epoch], epochs)))[1:]
+        low = np.flatnonzero((epochs >= 0) & (epochs < at_least))
+        if not len(low):
+            return block
+        data = bytearray(block.data)
+        starts = np.cumsum(block.entries["size"], dtype=np.int64) - block.entries["size"]
+        for place in low:
+            struct.pack_into(">i", data, int(starts[place]) + LEADER_EPOCH_AT, int(at_least[place]))
+        epochs[low] = at_least[low]
+        return Block(bytes(data), block.entries)
+
+    def copy(self, blocks: Iterable[tuple[Block, BatchScan]], source: StoredBatches, copies: ServerCopy) -> bool:
+        """Takes all batches of an object, also those below the log start; the store itself copies them.
+
+        False, and nothing was taken, where the batches are not to be stored as they are.
+        """
         parts: list[np.ndarray] = []
-        crc = length = 0
+        scans: list[BatchScan] = []
+        crc = length = end_offset = 0
+        epoch = self._fold.last_epoch
         for block, scan in blocks:
-            self._fold.add(scan, scan.done)
-            self.end_offset = max(self.end_offset, block_end(block))
+            epochs = scan.leader_epochs[: len(block.entries)]
+            if ((epochs >= 0) & (epochs < np.maximum.accumulate(np.maximum(epochs, epoch)))).any():
+                return False
+            epoch = max(epoch, int(epochs.max()))
+            end_offset = max(end_offset, block_end(block))
             parts.append(_rows(block, scan, 0))
+            scans.append(scan)
             crc, length = crc32c(block.data, crc), length + len(block.data)
         if length != source.length:
             raise SourceError(f"{source.key}: {length} bytes of batches where its index has {source.length}")
+        for scan in scans:
+            self._fold.add(scan, scan.done)
+        self.end_offset = max(self.end_offset, end_offset)
         if self.end_offset <= self._state.log_start_offset:
-            return
+            return True
         rows = np.concatenate(parts)
         index = encode_footer(rows)
 
@@ -118,6 +159,7 @@ class PartitionUpload:
 
         self._writer_for(rows).add_object(rows, store)
         self._data_bytes += length
+        return True
 
     def _writer_for(self, rows: np.ndarray) -> OutputWriter:
         if self._writer is None:

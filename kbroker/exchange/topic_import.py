@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from kbroker.errors import KafkaError
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.partition_upload import ImportedPartition
-from kbroker.exchange.source_error import SourceError
+from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.topic_rules import check_name, check_partition_count
 from kbroker.storage.manifest_record import VERSION as MANIFEST_VERSION
@@ -113,7 +113,7 @@ class TopicImport:
         """What would be refused or be wrong once the first record is stored is found before."""
         highest = max((part.leader_epoch for parts in stored for part in parts), default=-1)
         if highest >= self.target.epoch:
-            raise SourceError(f"a batch has leader epoch {highest}, more than its log said: it cannot be taken")
+            raise EpochPassed(highest)
         for record in records:
             if record.get("f") is not None:
                 self.target.cluster.manifest.image.judge({"v": MANIFEST_VERSION, "t": 0, **record}, "import")

@@ -181,14 +181,20 @@ class S3Store:
                 filled += len(piece)
         return filled
 
-    def _open(self, key: str, start: int | None, length: int | None, if_match: str | None) -> dict[str, Any]:
+    def open_copied(self, key: str, start: int, length: int, if_match: str | None) -> Any:
+        """The stream of a range of what is copied from: of the other bucket if there is one."""
+        return self._open(key, start, length, if_match, self._copy_bucket)["Body"]
+
+    def _open(
+        self, key: str, start: int | None, length: int | None, if_match: str | None, bucket: str | None = None
+    ) -> dict[str, Any]:
         """A get whose answer is checked to be the range asked for, cut at the object's end."""
         arguments: dict[str, Any] = {}
         if start is not None:
             arguments["Range"] = f"bytes={start}-" if length is None else f"bytes={start}-{start + length - 1}"
         if if_match is not None:
             arguments["IfMatch"] = if_match
-        answer = self._call("get_object", key, arguments, conditional=True)
+        answer = self._call("get_object", key, arguments, conditional=True, bucket=bucket)
         if start is not None:
             got = answer.get("ContentRange", "")
             try:
@@ -284,7 +290,13 @@ class S3Store:
         if if_match is not None:
             arguments["CopySourceIfMatch"] = if_match
         result = self._call("upload_part_copy", key, arguments, conditional=True)["CopyPartResult"]
-        return UploadedPart(number, result["ETag"], length, _decode_crc(result))
+        crc = _decode_crc(result)
+        if crc is None and result.get("ChecksumCRC32C"):
+            # Versitygw tells the source's own checksum. That of an object of parts is one of checksums, with which
+            # no upload can be completed: this part is sent in the copy's place.
+            with contextlib.closing(_CopiedRange(self, source_key, start, length, if_match)) as body:
+                return self.upload_part(key, upload_id, number, body)
+        return UploadedPart(number, result["ETag"], length, crc)
 
     def complete_multipart(
         self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, if_none_match: bool = False
@@ -336,8 +348,16 @@ class S3Store:
         arguments["ChecksumCRC32C"] = _encode_crc(crc32c)
         return arguments, size
 
-    def _call(self, operation: str, key: str | None, arguments: dict[str, Any], *, conditional: bool) -> dict[str, Any]:
-        target = {"Bucket": self._bucket} if key is None else {"Bucket": self._bucket, "Key": key}
+    def _call(
+        self,
+        operation: str,
+        key: str | None,
+        arguments: dict[str, Any],
+        *,
+        conditional: bool,
+        bucket: str | None = None,
+    ) -> dict[str, Any]:
+        target = {"Bucket": bucket or self._bucket} | ({} if key is None else {"Key": key})
         try:
             answer: dict[str, Any] = getattr(self._client, operation)(**target, **arguments)
         except Exception as error:
@@ -385,6 +405,40 @@ def _error_class(code: str, status: int, *, conditional: bool) -> type[StoreErro
     if (status >= 500 and status != 501) or status in (408, 429) or code in _BUSY_CODES:
         return StoreUnavailable
     return StoreError
+
+
+class _CopiedRange:
+    """A range of an object as a body: one request each time that it is read through."""
+
+    def __init__(self, store: S3Store, key: str, start: int, length: int, if_match: str | None) -> None:
+        self.length = length
+        self._store = store
+        self._key = key
+        self._start = start
+        self._if_match = if_match
+        self._stream: Any = None
+        self._position = 0
+
+    def read_into(self, position: int, out: memoryview) -> int:
+        if self._stream is None or position != self._position:
+            self.close()
+            left = self.length - position
+            self._stream = self._store.open_copied(self._key, self._start + position, left, self._if_match)
+        try:
+            piece: bytes = self._stream.read(len(out))
+        except Exception as error:
+            raise StoreUnavailable(f"{self._key}: {' '.join(str(error).split())}") from error
+        if not piece:
+            raise StoreUnavailable(f"{self._key}: {position} of {self.length} bytes came")
+        out[: len(piece)] = piece
+        self._position = position + len(piece)
+        return len(piece)
+
+    def close(self) -> None:
+        """Ends the request under way."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
 
 class _BodyFile:

@@ -348,6 +348,20 @@ def test_multipart(store: ObjectStore) -> None:
     assert store.head("parts").size == meta.size
 
 
+def test_parts_are_copied_from_an_object_of_parts(store: ObjectStore) -> None:
+    body = PatternBody(PART_BYTES_MIN + 1024)
+    source = store.put("first", body)
+    for key in ("second", "third"):
+        upload = store.create_multipart(key)
+        parts = [
+            store.upload_part_copy(key, upload, 1, source.key, 0, PART_BYTES_MIN, if_match=source.etag),
+            store.upload_part_copy(key, upload, 2, source.key, PART_BYTES_MIN, 1024, if_match=source.etag),
+        ]
+        source = store.complete_multipart(key, upload, parts, if_none_match=True)
+    assert store.head("third").size == body.length
+    assert store.get("third") == store.get("first")
+
+
 def test_multipart_conditions(store: ObjectStore, backend: str) -> None:
     old = store.put("source", b"x" * 1000)
     store.put("source", b"y" * 1000)

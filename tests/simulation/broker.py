@@ -79,6 +79,7 @@ class SimulatedBroker:
         self.started = False
         self.superseded = False
         self.refused = ""  # why it could not start
+        self.epoch = 0  # none before the cluster is open
         self.requests_left = 0  # until it crashes; 0 or less: it does not
         self.sleeps = 0
         self.entries: list[Entry] = []

@@ -11,10 +11,13 @@ import random
 import sys
 import time
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.simulation.history import run_history
+from kbroker.errors import StartError
+from tests.simulation.history import History, run_history, simulated
 
 SECONDS = 30.0
 HISTORIES_MIN = 150  # for the second test
@@ -43,6 +46,26 @@ def test_histories() -> None:
     print(f"{count} histories from seed {first}: {dict(seen)}", file=sys.stderr)
     if count >= HISTORIES_MIN:
         assert [what for what in SEEN if not seen[what]] == []
+
+
+def test_a_start_that_is_superseded_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It learns that before it has a cluster to ask which epoch it is."""
+    with simulated(1):
+        history = History(tmp_path, 1)
+        world = history.world
+        world.fault_rate = world.interleaving = world.crash_rate = 0.0
+        history._start_on(world.disks[0], take_over=False)
+
+        def superseded(*arguments: Any) -> None:
+            arguments[-1](StartError("fenced"))
+            raise StartError("another one was quicker")
+
+        monkeypatch.setattr("tests.simulation.broker.open_cluster", superseded)
+        history._start_on(world.disks[1], take_over=True)
+        assert [broker.refused for broker in world.brokers] == ["", "another one was quicker"]
+        assert world.brokers[1].closed
+        assert world.violations == []
+        world.brokers[0].crash()
 
 
 def test_a_seed_decides_the_history() -> None:

@@ -240,4 +240,4 @@ class World:
             claim = newest_claim(self.memory, KEYS.root)
         except StoreError:
             return False
-        return claim is not None and claim.epoch > broker.cluster.claim.epoch
+        return claim is not None and claim.epoch > broker.epoch

@@ -52,6 +52,18 @@ def test_in_and_out(tmp_path: Path, product: str) -> None:
         assert ours == theirs, key
 
 
+def test_a_log_that_went_on_elsewhere(tmp_path: Path) -> None:
+    """Its last batch has a lower leader epoch than those before: the cluster is claimed once more, above all."""
+    store = folder(tmp_path / "bucket")
+    for made in ([data_batch(0, 3, epoch=6)], [data_batch(3, epoch=0)]):
+        put_klite(store, "klite-c1", "orders", b"t" * 16, 0, made)
+    data = ("--data-dir", str(tmp_path / "data"))
+    printed = run("import", "klite", f"file:{tmp_path / 'bucket'}", *data)
+    assert "again with a broker epoch above 6" in printed
+    assert "orders-0: offsets 0 to 4" in printed
+    assert "no faults" in run("object", "verify", "--object-store", f"file:{tmp_path / 'data' / 'objects'}")
+
+
 def test_usage_and_failures(tmp_path: Path) -> None:
     data = ("--data-dir", tmp_path / "data")
     run("import", "klite", "nowhere:x", *data, code=2)

@@ -10,6 +10,7 @@ import pytest
 from bucket_builder import klite_frame, put_kafscale, put_klite, text
 from kafka_log_builder import NOW_MS, data_batch
 
+from kbroker._fast.records import iter_batches
 from kbroker.clock import ManualClock
 from kbroker.config import BrokerConfig, load_config
 from kbroker.errors import CorruptionError
@@ -20,7 +21,7 @@ from kbroker.exchange.export_kafka_log import ExportError
 from kbroker.exchange.import_bucket import BucketImport
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.klite_metadata import KliteTopic, parse_metadata_log
-from kbroker.exchange.source_error import SourceError
+from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.storage.kfs_index import parse_index
@@ -46,11 +47,16 @@ class Done:
     """A cluster after an import."""
 
     def __init__(
-        self, topics: list[SourceTopic], config: BrokerConfig, bucket: KliteBucket | None = None, **options: object
+        self,
+        topics: list[SourceTopic],
+        config: BrokerConfig,
+        bucket: KliteBucket | None = None,
+        leader_epoch_max: int | None = None,
+        **options: object,
     ) -> None:
         self.target = ImportTarget(config, ManualClock())
         try:
-            self.target.open(last_leader_epoch(topics))
+            self.target.open(last_leader_epoch(topics) if leader_epoch_max is None else leader_epoch_max)
             importing = BucketImport(topics, self.target, **options)  # type: ignore[arg-type]
             known = bucket.metadata if bucket is not None else None
             self.report: ImportReport = (
@@ -132,6 +138,23 @@ def test_klite_by_its_metadata(config: BrokerConfig) -> None:
     assert done.manifest.partition(TOPIC_ID, 0).log_start_offset == 8
     assert done.batches() == b"".join(FIRST[1:] + SECOND)
     assert done.faults == []
+
+
+def test_leader_epochs_that_go_back_are_raised(config: BrokerConfig, tmp_path: Path) -> None:
+    """What was exported from a cluster and went on in a product that writes epoch 0."""
+    store = klite_store()
+    later = [data_batch(14, 2, epoch=0), data_batch(16, epoch=7), data_batch(17, epoch=-1), data_batch(18, epoch=1)]
+    put_klite(store, ROOT, "orders", TOPIC_ID, 0, later)
+    bucket = KliteBucket(store)
+    with pytest.raises(EpochPassed, match="leader epoch 7") as passed:
+        Done(bucket.topics(), config)
+    assert passed.value.highest == 7
+    again = load_config({"data_dir": str(tmp_path / "again")}, environ={})
+    done = Done(bucket.topics(), again, leader_epoch_max=7)
+    assert done.faults == []
+    assert done.manifest.partition(TOPIC_ID, 0).leader_epochs == ((2, 5), (6, 10), (7, 16))
+    found = [(header.base_offset, header.leader_epoch) for header, _ in iter_batches(done.batches(), check_crc=True)]
+    assert found == [(5, 2), (8, 2), (10, 6), (14, 6), (16, 7), (17, -1), (18, 7)]
 
 
 def test_klite_goes_out_as_it_came_in(config: BrokerConfig, tmp_path: Path) -> None:

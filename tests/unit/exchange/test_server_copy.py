@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import build_batch
+from kbroker._fast.records import build_batch, iter_batches
 from kbroker.clock import ManualClock
 from kbroker.config import load_config
 from kbroker.errors import CorruptionError
@@ -34,13 +34,13 @@ PRODUCER = 77
 ONCE = Patience(0.0, wait=lambda seconds: True)
 
 
-def batches(base: int, count: int, size: int = MIB) -> list[bytes]:
+def batches(base: int, count: int, size: int = MIB, epoch: int = 2) -> list[bytes]:
     """Each of two records; incompressible."""
     rng = random.Random(base)
     return [
         build_batch(
             [(b"k", rng.randbytes(size // 2), 1_700_000_000_000 + base, ())] * 2, base_offset=base + 2 * n,
-            leader_epoch=2, producer_id=PRODUCER, producer_epoch=0, base_sequence=2 * n,
+            leader_epoch=epoch, producer_id=PRODUCER, producer_epoch=0, base_sequence=2 * n,
         )
         for n in range(count)
     ]  # fmt: skip
@@ -107,6 +107,19 @@ def test_a_log_that_starts_inside_of_an_object(target: ImportTarget) -> None:
     state = target.cluster.manifest.image.partition(TOPIC_ID, 0)
     assert (state.log_start_offset, state.end_offset, state.object_count) == (17, 36, 2)
     assert stored(target) == b"".join(first[2:] + second)
+
+
+def test_batches_whose_leader_epoch_goes_back_are_not_copied(target: ImportTarget) -> None:
+    store = target.store.plain
+    first, second, third = batches(0, 6), batches(12, 6, epoch=0), batches(24, 6)
+    for made in (first, second, third):
+        put_klite(store, "klite-c1", "orders", TOPIC_ID, 0, made)
+    bytes_sent, bytes_copied = imported(target, KliteBucket(store).topics())
+    assert bytes_copied == sum(map(len, first + third))
+    assert sum(map(len, second)) < bytes_sent < sum(map(len, second)) + 64 * 1024
+    assert [header.leader_epoch for header, _ in iter_batches(stored(target), check_crc=True)] == [2] * 18
+    (producer,) = target.cluster.manifest.image.partition(TOPIC_ID, 0).producers.values()
+    assert producer[5][-1][1] == 35
 
 
 def test_the_batches_of_kafscales_segments_are_copied(target: ImportTarget) -> None:
