@@ -4,8 +4,9 @@
                                  [--compression zstd] [--store s3|folder]
 
 The broker's objects lie in an S3 server (versitygw) on the same machine; all write the same columns, with the same
-compression, into a folder each time anew. Prints seconds and ratios; checks that rows are as many, and their offsets.
-Needs the jars of scripts/fetch_spark_jars.sh and the tools of scripts/fetch_tools.sh.
+compression, into a folder each time anew. An export is on disk when it ends; what Spark writes is in the page cache,
+except where the bench syncs its files ("synced"). Prints seconds and ratios; checks that rows are as many, and their
+offsets. Needs the jars of scripts/fetch_spark_jars.sh and the tools of scripts/fetch_tools.sh.
 """
 
 from __future__ import annotations
@@ -76,10 +77,13 @@ def writers(
 
     servers = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
 
-    def by_kafka(**options: str) -> Callable[[Path], Any]:
+    def by_kafka(*, synced: bool = False, **options: str) -> Callable[[Path], Any]:
         def write(folder: Path) -> None:
             table = spark.read.format("kafka").options(**servers, **options).load().select(*COLUMNS.split(","))
             table.write.option("compression", compression).parquet(str(folder))
+            if synced:
+                for path in folder.rglob("*.parquet"):
+                    sync_file(path)
 
         return write
 
@@ -94,7 +98,17 @@ def writers(
                 settings, BucketView(where), lambda tasks: job.run_tasks(export_split, tasks, "tasks"), job.say
             ).run()
 
-    return {"kafka defaults": by_kafka(), "kafka best": by_kafka(**BEST), "export": by_export}
+    return {
+        "kafka defaults": by_kafka(),
+        "kafka best": by_kafka(**BEST),
+        "kafka best, synced": by_kafka(synced=True, **BEST),
+        "export": by_export,
+    }
+
+
+def sync_file(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def check(folder: Path, records: int) -> int:
@@ -128,7 +142,7 @@ def measure(make: dict[str, Callable[[Path], Any]], broker: Any, folder: Path, r
     for name, value in middle.items():
         ratios = " ".join(f"{middle[other] / value:5.2f}x {other}" for other in ("kafka defaults", "kafka best"))
         print(
-            f"{name:15} {value:6.2f} s ({min(seconds[name]):.2f}-{max(seconds[name]):.2f}) "
+            f"{name:18} {value:6.2f} s ({min(seconds[name]):.2f}-{max(seconds[name]):.2f}) "
             f"{records / value / 1000:6.0f} k rows/s  {ratios}  {written[name] / 1e6:6.0f} MB written  "
             f"broker {cpu[name] / sum(seconds[name]):5.1%} of a core",
             flush=True,

@@ -83,7 +83,13 @@ def within(
 
 
 def plan_ranges(
-    view: BucketView, options: SourceOptions, ranges: Ranges, cores: int, bounds: Mapping[str, Any] | None = None
+    view: BucketView,
+    options: SourceOptions,
+    ranges: Ranges,
+    cores: int,
+    bounds: Mapping[str, Any] | None = None,
+    *,
+    splits_per_core: int = SPLITS_PER_CORE,
 ) -> list[Split]:
     """Tasks that together read exactly these offsets, as far as `bounds` leave something of them."""
     bounds = bounds or {}
@@ -95,14 +101,14 @@ def plan_ranges(
             first, stop = max(first, low), min(stop, high + 1)
             if first < stop:
                 shares += _shares(view, options, pair, first, stop, timestamps[0])
-    target = _target_bytes(options, cores, sum(share.cost_bytes for share in shares))
+    target = _target_bytes(options, cores * splits_per_core, sum(share.cost_bytes for share in shares))
     return [Split(view.cluster_id, group, *timestamps) for group in gather(shares, target)]
 
 
-def _target_bytes(options: SourceOptions, cores: int, total: int) -> int:
+def _target_bytes(options: SourceOptions, splits: int, total: int) -> int:
     if options.split_bytes is not None:
         return options.split_bytes
-    target = min(SPLIT_BYTES_MAX, max(SPLIT_BYTES_MIN, -(-total // (cores * SPLITS_PER_CORE))))
+    target = min(SPLIT_BYTES_MAX, max(SPLIT_BYTES_MIN, -(-total // splits)))
     if options.min_partitions is not None:
         target = min(target, max(1, total // options.min_partitions))
     return target

@@ -13,6 +13,8 @@ from kbroker.pipeline.options import EARLIEST, OptionError, Place, SourceOptions
 from kbroker.pipeline.positions import PositionFinder, Positions, selected
 from kbroker.pipeline.splits import Split
 
+SPLITS_PER_CORE = 1  # a task ends with a wait for the disk or the bucket, and leaves a file of its own
+
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
@@ -63,7 +65,7 @@ def plan_export(view: BucketView, given: Mapping[str, str], known: Offsets, core
             lost = f"{pair[0]}-{pair[1]} ends at offset {latest[pair]}, and was exported up to {start[pair]}"
             data_loss.report(lost, options.fail_on_data_loss)
     ranges = within({pair: (start[pair], latest[pair]) for pair in wanted}, earliest, latest, options)
-    splits = plan_ranges(view, options, ranges, cores()) if ranges else []
+    splits = plan_ranges(view, options, ranges, cores(), splits_per_core=SPLITS_PER_CORE) if ranges else []
     offsets = dict(known)
     for topic, partition in wanted:
         offsets[topic, ids[topic], partition] = latest[topic, partition]

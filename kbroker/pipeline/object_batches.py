@@ -21,19 +21,16 @@ from kbroker.limits import MIB
 from kbroker.pipeline import data_loss
 from kbroker.pipeline.bucket_view import BucketView, store_of
 from kbroker.pipeline.options import SourceOptions
-from kbroker.pipeline.splits import Share, Split, objects_between
+from kbroker.pipeline.splits import SEGMENT_SUFFIX, Share, Split, is_read_whole, objects_between
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.object_reader import image_id
 from kbroker.storage.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed
 from kbroker.storage.partition_state import ObjectRef
 
 WINDOW_BYTES = 4 * MIB  # one GET, unless a single batch is larger
-WHOLE_BYTES = 1 * MIB  # a smaller image comes in one GET, with its index
 WINDOWS_AHEAD = 3
 LOOK_UPS_MAX = 8  # of one share: replaced again and again
 INDEX_BYTES_MAX = 256 * MIB
-
-SEGMENT_SUFFIX = ".kfs"  # batches alone lie where the manifest says; read whole by every task that needs some of it
 
 _REPLACED = (NotFound, PreconditionFailed, InvalidRange)
 
@@ -140,7 +137,7 @@ class ObjectBatchReader:
     def _windows(self, objects: Iterator[ObjectRef], offset: int) -> Iterator[_Window]:
         for ref in objects:
             first = max(offset, ref.base_offset)
-            if ref.length <= WHOLE_BYTES or ref.key.endswith(SEGMENT_SUFFIX):
+            if is_read_whole(ref):
                 yield _Window(ref, ref.start, ref.length, None, first)
             else:
                 yield from self._windows_of_large(ref, first)

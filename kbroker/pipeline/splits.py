@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from kbroker.limits import MIB
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.partition_state import ObjectRef
 
 OBJECT_COST_BYTES = 256 * 1024  # what opening one more object costs, as bytes
+WHOLE_BYTES = 1 * MIB  # a smaller image comes in one GET, with its index
+SEGMENT_SUFFIX = ".kfs"  # batches alone lie where the manifest says; read whole by every task that needs some of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +55,20 @@ class _Pile:
     target_bytes: int
     done: list[tuple[Share, ...]] = field(default_factory=list)
     shares: list[Share] = field(default_factory=list)
-    used_bytes: int = 0
+    room_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.close()
 
     def add(self, share: Share) -> None:
-        if self.shares and self.used_bytes + share.cost_bytes > self.target_bytes * 5 // 4:
-            self.close()
         self.shares.append(share)
-        self.used_bytes += share.cost_bytes
-        if self.used_bytes >= self.target_bytes:
-            self.close()
+        self.room_bytes -= share.cost_bytes
 
     def close(self) -> None:
         if self.shares:
             self.done.append(tuple(self.shares))
         self.shares = []
-        self.used_bytes = 0
+        self.room_bytes = self.target_bytes
 
 
 def objects_between(
@@ -79,34 +81,47 @@ def objects_between(
         yield ref
 
 
-def cut(share: Share, target_bytes: int) -> Iterator[Share]:
-    """The share in pieces of about `target_bytes`, at the borders of its objects and, in large ones, between.
+def is_read_whole(ref: ObjectRef) -> bool:
+    """Whether a task that needs some of an object reads all of it."""
+    return ref.length <= WHOLE_BYTES or ref.key.endswith(SEGMENT_SUFFIX)
 
-    Where in an object an offset lies, only its index says, which is not read here: offsets are taken to be spread
-    evenly. A batch that lies across a border is read by both tasks, and each takes its own records of it.
+
+def _pour(share: Share, pile: _Pile) -> None:
+    """Adds a share in pieces that fill one split after the other, so that all tasks have about as much to do.
+
+    Pieces end at the borders of objects where these are near, else within an object. Where in it an offset lies, only
+    its index says, which is not read here: offsets are taken to be spread evenly. A batch that lies across a border is
+    read by both tasks, and each takes its own records of it.
     """
     objects: list[ObjectRef] = []
     first, used = share.first, 0
 
-    def piece(stop: int) -> Share:
-        return _with(share, first, stop, tuple(objects), used + OBJECT_COST_BYTES * len(objects))
+    def end_piece(stop: int) -> None:
+        nonlocal first, used, objects
+        if objects:
+            pile.add(_with(share, first, stop, tuple(objects), used))
+        first, used, objects = stop, 0, []
 
     for ref in share.objects:
         low, high = max(ref.base_offset, share.first), min(ref.end_offset, share.stop)
         size = ref.length * (high - low) // (ref.end_offset - ref.base_offset)
-        if objects and used + size > target_bytes:
-            yield piece(objects[-1].end_offset)
-            first, used, objects = objects[-1].end_offset, 0, []
-        parts = min(high - low, -(-size // target_bytes)) if size > target_bytes * 5 // 4 else 1
-        for number in range(1, parts):
-            objects, used = [ref], size // parts
-            stop = low + (high - low) * number // parts
-            yield piece(stop)
-            first, used, objects = stop, 0, []
+        slack_bytes = pile.target_bytes // (2 if is_read_whole(ref) else 16)
+        while size > (room := pile.room_bytes - used) + slack_bytes:
+            if room < slack_bytes and (objects or pile.shares):
+                end_piece(low)
+                pile.close()
+                continue
+            count = max(1, (high - low) * room // size)
+            if count >= high - low:
+                break
+            taken = size * count // (high - low)
+            objects.append(ref)
+            low, size, used = low + count, size - taken, used + taken + OBJECT_COST_BYTES
+            end_piece(low)
+            pile.close()
         objects.append(ref)
-        used += size // parts
-    if objects or share.first < share.stop:
-        yield piece(share.stop)
+        used += size + OBJECT_COST_BYTES
+    end_piece(share.stop)
 
 
 def _with(share: Share, first: int, stop: int, objects: tuple[ObjectRef, ...], cost_bytes: int) -> Share:
@@ -123,7 +138,6 @@ def gather(shares: list[Share], target_bytes: int) -> list[tuple[Share, ...]]:
             pile.add(share)
             pile.close()
             continue
-        for piece in cut(share, target_bytes):
-            pile.add(piece)
+        _pour(share, pile)
     pile.close()
     return pile.done

@@ -18,6 +18,9 @@ from spark_session import spark as spark
 
 # For tests where the kind of store plays no part; the others run on both.
 ON_A_FOLDER = pytest.mark.parametrize("store", ["folder"], indirect=True)
+IN_A_BUCKET_WHEN_SLOW = pytest.mark.parametrize(
+    "store", ["folder", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.slow])], indirect=True
+)
 SMALL = ("--memory-bytes", "192MiB", "--wal-bytes", "512MiB")
 _serial = itertools.count()
 

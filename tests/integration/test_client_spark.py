@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import scenarios
 from broker_process import BrokerProcess
-from conftest import ON_A_FOLDER
+from conftest import IN_A_BUCKET_WHEN_SLOW, ON_A_FOLDER
 from scenarios import IDEMPOTENT, new_topic
 from test_client_confluent import CLIENT as CONFLUENT
 from workload import CODECS, Delivered, Message, Read, Sent, assert_delivered, generated, spread, text
@@ -45,6 +46,7 @@ def _bytes(data: bytearray | None) -> bytes | None:
 
 
 @pytest.mark.feature("produce and consume")
+@IN_A_BUCKET_WHEN_SLOW
 def test_batch_read(broker: BrokerProcess, spark: Any) -> None:
     """Data of every codec in objects, log files and memory, read once in full, and split finer than partitions."""
     topic = new_topic(broker, CONFLUENT, "spark-read")
@@ -99,3 +101,30 @@ def test_read_from_a_time(broker: BrokerProcess, spark: Any) -> None:
         start = f'{{"{topic}": {{"0": {messages[first].timestamp_ms}}}}}'
         read = source(spark, broker, topic, startingOffsetsByTimestamp=start).select("offset").collect()
         assert sorted(row.offset for row in read) == list(range(first, 100))
+
+
+@ON_A_FOLDER
+def test_a_stream_from_topic_to_topic(broker: BrokerProcess, spark: Any, tmp_path: Path) -> None:
+    """Source and sink of Structured Streaming: in small micro-batches, and with a checkpoint between two runs."""
+    source, target = (new_topic(broker, CONFLUENT, what, 2) for what in ("spark-from", "spark-to"))
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.fetch.max.wait.ms": "10"}
+    total: Sent = {}
+    for seed in range(2):
+        sent = spread([Message(b"k", b"%d-%d" % (seed, number)) for number in range(100)], 2)
+        scenarios.send(broker, CONFLUENT, source, sent, "zstd", IDEMPOTENT)
+        scenarios.add(total, sent)
+        if seed == 0:
+            broker.flush()
+        query = (
+            spark.readStream.format("kafka")
+            .options(**options, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="40")
+            .load()
+            .select("partition", "key", "value")
+            .writeStream.format("kafka")
+            .options(**options, topic=target, checkpointLocation=str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+        assert sum(progress.numInputRows for progress in query.recentProgress) == 100
+    assert_delivered(total, read_all(spark, broker, target))

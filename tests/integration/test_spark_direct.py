@@ -12,7 +12,7 @@ import pytest
 import scenarios
 import spark_export_job
 from broker_process import BrokerProcess
-from conftest import ON_A_FOLDER, Store
+from conftest import IN_A_BUCKET_WHEN_SLOW, ON_A_FOLDER, Store
 from s3_proxy import denying_proxy
 from s3_server import S3Server
 from scenarios import IDEMPOTENT, new_topic
@@ -36,12 +36,17 @@ def place(store: Store) -> dict[str, str]:
 
 
 def direct(spark: Any, store: Store, topic: str, **options: str) -> Any:
-    return spark.read.format("kbroker").options(**{**place(store), "subscribe": topic, **options}).load()
+    return spark.read.format("kbroker").options(**{**place(store), **chosen(topic, options)}).load()
 
 
 def by_kafka(spark: Any, broker: BrokerProcess, topic: str, **options: str) -> Any:
-    given = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.fetch.max.wait.ms": "10", "subscribe": topic}
-    return spark.read.format("kafka").options(**given, **options).load()
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.fetch.max.wait.ms": "10"}
+    return spark.read.format("kafka").options(**given, **chosen(topic, options)).load()
+
+
+def chosen(topic: str, options: dict[str, str]) -> dict[str, str]:
+    """The options, which may choose topics in another way."""
+    return options if {"assign", "subscribePattern"} & set(options) else {"subscribe": topic, **options}
 
 
 def rows(table: Any) -> list[tuple]:
@@ -128,14 +133,32 @@ def test_positions_and_filters(broker: BrokerProcess, store: Store, spark: Any) 
         {"startingOffsets": f'{{"{topic}":{{"0":7,"1":-2}}}}', "endingOffsets": f'{{"{topic}":{{"0":-1,"1":9}}}}'},
         {"startingTimestamp": "1700000020000", "endingTimestamp": "1700000060000"},
         {"startingOffsetsByTimestamp": f'{{"{topic}":{{"0":1700000050000,"1":0}}}}'},
+        {"assign": f'{{"{topic}":[1]}}', "endingOffsets": f'{{"{topic}":{{"1":20}}}}'},
+        {"subscribePattern": f"{topic}|{topic}.+", "minPartitions": "4"},
     ):
-        assert rows(direct(spark, store, topic, **options)) == rows(by_kafka(spark, broker, topic, **options))
+        found = rows(direct(spark, store, topic, **options))
+        assert found == rows(by_kafka(spark, broker, topic, **options))
+        assert found
     wanted = "partition = 1 and offset >= 10 and timestamp < timestamp'2023-11-14 22:14:00Z'"
     expected = rows(by_kafka(spark, broker, topic).where(wanted))
     assert expected
     for setting in ("true", "false"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", setting)
         assert rows(direct(spark, store, topic).where(wanted)) == expected
+
+
+@ON_A_FOLDER
+def test_segments_of_kafscale(broker: BrokerProcess, store: Store, spark: Any) -> None:
+    """A topic that keeps its objects in another format, by tasks that begin within an object."""
+    topic = new_topic(broker, CONFLUENT, "direct-segments", 2, **{"kbroker.object.format": "kfs"})
+    for number, codec in enumerate(CODECS):
+        scenarios.send(broker, CONFLUENT, topic, spread(generated(60, seed=number), 2), codec, IDEMPOTENT)
+    broker.flush()
+    objects = Path(place(store)["object.store"].removeprefix("file:"))
+    assert list(objects.rglob(f"*{topic}*/**/*.kfs"))
+    found = rows(direct(spark, store, topic, includeHeaders="true", minPartitions="5"))
+    assert found == rows(by_kafka(spark, broker, topic, includeHeaders="true"))
+    assert len(found) == 60 * len(CODECS)
 
 
 @ON_A_FOLDER
@@ -229,6 +252,7 @@ def test_a_bucket_without_permission(broker: BrokerProcess, store: Store, spark:
                 assert denied != ".pack" or re.search(r"_packs/\d+-\d+\.pack", said), said
 
 
+@IN_A_BUCKET_WHEN_SLOW
 def test_an_export_has_the_rows_that_were_sent(
     broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path, s3: Any
 ) -> None:

@@ -141,6 +141,16 @@ def newest(broker: BrokerProcess, topic: str) -> dict[tuple[int, bytes], tuple[i
     return found
 
 
+def read_directly(spark: Any, store: Store, topic: str) -> dict[tuple[int, bytes], tuple[int, bytes | None]]:
+    """The same by format("kbroker"), from the objects alone."""
+    options = {"object.store": f"file:{folder_of(store)}", "subscribe": topic}
+    found = spark.read.format("kbroker").options(**options).load().collect()
+    assert len({(row.partition, row.key) for row in found}) == len(found)
+    return {
+        (row.partition, bytes(row.key)): (row.offset, None if row.value is None else bytes(row.value)) for row in found
+    }
+
+
 def fill_numbered(broker: BrokerProcess, topic: str, count: int, keys: int) -> None:
     """Values 0 to count, whose keys take turns; flushed."""
     for start in range(0, count, 50_000):  # the client's queue takes a hundred thousand
@@ -228,6 +238,7 @@ def test_compact_and_audit_beside_a_broker(broker: BrokerProcess, store: Store, 
     # The log's last batch has its place in the WAL as well; what the objects hold is read when that has gone.
     assert summary["records_kept"] == len(before), done.errors
     assert newest(broker, topic) == before
+    assert read_directly(spark, store, topic) == before
     output, picture = tmp_path / "audit.csv", tmp_path / "audit.svg"
     done = run_here(spark, store, "audit", "--output", str(output), "--picture", str(picture))
     assert done.code == 0, done.errors

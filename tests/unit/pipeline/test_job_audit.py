@@ -56,7 +56,6 @@ def objects(side):
     return [ref.key for ref in side.s.manifest.image.objects_from(topic_id("t"), 0)]
 
 
-
 def test_a_sound_bucket_has_no_faults_and_its_sizes_add_up(side):
     plan, faults, results = audit(side)
     assert faults == []

@@ -91,6 +91,23 @@ def test_a_large_partition_is_cut_so_that_all_cores_work(bucket: ClusterBucket) 
     assert len(plan(given(minPartitions="20"), cores=1)) >= 20
 
 
+def test_tasks_have_about_as_much_to_do_each(bucket: ClusterBucket) -> None:
+    """Whatever the sizes of objects and partitions: a core that is alone with the last task is waited for."""
+    bucket.topic("t", 3)
+    for partition, counts in enumerate(([1300, 430], [1230, 500, 5], [250])):
+        base = 0
+        for count in counts:
+            bucket.klix("t", partition, batches(base, count, 10, 1000))
+            base += count * 10
+    splits = plan(given(), cores=2)
+    costs = [sum(share.cost_bytes for share in split.shares) for split in splits]
+    assert len(costs) in (4, 5)
+    mean = sum(costs) / 4
+    assert all(0.9 * mean < cost < 1.1 * mean for cost in costs[:4]), costs
+    expected = all_of("t", 0, 0, 17_300) + all_of("t", 1, 0, 17_350) + all_of("t", 2, 0, 2500)
+    assert sorted(row[:3] for row in rows(given(), splits)) == expected
+
+
 def test_planning_opens_no_object(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     bucket.klix("t", 0, batches(0, 300, 10, 5000))

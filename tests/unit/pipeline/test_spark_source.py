@@ -9,16 +9,17 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, EqualTo
 
-from kbroker.pipeline import spark_source
+from kbroker.pipeline import export_task, spark_source
+from kbroker.pipeline.jobs import session
 from kbroker.pipeline.spark_source import KbrokerBatchReader
 
 WITHOUT_KBROKER = """
 import sys
 sys.modules["{missing}"] = None
 import pickle
-reader = pickle.loads(sys.stdin.buffer.read())
+found = pickle.loads(sys.stdin.buffer.read())
 try:
-    reader.partitions()
+    {call}
 except RuntimeError as error:
     print(error)
 """
@@ -32,10 +33,16 @@ def by_value():
 
 
 @pytest.mark.parametrize("missing", ["kbroker", "pyarrow"])
-def test_a_worker_without_what_it_needs_says_so(missing: str) -> None:
-    pickled = cloudpickle.dumps(KbrokerBatchReader({"object.store": "x"}, 2))
-    program = WITHOUT_KBROKER.format(missing=missing)
-    done = subprocess.run([sys.executable, "-c", program], input=pickled, capture_output=True, timeout=60, check=True)
+@pytest.mark.parametrize("work", ["query", "job"])
+def test_a_worker_without_what_it_needs_says_so(missing: str, work: str) -> None:
+    if work == "query":
+        sent, call = KbrokerBatchReader({"object.store": "x"}, 2), "found.partitions()"
+    else:
+        sent, call = session._caller(export_task.__name__, "export_split"), "found(None)"
+    program = WITHOUT_KBROKER.format(missing=missing, call=call)
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=cloudpickle.dumps(sent), capture_output=True, timeout=60, check=True
+    )
     said = done.stdout.decode()
     assert f"cannot import {missing}" in said, done.stderr.decode()
     assert "kbroker[spark]" in said
