@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,26 @@ def produce(producer: Producer, topic: str, *values: str, partitions: int = 2) -
     assert producer.flush(SECONDS) == 0
 
 
-def read(broker: BrokerProcess, topic: str, *, committed: bool = True, partitions: int = 2) -> list[str]:
-    """All values up to what ListOffsets says is the end, sorted."""
+def wait_for_markers(broker: BrokerProcess, topic: str, partitions: int) -> None:
+    """A commit is answered when it is decided; its markers follow."""
+    settings = {**QUIET, "bootstrap.servers": broker.bootstrap, "group.id": "none"}
+    stable = Consumer({**settings, "isolation.level": "read_committed"})
+    latest = Consumer({**settings, "isolation.level": "read_uncommitted"})
+    deadline = time.monotonic() + SECONDS
+    for partition in range(partitions):
+        place = TopicPartition(topic, partition)
+        while stable.get_watermark_offsets(place, SECONDS) != latest.get_watermark_offsets(place, SECONDS):
+            assert time.monotonic() < deadline, "a transaction stays open"
+    stable.close()
+    latest.close()
+
+
+def read(
+    broker: BrokerProcess, topic: str, *, committed: bool = True, partitions: int = 2, open_transaction: bool = False
+) -> list[str]:
+    """All values up to the end, sorted; without an open transaction, behind the markers of those that ended."""
+    if not open_transaction:
+        wait_for_markers(broker, topic, partitions)
     consumer = Consumer(
         {
             **QUIET,
@@ -90,7 +109,7 @@ def test_commit_and_abort(broker: BrokerProcess) -> None:
     for number, commit in enumerate([True, False, True, False, True]):
         writer.begin_transaction()
         produce(writer, topic, f"{number}-a", f"{number}-b", f"{number}-c")
-        assert not any(value.startswith(str(number)) for value in read(broker, topic))
+        assert not any(value.startswith(str(number)) for value in read(broker, topic, open_transaction=True))
         if commit:
             writer.commit_transaction(SECONDS)
         else:
@@ -203,7 +222,7 @@ def test_killed_between_produce_and_commit(broker: BrokerProcess) -> None:
     produce(writer, topic, "before")
     broker.kill()
     broker.start()
-    assert read(broker, topic) == []
+    assert read(broker, topic, open_transaction=True) == []
     produce(writer, topic, "after-0", "after-1")
     writer.commit_transaction(SECONDS)
     assert read(broker, topic) == ["after-0", "after-1", "before"]
@@ -242,8 +261,8 @@ def test_open_too_long(impatient: BrokerProcess) -> None:
     other.begin_transaction()
     produce(other, topic, "in time")
     other.commit_transaction(SECONDS)
-    while read(impatient, topic) != ["in time"]:  # it is behind the late one until that is aborted
-        pass
+    wait_for_markers(impatient, topic, 2)
+    assert read(impatient, topic) == ["in time"]
     with pytest.raises(KafkaException):
         writer.commit_transaction(SECONDS)
 
