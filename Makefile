@@ -56,7 +56,7 @@ simulation: build
 java: build tools
 	$(BIN)/python -m pytest tests/integration -m "java and slow" -q
 
-# Spark on real sessions, everything: about 5 minutes.
+# Spark on real sessions, everything, with kills of drivers, jobs and brokers: 20 to 30 minutes.
 spark: build tools
 	scripts/fetch_spark_jars.sh
 	$(BIN)/python -m pytest tests/integration -m spark -q
@@ -90,10 +90,10 @@ plots: build
 	$(BIN)/python -m bench.plots
 	$(BIN)/python -m bench.scaling
 
-# Five times a log budget of 1 GiB, three rounds: about 5 minutes.
+# A minute of producing against a log budget of 1 GiB, three rounds: about 5 minutes, 25 GiB of disk.
 soak: build tools
 	scripts/fetch_bench_tools.sh
-	$(BIN)/python -m bench.e2e --brokers kbroker --workloads steady --options "--wal-bytes 1GiB"
+	$(BIN)/python -m bench.e2e --brokers kbroker --workloads steady
 
 clean:
 	rm -rf build dist kbroker.egg-info

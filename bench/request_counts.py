@@ -30,18 +30,20 @@ from kbroker._fast.arena import Arena
 from kbroker._fast.commit import FastAppendWait
 from kbroker._fast.records import build_batch
 from kbroker._fast.wal import Wal
-from kbroker.clock import ManualClock
+from kbroker.clock import Clock, ManualClock
 from kbroker.limits import GIB, MIB
 from kbroker.log.converter import Converter, ConverterSettings
 from kbroker.log.log_table import LogTable
 from kbroker.log.recovery import recover_log
 from kbroker.log.retention import Retention
+from kbroker.storage.flush_plan import PlanLimits
 from kbroker.storage.flusher import Flusher, FlushSettings
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.merge_plan import MergeLimits
 from kbroker.storage.numbered_log import NumberedLog
 from kbroker.storage.object_keys import ObjectKeys
+from kbroker.storage.object_store import ObjectStore
 from kbroker.storage.ownership import claim
 from kbroker.storage.store_wrappers import StoreWrapper
 from kbroker.topic_config import parse_topic_config
@@ -57,9 +59,10 @@ APPEND_BYTES = 1 * MIB
 class CountingStore(StoreWrapper):
     """Counts requests by operation and folder; "data" for objects and packs."""
 
-    def __init__(self, inner: MemoryStore) -> None:
+    def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self.requests: Counter[tuple[str, str]] = Counter()
+        self.read_bytes = 0  # of data objects
         self.sent_bytes = 0  # of data objects, through here
         self.copied_bytes = 0  # by the store
 
@@ -72,6 +75,8 @@ class CountingStore(StoreWrapper):
             self.sent_bytes += bytes_out or getattr(result, "size", 0)
         elif is_data and operation == "upload_part_copy":
             self.copied_bytes += getattr(result, "size", 0)
+        elif is_data and operation in ("get", "get_into"):
+            self.read_bytes += result if isinstance(result, int) else len(result)  # type: ignore[arg-type]
         return result
 
     def count(self, operations: tuple[str, ...], folder: str) -> int:
@@ -80,11 +85,22 @@ class CountingStore(StoreWrapper):
 
 
 class Log:
-    """A broker's storage without sockets. A context manager."""
+    """A broker's storage without sockets. A context manager. `io_bytes_per_second`: of merging; 0: no limit."""
 
-    def __init__(self, folder: str, partitions: int, bounds: MergeLimits) -> None:
-        self.clock = ManualClock()
-        self.store = CountingStore(MemoryStore(self.clock))
+    def __init__(
+        self,
+        folder: str,
+        partitions: int,
+        bounds: MergeLimits,
+        *,
+        store: ObjectStore | None = None,
+        clock: Clock | None = None,
+        pack_below_bytes: int = 8 * MIB,
+        io_bytes_per_second: float = 0.0,
+    ) -> None:
+        self.moved = ManualClock()
+        self.clock = clock or self.moved
+        self.store = CountingStore(store or MemoryStore(self.clock))
         arena = Arena(128 * MIB, 4 * MIB)
         cluster_id = KEYS.cluster_id.encode()
         self._wal = Wal(arena, folder, segment_bytes=32 * MIB, wal_bytes=GIB, cluster_id=cluster_id)
@@ -101,12 +117,13 @@ class Log:
         self._wal.start()
         self.flusher = Flusher(
             self._wal, self._table, self.manifest, self.store, KEYS, owned, self.clock, broker_epoch=owned.epoch,
-            data_dir_id="bench", settings=FlushSettings(paced=False, wal_bytes=GIB),
+            data_dir_id="bench", settings=FlushSettings(
+                paced=False, wal_bytes=GIB, plan=PlanLimits(pack_below_bytes=pack_below_bytes)),
         )  # fmt: skip
         self.retention = Retention(self._table, self.manifest, self.store, self.clock, claim=owned)
         self.converter = Converter(
             self._table, self.manifest, self.store, KEYS, self.clock, owned, broker_epoch=owned.epoch,
-            settings=ConverterSettings(io_bytes_per_second=0.0, bounds=bounds),
+            settings=ConverterSettings(io_bytes_per_second=io_bytes_per_second, bounds=bounds),
         )  # fmt: skip
 
     def __enter__(self) -> Log:
@@ -126,15 +143,18 @@ class Log:
                 select.select([self._wake], [], [], 10)
                 os.eventfd_read(self._wake)
 
-    def turn(self, seconds: float) -> None:
-        """What the threads do meanwhile."""
+    def flush(self) -> None:
         self._wal.sync(30)
         self._wal.drain_commits()
         while self.flusher.run_once():
             pass
+
+    def turn(self, seconds: float) -> None:
+        """What the threads do meanwhile."""
+        self.flush()
         while self.converter.run_once() is not None:
             pass
-        self.clock.advance(seconds)
+        self.moved.advance(seconds)
         self.retention.delete_once()
 
 

@@ -1,7 +1,8 @@
 """End-to-end comparison: `python -m bench.e2e` runs each workload against kbroker and Apache Kafka in alternation.
 
-Prints medians and ratios. kbroker fsyncs before each ack and flushes to an S3 server on the same machine. The workload
-`start` is of kbroker alone: how long a start takes.
+Prints medians and ratios. kbroker fsyncs before each ack and flushes to an S3 server on the same machine. `ceiling` is
+the client against a broker that costs nothing, where there is such a one for the workload. The workload `start` is of
+kbroker alone: how long a start takes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import tempfile
 from pathlib import Path
 
 from bench.e2e import history, start
-from bench.e2e.servers import Kafka, Kbroker, S3Server, Server
-from bench.e2e.suite import WORKLOADS
+from bench.e2e.history import CEILING
+from bench.e2e.servers import FreeBroker, Kafka, Kbroker, S3Server, Server
+from bench.e2e.suite import OPTIONS, WITH_CEILING, WORKLOADS
 from bench.e2e.workloads import Result
 
 # Options beside those that are given.
@@ -25,7 +27,10 @@ def _measure(kind: str, name: str, folder: Path, options: list[str]) -> tuple[Re
     s3 = None
     if kind in KBROKERS:
         s3 = S3Server(folder / "s3").start()
-        server: Server = Kbroker(folder / "kbroker", s3, *KBROKERS[kind], *options).start()
+        given = [*KBROKERS[kind], *OPTIONS.get(name, []), *options]
+        server: Server = Kbroker(folder / "kbroker", s3, *given).start()
+    elif kind == CEILING:
+        server = FreeBroker(folder / "free").start()
     else:
         server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush").start()
     try:
@@ -44,19 +49,20 @@ def _measure(kind: str, name: str, folder: Path, options: list[str]) -> tuple[Re
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", default="paced,b_rdk,c_rdk,b_java,f_rdk,d1k_rdk")
-    parser.add_argument("--brokers", default="kbroker,kafka", help=f"of {', '.join(KBROKERS)}, kafka, kafka-flush")
+    kinds = f"of {', '.join(KBROKERS)}, kafka, kafka-flush, {CEILING}"
+    parser.add_argument("--brokers", default=f"kbroker,kafka,{CEILING}", help=kinds)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--options", default="", help="more options for kbroker serve")
     parser.add_argument("--work", default=None, help="folder for data (default: a temporary one)")
     parser.add_argument("--history", default=None, help="file to add the runs and their ratios to, a line a workload")
     arguments = parser.parse_args()
-    brokers = arguments.brokers.split(",")
     heads = f"{'MB/s':>8} {'records/s':>11} {'cpu s/GB':>9} {'req/GB':>7} {'RSS MiB':>8}  more"
     print(f"{'workload':9} {'broker':12} {heads}")
     for name in arguments.workloads.split(","):
         if name == start.NAME:
             start.print_rows(arguments.work)
             continue
+        brokers = [kind for kind in arguments.brokers.split(",") if kind != CEILING or name in WITH_CEILING]
         runs: dict[str, list[tuple[Result, float]]] = {broker: [] for broker in brokers}
         for _ in range(arguments.rounds):
             for broker in brokers:
@@ -84,6 +90,9 @@ def _print_row(name: str, broker: str, runs: list[tuple[Result, float]]) -> None
         f" {median([r.store_requests_per_gb for r in results]):7.1f} {max(rss for _, rss in runs):8.0f}  {more}",
         flush=True,
     )
+    for result in results:
+        if result.mb_by_second:
+            print(f"{name:9} {broker:12} MB/s by second: {' '.join(f'{rate:.0f}' for rate in result.mb_by_second)}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ from bench.e2e.workloads import Result
 
 WORSE = 0.10
 KEPT = 5  # series before the newest that it is compared with
+CEILING = "ceiling"  # the broker that costs nothing: only how near its rate is tells something
 LATENCIES = ("p50_ms", "p99_ms", "p99.9_ms")
+OWN_RATIOS = ("with_over_without", "idle_cpu_percent", "steady_over_lower", "least_over_median")
 LOWER_IS_BETTER = ("cpu/", *(f"{name}/" for name in LATENCIES), "idle_cpu_percent")
 
 
@@ -56,10 +58,10 @@ def _run(result: Result, rss_mib: float) -> dict[str, Any]:
 def _ratios(runs: Mapping[str, Sequence[tuple[Result, float]]]) -> dict[str, float]:
     first, *others = runs
     mine = _medians(runs[first])
-    ratios = {name: mine[name] for name in ("with_over_without", "idle_cpu_percent") if name in mine}
+    ratios = {name: mine[name] for name in OWN_RATIOS if name in mine}
     for other in others:
         theirs = _medians(runs[other])
-        for name in ("rate", "cpu", *LATENCIES):
+        for name in ("rate",) if other == CEILING else ("rate", "cpu", *LATENCIES):
             if mine.get(name) and theirs.get(name):
                 ratios[f"{name}/{other}"] = mine[name] / theirs[name]
     return {name: round(value, 4) for name, value in ratios.items()}

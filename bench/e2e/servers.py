@@ -12,6 +12,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient, NewTopic
+
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / ".tools"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -59,9 +61,19 @@ class Server:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Creates the topic and waits until it is there."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+            future.result(60)
+
     def store_requests(self) -> float:
         """Requests to the object store; 0 for a broker without one."""
         return 0.0
+
+    def put_ceiling_mb_per_second(self, seconds: float) -> float | None:
+        """What the object store takes while nothing else is done; None for a broker without one."""
+        return None
 
     def spawn(self, command: list[str], env: dict[str, str] | None = None) -> None:
         self.work.mkdir(parents=True, exist_ok=True)
@@ -99,6 +111,7 @@ class S3Server(Server):
 
     name = "versitygw"
     access, secret = "benchaccess", "benchsecret"
+    url = "s3://bench/run"
 
     def start(self) -> S3Server:
         data = self.work / "s3"
@@ -108,6 +121,17 @@ class S3Server(Server):
              "--port", f"127.0.0.1:{self.port}", "posix", str(data)]
         )  # fmt: skip
         return self
+
+    def put_ceiling_mb_per_second(self, seconds: float) -> float:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.e2e.put_ceiling", self.url, self.endpoint, str(seconds)],
+            cwd=ROOT, env={**os.environ, **self.environ}, check=True, text=True, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        return float(done.stdout)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{self.bootstrap}"
 
     @property
     def environ(self) -> dict[str, str]:
@@ -131,13 +155,16 @@ class Kbroker(Server):
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith("kbroker_store_requests_total{"))
 
+    def put_ceiling_mb_per_second(self, seconds: float) -> float | None:
+        return self.s3.put_ceiling_mb_per_second(seconds) if self.s3 else None
+
     @property
     def command(self) -> list[str]:
         """What starts it."""
         command = [sys.executable, "-m", "kbroker", "serve", "--data-dir", str(self.work / "kbroker-data"),
                    "--listen", self.bootstrap, *self.options]  # fmt: skip
         if self.s3:
-            command += ["--object-store", "s3://bench/run", "--s3-endpoint", f"http://127.0.0.1:{self.s3.port}"]
+            command += ["--object-store", self.s3.url, "--s3-endpoint", self.s3.endpoint]
         return command
 
     def start(self) -> Kbroker:
@@ -182,4 +209,18 @@ group.initial.rebalance.delay.ms=0
             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         self.spawn([*java, "kafka.Kafka", str(properties)])
+        return self
+
+
+class FreeBroker(Server):
+    """free_broker.c: acknowledges and answers at next to no cost, so that what is measured is the client's ceiling."""
+
+    name = "free_broker"
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        if not topic.endswith(f"-{partitions}"):
+            raise ValueError("the number of partitions is what the topic's name ends with")
+
+    def start(self) -> FreeBroker:
+        self.spawn([str(TOOLS / "bin/free_broker"), str(self.port)])
         return self

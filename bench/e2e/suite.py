@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
 import time
 from collections.abc import Callable
 
@@ -11,14 +13,17 @@ from bench.e2e.servers import Server
 from bench.e2e.workloads import Result
 
 IDLE_SECONDS = 20.0
+SETTLE_SECONDS = 3.0  # for what comes with new connections and a new topic
 PARKED_PARTITIONS = 10_000
+PUT_CEILING_SECONDS = 8.0
+WAL_BYTES = 1 << 30  # of `steady`
 Workload = Callable[[Server], Result]
 numbers = itertools.count()
 
 
 def _topic(server: Server, partitions: int) -> str:
-    topic = f"bench-{next(numbers)}"
-    workloads.create_topic(server, topic, partitions)
+    topic = f"bench-{next(numbers)}-{partitions}"
+    server.create_topic(topic, partitions)
     return topic
 
 
@@ -72,21 +77,66 @@ def _paced_beside_uploads(rate: int, count: int, bulk_records: int, mb_per_secon
 
 
 def _beside_parked(connections: int, count: int) -> Workload:
-    """Producing beside parked connections; with_over_without compares it with the same just before, without them."""
+    """Producing beside parked connections; with_over_without compares it with the same just before, without them.
+
+    idle_cpu_percent is what they cost while nothing else is done, measured first: later, uploads would count as theirs.
+    """
 
     def workload(server: Server) -> Result:
-        alone = workloads.rdkafka_produce(server, _topic(server, 12), count, 1024)
         quiet = _topic(server, PARKED_PARTITIONS)
         with workloads.parked(server, quiet, PARKED_PARTITIONS, connections):
+            time.sleep(SETTLE_SECONDS)
             cpu = server.cpu_seconds()
             time.sleep(IDLE_SECONDS)
             idle = (server.cpu_seconds() - cpu) / IDLE_SECONDS
+        alone = workloads.rdkafka_produce(server, _topic(server, 12), count, 1024)
+        with workloads.parked(server, quiet, PARKED_PARTITIONS, connections):
             result = workloads.rdkafka_produce(server, _topic(server, 12), count, 1024)
         result.extra["with_over_without"] = result.mb_per_second / alone.mb_per_second
         result.extra["idle_cpu_percent"] = 100 * idle
         return result
 
     return workload
+
+
+def _steady(seconds: float) -> Workload:
+    """Producing for so long, and at least five times the log's budget; the rate is of what comes behind the first
+    budget. steady_over_lower compares it with the store's own PUT ceiling, or the rate until flushing is under
+    pressure, whichever is lower; least_over_median is how far the rate falls within a second."""
+
+    def workload(server: Server) -> Result:
+        ceiling = server.put_ceiling_mb_per_second(PUT_CEILING_SECONDS)
+        rows, cpu = workloads.rdkafka_produce_for(server, _topic(server, 12), 1024, seconds)
+        if rows[-1][1] * 1024 < 5 * WAL_BYTES:
+            raise RuntimeError(f"{rows[-1][1]} records are fewer than five times the log's budget")
+        result = steady_state(rows, 1024, WAL_BYTES)
+        lower = min(result.extra["burst_mb"], ceiling or math.inf)
+        result.cpu_seconds = cpu * result.records / rows[-1][1]
+        result.extra |= {
+            "put_ceiling_mb": ceiling or 0.0,
+            "steady_over_lower": result.mb_per_second / lower,
+            "least_over_median": min(result.mb_by_second) / statistics.median(result.mb_by_second),
+        }
+        return result
+
+    return workload
+
+
+def steady_state(rows: list[tuple[float, int]], size: int, wal_bytes: int) -> Result:
+    """Of (seconds, records delivered): the run behind the first `wal_bytes`, with its rate in each second.
+
+    `burst_mb` is the rate of the first half of them: flushing is not under pressure until then.
+    """
+    burst = next(row for row in rows if row[1] * size >= wal_bytes / 2)
+    steady = [row for row in rows if row[1] * size >= wal_bytes]
+    rates, last = [], steady[0]
+    for row in steady[1:-1]:  # the last row is of the end, when the producer no longer sends
+        if row[0] - last[0] >= 1:
+            rates.append((row[1] - last[1]) * size / (row[0] - last[0]) / 1e6)
+            last = row
+    records = last[1] - steady[0][1]
+    extra = {"burst_mb": burst[1] * size / burst[0] / 1e6}
+    return Result(records, records * size, last[0] - steady[0][0], extra=extra, mb_by_second=rates)
 
 
 WORKLOADS: dict[str, Workload] = {
@@ -106,6 +156,12 @@ WORKLOADS: dict[str, Workload] = {
     "d1k_java": _consume_java(1_500_000, 1024, 12),
     "park2k": _beside_parked(2000, 1_500_000),
     "park5k": _beside_parked(5000, 1_500_000),
-    # Five times a log budget of 1 GiB: what flushing sustains. Run with --options "--wal-bytes 1GiB".
-    "steady": _produce(workloads.rdkafka_produce, 5_242_880, 1024, 12),
+    "steady": _steady(60),  # what flushing sustains
+}
+# Options of kbroker that a workload needs.
+OPTIONS = {"steady": ["--wal-bytes", str(WAL_BYTES)]}
+# Those that have a ceiling: the client's own rate against a broker that costs nothing.
+WITH_CEILING = {
+    *("a_rdk", "b_rdk", "c_rdk", "f_rdk", "f1_wire", "f8_wire"),
+    *("a_java", "b_java", "f_java", "d1k_rdk", "d_rdk"),
 }

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.e2e.servers import TOOLS, Server
 
@@ -30,6 +29,7 @@ class Result:
     extra: dict[str, float] = field(default_factory=dict)
     distribution_ms: list[float] = field(default_factory=list)  # latencies at QUANTILES
     store_requests_per_gb: float = 0
+    mb_by_second: list[float] = field(default_factory=list)  # of a run that is to be even
 
     @property
     def mb_per_second(self) -> float:
@@ -42,13 +42,6 @@ class Result:
     @property
     def cpu_seconds_per_gb(self) -> float:
         return self.cpu_seconds / (self.bytes / 1e9) if self.bytes else 0
-
-
-def create_topic(server: Server, topic: str, partitions: int) -> None:
-    """Creates the topic and waits until it is there."""
-    admin = AdminClient({"bootstrap.servers": server.bootstrap})
-    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
-        future.result(60)
 
 
 def _run(server: Server, command: list[str]) -> tuple[str, float, float]:
@@ -76,6 +69,27 @@ def rdkafka_produce(server: Server, topic: str, count: int, size: int, single: b
     if not found or int(found[-1][1]) != count:
         raise RuntimeError(f"not all delivered: {output[-1500:]}")
     return Result(count, count * size, int(found[-1][3]) / 1000, cpu)
+
+
+def rdkafka_produce_for(server: Server, topic: str, size: int, seconds: float) -> tuple[list[tuple[float, int]], float]:
+    """librdkafka, acks=all, for so long.
+
+    Returns (seconds since the start, records delivered so far) twice a second, and the broker's CPU seconds.
+    """
+    command = [RDKAFKA, "-P", "-b", server.bootstrap, "-t", topic, "-s", str(size), "-a", "-1", "-q", "-u", "-i", "500",
+               "-X", "queue.buffering.max.messages=1000000", "-X", "queue.buffering.max.kbytes=131072",
+               "-X", "linger.ms=5", "-X", "batch.size=262144"]  # fmt: skip
+    cpu = server.cpu_seconds()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    cells = [[cell.strip() for cell in line.split("|")[1:]] for line in output.splitlines() if line.startswith("|")]
+    rows = [dict(zip(cells[0], row, strict=True)) for row in cells[1:] if row != cells[0]]
+    if not rows or int(rows[-1]["elapsed"]) < 0.9 * 1000 * seconds or int(rows[-1]["dr_err"]):
+        raise RuntimeError(f"producing for {seconds} s failed: {output[-1500:]}")
+    return [(int(row["elapsed"]) / 1000, int(row["dr"])) for row in rows], server.cpu_seconds() - cpu
 
 
 def rdkafka_consume(server: Server, topic: str, partitions: int, count: int, size: int) -> Result:

@@ -1,0 +1,73 @@
+"""The broker that the benchmarks take for a client's ceiling, spoken to by librdkafka."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bench.e2e import servers, suite
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    work = tmp_path_factory.mktemp("free-broker")
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-o", work / "it", ROOT / "bench/e2e/free_broker.c"], check=True)
+    server = servers.Server(work)
+    server.spawn([str(work / "it"), str(server.port)])
+    yield server
+    assert server.process is not None
+    assert server.process.poll() is None  # nothing was asked that it could not follow
+    server.process.kill()
+    server.process.wait()
+
+
+def produce(broker: servers.Server, topic: str, count: int, size: int) -> dict[int, int]:
+    """Records delivered by partition."""
+    delivered: dict[int, int] = {}
+
+    def on_delivery(error: object, message: object) -> None:
+        assert error is None
+        delivered[message.partition()] = delivered.get(message.partition(), 0) + 1
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 50, "batch.size": 1 << 18})
+    for number in range(count):
+        producer.produce(topic, bytes(size), partition=number % 3, on_delivery=on_delivery)
+    assert producer.flush(30) == 0
+    return delivered
+
+
+def test_every_record_is_acknowledged_in_its_partition(broker: servers.Server):
+    assert produce(broker, "acknowledged-3", 3000, 1024) == {0: 1000, 1: 1000, 2: 1000}
+
+
+def test_partitions_are_logs_without_an_end(broker: servers.Server):
+    """More is read than was ever written, of each partition, with offsets that count on."""
+    produce(broker, "endless-3", 300, 100)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("endless-3", partition, 0) for partition in range(3)])
+    following = {0: 0, 1: 0, 2: 0}
+    while min(following.values()) < 5000:
+        for message in consumer.consume(1000, 30):
+            assert message.error() is None
+            assert message.offset() == following[message.partition()]
+            assert len(message.value()) == 100
+            following[message.partition()] += 1
+    consumer.close()
+
+
+def test_the_steady_state_begins_behind_the_first_budget():
+    """4 records of 1 MB a second until 16 are written, 2 a second from then on, and once 1."""
+    counts = [0, 4, 8, 12, 16, 18, 20, 21, 23, 25, 25]
+    rows = [(float(second), count) for second, count in enumerate(counts)]
+    result = suite.steady_state(rows, 1_000_000, 16_000_000)
+    assert result.mb_by_second == [2, 2, 1, 2, 2]
+    assert (result.records, result.seconds) == (9, 5)
+    assert result.extra["burst_mb"] == 4
