@@ -15,7 +15,7 @@ $bin/mypy
 $bin/lint-imports
 $bin/python scripts/update_readme.py --check
 step "tests"
-$bin/python -m pytest -q -m "not slow" -n 3 --dist loadfile
+$bin/python -m pytest -q -m "not slow" -n 3 --dist loadfile --durations=25
 step "benchmarks run"
 $bin/python -m pytest bench -q --benchmark-disable --ignore=bench/e2e
 step "debug build"
