@@ -23,7 +23,8 @@ __all__ = ["FORMAT", "register"]
 def register(spark: SparkSession) -> None:
     """Makes ``spark.read.format("kbroker")`` and ``spark.readStream.format("kbroker")`` work in this session.
 
-    Batch queries then read only the columns they use, unless the session's spark.kbroker.pruneColumns is "false".
+    Streams are then told their query's trigger, and batch queries read only the columns they use, unless the
+    session's spark.kbroker.pruneColumns is "false".
     Raises ImportError when pyspark or pyarrow is missing or of a version this source does not work with.
     """
     try:
@@ -35,11 +36,11 @@ def register(spark: SparkSession) -> None:
         raise ImportError(f"pyspark {pyspark.__version__}: format('{FORMAT}') needs 4.1: pip install 'kbroker[spark]'")
     from pyspark import cloudpickle
 
-    from kbroker.pipeline import column_pruning, spark_source
+    from kbroker.pipeline import column_pruning, query_trigger, spark_source
 
     # By value, so that a worker without kbroker can run far enough to say what it misses.
     cloudpickle.register_pickle_by_value(spark_source)
     cores = max(1, spark.sparkContext.defaultParallelism)
     members = {"cores": cores, "__module__": spark_source.__name__}
-    spark.dataSource.register(type("KbrokerDataSource", (spark_source.KbrokerDataSource,), members))
+    query_trigger.register(spark, type("KbrokerDataSource", (spark_source.KbrokerDataSource,), members))
     column_pruning.install(spark, FORMAT)

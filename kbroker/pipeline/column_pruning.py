@@ -3,8 +3,8 @@
 Without it every column of every row crosses from the worker's process to the JVM, and that hand-over is what a query
 over whole records takes most of its time for. The rule below runs in the driver's JVM behind Spark's own optimizer
 rules: where a projection, an aggregate or a filter stands on a scan of this source, it puts a scan of the columns they
-use in its place. It is compiled with the compiler that Spark itself generates code with, so that no jar is needed.
-Where that is not possible (Spark Connect, another Spark) nothing changes: the query reads all columns.
+use in its place. It needs no jar (see driver_jvm). Where it is not possible (Spark Connect, another Spark) nothing
+changes: the query reads all columns.
 
 spark.kbroker.pruneColumns, a setting of the session that can be changed at any time, switches it off ("false"). With
 spark.sql.python.filterPushdown.enabled a scan is planned when its filters are pushed, before the rule runs; such
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+
+from kbroker.pipeline.driver_jvm import UNREACHABLE, call_static
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,22 +165,10 @@ public class ColumnPruning extends Rule {
 
 def install(spark: SparkSession, name: str) -> bool:
     """Adds the rule for scans of the format `name` to a session, once. False, and a line in the log, where it can't."""
-    from py4j.protocol import Py4JError
-
     try:
-        jvm, gateway, session = spark.sparkContext._jvm, spark.sparkContext._gateway, spark._jsparkSession
-        assert jvm is not None
-        assert gateway is not None
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
-        compiler.cook(_SOURCE.replace("FORMAT", name))
-        rule = compiler.getClassLoader().loadClass(_CLASS)
-        types = gateway.new_array(jvm.java.lang.Class, 1)
-        types[0] = jvm.java.lang.Class.forName("org.apache.spark.sql.ExperimentalMethods")
-        given = gateway.new_array(jvm.java.lang.Object, 1)
-        given[0] = session.experimental()
-        rule.getMethod("install", types).invoke(None, given)
-    except (Py4JError, AttributeError, TypeError, AssertionError) as error:
+        given = ("org.apache.spark.sql.ExperimentalMethods", spark._jsparkSession.experimental())
+        call_static(spark, _SOURCE.replace("FORMAT", name), _CLASS, "install", given)
+    except UNREACHABLE as error:
         logger.info("format('%s') reads all columns: %s", name, error)
         return False
     return True

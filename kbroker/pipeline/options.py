@@ -16,6 +16,7 @@ from kbroker.pipeline.column_names import DDL
 
 EARLIEST, LATEST = -2, -1  # as in the JSON of startingOffsets
 TRIGGER_PROCESSING_TIME, TRIGGER_AVAILABLE_NOW = "processingtime", "availablenow"
+TRIGGER_VARIABLE = "KBROKER_QUERY_TRIGGER"  # what the query's trigger is, in the environment of a stream's process
 
 TopicPartition = tuple[str, int]
 
@@ -363,17 +364,27 @@ def _forbid(limit: Limit | None, value: int, message: str, word: str) -> None:
                 raise OptionError(f"{what} can't be {word} for batch queries on kbroker")
 
 
-def check_stream(options: SourceOptions) -> None:
-    """OptionError for what makes no sense in a streaming query, or would let rows go unread."""
+def check_stream(options: SourceOptions, trigger: str | None) -> bool:
+    """OptionError for what makes no sense in a streaming query, or would let rows go unread.
+
+    `trigger` is the query's own, None where it is not known. The answer: whether there are limits, and they hold.
+    """
     for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
         if name.lower() in options.given:
             what = "offset" if name == "endingOffsets" else "timestamp"
             raise OptionError(f"{name}: ending {what} not valid in streaming queries")
     limited = [name for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger") if name.lower() in options.given]
-    if limited and options.trigger is None:
-        raise OptionError(
-            f"{limited[0]} needs option 'trigger' as well: on Spark 4.1 a Python source is not told the query's "
-            "trigger, and an availableNow query that is limited would end after one micro-batch with rows left "
-            "unread. Set option('trigger', 'processingTime') when the query has a processingTime trigger or none, or "
-            "option('trigger', 'availableNow') to read everything in one micro-batch, without the limit"
-        )
+    if not limited or options.trigger == TRIGGER_AVAILABLE_NOW:
+        return False
+    if trigger is not None and trigger.lower() == TRIGGER_PROCESSING_TIME:
+        return True
+    if trigger is None:
+        why = "this session cannot tell a source the query's trigger, and one with the trigger availableNow"
+    elif options.trigger is None:
+        why = "the query's trigger is availableNow or once. On Spark 4.1 it"
+    else:
+        why = "option 'trigger' says processingTime, but the query's trigger is availableNow or once. On Spark 4.1 it"
+    raise OptionError(
+        f"{limited[0]}: {why} would end after one limited micro-batch, with rows left unread. Set option('trigger', "
+        "'availableNow') to read everything in one micro-batch, without the limit"
+    )

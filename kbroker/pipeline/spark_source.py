@@ -5,6 +5,7 @@ Everything that decides anything is in the modules beside this one, which know n
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -89,7 +90,8 @@ class KbrokerStreamReader(DataSourceStreamReader):
 
     def _planner(self) -> Any:
         if self._stream is None:
-            self._stream = load("stream_plan").StreamPlanner(self.options, self.cores)
+            trigger = os.environ.get(load("options").TRIGGER_VARIABLE)
+            self._stream = load("stream_plan").StreamPlanner(self.options, self.cores, trigger)
         return self._stream
 
     def initialOffset(self) -> dict[str, Any]:

@@ -17,13 +17,7 @@ from kbroker.pipeline import data_loss
 from kbroker.pipeline.batch_plan import Ranges, plan_ranges, within
 from kbroker.pipeline.broker_tail import BrokerTail
 from kbroker.pipeline.bucket_view import BucketView
-from kbroker.pipeline.options import (
-    LATEST,
-    TRIGGER_AVAILABLE_NOW,
-    OptionError,
-    check_stream,
-    parse_options,
-)
+from kbroker.pipeline.options import LATEST, OptionError, check_stream, parse_options
 from kbroker.pipeline.positions import PositionFinder, Positions, selected
 from kbroker.pipeline.splits import Split
 
@@ -56,10 +50,17 @@ class StreamPlanner:
     """One stream. Used by one thread. Raises as plan_batch does, and DataLossError."""
 
     def __init__(
-        self, given: Mapping[str, str], cores: int, *, view: BucketView | None = None, clock: Clock | None = None
+        self,
+        given: Mapping[str, str],
+        cores: int,
+        trigger: str | None,
+        *,
+        view: BucketView | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        """`trigger`: what the query's is, in the words of the option `trigger`; None where that is not known."""
         self._options = parse_options(given)
-        check_stream(self._options)
+        self._limited = check_stream(self._options, trigger)
         self._cores = cores
         self._clock = clock or SystemClock()
         self._view = view if view is not None else BucketView(self._options.place)
@@ -67,12 +68,8 @@ class StreamPlanner:
         self._initial: Positions | None = None
         self._position: Positions | None = None  # where the last range that was planned or announced ends
         self._last_batch_s = self._clock.monotonic()
-        if self._limited and self._options.trigger == TRIGGER_AVAILABLE_NOW:
-            logger.warning("maxOffsetsPerTrigger and minOffsetsPerTrigger are ignored: trigger is availableNow")
-
-    @property
-    def _limited(self) -> bool:
-        return bool(self._options.max_offsets_per_trigger or self._options.min_offsets_per_trigger)
+        if not self._limited and (self._options.max_offsets_per_trigger or self._options.min_offsets_per_trigger):
+            logger.warning("maxOffsetsPerTrigger and minOffsetsPerTrigger are ignored: option trigger is availableNow")
 
     def close(self) -> None:
         """Closes the connection to the broker."""
@@ -136,7 +133,7 @@ class StreamPlanner:
         """maxOffsetsPerTrigger, shared out by what each partition has; minOffsetsPerTrigger and maxTriggerDelay."""
         available = {pair: max(0, end[pair] - start[pair]) for pair in end}
         total = sum(available.values())
-        if not self._limited or self._options.trigger == TRIGGER_AVAILABLE_NOW or total == 0:
+        if not self._limited or total == 0:
             return end
         least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
         waited_ms = (self._clock.monotonic() - self._last_batch_s) * 1000

@@ -169,7 +169,7 @@ def test_stream_restarts_from_its_checkpoint(broker: BrokerProcess, store: Store
 
     def run(**trigger: Any) -> list[int]:
         """A run over all there is; how many rows each micro-batch had."""
-        limit = {} if "availableNow" in trigger else {"maxOffsetsPerTrigger": "40", "trigger": "processingTime"}
+        limit = {} if "availableNow" in trigger else {"maxOffsetsPerTrigger": "40"}
         options = {**place(store), "subscribe": topic, "startingOffsets": "earliest", **limit}
         table = spark.readStream.format("kbroker").options(**options).load().select("partition", "offset")
         query = (
@@ -197,6 +197,47 @@ def test_stream_restarts_from_its_checkpoint(broker: BrokerProcess, store: Store
         assert max(sizes) <= 42 or "availableNow" in trigger
         read = sorted((row.partition, row.offset) for row in spark.read.parquet(str(tmp_path / "out")).collect())
         assert read == [(partition, offset) for partition in (0, 1) for offset in range(total // 2)]
+
+
+@ON_A_FOLDER
+def test_a_limited_stream_leaves_nothing_behind(
+    broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path
+) -> None:
+    """The source is told the query's trigger: where a limit would end a query early, an error names the option."""
+    topic = new_topic(broker, CONFLUENT, "direct-triggers", 2)
+    scenarios.send(broker, CONFLUENT, topic, spread(generated(100, seed=1), 2), "none", IDEMPOTENT)
+    broker.flush()
+
+    def run(checkpoint: str, how: dict[str, Any], **options: str) -> int:
+        """How many rows a run over all there is has read."""
+        given = {**place(store), "subscribe": topic, "startingOffsets": "earliest", "columns": "offset", **options}
+        table = spark.readStream.format("kbroker").options(**given).load()
+        out = table.writeStream.format("noop").option("checkpointLocation", str(tmp_path / checkpoint))
+        query = out.trigger(**how).start()
+        try:
+            if "processingTime" in how:
+                query.processAllAvailable()
+            else:
+                assert query.awaitTermination(60)
+            return sum(progress.numInputRows for progress in query.recentProgress)
+        finally:
+            query.stop()
+
+    refused = r"query's trigger is availableNow or once(.|\n)*option\('trigger', 'availableNow'\)"
+    most, all_now = {"maxOffsetsPerTrigger": "60"}, {"availableNow": True}
+    for how, options in (
+        (all_now, most),
+        (all_now, {"minOffsetsPerTrigger": "1000", "trigger": "processingTime"}),
+        ({"once": True}, most),
+    ):
+        with pytest.raises(Exception, match=refused):
+            run("new", how, **options)
+    assert run("new", {"processingTime": "0 seconds"}, **most) == 100  # nothing was written before
+    scenarios.send(broker, CONFLUENT, topic, spread(generated(100, seed=2), 2), "none", IDEMPOTENT)
+    broker.flush()
+    with pytest.raises(Exception, match=refused):
+        run("new", all_now, **most)  # from a checkpoint
+    assert run("new", all_now, **most, trigger="availableNow") == 100
 
 
 def failure(table: Callable[[], Any]) -> str:

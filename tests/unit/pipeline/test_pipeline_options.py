@@ -117,7 +117,21 @@ def test_what_makes_no_sense_in_a_batch() -> None:
 
 def test_what_makes_no_sense_in_a_stream() -> None:
     with pytest.raises(OptionError, match="ending offset not valid in streaming"):
-        check_stream(parsed(endingOffsets="latest"))
-    with pytest.raises(OptionError, match=r"needs option 'trigger'.*rows left"):
-        check_stream(parsed(maxOffsetsPerTrigger="5"))
-    check_stream(parsed(maxOffsetsPerTrigger="5", trigger="processingTime"))
+        check_stream(parsed(endingOffsets="latest"), None)
+
+
+WORDS = (None, "processingTime", "availableNow")
+
+
+@pytest.mark.parametrize("limit", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
+def test_limits_hold_in_a_query_that_goes_on_and_are_refused_in_one_that_ends(limit: str) -> None:
+    options = {said: parsed(**{limit: "5"}, **({"trigger": said} if said else {})) for said in WORDS}
+    for said in (None, "processingTime"):
+        assert check_stream(options[said], "processingTime") is True
+        with pytest.raises(OptionError, match=rf"{limit}: .*trigger is availableNow or.*\('trigger', 'availableNow'"):
+            check_stream(options[said], "availableNow")
+        with pytest.raises(OptionError, match=rf"{limit}: this session cannot tell.*\('trigger', 'availableNow'"):
+            check_stream(options[said], None)
+    for trigger in WORDS:
+        assert check_stream(options["availableNow"], trigger) is False
+        assert check_stream(parsed(), trigger) is False

@@ -11,7 +11,8 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo
 
 from kbroker.pipeline import export_task, spark_source
 from kbroker.pipeline.jobs import session
-from kbroker.pipeline.spark_source import KbrokerBatchReader
+from kbroker.pipeline.options import TRIGGER_VARIABLE, OptionError
+from kbroker.pipeline.spark_source import KbrokerBatchReader, KbrokerStreamReader
 
 WITHOUT_KBROKER = """
 import sys
@@ -55,6 +56,15 @@ def test_pushdown_looks_switched_off_to_spark_and_works_when_called() -> None:
     filters = [EqualTo(("partition",), 3)]
     assert list(reader.pushFilters(filters)) == filters
     assert reader.bounds == {"partition": {3}}
+
+
+def test_a_stream_is_told_the_trigger_by_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"object.store": "file:/nowhere", "subscribe": "t", "maxOffsetsPerTrigger": "5"}
+    with pytest.raises(OptionError, match="this session cannot tell"):
+        KbrokerStreamReader(options, 1).latestOffset()
+    monkeypatch.setenv(TRIGGER_VARIABLE, "availableNow")
+    with pytest.raises(OptionError, match="the query's trigger is availableNow"):
+        KbrokerStreamReader(options, 1).latestOffset()
 
 
 def test_importing_the_package_sets_the_workers_interpreter() -> None:

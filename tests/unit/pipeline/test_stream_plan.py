@@ -28,7 +28,7 @@ def given(**options: str) -> dict[str, str]:
 
 
 def stream(bucket: ClusterBucket, clock: ManualClock | None = None, **options: str) -> StreamPlanner:
-    return StreamPlanner(given(**options), 2, view=bucket.view(), clock=clock or ManualClock())
+    return StreamPlanner(given(**options), 2, "processingTime", view=bucket.view(), clock=clock or ManualClock())
 
 
 def rows(planner: StreamPlanner, start: dict, end: dict, **options: str) -> list[tuple[int, int]]:
@@ -48,7 +48,7 @@ def test_a_new_query_starts_at_the_end_unless_told(bucket: ClusterBucket) -> Non
 
 def test_the_first_end_may_be_asked_for_before_the_start(bucket: ClusterBucket) -> None:
     bucket.klix("t", 0, batches(0, 10))
-    planner = stream(bucket, startingOffsets="earliest", maxOffsetsPerTrigger="12", trigger="processingTime")
+    planner = stream(bucket, startingOffsets="earliest", maxOffsetsPerTrigger="12")
     end = planner.latest_offset()
     assert end == {"t": {"0": 12, "1": 0}}
     assert planner.initial_offset() == {"t": {"0": 0, "1": 0}}
@@ -97,7 +97,7 @@ def test_a_micro_batch_reads_only_what_is_new(bucket: ClusterBucket, monkeypatch
 def test_max_offsets_are_shared_out_and_every_row_is_read_once(bucket: ClusterBucket) -> None:
     bucket.klix("t", 0, batches(0, 100))
     bucket.klix("t", 1, batches(0, 1))
-    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "50", "trigger": "processingTime"}
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "50"}
     planner = stream(bucket, **options)
     start, found, triggers = planner.initial_offset(), [], 0
     while (end := planner.latest_offset()) != start:
@@ -112,22 +112,20 @@ def test_max_offsets_are_shared_out_and_every_row_is_read_once(bucket: ClusterBu
     assert triggers >= 6
 
 
-def test_available_now_reads_everything_in_one_micro_batch(bucket: ClusterBucket) -> None:
+def test_available_now_reads_everything_in_one_micro_batch_or_refuses_the_limit(bucket: ClusterBucket) -> None:
     bucket.klix("t", 0, batches(0, 100))
-    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "50", "trigger": "availableNow"}
-    planner = stream(bucket, **options)
-    assert len(rows(planner, planner.initial_offset(), planner.latest_offset())) == 300
-
-
-def test_a_limit_without_the_trigger_is_refused(bucket: ClusterBucket) -> None:
-    with pytest.raises(OptionError, match="option 'trigger'"):
-        stream(bucket, maxOffsetsPerTrigger="50")
+    options = given(startingOffsets="earliest", maxOffsetsPerTrigger="50")
+    for trigger in ("availableNow", None):
+        with pytest.raises(OptionError, match="option\\('trigger', 'availableNow'"):
+            StreamPlanner(options, 2, trigger, view=bucket.view())
+        planner = StreamPlanner(options | {"trigger": "availableNow"}, 2, trigger, view=bucket.view())
+        assert len(rows(planner, planner.initial_offset(), planner.latest_offset())) == 300
 
 
 def test_min_offsets_wait_for_more_or_for_the_delay(bucket: ClusterBucket) -> None:
     clock = ManualClock()
     options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "1m"}
-    planner = stream(bucket, clock, trigger="processingTime", **options)
+    planner = stream(bucket, clock, **options)
     start = planner.initial_offset()
     bucket.klix("t", 0, batches(0, 1))
     assert planner.latest_offset() == start
@@ -154,7 +152,7 @@ def test_a_topic_that_is_gone_is_data_loss(bucket: ClusterBucket) -> None:
     bucket.topic("other")
     options = {"subscribe": "", "subscribePattern": "t|other"}
     del options["subscribe"]
-    planner = StreamPlanner({"object.store": "memory:", **options}, 1, view=bucket.view())
+    planner = StreamPlanner({"object.store": "memory:", **options}, 1, None, view=bucket.view())
     planner.initial_offset()
     bucket.drop_topic("t")
     with pytest.raises(DataLossError, match="t-0, t-1 are gone"):
