@@ -13,9 +13,9 @@ run a broker with an empty data directory adopts the cluster, so that nothing is
   twice as fast as the slowest; and ten of which half start when the others are further than the cache is large, who
   must read the bucket again.
 - tail: end-to-end latency of 1,000 records a second through another partition (bin/paced_latency: one process that
-  produces and consumes; for two seconds before, to warm it up), alone, beside a cold consumer held at half the rate
-  that the consumer of `rate` reached alone, and beside one at full rate; and a plain TCP echo at the same pace beside
-  the same loads.
+  produces and consumes; for two seconds before, to warm it up), alone, beside a cold client that only fetches held at
+  half the rate that the consumer of `rate` reached alone, and beside one at full rate; and a plain TCP echo at the
+  same pace beside the same loads.
 
 Everything shares the machine: with two cores, the S3 server, the broker and the consumers share those.
 """
@@ -103,8 +103,11 @@ def _begin() -> None:
     sys.stdin.readline()
 
 
-def fetch(bootstrap: str, count: int) -> None:
-    """Fetches the whole partition over one socket and only looks at batch headers. Prints bytes and seconds."""
+def fetch(bootstrap: str, count: int, rate_bytes: float, seconds: float) -> None:
+    """Fetches the whole partition over one socket and only looks at batch headers; rate and seconds as of `consume`.
+
+    Prints a JSON line: bytes, seconds.
+    """
     host, port = bootstrap.split(":")
     connection = socket.create_connection((host, int(port)))
     name = TOPIC.encode()
@@ -112,7 +115,7 @@ def fetch(bootstrap: str, count: int) -> None:
     offset = total = 0
     _begin()
     started = time.monotonic()
-    while offset < count:
+    while (time.monotonic() - started < seconds) if seconds else (offset < count):
         body = struct.pack(">hhih", 1, 4, 7, -1) + struct.pack(">iiiib", -1, 500, 1, MIB, 0)
         body += struct.pack(f">ih{len(name)}sii", 1, len(name), name, 1, 0) + struct.pack(">qi", offset, MIB)
         connection.sendall(struct.pack(">i", len(body)) + body)
@@ -129,6 +132,10 @@ def fetch(bootstrap: str, count: int) -> None:
             base, length = struct.unpack_from(">qi", answer, position)
             offset = base + struct.unpack_from(">i", answer, position + 23)[0] + 1
             position += 12 + length
+        if seconds and offset >= count:
+            offset = 0
+        if rate_bytes and (ahead := total / rate_bytes - (time.monotonic() - started)) > 0:
+            time.sleep(ahead)
     print(json.dumps({"bytes": total, "seconds": time.monotonic() - started}))
 
 
@@ -204,7 +211,7 @@ def echo_client(port: int, count: int) -> None:
 
 PROGRAMS = {
     "consume": lambda a: consume(a[0], int(a[1]), float(a[2]), float(a[3]), float(a[4])),
-    "fetch": lambda a: fetch(a[0], int(a[1])),
+    "fetch": lambda a: fetch(a[0], int(a[1]), float(a[2]), float(a[3])),
     "boto3": lambda a: boto3_gets(a[0], int(a[1]), int(a[2])),
     "echo-server": lambda a: echo_server(),
     "echo-client": lambda a: echo_client(int(a[0]), int(a[1])),
@@ -335,7 +342,7 @@ def measure_rate(bench: Bench) -> float:
             rates["consumer"].append(done.mb_per_second)
             cpu, peak = done.cpu_seconds, broker.peak_rss_mib()
         with bench.broker() as broker:
-            rates["fetches"].append(_rate(_run("fetch", broker.bootstrap, bench.count)))
+            rates["fetches"].append(_rate(_run("fetch", broker.bootstrap, bench.count, 0, 0)))
         with bench.broker() as broker:
             rates["confluent-kafka"].append(_rate(_run("consume", broker.bootstrap, bench.count, 0, 0, 0)))
         rates["in memory"].append(ceiling(bench))
@@ -399,7 +406,7 @@ def measure_tail(bench: Bench, rate: float) -> None:
             paced_latency(broker, 2 * PACE)
             loads = []
             if limit is not None:
-                loads.append(_spawn("consume", broker.bootstrap, bench.count, limit, 2 * seconds + 6, 0))
+                loads.append(_spawn("fetch", broker.bootstrap, bench.count, limit, 2 * seconds + 6))
             _start(*loads)
             time.sleep(1)
             p50, p99, p999 = paced_latency(broker, count)

@@ -61,7 +61,7 @@ def test_floor_memcpy_of_the_frame(benchmark: Any, produce_frame: bytes) -> None
 
 @pytest.mark.benchmark(group="produce-response")
 def test_produce_answer(benchmark: Any, produce_frame: bytes) -> None:
-    answers = [(0, 100 + i, -1, 0, -1, None, 1, -1) for i in range(PARTITIONS)]
+    answers = [(0, 100 + i, -1, 0, None, None, 1, -1) for i in range(PARTITIONS)]
     assert benchmark(encode_produce, produce_frame, answers)
 
 
