@@ -72,7 +72,7 @@ def test_nothing_acknowledged_depends_on_the_disk(tmp_path: Path, place: Place) 
     assert counted["commits"] > 0
 
 
-@pytest.mark.crash
+@pytest.mark.slow
 def test_nothing_acknowledged_depends_on_the_disk_many_times(tmp_path: Path, place: Place) -> None:
     print(run_losses(tmp_path, place, 15, 12))
 

@@ -214,8 +214,9 @@ def run_deaths(broker: BrokerProcess, copier: Copier, draw: random.Random, keep_
     assert broker.stop() == 0, broker.log()[-4000:]
 
 
-@pytest.mark.parametrize("client", [LibrdkafkaCopier, AiokafkaCopier])
-@pytest.mark.parametrize("mode", ["object", "wal"])
+@pytest.mark.parametrize(
+    ("client", "mode"), [(LibrdkafkaCopier, "object"), (AiokafkaCopier, "object"), (LibrdkafkaCopier, "wal")]
+)
 def test_transactions_and_their_offsets_survive(
     tmp_path: Path, place: Place, client: type[Copier], mode: str
 ) -> None:
