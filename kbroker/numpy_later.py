@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["np"]
 
 
 class _Later(types.ModuleType):
@@ -17,4 +19,7 @@ class _Later(types.ModuleType):
         return value
 
 
-np = _Later("numpy")
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = _Later("numpy")

@@ -82,11 +82,6 @@ def new_cluster_id() -> str:
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def choose_cluster(config: BrokerConfig, known: str | None, store: ObjectStore) -> str:
-    """The id of the cluster to open, as `find_cluster`."""
-    return find_cluster(config, known, store).cluster_id
-
-
 def find_cluster(config: BrokerConfig, known: str | None, store: ObjectStore) -> FoundCluster:
     """The cluster to open: the one asked for, the data directory's, the only one in the store, or a new one."""
     if config.cluster_id is not None:

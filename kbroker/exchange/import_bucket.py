@@ -120,15 +120,17 @@ class BucketImport:
             if part.base_offset > expected:
                 notes.append(f"{part.name}: nothing has offsets {expected} to {part.base_offset - 1}")
             read: list[int] = []
-            stored = part.stored() if self._copies is not None else None
-            if (
-                self._copies is None
-                or stored is None
-                or not upload.copy(self._scanned(part, read), stored, self._copies)
-            ):
+            if not self._copy(part, upload, read):
                 for block, scan in self._scanned(part, read):
                     upload.add(block, scan)
             expected = max(expected, *read)
+
+    def _copy(self, part: SourcePart, upload: PartitionUpload, read: list[int]) -> bool:
+        """Whether the store itself copied all batches of the object; else nothing was taken."""
+        if self._copies is None:
+            return False
+        stored = part.stored()
+        return stored is not None and upload.copy(self._scanned(part, read), stored, self._copies)
 
     def _scanned(self, part: SourcePart, ends: list[int]) -> Iterator[tuple[Block, BatchScan]]:
         """Its blocks, checked; `ends` gets the offset after each."""

@@ -18,7 +18,7 @@ from kbroker.errors import CorruptionError, KafkaError, StartError
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.source_error import SourceError
 from kbroker.metadata.image import TopicImage
-from kbroker.opening import Cluster, OpenedStore, choose_cluster, open_cluster, open_object_store, probe_store
+from kbroker.opening import Cluster, OpenedStore, find_cluster, open_cluster, open_object_store, probe_store
 from kbroker.storage.numbered_log import Fenced
 from kbroker.storage.object_keys import ObjectKeys
 from kbroker.storage.object_store import StoreError
@@ -77,7 +77,7 @@ class ImportTarget:
         """The last owner stopped cleanly: then everything acknowledged is in the bucket, and no log holds more."""
         identity = self._data_dir.identity
         try:
-            cluster_id = choose_cluster(self.config, identity.cluster_id, self.store.retrying)
+            cluster_id = find_cluster(self.config, identity.cluster_id, self.store.retrying).cluster_id
             holder = newest_claim(self.store.retrying, ObjectKeys(cluster_id).root)
         except (StoreError, CorruptionError) as error:
             raise StartError(f"cannot tell who owns the cluster: {error}") from None

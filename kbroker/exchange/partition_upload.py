@@ -112,16 +112,14 @@ class PartitionUpload:
 
         Products that keep no epochs write 0, also behind batches that have some.
         """
-        epochs = scan.leader_epochs[: len(block.entries)]
-        at_least = np.maximum.accumulate(np.concatenate(([self._fold.last_epoch], epochs)))[1:]
-        low = np.flatnonzero((epochs >= 0) & (epochs < at_least))
+        at_least, low = _epochs_going_back(block, scan, self._fold.last_epoch)
         if not len(low):
             return block
         data = bytearray(block.data)
         starts = np.cumsum(block.entries["size"], dtype=np.int64) - block.entries["size"]
         for place in low:
             struct.pack_into(">i", data, int(starts[place]) + LEADER_EPOCH_AT, int(at_least[place]))
-        epochs[low] = at_least[low]
+        scan.leader_epochs[low] = at_least[low]
         return Block(bytes(data), block.entries)
 
     def copy(self, blocks: Iterable[tuple[Block, BatchScan]], source: StoredBatches, copies: ServerCopy) -> bool:
@@ -134,10 +132,10 @@ class PartitionUpload:
         crc = length = end_offset = 0
         epoch = self._fold.last_epoch
         for block, scan in blocks:
-            epochs = scan.leader_epochs[: len(block.entries)]
-            if ((epochs >= 0) & (epochs < np.maximum.accumulate(np.maximum(epochs, epoch)))).any():
+            at_least, low = _epochs_going_back(block, scan, epoch)
+            if len(low):
                 return False
-            epoch = max(epoch, int(epochs.max()))
+            epoch = int(at_least[-1])
             end_offset = max(end_offset, block_end(block))
             parts.append(_rows(block, scan, 0))
             scans.append(scan)
@@ -248,6 +246,13 @@ def block_end(block: Block) -> int:
     """The offset after the last batch of a block."""
     last = block.entries[-1]
     return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+
+
+def _epochs_going_back(block: Block, scan: BatchScan, before: int) -> tuple[np.ndarray, np.ndarray]:
+    """The highest leader epoch up to each batch, `before` included, and which batches have a lower one; -1 is none."""
+    epochs = scan.leader_epochs[: len(block.entries)]
+    at_least = np.maximum.accumulate(np.maximum(epochs, before))
+    return at_least, np.flatnonzero((epochs >= 0) & (epochs < at_least))
 
 
 def _above(block: Block, scan: BatchScan, log_start: int) -> tuple[bytes, np.ndarray] | None:

@@ -28,7 +28,7 @@ from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_keys import KlixKey, ObjectKeys, klix_key
 from kbroker.storage.object_store import ObjectStore
 from kbroker.storage.object_swap import ReservedKeys, are_current
-from kbroker.storage.partition_state import KLIX, AbortedTransaction, ObjectRef, PartitionState
+from kbroker.storage.partition_state import KLIX, AbortedTransaction, ObjectRef
 
 logger = logging.getLogger(__name__)
 
@@ -159,13 +159,9 @@ class CompactionRound:
                     break
                 self._inputs.append(ref)
             self._aborted = state.aborted
-            self._last_batches = dict(self._live_producers(state))
+            expiration_ms = self._tools.settings.producer_id_expiration_ms
+            self._last_batches = state.last_batches(self._now_ms, expiration_ms)
         return target
-
-    def _live_producers(self, state: PartitionState) -> Iterator[tuple[int, tuple[int, int]]]:
-        live = state.live_producers(self._now_ms, self._tools.settings.producer_id_expiration_ms)
-        for producer_id, epoch, _, _, _, batches in live:
-            yield producer_id, (batches[-1][1] if batches else -1, epoch)
 
     # -- the passes --------------------------------------------------------------------------------------------
 

@@ -21,7 +21,8 @@ from kbroker.limits import MIB
 from kbroker.pipeline import data_loss
 from kbroker.pipeline.bucket_view import BucketView, store_of
 from kbroker.pipeline.options import SourceOptions
-from kbroker.pipeline.splits import SEGMENT_SUFFIX, Share, Split, is_read_whole, objects_between
+from kbroker.pipeline.splits import Share, Split, is_read_whole, objects_between
+from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.object_reader import image_id
 from kbroker.storage.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kbroker.limits import MIB
+from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.partition_state import ObjectRef
 
 OBJECT_COST_BYTES = 256 * 1024  # what opening one more object costs, as bytes
 WHOLE_BYTES = 1 * MIB  # a smaller image comes in one GET, with its index
-SEGMENT_SUFFIX = ".kfs"  # batches alone lie where the manifest says; read whole by every task that needs some of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def objects_between(
 
 
 def is_read_whole(ref: ObjectRef) -> bool:
-    """Whether a task that needs some of an object reads all of it."""
+    """Whether a task that needs some of an object reads all of it; a segment has its index elsewhere."""
     return ref.length <= WHOLE_BYTES or ref.key.endswith(SEGMENT_SUFFIX)
 
 

@@ -12,8 +12,9 @@ from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from kbroker.numpy_later import np
 from kbroker.storage.manifest_checkpoint_load import load_checkpoint
 from kbroker.storage.manifest_checkpoint_v1 import read_checkpoint_v1
 from kbroker.storage.manifest_files import CHUNK_BITS, CHUNK_FILES, COLUMNS, PREFIX_NONE, FileTable
@@ -22,11 +23,6 @@ from kbroker.storage.manifest_part import PartKind, encode_part
 from kbroker.storage.manifest_parts import AHEAD, THREADS, PartFolder, PartRef, ahead
 from kbroker.storage.manifest_record import CHECKPOINT_VERSION, RecordParser
 from kbroker.storage.partition_state import PartitionState, RowBlock
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from kbroker.numpy_later import np
 
 BLOCK_PART_ROWS = 32_768  # a block of so many references is a part of its own
 PART_WEIGHT = 65_536  # of the partitions in one part, about; a reference counts 1

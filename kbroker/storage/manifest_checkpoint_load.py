@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kbroker.numpy_later import np
 from kbroker.storage.manifest_checkpoint_v1 import check_ends, check_files, read_state
 from kbroker.storage.manifest_files import (
     CHUNK_BITS,
@@ -22,11 +23,6 @@ from kbroker.storage.manifest_record import INT32_MAX, INT64_MAX, UINT32_MAX, Re
 from kbroker.storage.object_keys import PACKS_DIR
 from kbroker.storage.partition_state import COLUMNS as ROW_COLUMNS
 from kbroker.storage.partition_state import PartitionState, RowBlock
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from kbroker.numpy_later import np
 
 CHUNK_MAX = 1 << 31 - CHUNK_BITS
 EPOCH_MAX = 10**10  # of a pack's key

@@ -10,17 +10,13 @@ import binascii
 import sys
 from array import array
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kbroker.numpy_later import np
 from kbroker.storage.manifest_files import PREFIX_NONE
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.manifest_record import UINT32_MAX, RecordParser
 from kbroker.storage.partition_state import PartitionState, RefRow
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from kbroker.numpy_later import np
 
 _COLUMNS = len(RefRow._fields)
 

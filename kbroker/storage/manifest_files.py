@@ -9,8 +9,8 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from kbroker.numpy_later import np
 from kbroker.storage.manifest_keys import (
     FORM_OTHER,
     PackedETag,
@@ -23,11 +23,6 @@ from kbroker.storage.manifest_keys import (
     unpack_object_key,
 )
 from kbroker.storage.partition_state import KFS, KLIX, PACK
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from kbroker.numpy_later import np
 
 # Columns of a checkpoint, in order, with their array type codes (little-endian there).
 COLUMNS = (

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.errors import CorruptionError
+from kbroker.numpy_later import np
 from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.manifest_deletions import DeleteQueue
 from kbroker.storage.manifest_files import FileTable
@@ -22,11 +23,6 @@ from kbroker.storage.partition_state import (
     RefRow,
     trim_epochs,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from kbroker.numpy_later import np
 
 ROW_BYTES = 8 * COLUMNS
 STATE_BYTES = 1000  # of a partition without its references, about

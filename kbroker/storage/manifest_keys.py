@@ -8,14 +8,10 @@ has another form is kept as it is, by who uses this. Both directions are exact.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from kbroker.numpy_later import np
 from kbroker.storage.object_keys import PACKS_DIR, KlixKey, PackKey, parse_key
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from kbroker.numpy_later import np
 
 GENERATION_MAX = 1 << 29
 _UINT64 = (1 << 64) - 1

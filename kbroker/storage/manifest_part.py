@@ -22,18 +22,14 @@ import json
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import zstandard
 
 from kbroker._fast.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.limits import MANIFEST_PART_BYTES_MAX
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from kbroker.numpy_later import np
+from kbroker.numpy_later import np
 
 MAGIC = b"KBMP"
 VERSION = 1

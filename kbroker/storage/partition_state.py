@@ -10,12 +10,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from kbroker.numpy_later import np
+from kbroker.numpy_later import np
 
 KLIX = "klix"
 PACK = "pack"
@@ -270,6 +267,13 @@ class PartitionState:
             newest_ms = max(entry[3], self.written_ms.get(producer_id, now_ms))
             if entry[4] >= 0 or now_ms - newest_ms < expiration_ms:
                 yield entry
+
+    def last_batches(self, now_ms: int, expiration_ms: int) -> dict[int, tuple[int, int]]:
+        """Of the producers that are not forgotten: the offset of the last data batch, or -1, and the epoch."""
+        return {
+            producer_id: (batches[-1][1] if batches else -1, epoch)
+            for producer_id, epoch, _, _, _, batches in self.live_producers(now_ms, expiration_ms)
+        }
 
     def forget_silent_producers(self, now_ms: int, expiration_ms: int) -> bool:
         """Drops all others; True when that changed anything. Of whom nobody knows when he wrote, it is now."""

@@ -7,7 +7,7 @@ joined by Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbroker.log.compaction import cleanable
@@ -111,14 +111,9 @@ def plan_partition(
         target.end,
         tuple(inputs),
         tuple((entry[0], entry[1], entry[2]) for entry in state.aborted),
-        dict(_live_producers(state, now_ms, producer_id_expiration_ms)),
+        state.last_batches(now_ms, producer_id_expiration_ms),
         1 + max(_generation(ref, image.root) for ref in inputs),
     )
-
-
-def _live_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    for producer_id, epoch, _, _, _, batches in state.live_producers(now_ms, expiration_ms):
-        yield producer_id, (batches[-1][1] if batches else -1, epoch)
 
 
 def _generation(ref: ObjectRef, root: str) -> int:

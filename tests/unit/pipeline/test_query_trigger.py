@@ -5,22 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from py4j.protocol import Py4JError
+from refusing_jvm import RefusingJvm
 
 from kbroker.pipeline import query_trigger
 from kbroker.pipeline.spark_source import KbrokerDataSource
 
 
-class Refusing:
-    """A JVM in which nothing can be found."""
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise Py4JError(f"{name} does not exist in the JVM")
-
-
-@pytest.mark.parametrize("jvm", [None, Refusing()], ids=["none", "refusing"])
+@pytest.mark.parametrize("jvm", [None, RefusingJvm()], ids=["none", "refusing"])
 def test_a_session_that_cannot_tell_has_the_format_all_the_same(jvm: object) -> None:
     registered: list[type] = []
     session = SimpleNamespace(
