@@ -61,6 +61,7 @@ assert FETCH_BYTES_MAX < FRAME_BYTES_MAX
 
 # -- flush -----------------------------------------------------------------------------------------------------
 FLUSH_WINDOW_BYTES_MAX = 512 * MIB  # WAL bytes that one flush covers; a backlog takes several
+FLUSH_WINDOWS_OF_WAL = 8  # a small log is flushed in windows of this part of it, so that room comes in small pieces
 FLUSH_WINDOW_BATCHES_MAX = 500_000  # up to ~100 bytes each while it is flushed: plan, counts, footer
 FLUSH_TOTAL_BYTES = 256 * MIB  # unflushed data of all partitions that starts a flush
 PACK_BYTES_MAX = 256 * MIB

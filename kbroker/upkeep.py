@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kbroker import limits
 from kbroker._fast.wal import Wal
 from kbroker.clock import Clock
 from kbroker.config import BrokerConfig
@@ -139,7 +140,13 @@ def _flusher(
             flush_bytes=config.flush_bytes,
             flush_seconds=config.flush_seconds,
             wal_bytes=config.wal_bytes,
-            plan=PlanLimits(pack_below_bytes=config.pack_below_bytes),
+            plan=PlanLimits(
+                pack_below_bytes=config.pack_below_bytes,
+                window_bytes_max=min(
+                    limits.FLUSH_WINDOW_BYTES_MAX,
+                    max(config.segment_bytes, config.wal_bytes // limits.FLUSH_WINDOWS_OF_WAL),
+                ),
+            ),
             commit_interval_ms=config.kafka["kbroker.object.commit.interval.ms"],
             commit_bytes=config.kafka["kbroker.object.commit.bytes"],
         ),

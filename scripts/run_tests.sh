@@ -9,17 +9,19 @@ step() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }
 
 step "tools"
 { scripts/fetch_tools.sh && scripts/fetch_spark_jars.sh; } || [ -z "${CI:-}" ]
-step "lint, types, import rules"
+step "debug build, beside it lint, types, import rules"
+KBROKER_DEBUG=1 $bin/python setup.py -q build --build-lib build/debug --build-temp build/debug-temp &
+debug_build=$!
 $bin/ruff check .
 $bin/mypy
 $bin/lint-imports
 $bin/python scripts/update_readme.py --check
-step "tests"
-$bin/python -m pytest -q -m "not slow" -n 3 --dist loadfile --durations=25
+wait $debug_build
+step "tests" # in the order of their files: the short ones come last, so that all processes end together
+$bin/python -m pytest -q -m "not slow" -n 4 --dist loadfile --no-loadscope-reorder --durations=40
 step "benchmarks run"
 $bin/python -m pytest bench -q --benchmark-disable --ignore=bench/e2e
-step "debug build"
-KBROKER_DEBUG=1 $bin/python setup.py -q build --build-lib build/debug --build-temp build/debug-temp
+step "tests on the debug build"
 export PYTHONPATH="$PWD/build/debug:$PWD"
 $bin/python -P -c "from kbroker._fast.invariant import DEBUG_BUILD; assert DEBUG_BUILD"
 $bin/pytest -q -n 2 --dist loadfile tests/unit/_fast tests/unit/wire tests/fuzz tests/crash/test_wal_torn.py tests/crash/test_wal_faults.py

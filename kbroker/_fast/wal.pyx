@@ -546,6 +546,10 @@ cdef class Wal:
                 self.notify()  # who waits for this is not kept waiting for the files as well
             self.keeper.flushed()
 
+    def admit(self, lsn):
+        """Appends that are not internal stop at ``lsn``, or where the budget ends; None: only there."""
+        self.keeper.admit(lsn)
+
     def add_wakeup_fd(self, int fd):
         """An eventfd to which 1 is written when durable moves, space frees, or the WAL fails."""
         with nogil:

@@ -50,6 +50,8 @@ class SegmentKeeper:
         self.last_error: Exception | None = None
         self._threads: list[threading.Thread] = []
         self._spare_number = 0
+        self._admitted_lsn: int | None = None  # where producers stop before the budget ends
+        self._waits_seen = 0
         self._sizes: dict[str, int] = {}  # of recovered files that have another size than ours
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -228,6 +230,16 @@ class SegmentKeeper:
         self._kick(self.wal.prepare_eventfd)
         self.wal.notify()
 
+    def admit(self, lsn: int | None) -> None:
+        """Producers stop at ``lsn``, or where the budget ends; None: only there."""
+        with self.lock:
+            self._admitted_lsn = lsn
+            self.update_limit()
+            waited = self.wal.append_waits != self._waits_seen
+            self._waits_seen = self.wal.append_waits
+        if waited:
+            self.wal.notify()
+
     def _give_up_cache(self) -> None:
         while self._bytes_of(self.wal.segments) > self.wal.wal_bytes // 2 and self._drop_oldest():
             pass
@@ -253,7 +265,7 @@ class SegmentKeeper:
         wal_files.sync_directory(self.directory)
 
     def update_limit(self) -> None:
-        """Where appends that are not internal must stop: the budget less the last reserve."""
+        """Where appends that are not internal must stop: the budget less the last reserve, or before."""
         segments = self.wal.segments
         if not segments:
             return
@@ -261,7 +273,8 @@ class SegmentKeeper:
         needed = self._bytes_of([s for s in segments if s.end_lsn > flushed or not s.sealed])
         future = max(0, self.files_max * self.file_bytes - needed) // self.file_bytes * self.wal.segment_bytes
         reserve = int(self.wal.wal_bytes * limits.INTERNAL_RESERVE_SHARE)
-        self.wal.set_soft_limit(segments[-1].end_lsn + future - reserve)
+        limit: int = segments[-1].end_lsn + future - reserve
+        self.wal.set_soft_limit(limit if self._admitted_lsn is None else min(limit, self._admitted_lsn))
 
     def disk_bytes(self) -> int:
         """Bytes of segment files, spare ones included."""

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError, ErrorCode
+from kbroker.storage.admission import Admission, AdmissionWal
 from kbroker.storage.flush_body import WalReader
 from kbroker.storage.flush_line import FlushLine
 from kbroker.storage.flush_plan import plan_flush
@@ -47,7 +48,7 @@ EMPTY_SECONDS = 0.05  # after a look at a WAL that syncs nothing any more
 RETRY_SECONDS = 5.0  # after a failure that nobody expected
 
 
-class FlushWal(WalReader, Protocol):
+class FlushWal(WalReader, AdmissionWal, Protocol):
     """What the flusher asks of kbroker._fast.wal.Wal."""
 
     @property
@@ -126,8 +127,9 @@ class Flusher:
         self._wake_fd = -1
         self._threads: list[threading.Thread] = []
         self._schedule = FlushSchedule(self.settings, wal, source, clock)
-        self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace)
-        self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set)
+        self._admission = Admission(wal, self.settings.wal_bytes, self.settings.plan.window_bytes_max)
+        self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace, self._admission.sent)
+        self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set, self._admission.open)
         self._segments: frozenset[str] | None = frozenset()  # topics whose segments are being stored; None: planning
         # A hedge is a second thread for a PUT, and its loser may stay for a while.
         self.hedged = HedgedStore(store, clock, 3 * self.settings.windows)
@@ -220,6 +222,7 @@ class Flusher:
         if window.end_lsn <= cut_lsn:
             return None
         self._schedule.window_begins(window.total_bytes, started, objects_awaited)
+        self._admission.window_begins(window.start_lsn, window.end_lsn, window.total_bytes)
         store = self._uploader.store_awaited if objects_awaited else self._uploader.store
         try:
             window.start(self._wal, self._clock.now_ms(), self._pool, store, self.settings.upload_threads)
@@ -297,6 +300,7 @@ class Flusher:
 
     def _advance(self, lsn: int) -> None:
         self._wal.trim(lsn)
+        self._admission.flushed(lsn)
         with self._condition:
             self.flushed_lsn = lsn
             self._condition.notify_all()

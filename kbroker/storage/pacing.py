@@ -12,7 +12,7 @@ class Pacer:
     """Gives leave to send bytes at a rate. Shared by the upload threads.
 
     `wait(seconds)` sleeps and may return early; `monotonic` is the clock's. `rate()`, where given, is asked again and
-    again for the bytes per second, 0 for no limit; it must be quick.
+    again for the bytes per second, 0 for no limit; it must be quick. `granted(count)` is told of bytes that may go.
     """
 
     def __init__(
@@ -20,10 +20,12 @@ class Pacer:
         monotonic: Callable[[], float],
         wait: Callable[[float], object],
         rate: Callable[[], float] | None = None,
+        granted: Callable[[int], None] | None = None,
     ) -> None:
         self._monotonic = monotonic
         self._wait = wait
         self._rate = rate
+        self._granted = granted
         self._lock = threading.Lock()
         self._bytes_per_second = 0.0  # 0: no limit
         self._next = 0.0  # when the next byte may go
@@ -36,6 +38,11 @@ class Pacer:
 
     def acquire(self, count: int) -> None:
         """Returns when `count` more bytes may go."""
+        self._await_turn(count)
+        if self._granted is not None:
+            self._granted(count)
+
+    def _await_turn(self, count: int) -> None:
         while True:
             with self._lock:
                 now = self._monotonic()

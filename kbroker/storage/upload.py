@@ -59,13 +59,21 @@ class Claim(Protocol):
 class StoreGuard:
     """Retries store requests for as long as it takes, and re-reads the claim after every outage.
 
-    `wait(seconds)` returns True when the flusher should stop. Used by the flusher's threads at the same time.
+    `wait(seconds)` returns True when the flusher should stop; `on_failure` is called when the store has not done what
+    it should. Used by the flusher's threads at the same time.
     """
 
-    def __init__(self, claim: Claim, wait: Callable[[float], bool], stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        wait: Callable[[float], bool],
+        stopping: Callable[[], bool],
+        on_failure: Callable[[], None] | None = None,
+    ) -> None:
         self._claim = claim
         self._wait = wait
         self._stopping = stopping
+        self._on_failure = on_failure
         self._lock = threading.Lock()
         self._outage = False
         self.retries = 0
@@ -117,6 +125,8 @@ class StoreGuard:
             self.last_error = str(error)
         level = logging.WARNING if failures == 0 or failures % 10 == 9 else logging.DEBUG
         logger.log(level, "%s failed (%d times), trying again: %s", what, failures + 1, error)
+        if self._on_failure is not None:
+            self._on_failure()
 
 
 @dataclass(frozen=True, slots=True)
