@@ -204,9 +204,43 @@ static void receive(struct connection *c, void (*answered)(struct connection *, 
 static double *latency_ms;
 static int64_t latencies, wanted, started, answers;
 
-static void produced(struct connection *c, const uint8_t *body, int64_t length) {
+static int64_t produce_error(const uint8_t *body, int64_t length) {
         int64_t error_at = 4 + 2 + (int64_t)strlen(topic) + 4 + 4;
-        int64_t error    = length >= error_at + 2 ? big_endian(body + error_at, 2) : -1;
+        return length >= error_at + 2 ? big_endian(body + error_at, 2) : -1;
+}
+
+static int led; /* whether the answer to the latest request of await_leader was good */
+
+static void leader_answered(struct connection *c, const uint8_t *body, int64_t length) {
+        int64_t error = produce_error(body, length);
+        c->answered++;
+        led = error == 0;
+        if (error && error != 3 && error != 6) { /* UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER */
+                fprintf(stderr, "wire_load: produce answered with error %lld\n", (long long)error);
+                exit(1);
+        }
+}
+
+/* A new topic's partitions may take a moment to be led. */
+static void await_leader(struct connection *c) {
+        int64_t give_up = now_ns() + 10000000000LL;
+        for (led = 0; !led;) {
+                for (send_request(c); c->flying;) {
+                        struct pollfd readable = {.fd = c->fd, .events = POLLIN};
+                        if (now_ns() > give_up) {
+                                errno = ETIMEDOUT;
+                                fail("a partition without a leader");
+                        }
+                        poll(&readable, 1, 1000);
+                        receive(c, leader_answered);
+                }
+                if (!led)
+                        usleep(20000);
+        }
+}
+
+static void produced(struct connection *c, const uint8_t *body, int64_t length) {
+        int64_t error = produce_error(body, length);
         if (error) {
                 fprintf(stderr, "wire_load: produce answered with error %lld\n", (long long)error);
                 exit(1);
@@ -244,6 +278,8 @@ static void run_produce(int in_flight, int64_t count) {
         int poller = watch_all();
         latency_ms = calloc((size_t)count, sizeof(double));
         wanted     = count;
+        for (int i = 0; i < connection_count; i++)
+                await_leader(&connections[i]);
         int64_t begin = now_ns();
         for (int round = 0; round < in_flight; round++)
                 for (int i = 0; i < connection_count && started < wanted; i++, started++)
