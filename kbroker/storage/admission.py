@@ -38,6 +38,7 @@ class Admission:
         self._active = self._ahead >= LEAST_SHARE * wal_bytes
         self._start_lsn = self._end_lsn = 0  # of the window under way
         self._to_send = self._sent = 0
+        self._open = False
 
     def window_begins(self, start_lsn: int, end_lsn: int, total_bytes: int) -> None:
         """Objects of `total_bytes` are going to hold this part of the log."""
@@ -57,14 +58,17 @@ class Admission:
         with self._lock:
             self._start_lsn = self._end_lsn = lsn
             self._to_send = 0
+            self._open = False
             self._admit()
 
     def open(self) -> None:
-        """The store does not answer: the whole budget is there, until something is sent again."""
-        if self._active:
-            self._wal.admit(None)
+        """The store has failed: the whole budget is there, until a window is true again."""
+        with self._lock:
+            self._open = True
+            if self._active:
+                self._wal.admit(None)
 
     def _admit(self) -> None:
-        if self._active:
+        if self._active and not self._open:
             share = self._sent / self._to_send if self._to_send else 0.0
             self._wal.admit(self._start_lsn + int((self._end_lsn - self._start_lsn) * share) + self._ahead)

@@ -83,7 +83,10 @@ def test_the_limit_follows_what_is_sent():
     admission.open()
     assert wal.admitted[-1] is None
     admission.window_begins(100 * MIB, 200 * MIB, 50 * MIB)
-    assert wal.admitted[-1] == 100 * MIB + ahead
+    admission.sent(25 * MIB)  # which does not say that the store takes it
+    assert wal.admitted[-1] is None
+    admission.flushed(200 * MIB)
+    assert wal.admitted[-1] == 200 * MIB + ahead
 
 
 def test_a_small_budget_is_not_cut():
