@@ -42,7 +42,8 @@ def build_pair(entries: Any, record_counts: Any, batches: BodySource, body_crc32
     footer = encode_footer(body_crc32c, last_offset)
     crc = combine(crc32c(header), body_crc32c, batches.length)
     positions = HEADER_BYTES + np.cumsum(entries["size"], dtype=np.int64) - entries["size"]
-    index = encode_index(zip(positions.tolist(), entries["base_offset"].tolist(), record_counts.tolist(), strict=True))
+    columns = (positions, entries["size"], entries["base_offset"], record_counts)
+    index = encode_index(zip(*(column.tolist() for column in columns), strict=True))
     whole = JoinedBody([BytesBody(header), batches, BytesBody(footer)])
     return BuiltPair(whole, crc32c(footer, crc), index, HEADER_BYTES, batches.length, body_crc32c)
 

@@ -10,8 +10,10 @@
      24 + 12 n    4  position of its first byte from the start of the segment, i32
 
 Everything is big-endian; both columns ascend. The first batch has an entry, then each that begins when at least
-`interval` records have passed since the last one. There is no checksum: what an entry says is checked against the batch
-that is found there.
+`interval` records have passed since the last one, or that would end more than 512 KiB behind it: KafScale answers a
+consumer from the last entry at or below its offset on, with as many bytes as it asked for, so what lies between two
+entries must not fill an answer. There is no checksum: what an entry says is checked against the batch that is found
+there.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ MAGIC = 0x49445800
 MAGICS = frozenset({MAGIC, 0x4944580A, 0x00494458})
 VERSION = 1
 INTERVAL_RECORDS = 100
+SPAN_BYTES = 512 << 10  # of batches from one entry to the next, at most, where it is more than one batch
 _HEADER = struct.Struct(">IHIIH")
 _ENTRY = struct.Struct(">qi")
 INDEX_HEADER_BYTES = _HEADER.size
@@ -55,14 +58,15 @@ class KfsIndex:
         return self.positions[place], end - self.positions[place]
 
 
-def encode_index(batches: Iterable[tuple[int, int, int]], interval: int = INTERVAL_RECORDS) -> bytes:
-    """The index of a segment with these batches: (position from the segment's first byte, base offset, records)."""
+def encode_index(batches: Iterable[tuple[int, int, int, int]], interval: int = INTERVAL_RECORDS) -> bytes:
+    """The index of a segment with these batches: (position from its first byte, size, base offset, records)."""
     entries = bytearray()
     since = interval
-    for position, base_offset, record_count in batches:
-        if since >= interval:
+    begin = 0
+    for position, size, base_offset, record_count in batches:
+        if since >= interval or position + size - begin > SPAN_BYTES:
             entries += _ENTRY.pack(base_offset, position)
-            since = 0
+            since, begin = 0, position
         since += record_count
     if not entries:
         raise ValueError("an index has at least one entry")
@@ -72,7 +76,7 @@ def encode_index(batches: Iterable[tuple[int, int, int]], interval: int = INTERV
 def rebuild_index(segment: KfsSegment, name: str = "segment") -> bytes:
     """The index that a segment should have: for one whose index is missing or damaged. CorruptionError."""
     batches = batches_of(segment.body, name)
-    return encode_index((position, header.base_offset, header.record_count) for position, header in batches)
+    return encode_index((position, head.size, head.base_offset, head.record_count) for position, head in batches)
 
 
 def parse_index(data: bytes, base_offset: int, segment_bytes: int, name: str = "index") -> KfsIndex:

@@ -71,7 +71,7 @@ def test_indexes() -> None:
         tried += 1
         whole = segment(rng)
         found = parse_segment(whole)
-        batches = [(at, header.base_offset, header.record_count) for at, header in batches_of(found.body)]
+        batches = [(at, head.size, head.base_offset, head.record_count) for at, head in batches_of(found.body)]
         data = bytearray(encode_index(batches, rng.choice([1, 10, 100])))
         mutate(rng, data)
         try:

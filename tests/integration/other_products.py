@@ -1,6 +1,6 @@
-"""klite as a process, for tests: on the S3 server, its port on 127.0.0.1.
+"""klite and KafScale as processes, for tests: on the S3 server, every port on 127.0.0.1.
 
-Its program is not fetched: name the file in KBROKER_TEST_KLITE.
+Their programs are not fetched: name the files in KBROKER_TEST_KLITE, KBROKER_TEST_KAFSCALE and KBROKER_TEST_ETCD.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from s3_server import BUCKET, REGION, S3Server
+from s3_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server
 
-KLITE = "KBROKER_TEST_KLITE"
+KLITE, KAFSCALE, ETCD = "KBROKER_TEST_KLITE", "KBROKER_TEST_KAFSCALE", "KBROKER_TEST_ETCD"
 START_SECONDS, STOP_SECONDS = 30, 60
 
 
@@ -98,3 +98,37 @@ def klite(s3: S3Server, folder: Path, prefix: str, cluster_id: str) -> Iterator[
         yield server
     finally:
         server.kill()
+
+
+@contextlib.contextmanager
+def kafscale(s3: S3Server, folder: Path, bucket: str, namespace: str) -> Iterator[ProductServer]:
+    """A KafScale with an etcd of its own that holds nothing. Its segments lie at the root of a bucket."""
+    client, peer, port = free_port(), free_port(), free_port()
+    url, peers = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
+    etcd = ProductServer(
+        client,
+        [
+            os.environ[ETCD], "--name", "one", "--data-dir", str(folder / "etcd"), "--listen-client-urls", url,
+            "--advertise-client-urls", url, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
+            "--initial-cluster", f"one={peers}",
+        ],
+        {},
+        folder / "etcd.log",
+    )  # fmt: skip
+    environ = {
+        "KAFSCALE_BROKER_ADDR": f"127.0.0.1:{port}", "KAFSCALE_BROKER_HOST": "127.0.0.1",
+        "KAFSCALE_BROKER_PORT": str(port), "KAFSCALE_BROKER_ID": "1",
+        "KAFSCALE_METRICS_ADDR": f"127.0.0.1:{free_port()}", "KAFSCALE_CONTROL_ADDR": f"127.0.0.1:{free_port()}",
+        "KAFSCALE_ETCD_ENDPOINTS": url, "KAFSCALE_AUTO_CREATE_TOPICS": "false",
+        "KAFSCALE_S3_BUCKET": bucket, "KAFSCALE_S3_REGION": REGION, "KAFSCALE_S3_ENDPOINT": s3.endpoint,
+        "KAFSCALE_S3_PATH_STYLE": "true", "KAFSCALE_S3_NAMESPACE": namespace,
+        "KAFSCALE_S3_ACCESS_KEY": ACCESS_KEY, "KAFSCALE_S3_SECRET_KEY": SECRET_KEY,
+    }  # fmt: skip
+    server = ProductServer(port, [os.environ[KAFSCALE]], environ | s3.environment(), folder / "kafscale.log")
+    try:
+        etcd.start()
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        etcd.kill()

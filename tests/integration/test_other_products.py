@@ -1,4 +1,4 @@
-"""klite starts on what kbroker exports, serves it and goes on with it; kbroker takes that back."""
+"""klite and KafScale start on what kbroker exports, serve it and go on with it; kbroker takes that back."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from conftest import SMALL, Store, bucket_store
+from kafka import KafkaConsumer
+from kafka import TopicPartition as Place
 from s3_server import BUCKET, S3Server
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow]
 
-ORDERS, LARGE, EMPTIED, MANY = "sales", "large", "emptied", "many"
-PARTITIONS = {ORDERS: 3, LARGE: 1, EMPTIED: 1, MANY: 1}  # the last partition of the first stays empty
+ORDERS, LARGE, EMPTIED, MANY, SEGMENTS = "sales", "large", "emptied", "many", "segments"
+PARTITIONS = {ORDERS: 3, LARGE: 1, EMPTIED: 1, MANY: 1, SEGMENTS: 3}  # the last ones of three stay empty
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 GROUP, COMMITTED = "readers", [100, 101, 0]
 LOG_START = 37
 BATCHES = 2_500  # of one record: more index entries than klite reads in one tail
@@ -29,13 +32,14 @@ QUIET = {"log_level": 0}
 Row = tuple[int, int, int, bytes | None, bytes | None, object]
 
 
-def rows(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> list[Row]:
+def rows(bootstrap: str, topic: str, partitions: int | None = None) -> list[Row]:
     """(partition, offset, timestamp, key, value, headers) of all that a consumer gets."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "x", "isolation.level": isolation, "enable.partition.eof": True,
-         "enable.auto.commit": False, "auto.offset.reset": "error", "check.crcs": True, **QUIET}
+        {"bootstrap.servers": bootstrap, "group.id": "x", "isolation.level": "read_uncommitted",
+         "enable.partition.eof": True, "enable.auto.commit": False, "auto.offset.reset": "error", "check.crcs": True,
+         **QUIET}
     )  # fmt: skip
-    places = [TopicPartition(topic, partition) for partition in range(PARTITIONS[topic])]
+    places = [TopicPartition(topic, partition) for partition in range(partitions or PARTITIONS[topic])]
     for place in places:
         place.offset = consumer.get_watermark_offsets(place, timeout=30)[0]
     consumer.assign(places)
@@ -54,12 +58,32 @@ def rows(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> lis
     return sorted(found, key=lambda row: row[:2])
 
 
-def watermarks(bootstrap: str, topic: str) -> list[tuple[int, int]]:
+def rows_of_kafscale(bootstrap: str, topic: str, **options: object) -> list[Row]:
+    """The same, by another client. Nothing is asked for at a log's end: no records are null there, an error to many."""
+    found: list[Row] = []
+    for partition, (start, end) in enumerate(watermarks(bootstrap, topic)):
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="none", **options)
+        place = Place(topic, partition)
+        consumer.assign([place])
+        consumer.seek(place, start)
+        silent = 0
+        while consumer.position(place) < end:
+            messages = consumer.poll(10_000).get(place, [])
+            silent = 0 if messages else silent + 1
+            assert silent < 3, f"no answer behind {found[-1][:2] if found else 'nothing'}"
+            for message in messages:
+                at = partition, message.offset, message.timestamp
+                found.append((*at, message.key, message.value, list(message.headers) or None))
+        consumer.close()
+    return found
+
+
+def watermarks(bootstrap: str, topic: str, partitions: int | None = None) -> list[tuple[int, int]]:
     """(log start, end) of each partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "x", **QUIET})
     found = [
         consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
-        for partition in range(PARTITIONS[topic])
+        for partition in range(partitions or PARTITIONS[topic])
     ]
     consumer.close()
     return found
@@ -130,22 +154,30 @@ def source(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         broker.kill()
 
 
+def create_topics(bootstrap: str, partitions: dict[str, int]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    configs = {SEGMENTS: {"kbroker.object.format": "kfs"}}  # KafScale steps over what it does not know
+    topics = [NewTopic(name, count, 1, config=configs.get(name, {})) for name, count in partitions.items()]
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+
+
 def fill(broker: BrokerProcess) -> None:
     bootstrap = broker.bootstrap
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    for future in admin.create_topics([NewTopic(name, count, 1) for name, count in PARTITIONS.items()]).values():
-        future.result(30)
-    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-        produce(
-            bootstrap, ORDERS, 300, 1_500, codec, **{"enable.idempotence": True, "linger.ms": 5,
-            "batch.num.messages": 50},
-        )  # fmt: skip
+    create_topics(bootstrap, PARTITIONS)
+    for codec in CODECS:
+        for topic in (ORDERS, SEGMENTS):
+            produce(
+                bootstrap, topic, 1_500, 500, codec, **{"enable.idempotence": True, "linger.ms": 5,
+                "batch.num.messages": 50},
+            )  # fmt: skip
         broker.flush()
     transact(bootstrap)
     produce(bootstrap, LARGE, 8, 900_000, **{"batch.num.messages": 1})
     produce(bootstrap, EMPTIED, 10, 10)
     produce(bootstrap, MANY, BATCHES, 10, **{"batch.num.messages": 1})
     broker.flush()
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     starts = {TopicPartition(ORDERS, 0, LOG_START): LOG_START, TopicPartition(EMPTIED, 0, 10): 10}
     for place, future in admin.delete_records(list(starts)).items():
         assert future.result(30).low_watermark == starts[place]
@@ -205,7 +237,61 @@ def test_klite(source: Source, s3: S3Server, tmp_path: Path) -> None:
     broker = serve(back, tmp_path)
     try:
         for topic in PARTITIONS:
-            assert rows(broker.bootstrap, topic) == found[topic]
+            assert rows(broker.bootstrap, topic) == found[topic], topic
+            produce(broker.bootstrap, topic, 200, 100, "zstd", **{"enable.idempotence": True})
+            assert_goes_on(found[topic], rows(broker.bootstrap, topic))
         assert committed(broker.bootstrap) == COMMITTED
     finally:
         broker.kill()
+
+
+@needs(other_products.KAFSCALE, other_products.ETCD)
+def test_kafscale(source: Source, s3: S3Server, tmp_path: Path) -> None:
+    """Its logs begin with a batch, and where nothing is left, at 0: its layout has no other place for log starts."""
+    topics = {name: count for name, count in PARTITIONS.items() if name != EMPTIED}
+    s3.create_bucket("for-kafscale")
+    kbroker(source.store, "export", "kafscale", *topics, "s3://for-kafscale", "--namespace", "theirs")
+    with other_products.kafscale(s3, tmp_path, "for-kafscale", "theirs") as server:
+        create_topics(server.bootstrap, topics)
+        before = {topic: read_of_kafscale(server.bootstrap, source, topic) for topic in topics}
+        for topic in topics:
+            for codec in CODECS:
+                produce(server.bootstrap, topic, 200 // len(CODECS), 100, codec)
+        found = {topic: rows_of_kafscale(server.bootstrap, topic) for topic in topics}
+        ends = {topic: watermarks(server.bootstrap, topic) for topic in topics}
+        server.stop()
+    for topic in topics:
+        assert_goes_on(before[topic], found[topic])
+    back = bucket_store(s3)
+    data_dir = str(tmp_path / "data")
+    kbroker(back, "import", "kafscale", "s3://for-kafscale", "--namespace", "theirs", "--data-dir", data_dir)
+    assert "no faults" in kbroker(back, "object", "verify")
+    broker = serve(back, tmp_path)
+    try:
+        for topic, count in topics.items():
+            filled = count if count == 1 else count - 1  # the empty one has nothing in the bucket that names it
+            assert watermarks(broker.bootstrap, topic, filled) == ends[topic][:filled], topic
+            assert rows(broker.bootstrap, topic, filled) == found[topic], topic
+            produce(broker.bootstrap, topic, 200, 100, "zstd", **{"enable.idempotence": True})
+            assert_goes_on(found[topic], rows(broker.bootstrap, topic, filled))
+    finally:
+        broker.kill()
+
+
+@needs(other_products.KAFSCALE, other_products.ETCD)
+def test_kafscale_beside_a_broker(source: Source, s3: S3Server, tmp_path: Path) -> None:
+    """It reads a topic in its format where the broker put it."""
+    prefix = source.store.options[1].removeprefix(f"s3://{BUCKET}/")
+    (root,) = (s3.folder / BUCKET / prefix).glob("kbroker-*")
+    with other_products.kafscale(s3, tmp_path, BUCKET, f"{prefix}/{root.name}") as server:
+        create_topics(server.bootstrap, {SEGMENTS: PARTITIONS[SEGMENTS]})
+        read_of_kafscale(server.bootstrap, source, SEGMENTS)
+
+
+def read_of_kafscale(bootstrap: str, source: Source, topic: str) -> list[Row]:
+    """All that it has of a topic: what the source has, from the first batch of the first segment on."""
+    assert [end for _, end in watermarks(bootstrap, topic)] == [end for _, end in source.watermarks[topic]], topic
+    found = rows_of_kafscale(bootstrap, topic)
+    starts = [start for start, _ in source.watermarks[topic]]
+    assert [row for row in found if row[1] >= starts[row[0]]] == source.rows[topic], topic
+    return found

@@ -72,6 +72,21 @@ def test_index_entries(counts: tuple[int, ...], indexed: list[int]) -> None:
         assert position + length == (index.positions[index.offsets.index(following[0])] if following else len(data))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "indexed"),
+    [
+        ([500_000, 900_000, 900_000, 10, 10], [0, 1, 2, 3]),  # each large one alone, and what follows it
+        ([500_000, 5_000, 60_000], [0, 2]),
+        ([500_000, 24_288, 1], [0, 2]),  # 512 KiB, and one more
+    ],
+)
+def test_no_span_of_batches_fills_an_answer(sizes: list[int], indexed: list[int]) -> None:
+    """KafScale answers with what follows an entry, as much as was asked for: behind that no batch can be reached."""
+    at = HEADER_BYTES + np.cumsum([0, *sizes])
+    rows = [(int(at[n]), size, n, 1) for n, size in enumerate(sizes)]
+    assert parse_index(encode_index(rows), 0, int(at[-1])).offsets == tuple(indexed)
+
+
 @pytest.mark.parametrize("magic", ["49445800", "4944580a", "00494458"])
 @pytest.mark.parametrize("crc", [crc32c, zlib.crc32])
 def test_what_others_write_is_read(magic: str, crc: object) -> None:
