@@ -34,6 +34,7 @@ BLOCK_BYTES = 4 * MIB
 _NAME = re.compile(r"([0-9]{20})\.log", re.ASCII)
 # base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base timestamp, max timestamp
 _HEADER = struct.Struct(">qiibIhiqq")
+_RECORD_COUNT = struct.Struct(">i")  # ends the header
 
 # Struct ScanEntry of kbroker/_fast/gather.pxd; `lsn` is the position in the file.
 ENTRY_DTYPE = np.dtype(
@@ -78,6 +79,12 @@ def segment_bases(directory: Path) -> list[int]:
     """Base offsets of a partition folder's segments, in order. OSError."""
     found = (_NAME.fullmatch(name) for name in os.listdir(directory))
     return sorted(int(match[1]) for match in found if match and int(match[1]) < 1 << 63)
+
+
+def count_records(batch: bytes | memoryview) -> int:
+    """How many records a whole batch holds, as its header says."""
+    count: int = _RECORD_COUNT.unpack_from(batch, BATCH_HEADER_BYTES - _RECORD_COUNT.size)[0]
+    return count
 
 
 def read_blocks(path: Path, expected_offset: int, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:

@@ -8,6 +8,7 @@ index entry when more than `index.interval.bytes` have gone by since the last on
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +21,7 @@ from kbroker.exchange.log_segment import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Block,
+    count_records,
     segment_name,
 )
 from kbroker.exchange.offset_index import OffsetEntry, encode_offset_index
@@ -36,7 +38,9 @@ NO_TIMESTAMP = -1
 class SegmentWriter:
     """Used by one thread; `add` blocks in offset order, then `finish`. Raises OSError.
 
-    `aborted`: the partition's aborted transactions by last offset; each goes to the segment that has its marker.
+    `aborted`: the partition's aborted transactions by last offset; each goes to the segment that has its marker. One
+    whose marker compaction has taken, with all that it had, goes nowhere: for Kafka a transaction ends at its marker
+    alone, and what its producer has committed since would be taken for aborted.
     """
 
     def __init__(
@@ -52,7 +56,8 @@ class SegmentWriter:
         self.end_offset = start_offset
         self.segments: list[int] = []  # base offsets
         self._directory = directory
-        self._aborted = list(aborted)
+        self._aborted = deque(aborted)  # whose markers have not been met
+        self._aborted_here: list[AbortedTransaction] = []
         self._segment_bytes = segment_bytes
         self._index_interval_bytes = index_interval_bytes
         self._index_entries_max = index_bytes_max // offset_index.ENTRY_BYTES
@@ -75,6 +80,7 @@ class SegmentWriter:
                 # The first segment begins where the log does: its first batches may be gone by compaction.
                 self._open(int(row["base_offset"]) if self.segments else min(self._base, int(row["base_offset"])))
             self._note(row, size)
+            self._note_marker(int(row["base_offset"]), view[position : position + size])
             position += size
         if self._file is not None:
             self._file.write(view[start:position])
@@ -119,6 +125,13 @@ class SegmentWriter:
         self._since_entry += size
         self.end_offset = last_offset + 1
 
+    def _note_marker(self, base_offset: int, batch: memoryview) -> None:
+        while self._aborted and self._aborted[0][2] < base_offset:
+            self._aborted.popleft()
+        # Of a marker that goes, compaction may keep the header.
+        if self._aborted and self._aborted[0][2] == base_offset and count_records(batch):
+            self._aborted_here.append(self._aborted.popleft())
+
     def _add_time(self) -> None:
         before = self._times[-1].timestamp if self._times else NO_TIMESTAMP
         if self._newest.timestamp > before:
@@ -133,10 +146,9 @@ class SegmentWriter:
         self._add_time()
         self._write(OFFSET_INDEX_SUFFIX, encode_offset_index(self._offsets, self._base))
         self._write(TIME_INDEX_SUFFIX, encode_time_index(self._times, self._base))
-        here = [entry for entry in self._aborted if entry[2] < self.end_offset]
-        if here:
-            self._write(TXN_INDEX_SUFFIX, encode_txn_index(here))
-            self._aborted = self._aborted[len(here) :]
+        if self._aborted_here:
+            self._write(TXN_INDEX_SUFFIX, encode_txn_index(self._aborted_here))
+            self._aborted_here = []
 
     def _write(self, suffix: str, data: bytes) -> None:
         write_synced(self._directory / segment_name(self._base, suffix), data)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from kafka_log_builder import NOW_MS, data_batch
 
-from kbroker._fast.records import build_batch, iter_batches
+from kbroker._fast.crc32c import crc32c
+from kbroker._fast.records import build_batch, build_control_batch, iter_batches
 from kbroker.exchange.log_segment import ENTRY_DTYPE, Block, segment_bases, segment_name
 from kbroker.exchange.offset_index import parse_offset_index
 from kbroker.exchange.segment_writer import SegmentWriter
 from kbroker.exchange.time_index import parse_time_index
-from kbroker.exchange.txn_index import parse_txn_index
+from kbroker.exchange.txn_index import AbortedTransaction, parse_txn_index
 
 
 def block(*batches: bytes) -> Block:
@@ -108,14 +109,46 @@ def test_ends_and_starts_without_batches(tmp_path: Path) -> None:
         assert all((folder / segment_name(base, ".index")).exists() for base in bases)
 
 
+def abort_marker(offset: int, producer_id: int) -> bytes:
+    return build_control_batch(
+        0, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS, base_offset=offset
+    )
+
+
+def empty_header(batch: bytes) -> bytes:
+    """What compaction keeps of a batch whose records go."""
+    head = bytearray(batch[:61])
+    head[8:12] = (61 - 12).to_bytes(4, "big")
+    head[57:61] = bytes(4)
+    head[17:21] = crc32c(bytes(head[21:])).to_bytes(4, "big")
+    return bytes(head)
+
+
+def txn_indexes(folder: Path) -> dict[str, list[AbortedTransaction]]:
+    return {path.name: parse_txn_index(path.read_bytes()) for path in folder.glob("*.txnindex")}
+
+
 def test_aborted_transactions_go_where_their_markers_are(tmp_path: Path) -> None:
     aborted = [(1, 0, 3, 4), (2, 1, 9, 10), (3, 5, 11, 12)]
+    pieces = [
+        data_batch(0, 3),
+        abort_marker(3, 1),
+        data_batch(4, 5),
+        abort_marker(9, 2),
+        data_batch(10),
+        abort_marker(11, 3),
+    ]
     writer = SegmentWriter(tmp_path, 0, aborted, segment_bytes=1)
-    writer.add(block(data_batch(0, 5), data_batch(5, 5), data_batch(10, 5), data_batch(15)))
-    writer.finish(16)
-    found = {path.name: parse_txn_index(path.read_bytes()) for path in tmp_path.glob("*.txnindex")}
-    assert found == {
-        segment_name(0, ".txnindex"): aborted[:1],
-        segment_name(5, ".txnindex"): aborted[1:2],
-        segment_name(10, ".txnindex"): aborted[2:],
-    }
+    writer.add(block(*pieces[:3]))
+    writer.add(block(*pieces[3:]))
+    writer.finish(12)
+    assert txn_indexes(tmp_path) == {segment_name(entry[2], ".txnindex"): [entry] for entry in aborted}
+
+
+def test_transactions_whose_markers_compaction_has_taken_are_not_listed(tmp_path: Path) -> None:
+    """Kafka would take what their producers have committed since for aborted."""
+    aborted = [(1, 0, 3, 4), (2, 1, 9, 10), (3, 5, 11, 12), (4, 12, 14, 15), (5, 16, 17, 18)]
+    writer = SegmentWriter(tmp_path, 0, aborted)
+    writer.add(block(data_batch(4, 2), abort_marker(9, 2), data_batch(10, 3), empty_header(abort_marker(14, 4))))
+    writer.finish(18)
+    assert txn_indexes(tmp_path) == {segment_name(0, ".txnindex"): [aborted[1]]}
