@@ -356,7 +356,7 @@ class BrokerConfig:
 
     @property
     def key_map_bytes(self) -> int:
-        """Bound of the key maps of all cleaner threads, whatever log.cleaner.dedupe.buffer.size says."""
+        """Bound of the dedupe buffers of all cleaner threads, whatever log.cleaner.dedupe.buffer.size says."""
         return (self.memory_bytes - self.arena_bytes) // 8
 
     @property

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from kbroker._fast.cursor cimport Cursor
 from kbroker._fast.key_map cimport KeyHash, KeyMap
 from kbroker._fast.record_batch cimport BatchInfo
-from kbroker._fast.section_codec cimport SectionCodec
+from kbroker._fast.section_codec cimport PlainSections, SectionCodec
 
 cdef struct Bytes:            # a growing buffer
     uint8_t* base
@@ -63,6 +63,7 @@ cdef class KeyScan:
     cdef BatchInfo info
     cdef Waiting waiting[WINDOW_RECORDS]
     cdef SectionCodec codec
+    cdef PlainSections sections               # None: none are kept, or none were
     cdef int run(self, const uint8_t* p, Py_ssize_t n, Py_ssize_t* position) noexcept nogil
     cdef int take_keys(self, Cursor* c) noexcept nogil
     cdef int put_waiting(self, int32_t count) noexcept nogil
@@ -88,6 +89,7 @@ cdef class BatchFilter:
     cdef Bytes scratch
     cdef Waiting waiting[WINDOW_RECORDS]
     cdef SectionCodec codec
+    cdef PlainSections sections               # None: none are kept, or none were
     cdef int run(self, const uint8_t* p, Py_ssize_t n, Py_ssize_t* position) noexcept nogil
     cdef int step(self, const uint8_t* p, object body) except -1
     # Fills spans; 0, a REASON_ of record.pxd or OUT_OF_MEMORY.

@@ -3,13 +3,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing_extensions import Buffer
 
 from kbroker._fast.key_map import KeyMap
+from kbroker._fast.section_codec import PlainSections
 
 class AbortedRanges:
     def __init__(self, transactions: Iterable[Sequence[int]] = ()) -> None: ...
 
 class KeyScan:
     def __init__(
-        self, key_map: KeyMap, start_offset: int, end_offset: int, aborted: Iterable[Sequence[int]] = ()
+        self,
+        key_map: KeyMap,
+        start_offset: int,
+        end_offset: int,
+        aborted: Iterable[Sequence[int]] = (),
+        sections: PlainSections | None = None,
     ) -> None: ...
     @property
     def next_offset(self) -> int: ...
@@ -30,6 +36,7 @@ class BatchFilter:
         delete_retention_ms: int,
         aborted: Iterable[Sequence[int]] = (),
         last_batches: Mapping[int, tuple[int, int]] | None = None,
+        sections: PlainSections | None = None,
     ) -> None: ...
     @property
     def records_read(self) -> int: ...

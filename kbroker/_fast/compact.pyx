@@ -44,7 +44,7 @@ from kbroker._fast.record_batch cimport (
     BatchInfo,
     parse_header,
 )
-from kbroker._fast.section_codec cimport SectionCodec
+from kbroker._fast.section_codec cimport PlainSections, SectionCodec
 from kbroker._fast.varint cimport VARLONG_BYTES_MAX, put_varlong, size_of_varlong
 
 # What a run over plain batches ends with; positive values are a REASON_ of record.pxd.
@@ -144,8 +144,12 @@ cdef class AbortedRanges:
 
 
 cdef class KeyScan:
-    def __cinit__(self, KeyMap key_map not None, int64_t start_offset, int64_t end_offset, aborted=()):
-        """Takes records at offsets [start_offset, end_offset) into ``key_map``."""
+    def __cinit__(self, KeyMap key_map not None, int64_t start_offset, int64_t end_offset, aborted=(),
+                  PlainSections sections=None):
+        """Takes records at offsets [start_offset, end_offset) into ``key_map``.
+
+        What it decompresses stays in ``sections`` while that has room.
+        """
         self.map = key_map
         self.aborted = AbortedRanges(aborted)
         self.start_offset = start_offset
@@ -153,6 +157,7 @@ cdef class KeyScan:
         self.next_offset = start_offset
         self.done = start_offset >= end_offset
         self.codec = SectionCodec()
+        self.sections = sections
 
     def feed(self, const uint8_t[::1] block not None):
         """Takes whole batches that follow those before; False when no more are wanted. CorruptRecordsError."""
@@ -172,6 +177,8 @@ cdef class KeyScan:
                 with nogil:
                     status = self.take_keys(&c)
                 if status == 0 and not self.full:
+                    if self.sections is not None:
+                        self.sections.keep(self.info.base_offset, plain)
                     self.batch_done()
                     position += self.info.size
             if status != 0:
@@ -250,11 +257,12 @@ cdef class KeyScan:
 
 cdef class BatchFilter:
     def __cinit__(self, KeyMap key_map not None, int64_t map_end, int64_t now_ms, int64_t delete_retention_ms,
-                  aborted=(), last_batches=None):
+                  aborted=(), last_batches=None, PlainSections sections=None):
         """Filters by ``key_map``, which holds all up to ``map_end``: what lies above stays as it is.
 
         ``aborted`` as for KeyScan. ``last_batches``: (last data offset or -1, epoch) of each live producer id; what
         proves these stays, without its records if need be, and so does the batch that ends at ``map_end``.
+        ``sections``: what the scan of the same batches has left; it is taken out.
         """
         self.map = key_map
         self.map_end = map_end
@@ -264,6 +272,7 @@ cdef class BatchFilter:
         self.last_batches = {} if last_batches is None else dict(last_batches)
         self.open_producers = set()
         self.codec = SectionCodec()
+        self.sections = sections
 
     def __dealloc__(self):
         free(self.out.base)
@@ -350,7 +359,7 @@ cdef class BatchFilter:
         cdef bint dated = self.info.attributes & DELETE_HORIZON != 0
         cdef bint discard = False, set_horizon = False
         cdef Py_ssize_t row
-        cdef bytes plain
+        cdef bytes plain = None
         cdef int status = 0
         selection.kept = selection.tombstones = 0
         selection.max_timestamp = -1
@@ -362,7 +371,10 @@ cdef class BatchFilter:
             self.open_producers.add(self.info.producer_id)
         if self.info.record_count > 0 and not discard:
             if codec != 0:
-                plain = self.codec.plain(codec, body)
+                if self.sections is not None:
+                    plain = self.sections.take(self.info.base_offset)
+                if plain is None:
+                    plain = self.codec.plain(codec, body)
                 section = <const uint8_t*><const char*>plain
                 n = len(plain)
             if control and self.end_transaction(section, n):

@@ -1,5 +1,8 @@
 # The records sections of many batches, one after another: codecs whose contexts are kept from batch to batch.
 
+from libc.stdint cimport int64_t
+
+
 cdef class SectionCodec:
     """One thread at a time. Levels are those of a rewrite: docs/decisions/160-codecs-of-compaction.md."""
     cdef object zstd_encoder                  # both are made with the first batch that needs them
@@ -8,3 +11,11 @@ cdef class SectionCodec:
     cdef bytes plain(self, int codec, object body)
     cdef bytes unzstd(self, object body)
     cdef bytes packed(self, int codec, bytes plain)
+
+
+cdef class PlainSections:
+    """Decompressed sections that a first pass leaves for a second one, by base offset. One thread at a time."""
+    cdef dict sections
+    cdef readonly int64_t room_bytes          # of what may still be kept
+    cdef int keep(self, int64_t base_offset, bytes plain) except -1
+    cdef bytes take(self, int64_t base_offset)

@@ -21,6 +21,7 @@ cdef enum:
     ZSTD_WINDOW_BYTES_MAX = 1 << 22  # levels up to 15 stay within it; the decoder keeps what it once needed
     ZSTD_BYTES_MIN = 64 * 1024
     ZSTD_RATIO = 8
+    SECTION_OVERHEAD_BYTES = 200     # of the bytes object, its key, and their share of a dict
 
 
 cdef class SectionCodec:
@@ -70,3 +71,22 @@ cdef bytes _gunzip(body):
     except isal_zlib.error:
         return None
     return plain if decoder.eof and not decoder.unused_data else None
+
+
+cdef class PlainSections:
+    def __cinit__(self, int64_t room_bytes=0):
+        """Keeps the first sections that fit into ``room_bytes``: a second pass takes them in the same order."""
+        self.sections = {}
+        self.room_bytes = room_bytes
+
+    def __len__(self):
+        return len(self.sections)
+
+    cdef int keep(self, int64_t base_offset, bytes plain) except -1:
+        if len(plain) + SECTION_OVERHEAD_BYTES <= self.room_bytes:
+            self.room_bytes -= len(plain) + SECTION_OVERHEAD_BYTES
+            self.sections[base_offset] = plain
+        return 0
+
+    cdef bytes take(self, int64_t base_offset):
+        return self.sections.pop(base_offset, None)

@@ -18,6 +18,7 @@ from kbroker import limits
 from kbroker._fast.compact import BatchFilter, KeyScan
 from kbroker._fast.key_map import LOAD_PERCENT, SLOT_BYTES, KeyMap
 from kbroker._fast.record_batch import CorruptRecordsError
+from kbroker._fast.section_codec import PlainSections
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
 from kbroker.log.compaction import Cleanable, cleanable
@@ -47,7 +48,7 @@ class CleanerSettings:
 
     enabled: bool = True
     backoff_ms: int = 15_000
-    dedupe_buffer_bytes: int = 128 * limits.MIB  # the key map, at most
+    dedupe_buffer_bytes: int = 128 * limits.MIB  # the key map and decompressed batches, at most
     io_bytes_per_second: float = limits.CLEANER_IO_BYTES_PER_SECOND  # reads and writes together; 0: no limit
     object_bytes_max: int = limits.KLIX_OBJECT_BYTES_MAX
     object_batches_max: int = limits.CLEANER_OBJECT_BATCHES_MAX
@@ -106,7 +107,7 @@ class CompactionRound:
         target = self._look()
         if target is None:
             return None
-        key_map, map_end, full = self._map_keys(target)
+        key_map, sections, map_end, full = self._map_keys(target)
         if map_end <= target.start:
             if full:
                 raise CorruptionError(
@@ -116,7 +117,13 @@ class CompactionRound:
             return None
         self._inputs = [ref for ref in self._inputs if ref.base_offset < map_end]
         batches = BatchFilter(
-            key_map, map_end, self._now_ms, self._config.delete_retention_ms, self._aborted, self._last_batches
+            key_map,
+            map_end,
+            self._now_ms,
+            self._config.delete_retention_ms,
+            self._aborted,
+            self._last_batches,
+            sections,
         )
         writer = self._writer()
         try:
@@ -165,18 +172,21 @@ class CompactionRound:
 
     # -- the passes --------------------------------------------------------------------------------------------
 
-    def _map_keys(self, target: Cleanable) -> tuple[KeyMap, int, bool]:
-        # No larger than what the dirty records can fill; the memory is given back with the round.
-        wanted = (target.dirty_records + 1) * 100 // LOAD_PERCENT + 2
-        key_map = KeyMap(min(self._tools.settings.dedupe_buffer_bytes, wanted * SLOT_BYTES))
-        scan = KeyScan(key_map, target.start, target.end, self._aborted)
+    def _map_keys(self, target: Cleanable) -> tuple[KeyMap, PlainSections, int, bool]:
+        # No larger than what the dirty records can fill; the memory is given back with the round. What the map leaves
+        # of the buffer holds decompressed batches for the second pass.
+        buffer_bytes = self._tools.settings.dedupe_buffer_bytes
+        map_bytes = min(buffer_bytes, ((target.dirty_records + 1) * 100 // LOAD_PERCENT + 2) * SLOT_BYTES)
+        key_map = KeyMap(map_bytes)
+        sections = PlainSections(buffer_bytes - map_bytes)
+        scan = KeyScan(key_map, target.start, target.end, self._aborted, sections)
         for ref in self._inputs:
             if ref.end_offset > target.start and not scan.done:
                 with self._blame(ref):
                     for block in self._source.blocks(ref, target.start):
                         if not scan.feed(block):
                             break
-        return key_map, scan.next_offset, scan.full
+        return key_map, sections, scan.next_offset, scan.full
 
     def _rewrite(self, batches: BatchFilter, writer: OutputWriter) -> None:
         for ref in self._inputs:

@@ -136,7 +136,7 @@ _ROWS = (
     ConfigDef("listeners", _LIST, "PLAINTEXT://:9092", "Addresses this broker listens on."),
     ConfigDef("log.cleaner.backoff.ms", _LONG, "15000",
               "Pause of the cleaner when nothing is to do.", at_least(0)),
-    ConfigDef("log.cleaner.dedupe.buffer.size", _LONG, "134217728", "Memory of the key map of compaction."),
+    ConfigDef("log.cleaner.dedupe.buffer.size", _LONG, "134217728", "Memory of compaction: keys, plain batches."),
     ConfigDef("log.cleaner.enable", _BOOLEAN, "true", "Compaction runs."),
     ConfigDef("log.cleaner.io.buffer.load.factor", _DOUBLE, "0.9", KEPT),
     ConfigDef("log.cleaner.io.buffer.size", _INT, "524288", KEPT, at_least(0)),

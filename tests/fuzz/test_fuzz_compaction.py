@@ -16,6 +16,7 @@ from record_twin import crc32c
 from kbroker._fast.batch_check import check_batches
 from kbroker._fast.compact import BatchFilter, KeyScan
 from kbroker._fast.key_map import SLOT_BYTES, KeyMap
+from kbroker._fast.section_codec import PlainSections
 
 DAY_MS = 86_400_000
 SEEDS = int(os.environ.get("KBROKER_FUZZ_SECONDS", "4")) * 15
@@ -49,7 +50,8 @@ def _one_history(seed: int) -> None:
         limit = key_map.limit
         aborted, end = history.aborted, history.last_stable_offset
         producers = {p: state for p, state in history.producers.items() if p != 8}  # 8 has expired
-        scan = KeyScan(key_map, clean_offset, end, aborted)
+        sections = PlainSections((0, 3000, 1 << 20)[seed % 3])
+        scan = KeyScan(key_map, clean_offset, end, aborted, sections)
         for batch in log:
             if not scan.feed(batch):
                 break
@@ -61,7 +63,7 @@ def _one_history(seed: int) -> None:
         if map_end == clean_offset:
             continue
         expected, gone = clean(parsed, offsets, map_end, now_ms, DAY_MS, aborted, producers)
-        batch_filter = BatchFilter(key_map, map_end, now_ms, DAY_MS, aborted, producers)
+        batch_filter = BatchFilter(key_map, map_end, now_ms, DAY_MS, aborted, producers, sections)
         for start in range(0, len(log), 7):
             batch_filter.feed(b"".join(log[start : start + 7]))
         output, _ = batch_filter.take()

@@ -8,6 +8,7 @@ from kbroker._fast.compact import BatchFilter, KeyScan
 from kbroker._fast.key_map import SLOT_BYTES, KeyMap
 from kbroker._fast.record_batch import CorruptRecordsError
 from kbroker._fast.records import build_batch, build_control_batch, iter_batches, iter_records, parse_batch_header
+from kbroker._fast.section_codec import PlainSections
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -17,15 +18,17 @@ GOLDEN_EMPTY = bytes.fromhex(
 )
 
 
-def compact(*batches, map_end=None, now_ms=NOW_MS, aborted=(), producers=None, start=0, keys=1000):
-    """Both passes over batches; their headers and the bytes."""
+def compact(
+    *batches, map_end=None, now_ms=NOW_MS, aborted=(), producers=None, start=0, keys=1000, sections=None, second=None
+):
+    """Both passes over batches, `second` in the second one; their headers and the bytes."""
     data = b"".join(batches)
     end = map_end if map_end is not None else [h.next_offset for h, _ in iter_batches(data)][-1]
     key_map = KeyMap((keys + 2) * SLOT_BYTES * 10 // 9)
-    scan = KeyScan(key_map, start, end, aborted)
+    scan = KeyScan(key_map, start, end, aborted, sections)
     scan.feed(data)
-    batch_filter = BatchFilter(key_map, scan.next_offset, now_ms, DAY_MS, aborted, producers)
-    batch_filter.feed(data)
+    batch_filter = BatchFilter(key_map, scan.next_offset, now_ms, DAY_MS, aborted, producers, sections)
+    batch_filter.feed(data if second is None else second)
     out, entries = batch_filter.take()
     found = list(iter_batches(out, check_crc=True))
     assert [row[:6] for row in struct.iter_unpack("=qqIiii", entries)] == [
@@ -71,6 +74,24 @@ def test_a_rewritten_batch_keeps_its_header_and_offsets(codec) -> None:
     assert [(r.offset, r.key, r.timestamp, r.headers) for r in iter_records(view)] == [
         (100, b"a", NOW_MS, [("h", b"v")]), (101, b"b", NOW_MS + 1, [("h", b"v")]),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_the_second_pass_takes_what_the_first_has_decompressed_while_there_is_room(codec) -> None:
+    batches = [batch(2 * n, (b"a%d" % (n % 3), bytes(500)), (b"b", b"%d" % n), codec=codec) for n in range(6)]
+    batches.append(batch(12, (b"b", b"last")))
+    whole = [(header, bytes(view)) for header, view in compact(*batches)]
+    assert [header.record_count for header, _ in whole] == [1, 1, 1, 1]
+    for kept in (0, 1, 4, 6):
+        sections = PlainSections(kept * 800)
+        # What was kept is not decompressed again: nobody notices that it is damaged.
+        damaged = b"".join(piece[:61] + b"\xff" * (len(piece) - 61) for piece in batches[:kept])
+        found = compact(*batches, sections=sections, second=damaged + b"".join(batches[kept:]))
+        assert [(header, bytes(view)) for header, view in found] == whole
+        assert len(sections) == 0
+        assert 0 <= sections.room_bytes < 800
+    with pytest.raises(CorruptRecordsError):
+        compact(*batches, sections=PlainSections(5 * 800), second=damaged + batches[6])
 
 
 def test_log_append_time_is_kept() -> None:
