@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
+from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.consumer_group_state import ConsumerMember
 from kbroker.coordinator.result import Result
 from kbroker.coordinator.topic_partitions import NO_PARTITIONS, Partitions
@@ -18,7 +18,9 @@ _MEMBER_TYPE_CLASSIC, _MEMBER_TYPE_CONSUMER = 0, 1
 
 
 def describe(shard: GroupShard, group_id: str) -> Result:
-    """One consumer group; an error GROUP_ID_NOT_FOUND for an unknown or a classic one."""
+    """One consumer group; an error GROUP_ID_NOT_FOUND for an unknown or a classic one, INVALID_GROUP_ID for ""."""
+    if not group_id:
+        return Result(response=not_described(group_id, ErrorCode.INVALID_GROUP_ID))
     group = shard.groups.get(group_id)
     if not isinstance(group, ConsumerGroup):
         reason = f"Group {group_id} " + ("not found." if group is None else "is not a consumer group.")
@@ -38,8 +40,7 @@ def describe(shard: GroupShard, group_id: str) -> Result:
 
 def not_described(group_id: str, error: ErrorCode, reason: str | None = None) -> DescribedGroup:
     """The answer for a group that cannot be described."""
-    state = ConsumerGroupState.DEAD.value if error is ErrorCode.GROUP_ID_NOT_FOUND else ""
-    return DescribedGroup(group_id=group_id, error_code=error, error_message=reason, group_state=state)
+    return DescribedGroup(group_id=group_id, error_code=error, error_message=reason)
 
 
 def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str]) -> Member:

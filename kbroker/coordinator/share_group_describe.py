@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.coordinator.result import Result
-from kbroker.coordinator.share_group import ShareGroup, ShareGroupState
+from kbroker.coordinator.share_group import ShareGroup
 from kbroker.coordinator.share_group_assignor import ASSIGNOR_NAME
 from kbroker.coordinator.share_group_state import ShareMember
 from kbroker.errors import ErrorCode
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def describe(shard: GroupShard, group_id: str) -> Result:
-    """One share group; an error GROUP_ID_NOT_FOUND for an unknown one or one of another type."""
+    """One share group; GROUP_ID_NOT_FOUND for an unknown one or one of another type, INVALID_GROUP_ID for ""."""
+    if not group_id:
+        return Result(response=not_described(group_id, ErrorCode.INVALID_GROUP_ID))
     group = shard.groups.get(group_id)
     if not isinstance(group, ShareGroup):
         reason = f"Group {group_id} " + ("not found." if group is None else "is not a share group.")
@@ -36,8 +38,7 @@ def describe(shard: GroupShard, group_id: str) -> Result:
 
 def not_described(group_id: str, error: ErrorCode, reason: str | None = None) -> DescribedGroup:
     """The answer for a group that cannot be described."""
-    state = ShareGroupState.DEAD.value if error is ErrorCode.GROUP_ID_NOT_FOUND else ""
-    return DescribedGroup(group_id=group_id, error_code=error, error_message=reason, group_state=state)
+    return DescribedGroup(group_id=group_id, error_code=error, error_message=reason)
 
 
 def _member(member: ShareMember, names: dict[bytes, str]) -> Member:

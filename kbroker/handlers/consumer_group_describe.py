@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (key 69), versions 0-1: consumer groups with epochs, members and assignments (KIP-848).
 
-Behaviour: GROUP_ID_NOT_FOUND for an unknown group and for a classic one. Without access control all operations are
-allowed.
+Behaviour: GROUP_ID_NOT_FOUND for an unknown group and for a classic one, INVALID_GROUP_ID for an empty id. Without
+access control all operations are allowed.
 Per version: 1 the type of each member (KIP-1099).
 Known gaps: none.
 """

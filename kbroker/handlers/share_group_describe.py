@@ -1,7 +1,7 @@
 """ShareGroupDescribe (key 77), version 1: share groups with epochs, members and assignments, behind --share-groups.
 
-Behaviour: GROUP_ID_NOT_FOUND for an unknown group and for one of another type. Without access control all operations
-are allowed.
+Behaviour: GROUP_ID_NOT_FOUND for an unknown group and for one of another type, INVALID_GROUP_ID for an empty id.
+Without access control all operations are allowed.
 Known gaps: none.
 """
 

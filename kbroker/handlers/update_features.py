@@ -1,8 +1,8 @@
 """UpdateFeatures (key 57), versions 0-2: feature levels are the program's, so only what they are is granted.
 
 Behaviour:
-- The present level: granted. Another one, up or down: INVALID_UPDATE_VERSION (95). A feature that is not listed: the
-  same. A feature twice, an empty name, an unknown upgrade type: INVALID_REQUEST (42).
+- The present level: granted. Another one, up or down: INVALID_UPDATE_VERSION (95). A feature that is not listed, an
+  unknown upgrade type: the same. A feature twice, an empty name: INVALID_REQUEST (42).
 - One that is refused refuses them all: its error is the answer's, in every version, and no result is given.
 - Nothing is changed in any case, so validate_only makes no difference.
 
@@ -52,10 +52,10 @@ def handle(context: Context, info: RequestInfo, request: UpdateFeaturesRequest) 
 
 def _judge(update: FeatureUpdateKey, version: int, share_groups: bool) -> KafkaError | None:
     name, level = update.feature, update.max_version_level
-    if version >= 1 and update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        return KafkaError(ErrorCode.INVALID_REQUEST, "The controller does not support the given upgrade type.")
     feature = next((feature for feature in enabled_features(share_groups) if feature.name == name), None)
-    if feature is None:
+    if version >= 1 and update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        problem = "The controller does not support the given upgrade type."
+    elif feature is None:
         problem = "The broker does not support this feature."
     elif level == feature.level:
         return None

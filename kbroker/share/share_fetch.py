@@ -126,6 +126,8 @@ class ShareFetch:
                     size = min(self._bytes_left, _COLD_READ_BYTES)
                     shared.read_cold(position, upper, size, partial(self._cold, where, shared, position))
                 return
+            if len(hot) > self._bytes_left and self._records_left < self._request.max_records:
+                return  # one batch may pass the limit, but only the first: clients close on answers that are too large
             reached = self._take(where, shared, position, [hot])
             if reached == position:
                 return

@@ -18,8 +18,12 @@ from test_client_confluent import CLIENT
 from workload import Message, spread
 
 from kbroker._fast.records import build_batch
-from kbroker.protocol.api_keys import FLEXIBLE_FROM, SERVED, ApiKey
+from kbroker.protocol.api_keys import FLEXIBLE_FROM, SERVED, ApiKey, request_class
+from kbroker.protocol.apis.k00_produce import ProduceRequest
 from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.codec import decode_response_frame, encode_request_frame
+from kbroker.protocol.fields import Struct
+from tests.reference.protocol_values import random_message
 
 TIMEOUT_SECONDS = 20.0
 CORRELATION = 0x01020304
@@ -261,7 +265,7 @@ def test_acks_0_gets_no_answer(broker: BrokerProcess) -> None:
         for _ in range(3):
             connection.send_frame(produce(topic, batch_of(b"x"), acks=0, correlation=7))
         assert_alive(connection)
-    assert end_offsets(broker, topic, 1) == [3]
+    scenarios.wait_for_end(broker, topic, 3)  # durable a moment later
 
 
 def test_acks_0_failure_closes(broker: BrokerProcess, bystander: Connection) -> None:
@@ -315,3 +319,40 @@ def test_many_connections_in_one_go(broker: BrokerProcess, bystander: Connection
     finally:
         for connection in connections:
             connection.socket.close()
+
+
+def make_familiar(message: Struct, topic: str, chosen: random.Random) -> None:
+    """Turns random values into such as the broker knows: its topic and a few groups, partition 0, short waits."""
+    for field in message.__fields__:
+        value = getattr(message, field.name)
+        if isinstance(value, Struct):
+            make_familiar(value, topic, chosen)
+        elif isinstance(value, list):
+            if value and isinstance(value[0], str):
+                setattr(message, field.name, [chosen.choice((topic, "g", "h")) for _ in value])
+            for each in value:
+                if isinstance(each, Struct):
+                    make_familiar(each, topic, chosen)
+        elif field.name.endswith("_ms"):
+            setattr(message, field.name, chosen.choice((0, 5, 6_000 if "session" in field.name else 20)))
+        elif isinstance(value, str) and chosen.random() < 0.8:
+            setattr(message, field.name, chosen.choice((topic, topic, "g", "h", "consumer", "range", "")))
+        elif "partition" in field.name and isinstance(value, int) and chosen.random() < 0.8:
+            setattr(message, field.name, 0)
+
+
+@pytest.mark.parametrize("key", sorted(SERVED))
+def test_well_formed_requests_are_answered(broker: BrokerProcess, bystander: Connection, key: ApiKey) -> None:
+    """Whatever values their fields have: no exception of a handler, and an answer in the form of its version."""
+    topic = new_topic(broker, CLIENT, f"random{int(key)}", 1)
+    chosen = random.Random(int(key))
+    with connected(broker) as connection:
+        for version in range(SERVED[key].first, SERVED[key].last + 1):
+            for _ in range(12):
+                request = random_message(request_class(key), version, chosen)
+                make_familiar(request, topic, chosen)
+                if isinstance(request, ProduceRequest):
+                    request.acks = chosen.choice((-1, 1, 2))
+                connection.socket.sendall(encode_request_frame(key, version, CORRELATION, "raw", request))
+                assert decode_response_frame(key, version, connection.read_frame())[0] == CORRELATION, request
+    assert "ERROR kbroker" not in broker.log()

@@ -110,7 +110,8 @@ def two_features(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a", 3, 1, ErrorCode.INVALID_UPDATE_VERSION),
         ("off", 1, 1, ErrorCode.INVALID_UPDATE_VERSION),
         ("b", 1, 1, ErrorCode.INVALID_UPDATE_VERSION),
-        ("a", 1, 4, ErrorCode.INVALID_REQUEST),
+        ("a", 1, 4, ErrorCode.INVALID_UPDATE_VERSION),
+        ("a", 1, 0, ErrorCode.INVALID_UPDATE_VERSION),
     ],
 )
 def test_only_the_present_level_is_granted(broker: AdminBroker, name: str, level: int, kind: int, code: int) -> None:

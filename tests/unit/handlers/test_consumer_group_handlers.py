@@ -54,15 +54,16 @@ def test_expression_in_version_1(client: Client) -> None:
 @pytest.mark.parametrize("operations", [False, True])
 def test_describe(client: Client, version: int, operations: bool) -> None:
     client.ask(consumer_group_heartbeat, 0, joining("m", instance_id="i"))
-    request = ConsumerGroupDescribeRequest(group_ids=["g", "none"], include_authorized_operations=operations)
-    group, none = client.ask(consumer_group_describe, version, request).groups
+    request = ConsumerGroupDescribeRequest(group_ids=["g", "none", ""], include_authorized_operations=operations)
+    group, none, unnamed = client.ask(consumer_group_describe, version, request).groups
     assert (group.error_code, group.group_state, group.group_epoch, group.assignment_epoch) == (0, "Stable", 1, 1)
     assert group.assignor_name == "uniform"
     assert (group.authorized_operations > 0) == operations
     (member,) = group.members
     assert (member.member_id, member.instance_id, member.subscribed_topic_names) == ("m", "i", ["t"])
     assert member.member_type == (1 if version else -1)
-    assert (none.error_code, none.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+    assert (none.error_code, none.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "")
+    assert (unnamed.error_code, unnamed.group_state) == (ErrorCode.INVALID_GROUP_ID, "")
 
 
 @pytest.mark.parametrize("version", versions(describe_groups))

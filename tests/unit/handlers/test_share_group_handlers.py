@@ -157,8 +157,8 @@ def test_join_stay_and_leave(client: Client) -> None:
 @pytest.mark.parametrize("operations", [False, True])
 def test_describe(client: Client, operations: bool) -> None:
     epoch = join(client).member_epoch
-    request = ShareGroupDescribeRequest(group_ids=["g", "none"], include_authorized_operations=operations)
-    group, none = client.ask(share_group_describe, 1, request).groups
+    request = ShareGroupDescribeRequest(group_ids=["g", "none", ""], include_authorized_operations=operations)
+    group, none, unnamed = client.ask(share_group_describe, 1, request).groups
     assert (group.error_code, group.group_state, group.group_epoch) == (0, "Stable", epoch)
     assert group.assignor_name == "simple"
     assert (group.authorized_operations > 0) == operations
@@ -166,7 +166,8 @@ def test_describe(client: Client, operations: bool) -> None:
     assert (member.member_id, member.rack_id, member.member_epoch) == ("m", "r", epoch)
     assert (member.client_id, member.client_host) == ("client", "/10.0.0.1")
     assert [t.topic_name for t in member.assignment.topic_partitions] == ["t"]
-    assert (none.error_code, none.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+    assert (none.error_code, none.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "")
+    assert (unnamed.error_code, unnamed.group_state) == (ErrorCode.INVALID_GROUP_ID, "")
     assert none.error_message == "Group none not found."
 
 

@@ -378,6 +378,17 @@ def test_limits_of_a_fetch() -> None:
     assert broker.got("a", max_records=0) == []
 
 
+def test_only_the_first_batch_passes_max_bytes() -> None:
+    """As in a fetch: a batch that does not fit behind what is taken waits, in the same partition and in the next."""
+    broker = Broker()
+    broker.append(size=1_000)
+    broker.append(size=200_000)
+    broker.logs[1].append(size=200_000)
+    got = [broker.got("a", [0, 1], max_bytes=100_000) for _ in range(4)]
+    assert [len(ranges) for ranges in got] == [1, 1, 1, 0]
+    assert got[0] == [(0, 0, 1)]
+
+
 def test_cold_data_is_read_for_one_fetch_and_not_twice() -> None:
     broker = Broker()
     broker.append(records=3)
