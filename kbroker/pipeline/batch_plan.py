@@ -9,10 +9,11 @@ from typing import Any
 from kbroker.limits import MIB
 from kbroker.pipeline import data_loss
 from kbroker.pipeline.broker_tail import BrokerTail
-from kbroker.pipeline.bucket_view import BucketView
+from kbroker.pipeline.bucket_view import BucketView, current_view
 from kbroker.pipeline.options import (
     EARLIEST,
     LATEST,
+    Offsets,
     OptionError,
     SourceOptions,
     TopicPartition,
@@ -25,7 +26,8 @@ from kbroker.pipeline.splits import OBJECT_COST_BYTES, Share, Split, gather, obj
 
 SPLIT_BYTES_MIN = 4 * MIB
 SPLIT_BYTES_MAX = 256 * MIB
-SPLITS_PER_CORE = 2  # so that cores finish at about the same time
+SPLITS_PER_CORE = 2  # so that cores finish at about the same time, unless that makes tasks smaller than
+SPLIT_BYTES_WORTH = 128 * MIB  # for a task costs Spark some 20 ms
 TAIL_COST_BYTES = 8 * MIB
 
 Ranges = dict[TopicPartition, tuple[int, int]]
@@ -35,12 +37,12 @@ def plan_batch(given: Mapping[str, str], cores: int, bounds: Mapping[str, Any]) 
     """The tasks of a batch query. Raises OptionError, UnknownTopicError, StoreError, CorruptionError, BrokerError."""
     options = parse_options(given)
     check_batch(options)
-    view = BucketView(options.place)
-    if options.bootstrap is None:
-        return _plan(view, options, cores, bounds, None)
-    with closing(BrokerTail(options.bootstrap)) as broker:
-        broker.check_cluster(view.cluster_id)
-        return _plan(view, options, cores, bounds, broker)
+    with current_view(options.place) as view:
+        if options.bootstrap is None:
+            return _plan(view, options, cores, bounds, None)
+        with closing(BrokerTail(options.bootstrap)) as broker:
+            broker.check_cluster(view.cluster_id)
+            return _plan(view, options, cores, bounds, broker)
 
 
 def _plan(
@@ -53,9 +55,22 @@ def _plan(
     first = finder.resolve(starting, wanted, starting=True)
     stop = finder.resolve(ending, wanted, starting=False)
     ranges = {pair: (first[pair], stop[pair]) for pair in wanted}
+    if (starting, ending) != (EARLIEST, LATEST):  # DeleteRecords may be ahead of what is flushed
+        hint = ". What the broker has not flushed yet, tail=broker reads"
+        _check_order(ranges, "" if isinstance(ending, Offsets) or broker is not None else hint)
     earliest, latest = finder.earliest(wanted), finder.latest(wanted)
     ranges = within(ranges, earliest, latest, options)
     return plan_ranges(view, options, ranges, cores, bounds)
+
+
+def _check_order(ranges: Ranges, hint: str) -> None:
+    """OptionError, with the kafka source's words, where a partition would be read from behind its end."""
+    for (topic, partition), (first, stop) in ranges.items():
+        if first > stop:
+            raise OptionError(
+                f"The resolved start offset {first} is greater than the resolved end offset {stop} for topic {topic} "
+                f"partition {partition}{hint}"
+            )
 
 
 def within(
@@ -89,9 +104,10 @@ def plan_ranges(
     cores: int,
     bounds: Mapping[str, Any] | None = None,
     *,
-    splits_per_core: int = SPLITS_PER_CORE,
+    splits_per_core: int | None = None,
 ) -> list[Split]:
-    """Tasks that together read exactly these offsets, as far as `bounds` leave something of them."""
+    """Tasks that together read exactly these offsets, as far as `bounds` leave something of them; SPLITS_PER_CORE
+    where there is enough to read and nothing else is asked for."""
     bounds = bounds or {}
     timestamps = bounds.get("timestamp", ANY)
     shares: list[Share] = []
@@ -101,8 +117,15 @@ def plan_ranges(
             first, stop = max(first, low), min(stop, high + 1)
             if first < stop:
                 shares += _shares(view, options, pair, first, stop, timestamps[0])
-    target = _target_bytes(options, cores * splits_per_core, sum(share.cost_bytes for share in shares))
-    return [Split(view.cluster_id, group, *timestamps) for group in gather(shares, target)]
+    total = sum(share.cost_bytes for share in shares)
+    if splits_per_core is None:
+        splits_per_core = SPLITS_PER_CORE if total >= cores * SPLITS_PER_CORE * SPLIT_BYTES_WORTH else 1
+    target = _target_bytes(options, cores * splits_per_core, total)
+    groups = gather(shares, target)
+    while len(groups) < (options.min_partitions or 0) and target > 1:  # of small objects most of the cost is opening
+        target //= 2
+        groups = gather(shares, target)
+    return [Split(view.cluster_id, group, *timestamps) for group in groups]
 
 
 def _target_bytes(options: SourceOptions, splits: int, total: int) -> int:

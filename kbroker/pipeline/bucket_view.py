@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.read_only import ClusterUnclear, ManifestReader, TopicsReader, find_cluster
@@ -18,13 +20,15 @@ from kbroker.storage.store_wrappers import RetryingStore
 PATIENCE_SECONDS = 30.0
 
 _stores: dict[tuple[str, str | None, str | None], ObjectStore] = {}
-_stores_lock = threading.Lock()
+_views: dict[Place, BucketView] = {}
+_lock = threading.Lock()
+VIEWS_MAX = 4  # kept in a process
 
 
 def store_of(place: Place) -> ObjectStore:
     """The store behind a place; one per process, as Spark's workers do many tasks. OptionError, StoreError."""
     key = (place.url, place.endpoint, place.region)
-    with _stores_lock:
+    with _lock:
         if key not in _stores:
             try:
                 raw = open_store(place.url, place.endpoint, place.region, create=False)
@@ -40,9 +44,9 @@ class BucketView:
     Raises StoreError, which names store and key; CorruptionError; OptionError when the place is wrong.
     """
 
-    def __init__(self, place: Place, store: ObjectStore | None = None) -> None:
+    def __init__(self, place: Place, store: ObjectStore | None = None, keys: ObjectKeys | None = None) -> None:
         self.store = store if store is not None else store_of(place)
-        self.keys = _find_cluster(self.store, place)
+        self.keys = keys if keys is not None else _find_cluster(self.store, place)
         self.place = dataclasses.replace(place, cluster_id=self.keys.cluster_id)
         self._topics = TopicsReader(self.store, self.keys)
         self._manifest = ManifestReader(self.store, self.keys)
@@ -67,6 +71,27 @@ class BucketView:
         """Reads what has been written since: two listings, and a GET for each record that is new."""
         self._topics.refresh()
         self._manifest.refresh()
+
+
+@contextmanager
+def current_view(place: Place) -> Iterator[BucketView]:
+    """A view as of now, for a short while. Spark plans queries in a process that stays: one that has read topics and
+    manifest before reads only what was written since. Raises as BucketView does."""
+    store = store_of(place)
+    keys = _find_cluster(store, place)
+    place = dataclasses.replace(place, cluster_id=keys.cluster_id)
+    with _lock:
+        view = _views.pop(place, None)
+    if view is None or view.store is not store:
+        view = BucketView(place, store, keys)
+    else:
+        view.refresh()
+    yield view
+    # Not after an error: what it holds may be the cause.
+    with _lock:
+        _views[place] = view
+        while len(_views) > VIEWS_MAX:
+            del _views[next(iter(_views))]
 
 
 def _find_cluster(store: ObjectStore, place: Place) -> ObjectKeys:

@@ -99,7 +99,8 @@ class ObjectBatchReader:
             first = end
         found = manifest.find(share.topic_id, share.partition, first)
         if found is not None and (found.key, found.etag, found.start) == image_id(replaced.ref):
-            data_loss.report(f"{found.key} is in the manifest but not in the store ({replaced.error})", fail)
+            how = "not in the store" if isinstance(replaced.error, NotFound) else "the store's is another object"
+            data_loss.report(f"{found.key} is in the manifest but {how} ({replaced.error})", fail)
             first = found.end_offset
         return first, objects_between(manifest, share.topic_id, share.partition, first, share.stop)
 

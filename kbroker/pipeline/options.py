@@ -162,6 +162,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise OptionError("startingOffsetsByTimestampStrategy must be one of 'error', 'latest'")
+    most, least = _positive(options, "maxOffsetsPerTrigger"), _positive(options, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise OptionError(f"The value of minOffsetsPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})")
     return SourceOptions(
         place=_place(options),
         topics=topics,
@@ -175,8 +178,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         read_committed=isolation == "read_committed",
         min_partitions=_positive(options, "minPartitions"),
         split_bytes=_positive(options, "splitBytes"),
-        max_offsets_per_trigger=_positive(options, "maxOffsetsPerTrigger"),
-        min_offsets_per_trigger=_positive(options, "minOffsetsPerTrigger"),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
         max_trigger_delay_ms=_duration_ms(options.get("maxtriggerdelay", "15m")),
         trigger=_trigger(options),
         bootstrap=bootstrap if tail == "broker" else None,

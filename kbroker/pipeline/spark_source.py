@@ -16,14 +16,17 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+WORKER_PROCESS = "kbroker.pipeline.worker_process"
+
 
 def load(module: str) -> Any:
     """A module of kbroker.pipeline; RuntimeError that says what to install where when there is none."""
     try:
-        if find_spec("pyarrow") is None:
+        # Looked for once in a process: Spark has all that is known of folders forgotten before each task.
+        if WORKER_PROCESS not in sys.modules and find_spec("pyarrow") is None:
             raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
         loaded = import_module(f"kbroker.pipeline.{module}")
-        import_module("kbroker.pipeline.worker_process").settle()
+        import_module(WORKER_PROCESS).settle()
     except ImportError as error:
         raise RuntimeError(
             f"format('kbroker'): a Spark worker runs {sys.executable}, which cannot import {error.name}. Install "

@@ -8,8 +8,9 @@ last range it planned (after a restart Spark plans an empty one at the checkpoin
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kbroker.clock import Clock, SystemClock
@@ -17,7 +18,7 @@ from kbroker.pipeline import data_loss
 from kbroker.pipeline.batch_plan import Ranges, plan_ranges, within
 from kbroker.pipeline.broker_tail import BrokerTail
 from kbroker.pipeline.bucket_view import BucketView
-from kbroker.pipeline.options import LATEST, OptionError, check_stream, parse_options
+from kbroker.pipeline.options import LATEST, OptionError, TopicPartition, check_stream, parse_options
 from kbroker.pipeline.positions import PositionFinder, Positions, selected
 from kbroker.pipeline.splits import Split
 
@@ -67,6 +68,7 @@ class StreamPlanner:
         self._broker: BrokerTail | None = None
         self._initial: Positions | None = None
         self._position: Positions | None = None  # where the last range that was planned or announced ends
+        self._topic_ids: dict[str, bytes] = {}  # of what was read last under a name
         self._last_batch_s = self._clock.monotonic()
         if not self._limited and (self._options.max_offsets_per_trigger or self._options.min_offsets_per_trigger):
             logger.warning("maxOffsetsPerTrigger and minOffsetsPerTrigger are ignored: option trigger is availableNow")
@@ -101,13 +103,33 @@ class StreamPlanner:
         # Of a new query Spark asks this first and the initial offset after it; of one with a checkpoint it has planned
         # a range before.
         known = self._position if self._position is not None else self._initial_positions(finder)
-        latest = finder.latest(selected(self._view, self._options))
+        latest = finder.latest(self._still_there(known))
         self._check_loss(known, latest)
         new = [pair for pair in latest if pair not in known]
         start = {pair: known[pair] for pair in latest if pair in known} | self._starts_of_new(finder, new)
         end = self._limit(start, latest)
         self._position = end
         return to_json(end)
+
+    def _still_there(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """What the query reads now. A topic that it has read from, and that is gone, is left to the caller to report:
+        only one that never was there is an UnknownTopicError. One that was made anew is reported here.
+        """
+        there, read = self._view.topics.by_name, {topic for topic, _ in known} | set(self._topic_ids)
+        options = self._options
+        if options.topics is not None:
+            topics = tuple(name for name in options.topics if name in there or name not in read)
+            options = dataclasses.replace(options, topics=topics)
+        if options.assigned is not None:
+            pairs = tuple(pair for pair in options.assigned if pair[0] in there or pair[0] not in read)
+            options = dataclasses.replace(options, assigned=pairs)
+        found = selected(self._view, options)
+        for name in dict.fromkeys(topic for topic, _ in found):
+            before, now = self._topic_ids.get(name), there[name].topic_id
+            self._topic_ids[name] = now
+            if before not in (None, now):
+                data_loss.report(f"topic {name} was deleted and made anew", self._options.fail_on_data_loss)
+        return found
 
     def _check_loss(self, known: Positions, latest: Positions) -> None:
         gone = sorted(set(known) - set(latest))
@@ -153,7 +175,7 @@ class StreamPlanner:
         if start == end:
             return []
         finder = self._finder()
-        known = set(selected(self._view, self._options))
+        known = set(self._still_there([*start, *end]))
         gone = sorted(set(end) - known)
         if gone:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in gone)

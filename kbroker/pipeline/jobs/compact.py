@@ -103,8 +103,11 @@ class Compaction:
 
     def _plans(self, partitions: Sequence[int] | None) -> list[PartitionPlan]:
         image, now_ms = self._view.manifest, self._job.clock.now_ms()
+        count = self._topic.partitions
+        if missing := [partition for partition in partitions or () if partition >= count]:
+            raise JobError(f"topic {self._topic.name} has {count} partitions, no {missing[0]}")
         plans = []
-        for partition in range(self._topic.partitions):
+        for partition in range(count):
             state = image.partition(self._topic.topic_id, partition)
             if state is None or (partitions is not None and partition not in partitions):
                 continue

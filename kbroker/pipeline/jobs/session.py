@@ -28,6 +28,8 @@ PROGRESS_SECONDS = 5.0
 EXIT_FAILED, EXIT_USAGE = 1, 2
 # The last line of a worker's traceback; other lines of it show the code that makes it.
 _TASK_REASON = re.compile(r'^RuntimeError: kbroker task failed: ("(?:[^"\\]|\\.)*")\s*$', re.MULTILINE)
+# In a traceback, the words of an error of ours; the lines before it are of the program.
+_OWN_WORDS = re.compile(r"^kbroker(?:\.\w+)+: (.+)$", re.MULTILINE)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -269,6 +271,8 @@ def reason_of(error: BaseException) -> str:
     if found is not None:
         return one_line(json.loads(found[1]))
     if _is_of_spark(error):
+        if own := _OWN_WORDS.findall(text):
+            return one_line(own[-1])
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File "))]
         text = next((line for line in lines if "Exception" in line or "Error" in line), lines[0] if lines else text)
         return one_line(text)

@@ -33,8 +33,10 @@ class ClusterBucket(ObjectBucket):
         log.seal_previous()
         return log
 
-    def topic(self, name: str, partitions: int = 1) -> None:
-        self._metadata.append(METADATA_KIND, payload([TopicCreated(name, topic_id(name), partitions, {})]))
+    def topic(self, name: str, partitions: int = 1, topic_uuid: bytes | None = None) -> None:
+        """Creates a topic, with the id that belongs to its name or with another."""
+        created = TopicCreated(name, topic_uuid or topic_id(name), partitions, {})
+        self._metadata.append(METADATA_KIND, payload([created]))
 
     def drop_topic(self, name: str) -> None:
         self._metadata.append(METADATA_KIND, payload([TopicDeleted(topic_id(name))]))

@@ -96,6 +96,7 @@ def test_a_schema_may_only_be_of_the_tables_columns() -> None:
         ({**BASE, "startOffsets": "latest"}, "did you mean 'startingoffsets'"),
         ({**BASE, "path": "x"}, "no option 'path'"),
         ({**BASE, "maxTriggerDelay": "soon"}, "maxTriggerDelay"),
+        ({**BASE, "minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, r"\(6\) is higher than the max"),
         ({**BASE, "trigger": "once"}, "trigger must be"),
     ],
 )

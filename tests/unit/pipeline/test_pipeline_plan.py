@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from cluster_bucket import ClusterBucket
@@ -91,8 +92,24 @@ def test_a_large_partition_is_cut_so_that_all_cores_work(bucket: ClusterBucket) 
     assert len(plan(given(minPartitions="20"), cores=1)) >= 20
 
 
-def test_tasks_have_about_as_much_to_do_each(bucket: ClusterBucket) -> None:
-    """Whatever the sizes of objects and partitions: a core that is alone with the last task is waited for."""
+def test_min_partitions_holds_for_small_objects_too(bucket: ClusterBucket) -> None:
+    bucket.topic("t", 2)
+    bucket.klix("t", 0, batches(0, 20, 1, 10))
+    bucket.klix("t", 1, batches(0, 10, 1, 10))
+    for least in (6, 20):
+        options = given(minPartitions=str(least))
+        assert least <= len(plan(options)) <= 2 * least
+        assert offsets(options) == all_of("t", 0, 0, 20) + all_of("t", 1, 0, 10)
+    assert len(plan(given(minPartitions="1000"))) == 30  # there are no more records
+
+
+@pytest.mark.parametrize(("worth", "tasks"), [(1000, 4), (batch_plan.SPLIT_BYTES_WORTH, 2)])
+def test_tasks_have_about_as_much_to_do_each(
+    bucket: ClusterBucket, monkeypatch: pytest.MonkeyPatch, worth: int, tasks: int
+) -> None:
+    """Whatever the sizes of objects and partitions: a core that is alone with the last task is waited for. Where there
+    is little to do, a core has one task."""
+    monkeypatch.setattr(batch_plan, "SPLIT_BYTES_WORTH", worth)
     bucket.topic("t", 3)
     for partition, counts in enumerate(([1300, 430], [1230, 500, 5], [250])):
         base = 0
@@ -101,9 +118,9 @@ def test_tasks_have_about_as_much_to_do_each(bucket: ClusterBucket) -> None:
             base += count * 10
     splits = plan(given(), cores=2)
     costs = [sum(share.cost_bytes for share in split.shares) for split in splits]
-    assert len(costs) in (4, 5)
-    mean = sum(costs) / 4
-    assert all(0.9 * mean < cost < 1.1 * mean for cost in costs[:4]), costs
+    assert len(costs) in (tasks, tasks + 1)
+    mean = sum(costs) / tasks
+    assert all(0.9 * mean < cost < 1.1 * mean for cost in costs[:tasks]), costs
     expected = all_of("t", 0, 0, 17_300) + all_of("t", 1, 0, 17_350) + all_of("t", 2, 0, 2500)
     assert sorted(row[:3] for row in rows(given(), splits)) == expected
 
@@ -116,13 +133,47 @@ def test_planning_opens_no_object(bucket: ClusterBucket) -> None:
     assert bucket.store.gets == []
 
 
+def test_a_planner_that_stays_reads_what_is_new_only(bucket: ClusterBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    get = bucket.store.get
+
+    def watched(key: str, *given: Any, **more: Any) -> bytes:
+        read.append(key)
+        return get(key, *given, **more)
+
+    monkeypatch.setattr(bucket.store, "get", watched)
+    bucket.topic("t")
+    for base in range(0, 300, 100):
+        bucket.klix("t", 0, batches(base, 10, 10, 20))
+    assert offsets(given()) == all_of("t", 0, 0, 300)
+    read.clear()
+    plan(given())
+    assert read == []
+    bucket.klix("t", 0, batches(300, 10, 10, 20))
+    bucket.topic("u")
+    splits = plan(given())
+    assert len(read) == 2, "a record of each log"
+    assert sorted(row[2] for row in rows(given(), splits)) == list(range(400))
+    bucket.drop_topic("t")
+    with pytest.raises(UnknownTopicError):
+        plan(given())
+    assert plan(given(subscribe="u")) == []
+
+
 def test_offsets_given(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     bucket.klix("t", 0, batches(0, 10))
     options = given(startingOffsets='{"t":{"0":4}}', endingOffsets='{"t":{"0":17}}')
     assert offsets(options) == all_of("t", 0, 4, 17)
     assert offsets(given(startingOffsets='{"t":{"0":-2}}', endingOffsets='{"t":{"0":-1}}')) == all_of("t", 0, 0, 30)
-    assert offsets(given(startingOffsets='{"t":{"0":9}}', endingOffsets='{"t":{"0":3}}')) == []
+    assert offsets(given(startingOffsets='{"t":{"0":9}}', endingOffsets='{"t":{"0":9}}')) == []
+    for starting, ending in ((9, 3), (31, -1)):  # as the kafka source does, also where data may be lost
+        limits = {"startingOffsets": f'{{"t":{{"0":{starting}}}}}', "endingOffsets": f'{{"t":{{"0":{ending}}}}}'}
+        stop = 30 if ending < 0 else ending
+        with pytest.raises(
+            OptionError, match=f"start offset {starting} is greater than the resolved end offset {stop}"
+        ):
+            plan(given(**limits, failOnDataLoss="false"))
     with pytest.raises(OptionError, match="must specify all TopicPartitions"):
         plan(given(startingOffsets='{"t":{"1":4}}'))
 
@@ -324,6 +375,14 @@ def test_deleted_by_hand_names_the_object(bucket: ClusterBucket) -> None:
     with pytest.raises(DataLossError, match=f"{first} is in the manifest but not in the store"):
         rows(given())
     assert [row[2] for row in rows(given(failOnDataLoss="false"))] == list(range(300, 600))
+
+
+def test_an_object_that_was_written_over_is_not_said_to_be_missing(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    key = bucket.klix("t", 0, batches(0, 100))
+    bucket.store.put(key, bucket.store.get(key) + b"more", crc32c=None)
+    with pytest.raises(DataLossError, match=f"{key} is in the manifest but the store's is another object"):
+        rows(given())
 
 
 def test_a_topic_deleted_while_the_job_runs(bucket: ClusterBucket) -> None:

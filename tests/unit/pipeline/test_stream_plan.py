@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from cluster_bucket import ClusterBucket
 
@@ -10,6 +12,7 @@ from kbroker.metadata.metadata_log import RECORD_KIND as METADATA_KIND
 from kbroker.metadata.records import PartitionsAdded, payload
 from kbroker.pipeline.data_loss import DataLossError
 from kbroker.pipeline.options import OptionError
+from kbroker.pipeline.positions import UnknownTopicError
 from kbroker.pipeline.split_reader import read_split
 from kbroker.pipeline.stream_plan import StreamPlanner, from_json, to_json
 from tests.unit.storage.object_bucket import batches, topic_id
@@ -171,6 +174,52 @@ def test_a_topic_made_anew_is_data_loss(bucket: ClusterBucket) -> None:
     end = lenient.latest_offset()
     assert end == {"t": {"0": 6, "1": 0}}
     assert rows(lenient, checkpoint, end, failOnDataLoss="false") == []
+
+
+def test_a_topic_made_anew_while_the_query_runs_is_data_loss(bucket: ClusterBucket) -> None:
+    """Also where the new one's offsets go beyond those of the old one."""
+    for fail in ("true", "false"):
+        planner = stream(bucket, failOnDataLoss=fail, startingOffsets="earliest")
+        planner.latest_offset()
+        bucket.drop_topic("t")
+        bucket.topic("t", 2, topic_uuid=os.urandom(16))
+        if fail == "false":
+            assert planner.latest_offset() == {"t": {"0": 0, "1": 0}}
+            break
+        with pytest.raises(DataLossError, match="topic t was deleted and made anew"):
+            planner.latest_offset()
+        bucket = ClusterBucket()
+        bucket.topic("t", 2)
+
+
+@pytest.mark.parametrize("option", [{"subscribe": "t,other"}, {"subscribe": "", "assign": '{"t":[0],"other":[0]}'}])
+def test_a_topic_by_name_that_is_gone_is_data_loss_once_it_was_read(
+    bucket: ClusterBucket, option: dict[str, str]
+) -> None:
+    """And comes back with its new records, from their beginning, where losing some is allowed."""
+    options = {name: value for name, value in {**given(), **option}.items() if value}
+    bucket.topic("other")
+    bucket.klix("other", 0, batches(0, 2))
+
+    def started(fail: str) -> StreamPlanner:
+        made = StreamPlanner({**options, "failOnDataLoss": fail}, 1, None, view=bucket.view())
+        made.initial_offset()
+        made.latest_offset()
+        return made
+
+    strict, lenient = started("true"), started("false")
+    before = lenient.latest_offset()
+    bucket.drop_topic("other")
+    with pytest.raises(DataLossError, match="other-0 are gone"):
+        strict.latest_offset()
+    end = lenient.latest_offset()
+    assert set(end) == {"t"}
+    assert lenient.plan(before, end) == []
+    assert lenient.latest_offset() == end  # and at every look at it
+    bucket.topic("other", topic_uuid=os.urandom(16))
+    assert lenient.latest_offset()["other"] == {"0": 0}
+    with pytest.raises(UnknownTopicError, match="no topic nix"):
+        StreamPlanner(given(subscribe="nix"), 1, None, view=bucket.view()).latest_offset()
 
 
 def test_retention_behind_the_checkpoint_is_data_loss(bucket: ClusterBucket) -> None:

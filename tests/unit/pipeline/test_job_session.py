@@ -1,0 +1,51 @@
+"""What a job says when it fails: one line, in the words of the error behind it."""
+
+from __future__ import annotations
+
+import pytest
+from cluster_bucket import PLACE, ClusterBucket
+from pyspark.errors import PythonException
+
+from kbroker.metadata.metadata_log import RECORD_KIND as METADATA_KIND
+from kbroker.metadata.records import TopicCreated, payload
+from kbroker.pipeline.jobs.compact import Compaction
+from kbroker.pipeline.jobs.session import Job, JobError, reason_of
+from tests.unit.storage.object_bucket import topic_id
+
+KEY = "kbroker-x/_packs/0000000001-00000000000000000003.pack"
+TRACEBACK = f"""
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/venv/kbroker/pipeline/object_batches.py", line 186, in _load
+    check_batches(data, int(entries["base_offset"][0]), index)
+  File "/venv/kbroker/pipeline/object_batches.py", line 188, in _load
+    raise CorruptionError(f"{{ref.key}}: from byte {{window.start}} on: {{error}}") from None
+kbroker.errors.CorruptionError: {KEY}: from byte 0 on: batch 0: the CRC does not match
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (TRACEBACK, f"{KEY}: from byte 0 on: batch 0: the CRC does not match"),
+        ("[PATH_NOT_FOUND] Path does not exist: file:/nix.", "[PATH_NOT_FOUND] Path does not exist: file:/nix."),
+        (
+            "An error occurred\n: java.io.IOException: no space left\n\tat a.b(C.scala:1)",
+            ": java.io.IOException: no space left",
+        ),
+    ],
+)
+def test_the_words_of_the_error_behind_it(text: str, reason: str) -> None:
+    assert reason_of(PythonException(message=text)) == reason
+
+
+def test_a_partition_that_a_topic_does_not_have_is_an_error() -> None:
+    bucket = ClusterBucket()
+    created = TopicCreated("t", topic_id("t"), 2, {"cleanup.policy": "compact"})
+    bucket._metadata.append(METADATA_KIND, payload([created]))
+    work = Compaction(
+        Job("compact", PLACE, quiet=True), bucket.view(), "t", slice_bytes=1000, wait_seconds=1, data_dir=None
+    )
+    with pytest.raises(JobError, match="topic t has 2 partitions, no 2"):
+        work.run([0, 2])
+    assert work.run([0, 1]) == []  # nothing is there to compact
