@@ -5,8 +5,9 @@
 
 Prints seconds per query and the ratios to the kafka source, at its defaults and at its best settings; then how much
 faster one partition is read with more cores. "all columns" has column pruning switched off; "ready-made batches" is a
-source that does nothing but hand over Arrow batches of the same shape that it has already: what Spark can take at
-most. Needs the jars of scripts/fetch_spark_jars.sh.
+source that does nothing but hand over Arrow batches of the same shape that it has already, "ready-made column" the same
+with no column but the one that the query needs: what Spark can take at most. Needs the jars of
+scripts/fetch_spark_jars.sh.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ RECORD_BYTES = 1024
 KEYS = 1000
 WARM_UP_ROUNDS = 2
 READY_ROWS = 2000  # about as many bytes as a batch of the direct source
+READY_ROWS_NARROW = 50_000
 ONE_PARTITION_TIMES = 2  # the topic of one partition is larger, so that the fixed cost of a query weighs less
 PRUNE = "spark.kbroker.pruneColumns"
 BEST = {"kafka.max.poll.records": "5000", "kafka.fetch.max.wait.ms": "10"}
@@ -40,25 +42,37 @@ QUERIES: dict[str, Callable[[Any], Any]] = {
     "max(timestamp)": lambda table: table.selectExpr("max(timestamp)").collect(),
     "group by key": lambda table: table.groupBy("key").count().selectExpr("sum(count)").collect(),
 }
+NEEDED = {"count": "partition", "max(timestamp)": "timestamp", "group by key": "key"}
+READY_SCHEMA = {
+    "key": "BINARY",
+    "value": "BINARY",
+    "topic": "STRING",
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "type": "INT",
+}
 
 
 class ReadyMade(DataSource):
-    """Rows of the same columns, made before they are asked for: option `rows`, in option `splits` tasks."""
+    """Rows made before they are asked for: option `rows`, in option `splits` tasks, of the same columns or of option
+    `column` alone."""
 
     @classmethod
     def name(cls) -> str:
         return "ready-made"
 
     def schema(self) -> str:
-        return "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, type INT"
+        names = [self.options["column"]] if "column" in self.options else list(READY_SCHEMA)
+        return ", ".join(f"{name} {READY_SCHEMA[name]}" for name in names)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return ReadyMadeReader(int(self.options["rows"]), int(self.options["splits"]))
+        return ReadyMadeReader(int(self.options["rows"]), int(self.options["splits"]), self.options.get("column"))
 
 
 class ReadyMadeReader(DataSourceReader):
-    def __init__(self, rows: int, splits: int) -> None:
-        self.rows, self.splits = rows, splits
+    def __init__(self, rows: int, splits: int, column: str | None) -> None:
+        self.rows, self.splits, self.column = rows, splits, column
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(self.rows // self.splits) for _ in range(self.splits)]
@@ -69,7 +83,7 @@ class ReadyMadeReader(DataSourceReader):
         from kbroker.pipeline.worker_process import settle
 
         settle()
-        n, rows = READY_ROWS, partition.value
+        n, rows = READY_ROWS if self.column is None else READY_ROWS_NARROW, partition.value
         columns = {
             "key": pa.array([b"key-%d" % (number % KEYS) for number in range(n)]),
             "value": pa.array([bytes(RECORD_BYTES)] * n),
@@ -79,6 +93,8 @@ class ReadyMadeReader(DataSourceReader):
             "timestamp": pa.array([0] * n, pa.timestamp("us", tz="UTC")),
             "type": pa.array([0] * n, pa.int32()),
         }
+        if self.column is not None:
+            columns = {self.column: columns[self.column]}
         batch = pa.RecordBatch.from_pydict(columns)
         for start in range(0, rows, n):
             yield batch.slice(0, min(n, rows - start))
@@ -157,7 +173,7 @@ def session(master: str) -> Any:
 
 
 def sources(
-    spark: Any, broker: Any, objects: Path, topic: str, records: int, splits: int
+    spark: Any, broker: Any, objects: Path, topic: str, records: int, splits: int, query: str
 ) -> dict[str, Callable[[], Any]]:
     """The tables under comparison, by name."""
     servers = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
@@ -177,6 +193,7 @@ def sources(
         "kbroker columns": table("kbroker", **direct, columns="key,partition,offset,timestamp"),
         "kbroker all columns": table("kbroker", prune=False, **direct),
         "ready-made batches": table("ready-made", rows=str(records), splits=str(splits)),
+        "ready-made column": table("ready-made", rows=str(records), splits=str(splits), column=NEEDED[query]),
     }
 
 
@@ -197,8 +214,8 @@ def seconds_of(table: Callable[[], Any], query: str, records: int) -> float:
 
 def measure(spark: Any, broker: Any, objects: Path, codec: str, partitions: int, rounds: int, records: int) -> None:
     """All sources in turn, and a line for each."""
-    tables = sources(spark, broker, objects, topic_of(codec, partitions), records, partitions)
     for query in QUERIES:
+        tables = sources(spark, broker, objects, topic_of(codec, partitions), records, partitions, query)
         seconds: dict[str, list[float]] = {name: [] for name in tables}
         broker_cpu: dict[str, float] = dict.fromkeys(tables, 0.0)
         for number in range(rounds + WARM_UP_ROUNDS):
