@@ -159,9 +159,7 @@ def open_cluster(
             on_fenced=on_fenced,
             producer_id_expiration_ms=config.kafka["producer.id.expiration.ms"],
         )
-        manifest.load()
-        if manifest_log.last_number == 0:  # not even a seal: nobody has run on this cluster, or the log is lost
-            check_only_claims(store.retrying, keys.root)
+        _load_manifest(manifest, manifest_log, store, keys)
         manifest_log.seal_previous()
         metadata_store = SqliteStore(data_dir.metadata_db, clock)
         admin_patience = Patience(METADATA_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
@@ -179,6 +177,15 @@ def open_cluster(
         give_back(owned, clock)
         raise _store_failure(config, error) from None
     return Cluster(keys, owned, manifest, topics, metadata_store, intruder)
+
+
+def _load_manifest(manifest: Manifest, log: NumberedLog, store: OpenedStore, keys: ObjectKeys) -> None:
+    try:
+        manifest.load()
+        if log.last_number == 0:  # not even a seal: nobody has run on this cluster, or the log is lost
+            check_only_claims(store.retrying, keys.root)
+    except CorruptionError as error:
+        raise StartError(f"the bucket is damaged: {error}; kbroker recover can rebuild a damaged manifest") from None
 
 
 def give_back(owned: Claim, clock: Clock) -> None:

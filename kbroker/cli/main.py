@@ -22,6 +22,7 @@ COMMANDS = {
     "object": "kbroker.cli.object",
     "export": "kbroker.cli.export",
     "import": "kbroker.cli.import_command",
+    "recover": "kbroker.cli.recover",
     "pipeline": "kbroker.cli.pipeline",
 }
 

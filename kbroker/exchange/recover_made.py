@@ -1,0 +1,84 @@
+"""Objects that a recovery stores: what is left of an image that can be named only in part, and batches without records
+for offsets that no object has.
+
+Their keys are those of rewrites (docs/formats/keys.md), whose ranges may have gaps; the random part is made of what is
+in them, so that a recovery that is run again finds what it has stored before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+from kbroker._fast.crc32c import crc32c
+from kbroker.errors import CorruptionError
+from kbroker.exchange.recover_chain import Piece
+from kbroker.exchange.recover_survey import found_scans
+from kbroker.storage.conditional_write import create_once
+from kbroker.storage.klix import encode_object
+from kbroker.storage.manifest_record import FileEntry
+from kbroker.storage.object_keys import ObjectKeys, klix_key
+from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.partition_state import RefRow
+from kbroker.storage.patience import Patience
+
+OFFSETS_MAX = 1 << 31  # in one batch
+MAGIC = 2
+# Of a batch (record-batch.md): base offset, length, leader epoch, magic, CRC; then what the CRC is of: attributes, last
+# offset delta, base and max timestamp, producer id and epoch, base sequence, record count.
+_HEAD = struct.Struct(">qiibI")
+_BODY = struct.Struct(">hiqqqhii")
+_LENGTH_FIELD_END = 12
+
+
+def empty_batches(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
+    """Batches without records for these offsets, as Kafka's cleaner leaves them."""
+    batches = []
+    for base in range(base_offset, end_offset, OFFSETS_MAX):
+        delta = min(end_offset - base, OFFSETS_MAX) - 1
+        body = _BODY.pack(0, delta, -1, -1, -1, -1, -1, 0)
+        length = _HEAD.size + len(body) - _LENGTH_FIELD_END
+        batches.append(_HEAD.pack(base, length, leader_epoch, MAGIC, crc32c(body)) + body)
+    return b"".join(batches)
+
+
+class ObjectMaker:
+    """Stores such objects. Raises StoreError, CorruptionError. Memory: one object."""
+
+    def __init__(self, store: ObjectStore, keys: ObjectKeys, patience: Patience) -> None:
+        self._store = store
+        self._keys = keys
+        self._patience = patience
+
+    def make(self, topic: str, topic_id: bytes, partition: int, piece: Piece, epoch: int) -> tuple[FileEntry, RefRow]:
+        """The object for a piece, stored. `epoch`: the leader epoch in front of it."""
+        batches, generation, newest, records = b"", 1, -1, 0
+        if piece.image is None:
+            batches = empty_batches(piece.base_offset, piece.end_offset, max(epoch, 0))
+        else:
+            generation = piece.image.generation + 1
+            cut = []
+            for block, scan in found_scans(self._store, self._keys, piece.image, piece.base_offset):
+                entries = block.entries
+                last = entries["base_offset"] + entries["last_offset_delta"]
+                inside = (entries["base_offset"] >= piece.base_offset) & (last < piece.end_offset)
+                at = 0
+                for place, size in enumerate(entries["size"].tolist()):
+                    if inside[place]:
+                        cut.append(block.data[at : at + size])
+                        newest = max(newest, int(entries["max_timestamp"][place]))
+                        records += int(scan.record_counts[place])
+                        epoch = int(scan.leader_epochs[place])
+                    at += size
+            batches = b"".join(cut) or empty_batches(piece.base_offset, piece.end_offset, max(epoch, 0))
+        data = encode_object(batches)
+        rewrite = hashlib.sha256(data).hexdigest()[:16]
+        key = klix_key(topic, topic_id, partition, piece.base_offset, generation, rewrite)
+        full, crc = self._keys.full(key), crc32c(data)
+        if create_once(self._store, full, data, self._patience, len(data) + 1) is not None:
+            raise CorruptionError(f"{full}: holds something else than what its key says")
+        meta = self._store.head(full)
+        row = RefRow(
+            piece.base_offset, piece.end_offset, 0, len(data), crc, max(epoch, 0), newest, records, 0
+        )  # whose object is filled in by the caller
+        return FileEntry(key, len(data), meta.etag, crc), row

@@ -1,0 +1,178 @@
+"""What can still be read of a manifest that cannot be loaded: the newest good checkpoint, and the records behind it up
+to the first that is damaged, missing or does not fit.
+
+Of the records behind that place only what needs nothing before it is taken: end offsets (no offset at or below one may
+be used again), log starts, and topics that were dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker._fast.crc32c import crc32c
+from kbroker.errors import CorruptionError
+from kbroker.exchange.source_error import SourceError
+from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
+from kbroker.storage.manifest import PARTS_SUFFIX, RECORD_KIND
+from kbroker.storage.manifest_checkpoint import read_checkpoint
+from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.manifest_parts import PartFolder
+from kbroker.storage.manifest_record import CHECKPOINT_VERSION, VERSION, ManifestRecord, parse_record
+from kbroker.storage.numbered_log_format import (
+    HEADER_BYTES,
+    MAGIC,
+    Frame,
+    FrameKind,
+    checkpoint_name,
+    decode_frame,
+    parse_checkpoint_name,
+    parse_record_name,
+    record_name,
+)
+from kbroker.storage.numbered_log_format import VERSION as LOG_VERSION
+from kbroker.storage.object_keys import ObjectKeys
+from kbroker.storage.object_store import NotFound, ObjectStore
+
+VERSION_AT = len(MAGIC)  # in an object of the log
+Position = tuple[bytes, int]  # topic id, partition
+
+
+@dataclass(slots=True)
+class ReadablePrefix:
+    """The image as of record `number`, and what ended it. `faults` has a line for each thing that cannot be read."""
+
+    image: ManifestImage
+    number: int = 0
+    checkpoint_number: int = 0
+    records: int = 0
+    records_behind: int = 0  # readable ones that come after the first damage
+    faults: list[str] = field(default_factory=list)
+    ends: dict[Position, int] = field(default_factory=dict)  # that records behind it tell of
+    log_starts: dict[Position, int] = field(default_factory=dict)
+    dropped: set[bytes] = field(default_factory=set)
+
+
+class PrefixReader:
+    """Reads a damaged manifest log. Writes nothing. Raises StoreError; SourceError for what a newer kbroker wrote."""
+
+    def __init__(self, store: ObjectStore, keys: ObjectKeys) -> None:
+        self._store = store
+        self._keys = keys
+        self._directory = f"{keys.manifest_dir}/"
+        self._records: set[tuple[int, int]] = set()  # (number, epoch)
+        self._checkpoints: list[int] = []
+        self._authority = 0
+
+    def read(self) -> ReadablePrefix:
+        """All of it: one listing, and a GET for each object from the newest good checkpoint on."""
+        for meta in self._store.list(self._directory):
+            name = meta.key[len(self._directory) :]
+            if (record := parse_record_name(name)) is not None:
+                self._records.add(record)
+            elif (checkpoint := parse_checkpoint_name(name)) is not None:
+                self._checkpoints.append(checkpoint)
+        prefix = self._newest_checkpoint()
+        while (prefix.number + 1, self._authority) in self._records and self._take_next(prefix):
+            prefix.number += 1
+        self._note_end(prefix)
+        for found in self._behind(prefix):
+            self._take_behind(prefix, found)
+        return prefix
+
+    def _newest_checkpoint(self) -> ReadablePrefix:
+        prefix = ReadablePrefix(ManifestImage(self._keys.root))
+        parts = PartFolder(self._store, self._keys.manifest_dir + PARTS_SUFFIX)
+        for number in sorted(self._checkpoints, reverse=True):
+            key = self._directory + checkpoint_name(number)
+            try:
+                frame = self._frame(key, number, None)
+                if frame.kind is not FrameKind.CHECKPOINT:
+                    raise CorruptionError(f"{key}: not a checkpoint")
+                payload = _content(frame, key, CHECKPOINT_VERSION)
+                prefix.image = read_checkpoint(payload, self._keys.root, f"manifest checkpoint {number}", parts)
+            except (CorruptionError, NotFound) as error:
+                prefix.faults.append(f"manifest checkpoint {number} cannot be read: {error}")
+                continue
+            prefix.number = prefix.checkpoint_number = number
+            self._authority = frame.epoch
+            break
+        return prefix
+
+    def _take_next(self, prefix: ReadablePrefix) -> bool:
+        """Takes in the object behind the prefix; False, and a fault, where that cannot be done."""
+        number = prefix.number + 1
+        key = self._directory + record_name(self._authority, number)
+        try:
+            frame = self._frame(key, number, self._authority)
+            if frame.kind is FrameKind.SEAL:
+                successor = frame.content.get("by_epoch")
+                if not isinstance(successor, int) or successor <= self._authority:
+                    raise CorruptionError(f"{key}: a seal of epoch {self._authority} by epoch {successor}")
+                self._authority = successor
+                return True
+            prefix.image.apply(_content(frame, key, VERSION), f"manifest record {number}")
+        except (CorruptionError, NotFound) as error:
+            prefix.faults.append(f"manifest record {number} cannot be read: {error}")
+            return False
+        prefix.records += 1
+        return True
+
+    def _note_end(self, prefix: ReadablePrefix) -> None:
+        behind = [key for key in self._records if key[0] > prefix.number and key[1] >= self._authority]
+        missing = (prefix.number + 1, self._authority)
+        if behind and missing not in self._records:
+            key = self._directory + record_name(*reversed(missing))
+            prefix.faults.append(f"manifest record {missing[0]} is missing: {key}")
+
+    def _behind(self, prefix: ReadablePrefix) -> Iterator[ManifestRecord]:
+        """Readable records that come after the first damage. Whether each became true cannot be told."""
+        for number, epoch in sorted(self._records):
+            if number <= prefix.number or epoch < self._authority:
+                continue
+            key = self._directory + record_name(epoch, number)
+            try:
+                frame = self._frame(key, number, epoch)
+                if frame.kind is FrameKind.RECORD:
+                    yield parse_record(_content(frame, key, VERSION), f"manifest record {number}")
+            except (CorruptionError, NotFound) as error:
+                if number > prefix.number + 1:
+                    prefix.faults.append(f"manifest record {number} cannot be read: {error}")
+
+    def _take_behind(self, prefix: ReadablePrefix, record: ManifestRecord) -> None:
+        prefix.records_behind += 1
+        for position, delta in record.partitions.items():
+            ends = [row.end_offset for row in delta.added] + [delta.end_offset or 0]
+            prefix.ends[position] = max(prefix.ends.get(position, 0), *ends)
+            prefix.log_starts[position] = max(prefix.log_starts.get(position, 0), delta.log_start_offset or 0)
+        prefix.dropped.update(topic_id for topic_id, _ in record.dropped_topics)
+
+    def _frame(self, key: str, number: int, epoch: int | None) -> Frame:
+        data = self._store.get(key, 0, NUMBERED_LOG_OBJECT_BYTES_MAX)
+        if _is_newer(data):
+            raise SourceError(f"{key}: its format was written by a newer kbroker; recover with that one")
+        frame = decode_frame(data, key)
+        if frame.number != number or (epoch is not None and frame.epoch != epoch):
+            raise CorruptionError(f"{key}: holds {frame.kind.name.lower()} {frame.number} of epoch {frame.epoch}")
+        return frame
+
+
+def _is_newer(data: bytes) -> bool:
+    """True for an object of the log with a higher version, unless that is rot in an object of ours."""
+    version = int.from_bytes(data[VERSION_AT : VERSION_AT + 2], "big")
+    if len(data) < HEADER_BYTES or not data.startswith(MAGIC) or version <= LOG_VERSION:
+        return False
+    ours = data[:VERSION_AT] + LOG_VERSION.to_bytes(2, "big") + data[VERSION_AT + 2 : HEADER_BYTES]
+    return crc32c(ours[:-4]) != int.from_bytes(ours[-4:], "big")
+
+
+def _content(frame: Frame, key: str, newest: int) -> Any:
+    """The payload of a frame whose CRC holds: what it says was meant, so a newer version is no damage."""
+    payload = frame.content.get("payload")
+    version = payload.get("v") if isinstance(payload, dict) else None
+    kind = frame.content.get("kind")
+    known = (RECORD_KIND,) if frame.kind is FrameKind.RECORD else ("checkpoint",)
+    if kind not in known or (isinstance(version, int) and version > newest):
+        raise SourceError(f"{key}: {kind!r} of version {version} was written by a newer kbroker; recover with that one")
+    return payload

@@ -1,0 +1,137 @@
+"""Lets a numbered log whose objects are damaged begin anew, at a number that no object of it has come to.
+
+Nothing is deleted or overwritten. In this order, each object by a conditional write:
+
+1. a seal at the next number of the epoch that owned the log: who wakes up later finds its key taken;
+2. a seal under epoch 0 at the restart's number, as every log begins with one: who creates it owns the log from there;
+3. a checkpoint of that number and epoch, with the recovered state: now the log can be loaded, and what has lower
+   numbers is covered by it.
+
+Each run finds what one before has left, and goes on from there: a restart that was made and has no checkpoint is taken
+over by a seal, under the key that its owner's first record would need. The checkpoint's key is the same for all, so of
+two runs one succeeds.
+"""
+
+from __future__ import annotations
+
+from kbroker.errors import CorruptionError
+from kbroker.exchange.source_error import SourceError
+from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
+from kbroker.storage.conditional_write import create_once
+from kbroker.storage.numbered_log_format import (
+    FrameKind,
+    checkpoint_name,
+    decode_frame,
+    encode_frame,
+    parse_checkpoint_name,
+    parse_record_name,
+    record_name,
+)
+from kbroker.storage.object_keys import CLAIMS_DIR, ObjectKeys
+from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.patience import Patience
+
+STEP = 1_000_000  # restarts are at its multiples: beyond what an owner that still runs could come to meanwhile
+TRIES = 10
+
+
+class LogRestart:
+    """One restart of the manifest log by the owner of broker epoch `epoch`. Raises StoreError, SourceError."""
+
+    def __init__(self, store: ObjectStore, keys: ObjectKeys, epoch: int, nonce: bytes, patience: Patience) -> None:
+        self.number = 0
+        self._store = store
+        self._keys = keys
+        self._directory = f"{keys.manifest_dir}/"
+        self._epoch = epoch
+        self._nonce = nonce
+        self._patience = patience
+        self._owner = 0  # the epoch that may append behind `number`
+        self._records: set[tuple[int, int]] = set()  # (number, epoch)
+        self._newest = 0
+
+    def begin(self) -> None:
+        """Steps 1 and 2: from now on no earlier owner can append."""
+        for _ in range(TRIES):
+            self._list()
+            sealed = [self._create_seal(number, epoch) is None for number, epoch in self._next_of_owners()]
+            if all(sealed):
+                break
+        else:
+            raise SourceError(f"{self._directory}: somebody goes on writing; stop that broker")
+        while not self._own(self.number):
+            self.number += STEP
+
+    def finish(self, payload: object) -> str:
+        """Step 3; returns the checkpoint's key. The state in it is the cluster's from now on."""
+        key = self._directory + checkpoint_name(self.number)
+        content = {"kind": "checkpoint", "payload": payload}
+        data = encode_frame(FrameKind.CHECKPOINT, self.number, self._owner, self._nonce, content)
+        present = create_once(self._store, key, data, self._patience, NUMBERED_LOG_OBJECT_BYTES_MAX)
+        if present is not None:
+            raise SourceError(f"{key}: another recovery has finished meanwhile")
+        return key
+
+    def _list(self) -> None:
+        self._records, newest = set(), 0
+        for meta in self._store.list(self._directory):
+            name = meta.key[len(self._directory) :]
+            if (record := parse_record_name(name)) is not None:
+                self._records.add(record)
+            newest = max(newest, parse_checkpoint_name(name) or 0)
+        # A restart that an earlier run began, and that has no checkpoint yet, is no part of the log.
+        begun = [number for number, epoch in self._records if epoch == 0 and number > max(newest, 1)]
+        region = min(begun, default=None)
+        if region is not None:
+            self._records = {key for key in self._records if key[0] < region}
+        self._newest = max([newest, *(number for number, _ in self._records)])
+        self.number = region if region is not None else (self._newest // STEP + 1) * STEP
+
+    def _next_of_owners(self) -> list[tuple[int, int]]:
+        """(number, epoch) of what the log's owner would write next; of several, where damage hides who that is."""
+        if not self._records:
+            return []  # nothing tells where it was
+        epoch = max(epoch for _, epoch in self._records)
+        sealed_by = self._sealed_by(max(at for at, of in self._records if of == epoch), epoch)
+        if sealed_by is not None:
+            return [(self._newest + 1, sealed_by)] if sealed_by != self._epoch else []
+        claims = f"{self._keys.root}{CLAIMS_DIR}/"
+        names = (meta.key[len(claims) :].removesuffix(".json") for meta in self._store.list(claims))
+        later = [int(name) for name in names if name.isdigit() and epoch < int(name) < self._epoch]
+        return [(self._newest + 1, owner) for owner in (epoch, *later)]
+
+    def _sealed_by(self, number: int, epoch: int) -> int | None:
+        key = self._directory + record_name(epoch, number)
+        try:
+            frame = decode_frame(self._store.get(key, 0, NUMBERED_LOG_OBJECT_BYTES_MAX), key)
+        except CorruptionError:
+            return None
+        by = frame.content.get("by_epoch") if frame.kind is FrameKind.SEAL else None
+        return by if isinstance(by, int) else None
+
+    def _create_seal(self, number: int, epoch: int) -> bytes | None:
+        """Creates a seal; None when it is there, else what is there."""
+        key = self._directory + record_name(epoch, number)
+        data = encode_frame(FrameKind.SEAL, number, epoch, self._nonce, {"by_epoch": self._epoch})
+        return create_once(self._store, key, data, self._patience, NUMBERED_LOG_OBJECT_BYTES_MAX)
+
+    def _own(self, number: int) -> bool:
+        """Follows the seals from the restart's number on, and adds ours. False: the first of them cannot be read."""
+        epoch, at = 0, number
+        while (present := self._create_seal(at, epoch)) is not None:
+            key = self._directory + record_name(epoch, at)
+            try:
+                frame = decode_frame(present, key)
+                by = frame.content.get("by_epoch") if frame.kind is FrameKind.SEAL else None
+            except CorruptionError:
+                if epoch == 0:
+                    return False
+                raise
+            if not isinstance(by, int) or not epoch < by < self._epoch:
+                raise SourceError(f"{key}: another broker owns the log by now")
+            if epoch == 0:
+                self._owner = by
+            epoch, at = by, at + 1
+        if epoch == 0:
+            self._owner = self._epoch
+        return True
