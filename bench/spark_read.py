@@ -26,6 +26,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from kbroker.pipeline.column_names import DDL
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
@@ -43,15 +45,6 @@ QUERIES: dict[str, Callable[[Any], Any]] = {
     "group by key": lambda table: table.groupBy("key").count().selectExpr("sum(count)").collect(),
 }
 NEEDED = {"count": "partition", "max(timestamp)": "timestamp", "group by key": "key"}
-READY_SCHEMA = {
-    "key": "BINARY",
-    "value": "BINARY",
-    "topic": "STRING",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "type": "INT",
-}
 
 
 class ReadyMade(DataSource):
@@ -63,8 +56,8 @@ class ReadyMade(DataSource):
         return "ready-made"
 
     def schema(self) -> str:
-        names = [self.options["column"]] if "column" in self.options else list(READY_SCHEMA)
-        return ", ".join(f"{name} {READY_SCHEMA[name]}" for name in names)
+        names = [self.options["column"]] if "column" in self.options else [name for name in DDL if name != "headers"]
+        return ", ".join(f"{name} {DDL[name]}" for name in names)
 
     def reader(self, schema: Any) -> DataSourceReader:
         return ReadyMadeReader(int(self.options["rows"]), int(self.options["splits"]), self.options.get("column"))
@@ -91,7 +84,7 @@ class ReadyMadeReader(DataSourceReader):
             "partition": pa.array([0] * n, pa.int32()),
             "offset": pa.array(range(n), pa.int64()),
             "timestamp": pa.array([0] * n, pa.timestamp("us", tz="UTC")),
-            "type": pa.array([0] * n, pa.int32()),
+            "timestampType": pa.array([0] * n, pa.int32()),
         }
         if self.column is not None:
             columns = {self.column: columns[self.column]}

@@ -30,7 +30,6 @@ from kbroker.storage.ownership import (
     ClaimRecord,
     FoundCluster,
     Superseded,
-    check_only_claims,
     claim,
     find_clusters,
 )
@@ -159,7 +158,7 @@ def open_cluster(
             on_fenced=on_fenced,
             producer_id_expiration_ms=config.kafka["producer.id.expiration.ms"],
         )
-        _load_manifest(manifest, manifest_log, store, keys)
+        _load_manifest(manifest, store)
         manifest_log.seal_previous()
         metadata_store = SqliteStore(data_dir.metadata_db, clock)
         admin_patience = Patience(METADATA_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
@@ -179,11 +178,9 @@ def open_cluster(
     return Cluster(keys, owned, manifest, topics, metadata_store, intruder)
 
 
-def _load_manifest(manifest: Manifest, log: NumberedLog, store: OpenedStore, keys: ObjectKeys) -> None:
+def _load_manifest(manifest: Manifest, store: OpenedStore) -> None:
     try:
-        manifest.load()
-        if log.last_number == 0:  # not even a seal: nobody has run on this cluster, or the log is lost
-            check_only_claims(store.retrying, keys.root)
+        manifest.load_whole(store.retrying)
     except CorruptionError as error:
         raise StartError(f"the bucket is damaged: {error}; kbroker recover can rebuild a damaged manifest") from None
 

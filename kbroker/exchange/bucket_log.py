@@ -54,26 +54,35 @@ def read_object(store: ObjectStore, ref: ObjectRef, offset: int, end_offset: int
     else:
         footer = image_footer(store, ref.key, ref.start, ref.length, ref.etag)
     for block in read_image(store, ref.key, ref.start, ref.etag, footer, offset):
-        whole = _below(block, end_offset)
+        whole = within(block, 0, end_offset)
         if len(whole.entries):
             yield whole
 
 
-def _below(block: Block, end_offset: int) -> Block:
-    """The batches that end at or below an offset: an object that took several ones' place may go on beyond it."""
-    ends = block.entries["base_offset"] + block.entries["last_offset_delta"] + 1
-    count = int(np.searchsorted(ends, end_offset, side="right"))
-    if count == len(ends):
+def within(block: Block, base_offset: int, end_offset: int) -> Block:
+    """The batches in these offsets, the end exclusive: an object that took the place of several may have more."""
+    bases = block.entries["base_offset"]
+    first = int(np.searchsorted(bases, base_offset))
+    count = int(np.searchsorted(bases + block.entries["last_offset_delta"], end_offset))
+    if first == 0 and count == len(bases):
         return block
-    entries = block.entries[:count]
-    return Block(block.data[: int(entries["size"].sum(dtype=np.int64))], entries)
+    entries = block.entries[first:count]
+    start = int(block.entries["size"][:first].sum(dtype=np.int64))
+    return Block(block.data[start : start + int(entries["size"].sum(dtype=np.int64))], entries)
 
 
 def read_image(
     store: ObjectStore, key: str, start: int, etag: str, footer: KlixFooter, log_start_offset: int
 ) -> Iterator[Block]:
     """The batches of a KLIX image that begins at byte `start` of an object, as `read_partition`."""
-    index = footer.find_offset(log_start_offset)
+    return (block for block, _ in scan_image(store, key, start, etag, footer, log_start_offset))
+
+
+def scan_image(
+    store: ObjectStore, key: str, start: int, etag: str, footer: KlixFooter, offset: int
+) -> Iterator[tuple[Block, BatchScan]]:
+    """The batches of an image from the one that holds `offset` on, each held against its CRC and the index."""
+    index = footer.find_offset(offset)
     while index is not None and index < len(footer):
         position, length = footer.read_range(index, BLOCK_BYTES)
         data = store.get(key, start + position, length, if_match=etag)
@@ -89,8 +98,8 @@ def read_image(
             ("last_offset_delta", "last_offset_delta"),
         ):
             entries[name] = chosen[source]
-        check_block(Block(data, entries), key)
-        yield Block(data, entries)
+        block = Block(data, entries)
+        yield block, check_block(block, key)
         index += count
 
 

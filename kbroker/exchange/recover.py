@@ -32,7 +32,7 @@ from kbroker.storage.numbered_log import Fenced, NumberedLog
 from kbroker.storage.numbered_log_format import NONCE_BYTES
 from kbroker.storage.object_keys import ObjectKeys
 from kbroker.storage.object_store import ObjectStore, StoreError
-from kbroker.storage.ownership import Claim, Superseded, check_only_claims, claim, newest_claim
+from kbroker.storage.ownership import Claim, Superseded, claim, newest_claim
 from kbroker.storage.patience import Patience
 
 CLAIM_HOST = "kbroker-recover:"  # begins the host in its claim
@@ -96,9 +96,7 @@ class Recovery:
 
         def load() -> None:
             log = NumberedLog(self._store, self._keys.manifest_dir, READER_EPOCH, bytes(NONCE_BYTES))
-            Manifest(log, self._clock, root=self._keys.root).load()
-            if log.last_number == 0:
-                check_only_claims(self._store, self._keys.root)
+            Manifest(log, self._clock, root=self._keys.root).load_whole(self._store)
 
         try:
             retried(load)

@@ -61,8 +61,7 @@ def _rows(partition: RecoveredPartition, files: _Files, maker: ObjectMaker, now_
             entry, row = maker.make(partition.topic, *partition.position, piece, before)
             rows.append(row._replace(file=files.place(entry, now_ms)))
             continue
-        file = image.file
-        place = files.place(FileEntry(file.key, file.size, file.etag, file.crc32c), file.created_ms)
+        place = files.place(image.file, image.created_ms)
         rows.append(
             RefRow(
                 piece.base_offset, piece.end_offset, image.start, image.length, image.crc32c,

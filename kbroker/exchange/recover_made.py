@@ -58,18 +58,12 @@ class ObjectMaker:
         else:
             generation = piece.image.generation + 1
             cut = []
-            for block, scan in found_scans(self._store, self._keys, piece.image, piece.base_offset):
-                entries = block.entries
-                last = entries["base_offset"] + entries["last_offset_delta"]
-                inside = (entries["base_offset"] >= piece.base_offset) & (last < piece.end_offset)
-                at = 0
-                for place, size in enumerate(entries["size"].tolist()):
-                    if inside[place]:
-                        cut.append(block.data[at : at + size])
-                        newest = max(newest, int(entries["max_timestamp"][place]))
-                        records += int(scan.record_counts[place])
-                        epoch = int(scan.leader_epochs[place])
-                    at += size
+            found = found_scans(self._store, self._keys, piece.image, piece.base_offset, piece.end_offset)
+            for block, scan in found:
+                cut.append(block.data)
+                newest = max(newest, int(block.entries["max_timestamp"].max()))
+                records += int(scan.record_counts[: scan.done].sum())
+                epoch = int(scan.leader_epochs[scan.done - 1])
             batches = b"".join(cut) or empty_batches(piece.base_offset, piece.end_offset, max(epoch, 0))
         data = encode_object(batches)
         rewrite = hashlib.sha256(data).hexdigest()[:16]

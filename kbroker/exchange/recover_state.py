@@ -9,11 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from kbroker._fast.gather import BatchScan
-from kbroker.exchange.bucket_log import check_block
-from kbroker.exchange.log_segment import Block
 from kbroker.exchange.recover_chain import Chain
 from kbroker.exchange.recover_prefix import Position
 from kbroker.exchange.recover_survey import found_scans
@@ -89,23 +84,6 @@ def fold(
         if piece.image is None or piece.end_offset <= start:
             continue
         low = max(piece.base_offset, start)
-        for block, scan in found_scans(store, keys, piece.image, low):
-            inside = _inside(block, scan, low, piece.end_offset, piece.image.name)
-            if inside is not None:
-                folding.add(inside, inside.done)
+        for _, scan in found_scans(store, keys, piece.image, low, piece.end_offset):
+            folding.add(scan, scan.done)
     return folding.delta(end)
-
-
-def _inside(block: Block, scan: BatchScan, low: int, high: int, name: str) -> BatchScan | None:
-    """The scan of those batches that lie in [low, high)."""
-    entries = block.entries
-    last = entries["base_offset"] + entries["last_offset_delta"]
-    places = np.flatnonzero((entries["base_offset"] >= low) & (last < high))
-    if len(places) == len(entries):
-        return scan
-    if not len(places):
-        return None
-    ends = np.cumsum(entries["size"], dtype=np.int64)
-    first, final = int(places[0]), int(places[-1])
-    data = block.data[int(ends[first]) - int(entries["size"][first]) : int(ends[final])]
-    return check_block(Block(data, entries[first : final + 1].copy()), name)

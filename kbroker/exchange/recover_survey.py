@@ -14,8 +14,8 @@ import numpy as np
 from kbroker._fast.crc32c import crc32c
 from kbroker._fast.gather import BatchScan
 from kbroker.errors import CorruptionError
-from kbroker.exchange.bucket_log import check_block, image_footer
-from kbroker.exchange.log_segment import BLOCK_BYTES, ENTRY_DTYPE, Block
+from kbroker.exchange.bucket_log import check_block, image_footer, scan_image, within
+from kbroker.exchange.log_segment import Block
 from kbroker.exchange.recover_prefix import Position
 from kbroker.limits import MIB
 from kbroker.metadata.image import MetadataImage
@@ -24,23 +24,13 @@ from kbroker.storage.kfs_keys import SEGMENT_SUFFIX, KfsKey
 from kbroker.storage.kfs_read import load_segment
 from kbroker.storage.klix import KlixFooter
 from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.manifest_record import FileEntry
 from kbroker.storage.object_audit import read_pack_directory
 from kbroker.storage.object_keys import KlixKey, ObjectKeys, PackKey
 from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed
 from kbroker.storage.partition_state import KFS, KLIX, PACK, ObjectRef, PartitionState
 
 READ_BYTES = 8 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """An object; the key is below the root."""
-
-    key: str
-    size: int
-    etag: str
-    crc32c: int
-    created_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +42,8 @@ class FoundImage:
     """
 
     position: Position
-    file: StoredFile
+    file: FileEntry
+    created_ms: int
     kind: str
     start: int
     length: int
@@ -141,11 +132,11 @@ class BucketSurvey:
     def _of_ref(self, ref: ObjectRef, state: PartitionState, key: str) -> FoundImage:
         place = self._known.files.place_of(key)
         assert place is not None
-        file = StoredFile(key, ref.size, ref.etag, self._known.files.crc32c[place], ref.created_ms)
+        file = FileEntry(key, ref.size, ref.etag, self._known.files.crc32c[place])
         generation, rewritten = _generation(self._keys, ref.key)
         return FoundImage(
-            (state.topic_id, state.partition), file, ref.kind, ref.start, ref.length, ref.crc32c, ref.base_offset,
-            ref.end_offset, generation, rewritten, _epochs_within(state, ref), ref.leader_epoch,
+            (state.topic_id, state.partition), file, ref.created_ms, ref.kind, ref.start, ref.length, ref.crc32c,
+            ref.base_offset, ref.end_offset, generation, rewritten, _epochs_within(state, ref), ref.leader_epoch,
             ref.max_timestamp, ref.record_count,
             known=True,
         )  # fmt: skip
@@ -187,11 +178,11 @@ class BucketSurvey:
         if before < 0 or (before and not parsed.generation):
             raise CorruptionError(f"{meta.key}: begins at offset {footer.base_offset}")
         self._count(meta)
-        file = StoredFile(key, meta.size, meta.etag, read.crc, meta.modified_ms)
+        file = FileEntry(key, meta.size, meta.etag, read.crc)
         self._add(
             FoundImage(
-                position, file, KLIX, 0, meta.size, read.crc, parsed.base_offset, footer.end_offset,
-                parsed.generation, parsed.generation > 0, *read.leaders(), footer.max_timestamp,
+                position, file, meta.modified_ms, KLIX, 0, meta.size, read.crc, parsed.base_offset,
+                footer.end_offset, parsed.generation, parsed.generation > 0, *read.leaders(), footer.max_timestamp,
                 footer.record_count,
             )
         )  # fmt: skip
@@ -201,12 +192,12 @@ class BucketSurvey:
         read = _ImageRead(self._store, meta.key, HEADER_BYTES, len(segment.body), meta.etag, footer)
         read.all()
         self._count(meta)
-        whole = crc32c(self._store.get(meta.key, 0, meta.size, if_match=meta.etag))
-        file = StoredFile(key, meta.size, meta.etag, whole, meta.modified_ms)
+        file = FileEntry(key, meta.size, meta.etag, self._crc_of(meta))
         self._add(
             FoundImage(
-                position, file, KFS, HEADER_BYTES, len(segment.body), crc32c(segment.body), footer.base_offset,
-                footer.end_offset, 0, False, *read.leaders(), footer.max_timestamp, footer.record_count,
+                position, file, meta.modified_ms, KFS, HEADER_BYTES, len(segment.body), crc32c(segment.body),
+                footer.base_offset, footer.end_offset, 0, False, *read.leaders(), footer.max_timestamp,
+                footer.record_count,
             )
         )  # fmt: skip
 
@@ -219,7 +210,7 @@ class BucketSurvey:
         if not images:
             return
         self._count(meta)
-        file = StoredFile(key, meta.size, meta.etag, self._crc_of(meta), meta.modified_ms)
+        file = FileEntry(key, meta.size, meta.etag, self._crc_of(meta))
         for image in images:
             read = _ImageRead(self._store, meta.key, image.position, image.length, meta.etag)
             try:
@@ -232,8 +223,8 @@ class BucketSurvey:
             footer = read.footer
             self._add(
                 FoundImage(
-                    (image.topic_id, image.partition), file, PACK, image.position, image.length, image.crc32c,
-                    image.base_offset, image.end_offset, parsed.generation, False, *read.leaders(),
+                    (image.topic_id, image.partition), file, meta.modified_ms, PACK, image.position, image.length,
+                    image.crc32c, image.base_offset, image.end_offset, parsed.generation, False, *read.leaders(),
                     footer.max_timestamp, footer.record_count,
                 )
             )  # fmt: skip
@@ -269,7 +260,7 @@ class _ImageRead:
 
     def all(self) -> None:
         """Reads and checks all batches."""
-        for block, scan in image_scans(self._store, self._key, self._start, self._etag, self.footer):
+        for block, scan in scan_image(self._store, self._key, self._start, self._etag, self.footer, 0):
             self.crc = crc32c(block.data, self.crc)
             epochs = scan.leader_epochs[: scan.done]
             before = self.epochs[-1][0] if self.epochs else -1
@@ -280,41 +271,22 @@ class _ImageRead:
             self.crc = crc32c(self._store.get(self._key, at, length, if_match=self._etag), self.crc)
 
 
-def image_scans(
-    store: ObjectStore, key: str, start: int, etag: str, footer: KlixFooter, offset: int = 0
-) -> Iterator[tuple[Block, BatchScan]]:
-    """The batches of an image from the one that holds `offset` on, each held against its CRC and the index."""
-    index = footer.find_offset(offset)
-    while index is not None and index < len(footer):
-        position, length = footer.read_range(index, BLOCK_BYTES)
-        data = store.get(key, start + position, length, if_match=etag)
-        ends = footer.entries["position"][index:] + footer.entries["length"][index:]
-        count = int(np.searchsorted(ends, position + length, side="left")) + 1
-        chosen = footer.entries[index : index + count]
-        entries = np.empty(count, ENTRY_DTYPE)
-        for name, source in (
-            ("base_offset", "base_offset"),
-            ("lsn", "position"),
-            ("max_timestamp", "max_timestamp"),
-            ("size", "length"),
-            ("last_offset_delta", "last_offset_delta"),
-        ):
-            entries[name] = chosen[source]
-        block = Block(data, entries)
-        yield block, check_block(block, key)
-        index += count
-
-
 def found_scans(
-    store: ObjectStore, keys: ObjectKeys, image: FoundImage, offset: int
+    store: ObjectStore, keys: ObjectKeys, image: FoundImage, base_offset: int, end_offset: int
 ) -> Iterator[tuple[Block, BatchScan]]:
-    """`image_scans` of an image of the survey."""
+    """The batches of an image of the survey that lie in these offsets, the end exclusive."""
     key = keys.full(image.file.key)
     if image.kind == KFS:
         footer = load_segment(store, key, image.file.size, image.file.etag).footer
     else:
         footer = image_footer(store, key, image.start, image.length, image.file.etag)
-    return image_scans(store, key, image.start, image.file.etag, footer, offset)
+    for block, scan in scan_image(store, key, image.start, image.file.etag, footer, base_offset):
+        inside = within(block, base_offset, end_offset)
+        if inside is block:
+            yield block, scan
+        elif len(inside.entries):
+            inside = Block(inside.data, inside.entries.copy())
+            yield inside, check_block(inside, key)
 
 
 def _generation(keys: ObjectKeys, key: str) -> tuple[int, bool]:

@@ -22,6 +22,7 @@ from kbroker.storage.manifest_record import VERSION, ManifestRecord
 from kbroker.storage.numbered_log import CHECKPOINTS_KEPT, Fenced
 from kbroker.storage.numbered_log_format import checkpoint_name
 from kbroker.storage.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
+from kbroker.storage.ownership import check_only_claims
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +133,14 @@ class Manifest:
             self._log.load(on_checkpoint, on_record)
             self.image = loaded[0]
         return self.image
+
+    def load_whole(self, store: ObjectStore) -> ManifestImage:
+        """As `load`; CorruptionError also when the log holds nothing, not even a seal, though `store` has more of the
+        cluster than claims: then it was lost."""
+        image = self.load()
+        if self._log.last_number == 0:
+            check_only_claims(store, image.root)
+        return image
 
     def _read_checkpoint(self, number: int, payload: Any) -> ManifestImage:
         try:

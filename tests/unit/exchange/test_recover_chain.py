@@ -5,7 +5,8 @@ import random
 import pytest
 
 from kbroker.exchange.recover_chain import choose
-from kbroker.exchange.recover_survey import FoundImage, StoredFile
+from kbroker.exchange.recover_survey import FoundImage
+from kbroker.storage.manifest_record import FileEntry
 from kbroker.storage.partition_state import KLIX
 
 PLACE = (bytes(16), 0)
@@ -14,8 +15,8 @@ PLACE = (bytes(16), 0)
 def image(base, end, *, epochs=None, generation=0, name=None, known=False):
     """An object of these offsets; `epochs` as pairs, or one epoch from the base on."""
     pairs = epochs if isinstance(epochs, tuple) else ((epochs or 1, base),)
-    file = StoredFile(name or f"{base}-{end}-g{generation}-e{pairs[-1][0]}", 100, "etag", 0, 0)
-    return FoundImage(PLACE, file, KLIX, 0, 100, 0, base, end, generation, generation > 0, pairs, pairs[-1][0], 0,
+    file = FileEntry(name or f"{base}-{end}-g{generation}-e{pairs[-1][0]}", 100, "etag", 0)
+    return FoundImage(PLACE, file, 0, KLIX, 0, 100, 0, base, end, generation, generation > 0, pairs, pairs[-1][0], 0,
                       end - base, known)  # fmt: skip
 
 
