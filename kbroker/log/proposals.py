@@ -1,8 +1,8 @@
 """The broker's inbox of swap proposals: jobs that share nothing with it but the bucket find it here.
 
 One thread lists the proposals' folder every PROPOSAL_POLL_SECONDS: that one request is all it costs while there are
-none. A job that is at work has its partitions for itself; what it proposes is judged and answered; what it left behind
-is swept up. A local job need not wait for the next look: `look` is also a control command.
+none. The broker keeps off partitions that a job is at work on; what a job proposes is judged and answered; what it left
+behind is swept up. A local job need not wait for the next look: `look` is also a control command.
 """
 
 from __future__ import annotations
@@ -283,9 +283,11 @@ class ProposalInbox:
         return None if data is None else decode_proposal(data, meta.key, proposal_id)
 
     def _take(self, proposal: Proposal, taken: set[Place]) -> bool:
-        """Has the partitions in hand that the job does not hold; False while something else is at work on one."""
-        hold = self._holds.get(proposal.id)
-        held = hold.places if hold is not None else set()
+        """Has the partitions in hand that no job holds; False while the broker itself is at work on one.
+
+        What another job holds is no obstacle: that job may be dead, and if it lives, the first to propose wins.
+        """
+        held = {place for hold in self._holds.values() for place in hold.places}
         for swap in proposal.swaps:
             place = (proposal.topic_id, swap.partition)
             if place in held:

@@ -428,6 +428,23 @@ def test_a_proposal_waits_while_the_broker_is_at_work_on_the_partition(side):
     assert side.in_hand.take((topic_id("t"), 0))
 
 
+def test_the_first_to_propose_wins_whatever_other_jobs_work_on_the_partition(side):
+    """Of the others some may be dead, and keep nobody waiting."""
+    fill(side)
+    dead, slow = side.run(), side.run()
+    dead.job.announce([0])
+    slow.job.announce([0])
+    late = slow.swaps(1 << 30)
+    side.inbox.look()
+    quick, _ = side.proposed()
+    assert side.inbox.look() == 1
+    assert [outcome.status for outcome in quick.answer().outcomes] == [SWAPPED]
+    assert not side.by_broker()  # the others may be at work
+    slow.job.propose(late, ONCE)
+    assert side.inbox.look() == 1
+    assert [outcome.status for outcome in slow.job.answer().outcomes] == [OBSOLETE]
+
+
 def test_a_note_that_does_not_parse_holds_nothing(side):
     fill(side)
     side.s.store.put(KEYS.full(proposal_key(ID, JOB)), b"garbage")
