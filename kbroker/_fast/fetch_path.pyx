@@ -349,6 +349,8 @@ cdef class FetchRequest(Request):
         cdef bytes topic = None
         cdef int32_t topics = 0
         for slot in self.slots:
+            if slot.error != 0:
+                slot.forget_offsets()
             slot.included = (
                 not self.incremental
                 or slot.bytes > 0

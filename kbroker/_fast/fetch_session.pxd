@@ -35,6 +35,7 @@ cdef class FetchSlot:
     cdef bint cold_asked
     cdef bint included
     cdef int clear(self) except -1
+    cdef int forget_offsets(self) except -1
 
 
 cdef class FetchSession:

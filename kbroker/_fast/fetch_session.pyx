@@ -17,9 +17,7 @@ cdef class FetchSlot:
         """Forgets the last turn."""
         self.error = 0
         self.leader_epoch = -1
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start = -1
+        self.forget_offsets()
         self.upper = -1
         self.diverging_epoch = -1
         self.diverging_end = -1
@@ -27,6 +25,13 @@ cdef class FetchSlot:
         self.end_ref = 0
         self.bytes = 0
         self.included = False
+        return 0
+
+    cdef int forget_offsets(self) except -1:
+        """As Kafka answers an error: without any offset of the log."""
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start = -1
         return 0
 
 

@@ -122,3 +122,4 @@ cdef class Partition:
     cdef int plan_slice(self, const Slice* s, int64_t offset, int64_t upper, int64_t max_bytes, bint at_least_one,
                         ReadPlan plan) except -1
     cdef object find_timestamp(self, int64_t timestamp, int64_t upper, bint want_max)
+    cdef object entries_of(self, const Slice* s)

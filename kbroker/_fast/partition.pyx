@@ -570,47 +570,58 @@ cdef class Partition:
     def entries(self, int64_t from_lsn, int64_t to_lsn):
         """Array (INDEX_DTYPE) of the batches whose bytes start in [from_lsn, to_lsn), in offset order."""
         from kbroker._fast.index_entries import NO_ENTRIES, new_entries, within  # numpy: not needed at a start
-        cdef int32_t i
-        cdef int64_t number
-        cdef Slice* s
+        cdef int64_t number, dense_count = self.dense_count
+        cdef int32_t i, slice_count = 0
+        cdef IndexEntry* dense
+        cdef Slice* slices
+        cdef uint8_t[::1] out
         if self.last_end_lsn <= from_lsn:
             return NO_ENTRIES
-        parts = []
         self.drop_stale_slices()
-        for i in range(self.slice_first, self.slice_first + self.slice_count):
-            s = &self.slices[i]
-            if s.end_lsn > from_lsn and s.first_lsn < to_lsn:
-                parts.append(self.slice_entries(i - self.slice_first))
-        dense = new_entries(self.dense_count)
-        if self.dense_count:
-            self.copy_dense(dense.view("u1"))
-        parts.append(dense)
+        # Copied before anything that may let another thread have the GIL: it may append, or seal a segment, which moves
+        # entries from the ring into a slice.
+        slices = <Slice*>malloc((self.slice_count + 1) * sizeof(Slice))
+        dense = <IndexEntry*>malloc((dense_count + 1) * sizeof(IndexEntry))
+        try:
+            if slices == NULL or dense == NULL:
+                raise MemoryError
+            for i in range(self.slice_first, self.slice_first + self.slice_count):
+                if self.slices[i].end_lsn > from_lsn and self.slices[i].first_lsn < to_lsn:
+                    slices[slice_count] = self.slices[i]
+                    slice_count += 1
+            for number in range(dense_count):
+                dense[number] = self.dense_at(self.dense_first + number)[0]
+            parts = []
+            for i in range(slice_count):
+                parts.append(self.entries_of(&slices[i]))
+            parts.append(new_entries(dense_count))
+            if dense_count:
+                out = parts[slice_count].view("u1")
+                memcpy(&out[0], dense, dense_count * sizeof(IndexEntry))
+        finally:
+            free(slices)
+            free(dense)
         return within(parts, from_lsn, to_lsn)
-
-    def copy_dense(self, uint8_t[::1] out not None):
-        """Copies the dense ring into ``out``; for `entries`."""
-        cdef int64_t i
-        if out.shape[0] < self.dense_count * <int64_t>sizeof(IndexEntry):
-            raise ValueError("out is too small")
-        for i in range(self.dense_count):
-            memcpy(&out[i * <int64_t>sizeof(IndexEntry)], self.dense_at(self.dense_first + i), sizeof(IndexEntry))
 
     def slice_entries(self, int32_t i):
         """All entries of the i-th slice (INDEX_DTYPE)."""
-        from kbroker._fast.index_entries import new_entries
         cdef Slice s
-        cdef WalSegment segment
-        cdef uint8_t[::1] out
-        cdef int64_t position = 0, n
         if not 0 <= i < self.slice_count:
             raise IndexError(i)
         s = self.slices[self.slice_first + i]
-        segment = self.segment_of(&s)
+        return self.entries_of(&s)
+
+    cdef object entries_of(self, const Slice* s):
+        # All entries of a slice, which must not be one of self.slices: they may move meanwhile.
+        from kbroker._fast.index_entries import new_entries
+        cdef WalSegment segment = self.segment_of(s)
+        cdef uint8_t[::1] out
+        cdef int64_t position = 0
         result = new_entries(s.count)
         out = result.view("u1")
         while position < s.count:
-            n = self.load_block(segment, &s, position, 65536, <IndexEntry*>&out[position * <int64_t>sizeof(IndexEntry)])
-            position += n
+            position += self.load_block(segment, s, position, 65536,
+                                        <IndexEntry*>&out[position * <int64_t>sizeof(IndexEntry)])
         return result
 
     # -- ListOffsets -------------------------------------------------------------------------------------------
@@ -671,8 +682,9 @@ cdef class Partition:
     @property
     def unflushed_bytes(self):
         """Bytes of batches that are in no object yet."""
-        cdef int64_t flushed = self.wal.flushed
-        cdef int64_t total = 0
+        cdef int64_t flushed = self.wal.flushed, appended = self.appended_bytes, total = 0, number
+        cdef Slice cut  # the one that is flushed in part
+        cdef bint is_cut = False
         cdef int32_t i
         if self.counted_flushed != flushed:
             self.drop_stale_slices()
@@ -680,14 +692,17 @@ cdef class Partition:
                 if self.slices[i].first_lsn >= flushed:
                     total += self.slices[i].size_bytes
                 elif self.slices[i].end_lsn > flushed:
-                    part = self.slice_entries(i - self.slice_first)
-                    total += int(part["size"][part["lsn"] >= flushed].sum())
+                    cut = self.slices[i]
+                    is_cut = True
             for number in range(self.dense_first, self.dense_first + self.dense_count):
                 if self.dense_at(number).lsn >= flushed:
                     total += self.dense_at(number).size
+            if is_cut:  # last: it lets other threads have the GIL, which may append or seal a segment
+                part = self.entries_of(&cut)
+                total += int(part["size"][part["lsn"] >= flushed].sum())
             self.counted_flushed = flushed
             self.counted_unflushed = total
-            self.counted_appended = self.appended_bytes
+            self.counted_appended = appended
         return self.counted_unflushed + self.appended_bytes - self.counted_appended
 
     def producer_snapshot(self):

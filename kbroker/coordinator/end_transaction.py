@@ -6,13 +6,15 @@ the current epoch (C) or, from transaction.version 2 on, with the one before it 
 | State          | version 1: commit, abort | 2, C: commit | 2, C: abort | 2, R: commit | 2, R: abort |
 |----------------|--------------------------|--------------|-------------|--------------|-------------|
 | Ongoing        | decided                  | decided      | decided     | 90           | 90          |
-| PrepareCommit  | 51, 48                   | 90           | 90          | 51           | 48          |
-| PrepareAbort   | 48, 51                   | 90           | 90          | 48           | 51          |
+| PrepareCommit  | 51, 51                   | 51           | 51          | 51           | 51          |
+| PrepareAbort   | 51, 51                   | 51           | 51          | 51           | 51          |
 | CompleteCommit | granted, 48              | 48           | next epoch  | granted      | 48          |
 | CompleteAbort  | 48, granted              | 48           | next epoch  | 48           | granted     |
 | Empty          | 48, 48                   | 48           | next epoch  | 90           | 90          |
 
-48 INVALID_TXN_STATE, 51 CONCURRENT_TRANSACTIONS, 90 PRODUCER_FENCED (also any other epoch).
+48 INVALID_TXN_STATE, 51 CONCURRENT_TRANSACTIONS, 90 PRODUCER_FENCED (also any other epoch). While markers are written,
+version 2 says 51 whatever the epoch or producer id: a transaction is answered before its markers, and the abort of an
+empty one right behind it is no sign of a fenced producer (KAFKA-18464).
 """
 
 from __future__ import annotations
@@ -33,12 +35,7 @@ from kbroker.errors import ErrorCode, KafkaError
 
 EPOCH_PER_TRANSACTION = 2  # the transaction.version from which on each EndTxn grants a new epoch
 
-_RESULT_OF = {
-    TransactionState.PREPARE_COMMIT: True,
-    TransactionState.COMPLETE_COMMIT: True,
-    TransactionState.PREPARE_ABORT: False,
-    TransactionState.COMPLETE_ABORT: False,
-}
+_RESULT_OF = {TransactionState.COMPLETE_COMMIT: True, TransactionState.COMPLETE_ABORT: False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +56,7 @@ def end_transaction(shard: TransactionShard, request: EndRequest) -> Result:
     transaction = shard.transaction_of(request.transactional_id, request.producer_id)
     if not transaction.is_held_with(request.producer_epoch):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
+    _refuse_while_markers_are_written(transaction)
     if transaction.state is TransactionState.ONGOING:
         return _decided(shard, request, _decide(transaction, request.commit, shard.now_ms()))
     return _repeated(request, transaction)
@@ -84,20 +82,26 @@ def _repeated(request: EndRequest, transaction: Transaction) -> Result:
     """The transaction has been decided already: an answer without a write, if it was decided like that."""
     if _RESULT_OF.get(transaction.state) is not request.commit:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+    return Result(response=ProducerIdentity(transaction.producer_id, transaction.producer_epoch))
+
+
+def _refuse_while_markers_are_written(transaction: Transaction) -> None:
     if transaction.state.is_prepared:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-    return Result(response=ProducerIdentity(transaction.producer_id, transaction.producer_epoch))
 
 
 def _end_with_new_epoch(shard: TransactionShard, request: EndRequest) -> Result:
     transaction = shard.transactions.get(request.transactional_id)
-    repeated = transaction is not None and transaction.was_granted_after(request.producer_id, request.producer_epoch)
-    if transaction is None or (transaction.producer_id != request.producer_id and not repeated):
+    if transaction is None:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    _refuse_while_markers_are_written(transaction)
+    repeated = transaction.was_granted_after(request.producer_id, request.producer_epoch)
+    if transaction.producer_id != request.producer_id and not repeated:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     state = transaction.state
     if repeated and state in _RESULT_OF:
         return _repeated(request, transaction)
-    if not transaction.is_held_with(request.producer_epoch) or state.is_prepared:
+    if not transaction.is_held_with(request.producer_epoch):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if request.commit and state is not TransactionState.ONGOING:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)

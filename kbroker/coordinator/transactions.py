@@ -134,7 +134,10 @@ class TransactionCoordinator:
     def end_transaction(self, request: EndRequest) -> Future[ProducerIdentity]:
         """EndTxn; answered when the decision is durable."""
         return self._submit(
-            request.transactional_id, lambda shard: end_transaction.end_transaction(shard, request), refused
+            request.transactional_id,
+            lambda shard: end_transaction.end_transaction(shard, request),
+            refused,
+            waits_for_completion=True,
         )
 
     def add_partitions(self, request: PartitionsRequest) -> Future[ErrorCode]:

@@ -8,6 +8,8 @@ Behaviour:
   API alone (`unsupported_version_response`), from which clients pick a version and ask again (KIP-511).
 - Features are those of handlers.features that are enabled, each finalized at its level.
 - The APIs of share groups and share.version are listed where the broker has --share-groups.
+- The APIs of client metrics are listed while there is a client metrics resource. Kafka lists them where a plug-in takes
+  metrics: clients that see them ask at once, and librdkafka says so on standard error.
 
 Versions:
 - v1 throttle_time_ms. v3 flexible; client software name and version, which must match KIP-511's pattern: otherwise
@@ -33,6 +35,7 @@ from kbroker.protocol.apis.k18_api_versions import (
     SupportedFeatureKey,
 )
 
+TELEMETRY = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
 SOFTWARE_PATTERN = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -50,9 +53,11 @@ def handle(context: Context, info: RequestInfo, request: ApiVersionsRequest) -> 
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     if context.telemetry is not None and info.api_version >= 3:
         context.telemetry.met(info, request.client_software_name, request.client_software_version)
+    metered = context.telemetry is not None and context.topics.image.client_metrics
+    unlisted = () if metered else TELEMETRY
     features = enabled_features(context.share_groups)
     return ApiVersionsResponse(
-        api_keys=_served(context.share_groups),
+        api_keys=[api for api in _served(context.share_groups) if api.api_key not in unlisted],
         supported_features=[
             SupportedFeatureKey(name=feature.name, min_version=feature.lowest, max_version=feature.highest)
             for feature in features

@@ -63,6 +63,10 @@ MODULES: tuple[str, ...] = (
     "get_telemetry_subscriptions",
     "push_telemetry",
     "list_config_resources",
+    "sasl_handshake",
+    "sasl_authenticate",
+    "describe_client_quotas",
+    "describe_user_scram_credentials",
 )
 
 # Of protocol.api_keys.SERVED_WITH_SHARE_GROUPS: without --share-groups they are not loaded, and so unknown.

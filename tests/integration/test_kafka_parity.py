@@ -13,20 +13,18 @@ from conftest import ON_A_FOLDER, require
 from served_apis import api_versions
 
 from bench.e2e.servers import Kafka
-from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 
 pytestmark = [pytest.mark.java, ON_A_FOLDER]
 # What Kafka 4.3 lists and kbroker does not.
-SECURITY = {17, 36, 38, 39, 40, 41, 50, 51}
-QUOTAS = {48, 49}
+SECURITY = {38, 39, 40, 41, 51}
+QUOTAS = {49}
 BETWEEN_SERVERS = {34, 55, 64, 80, 81, 83, 84, 85, 86, 87}
 STREAMS_GROUPS = {88, 89}
 SHARE_GROUPS = {76, 77, 78, 79, 90, 91, 92}  # behind an option
 LEFT_OUT = SECURITY | QUOTAS | BETWEEN_SERVERS | STREAMS_GROUPS | SHARE_GROUPS
-# Kafka has these on demand (a plug-in that takes client metrics), or only where they are on.
-OURS_ALONE = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+# Kafka has these only where they are on.
 FEATURES = ("group.version", "transaction.version")
 
 
@@ -56,7 +54,7 @@ def test_versions(broker: BrokerProcess, kafka: ApiVersionsResponse) -> None:
     """Kafka's least versions exactly, and its highest or higher ones."""
     ours, theirs = ranges(api_versions(broker)), ranges(kafka)
     assert {key: theirs[key] for key in theirs.keys() - ours.keys() - LEFT_OUT} == {}
-    assert ours.keys() - theirs.keys() <= OURS_ALONE
+    assert ours.keys() <= theirs.keys()
     different = {
         key: (ours[key], theirs[key])
         for key in ours.keys() & theirs.keys()

@@ -59,8 +59,8 @@ END_1 = {
     (ONGOING, True): (NONE, PREPARE_COMMIT),
     (ONGOING, False): (NONE, PREPARE_ABORT),
     (PREPARE_COMMIT, True): (CONCURRENT, PREPARE_COMMIT),
-    (PREPARE_COMMIT, False): (BAD_STATE, PREPARE_COMMIT),
-    (PREPARE_ABORT, True): (BAD_STATE, PREPARE_ABORT),
+    (PREPARE_COMMIT, False): (CONCURRENT, PREPARE_COMMIT),
+    (PREPARE_ABORT, True): (CONCURRENT, PREPARE_ABORT),
     (PREPARE_ABORT, False): (CONCURRENT, PREPARE_ABORT),
     (COMPLETE_COMMIT, True): (NONE, COMPLETE_COMMIT),
     (COMPLETE_COMMIT, False): (BAD_STATE, COMPLETE_COMMIT),
@@ -80,7 +80,7 @@ def test_end_version_1(state: TransactionState, commit: bool, epoch: int) -> Non
 
 
 # Version 2: (state, commit, epoch) -> (error, state after, epoch after); the epoch of the answer is the one after.
-# An abort of nothing has no partitions to tell, so it is complete at once.
+# An abort of nothing has no partitions to tell, so it is complete at once. While markers are written, all wait.
 NEXT = EPOCH + 1
 END_2 = {
     (EMPTY, True, CURRENT): (BAD_STATE, EMPTY, EPOCH),
@@ -91,14 +91,6 @@ END_2 = {
     (ONGOING, False, CURRENT): (NONE, PREPARE_ABORT, NEXT),
     (ONGOING, True, RETRY): (FENCED, ONGOING, EPOCH),
     (ONGOING, False, RETRY): (FENCED, ONGOING, EPOCH),
-    (PREPARE_COMMIT, True, CURRENT): (FENCED, PREPARE_COMMIT, EPOCH),
-    (PREPARE_COMMIT, False, CURRENT): (FENCED, PREPARE_COMMIT, EPOCH),
-    (PREPARE_COMMIT, True, RETRY): (CONCURRENT, PREPARE_COMMIT, EPOCH),
-    (PREPARE_COMMIT, False, RETRY): (BAD_STATE, PREPARE_COMMIT, EPOCH),
-    (PREPARE_ABORT, True, CURRENT): (FENCED, PREPARE_ABORT, EPOCH),
-    (PREPARE_ABORT, False, CURRENT): (FENCED, PREPARE_ABORT, EPOCH),
-    (PREPARE_ABORT, True, RETRY): (BAD_STATE, PREPARE_ABORT, EPOCH),
-    (PREPARE_ABORT, False, RETRY): (CONCURRENT, PREPARE_ABORT, EPOCH),
     (COMPLETE_COMMIT, True, CURRENT): (BAD_STATE, COMPLETE_COMMIT, EPOCH),
     (COMPLETE_COMMIT, False, CURRENT): (NONE, COMPLETE_ABORT, NEXT),
     (COMPLETE_COMMIT, True, RETRY): (NONE, COMPLETE_COMMIT, EPOCH),
@@ -116,7 +108,8 @@ END_2 = {
 def test_end_version_2(state: TransactionState, commit: bool, epoch: int) -> None:
     bench = bench_in(state)
     answer = bench.end((PRODUCER_ID, epoch), commit, version=2)
-    expected = END_2.get((state, commit, epoch), (FENCED, state, EPOCH))
+    other = CONCURRENT if state in (PREPARE_COMMIT, PREPARE_ABORT) else FENCED
+    expected = END_2.get((state, commit, epoch), (other, state, EPOCH))
     assert outcome(bench, answer) == expected
     if not answer.error:
         assert answer == ProducerIdentity(PRODUCER_ID, expected[2])
@@ -126,7 +119,19 @@ def test_end_version_2(state: TransactionState, commit: bool, epoch: int) -> Non
 @pytest.mark.parametrize("version", [0, 2])
 def test_end_of_another_producer_id(state: TransactionState, version: int) -> None:
     bench = bench_in(state)
-    assert bench.end((PRODUCER_ID + 1, EPOCH), True, version=version).error is NO_MAPPING
+    being_completed = version == 2 and state in (PREPARE_COMMIT, PREPARE_ABORT)
+    expected = CONCURRENT if being_completed else NO_MAPPING
+    assert bench.end((PRODUCER_ID + 1, EPOCH), True, version=version).error is expected
+
+
+@pytest.mark.parametrize("state", [PREPARE_COMMIT, PREPARE_ABORT])
+def test_abort_of_an_empty_transaction_waits_for_the_markers_of_the_one_before(state: TransactionState) -> None:
+    bench = bench_in(state)
+    answer = bench.end_later((PRODUCER_ID, EPOCH), False, version=2)
+    assert not answer.done()
+    bench.markers.release()
+    bench.run()
+    assert outcome(bench, answer.result(0)) == (NONE, COMPLETE_ABORT, NEXT)
 
 
 # -- AddPartitionsToTxn and verification -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""APIs that only answer: elections, reassignments, features, ACLs."""
+"""APIs that only answer: elections, reassignments, features, ACLs, quotas, SCRAM users, SASL."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ from kbroker.handlers import (
     create_acls,
     delete_acls,
     describe_acls,
+    describe_client_quotas,
+    describe_user_scram_credentials,
     elect_leaders,
     features,
     list_partition_reassignments,
+    sasl_authenticate,
+    sasl_handshake,
     update_features,
 )
 from kbroker.handlers.features import Feature
+from kbroker.protocol.apis.k17_sasl_handshake import SaslHandshakeRequest
 from kbroker.protocol.apis.k29_describe_acls import DescribeAclsRequest
 from kbroker.protocol.apis.k30_create_acls import AclCreation, CreateAclsRequest
 from kbroker.protocol.apis.k31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from kbroker.protocol.apis.k36_sasl_authenticate import SaslAuthenticateRequest
 from kbroker.protocol.apis.k43_elect_leaders import ElectLeadersRequest, TopicPartitions
 from kbroker.protocol.apis.k45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -31,6 +37,8 @@ from kbroker.protocol.apis.k45_alter_partition_reassignments import (
     ReassignableTopic,
 )
 from kbroker.protocol.apis.k46_list_partition_reassignments import ListPartitionReassignmentsRequest
+from kbroker.protocol.apis.k48_describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from kbroker.protocol.apis.k50_describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from kbroker.protocol.apis.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 
@@ -145,3 +153,81 @@ def test_acls_are_disabled(broker: AdminBroker, version: int) -> None:
         ),
     )
     assert [(result.error_code, result.matching_acls) for result in deleted.filter_results] == [(54, [])]
+
+
+Component = tuple[str, int, str | None]
+
+
+def quotas(broker: AdminBroker, version: int, *components: Component) -> tuple[int, str | None, list[Any] | None]:
+    request = DescribeClientQuotasRequest(
+        components=[ComponentData(entity_type=kind, match_type=match, match=name) for kind, match, name in components]
+    )
+    response = broker.ask(describe_client_quotas, version, request)
+    return response.error_code, response.error_message, response.entries
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize(
+    "components",
+    [
+        [],
+        [("user", 0, "a")],
+        [("user", 1, None), ("client-id", 2, None)],
+        [("ip", 2, None)],
+        [("ip", 0, "no address")],
+    ],
+)
+def test_there_are_no_quotas(broker: AdminBroker, version: int, components: list[Component]) -> None:
+    assert quotas(broker, version, *components) == (0, "", [])
+
+
+@pytest.mark.parametrize(
+    ("components", "code", "message"),
+    [
+        ([("", 9, None)], 42, "Invalid empty entity type."),
+        ([("bogus", 9, None)], 35, "Unsupported entity type bogus"),
+        ([("user", 9, None), ("bogus", 2, None)], 42, "Unknown match type 9"),
+        ([("user", 0, None)], 42, "Request specified MATCH_TYPE_EXACT, but set match string to null."),
+        ([("user", 1, "")], 42, "Request specified MATCH_TYPE_DEFAULT, but also specified a match string."),
+        ([("user", 2, "x")], 42, "Request specified MATCH_TYPE_SPECIFIED, but also specified a match string."),
+        ([("ip", 2, None), ("ip", 9, None)], 42, "Entity type ip cannot appear more than once in the filter."),
+        ([("user", 2, None), ("ip", 9, None)], 42, "Unknown match type 9"),
+    ],
+)
+def test_a_quota_filter_that_kafka_does_not_take(
+    broker: AdminBroker, components: list[Component], code: int, message: str
+) -> None:
+    assert quotas(broker, 1, *components) == (code, message, None)
+
+
+def test_quotas_of_an_address_have_no_user(broker: AdminBroker) -> None:
+    code, message, entries = quotas(broker, 1, ("client-id", 2, None), ("ip", 2, None))
+    assert (code, entries) == (ErrorCode.INVALID_REQUEST, None)
+    assert message is not None
+    assert message.startswith("Invalid entity filter component combination.")
+
+
+def test_no_user_has_scram_credentials(broker: AdminBroker) -> None:
+    for users in (None, []):
+        every = broker.ask(describe_user_scram_credentials, 0, DescribeUserScramCredentialsRequest(users=users))
+        assert (every.error_code, every.results) == (0, [])
+    named = [UserName(name=name) for name in ("a", "b", "a")]
+    response = broker.ask(describe_user_scram_credentials, 0, DescribeUserScramCredentialsRequest(users=named))
+    assert response.error_code == 0
+    assert [(result.user, result.error_code) for result in response.results] == [
+        ("a", ErrorCode.DUPLICATE_RESOURCE),
+        ("b", ErrorCode.RESOURCE_NOT_FOUND),
+    ]
+    assert [result.error_message for result in response.results] == [
+        "Cannot describe SCRAM credentials for the same user twice in a single request: a",
+        "Attempt to describe a user credential that does not exist: b",
+    ]
+
+
+def test_a_plain_listener_has_no_sasl(broker: AdminBroker) -> None:
+    for version in (0, 1):
+        response = broker.ask(sasl_handshake, version, SaslHandshakeRequest(mechanism="PLAIN"))
+        assert (response.error_code, response.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+    for version in (0, 1, 2):
+        answer = broker.ask(sasl_authenticate, version, SaslAuthenticateRequest(auth_bytes=b"\0a\0b"))
+        assert (answer.error_code, answer.auth_bytes) == (ErrorCode.ILLEGAL_SASL_STATE, b"")

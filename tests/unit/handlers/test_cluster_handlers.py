@@ -11,7 +11,16 @@ import pytest
 from admin_context import CLUSTER_ID, NODE_ID, AdminBroker
 
 from kbroker.errors import ErrorCode
-from kbroker.handlers import api_versions, describe_cluster, features, find_coordinator, init_producer_id, registry
+from kbroker.handlers import (
+    api_versions,
+    describe_cluster,
+    features,
+    find_coordinator,
+    incremental_alter_configs,
+    init_producer_id,
+    registry,
+)
+from kbroker.handlers.api_versions import TELEMETRY
 from kbroker.handlers.features import Feature
 from kbroker.handlers.later import all_of, later
 from kbroker.metadata.broker_config_table import COMPATIBLE_VERSION
@@ -19,8 +28,16 @@ from kbroker.protocol.api_keys import SERVED, SERVED_WITH_SHARE_GROUPS, ApiKey
 from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
+from kbroker.protocol.apis.k44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from kbroker.protocol.apis.k60_describe_cluster import DescribeClusterRequest
 from kbroker.protocol.codec import encode_response
+
+CLIENT_METRICS = 16
+SET, DELETE = 0, 1
 
 
 @pytest.fixture
@@ -42,12 +59,26 @@ def test_the_list_is_what_is_served(broker: AdminBroker, version: int) -> None:
     response = broker.ask(api_versions, version, software())
     assert response.error_code == 0
     listed = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-    assert set(listed) == {int(key) for key in SERVED}
-    for key, versions in SERVED.items():
+    assert set(listed) == {int(key) for key in SERVED} - set(TELEMETRY)
+    for key in listed:
+        versions = SERVED[ApiKey(key)]
         assert listed[key][1] == versions.last
-        if key is not ApiKey.PRODUCE:
+        if key != ApiKey.PRODUCE:
             assert listed[key][0] == versions.first
     assert listed[ApiKey.PRODUCE][0] == 0, "librdkafka turns compression off otherwise"
+
+
+def test_client_metrics_are_listed_while_some_are_wanted(broker: AdminBroker) -> None:
+    """librdkafka writes a line to standard error when it asks; Apache Kafka lists them only for a plug-in."""
+
+    def listed() -> set[int]:
+        return {api.api_key for api in broker.ask(api_versions, 4, software()).api_keys} & set(TELEMETRY)
+
+    for operation, expected in ((SET, set(TELEMETRY)), (DELETE, set())):
+        config = AlterableConfig(name="metrics", config_operation=operation, value="*")
+        resource = AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name="m", configs=[config])
+        broker.ask(incremental_alter_configs, 1, IncrementalAlterConfigsRequest(resources=[resource]))
+        assert listed() == expected
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])

@@ -56,7 +56,7 @@ def test_produce_lists_version_0_but_does_not_serve_it() -> None:
     assert not is_served(ApiKey.PRODUCE, 14)
     assert [key for key, _, _ in api_versions_for_response()] == sorted(listed)
     assert not is_served(4, 0)
-    assert not is_served(ApiKey.SASL_HANDSHAKE, 0)
+    assert not is_served(ApiKey.ALTER_CLIENT_QUOTAS, 0)
     assert not is_served(ApiKey.API_VERSIONS, 6)
 
 

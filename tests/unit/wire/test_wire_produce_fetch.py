@@ -278,9 +278,10 @@ def test_fetch_errors(tmp_path):
     with wire_broker(tmp_path, {"t": 1}) as broker, Client(broker) as client:
         client.ask(0, 9, produce_request(batch(b"a")))
         broker.logs.by_name["t"].partitions[0].log_start_offset = 1
-        for offset, error in ((0, 1), (2, 1), (1, 0)):
+        for offset, error, told in ((0, 1, -1), (2, 1, -1), (1, 0, 1)):  # an error tells no offset of the log
             answer = fetched(client.ask(1, 11, fetch_request(("t", 0, offset), max_wait_ms=0)))
-            assert (answer.error_code, answer.high_watermark, answer.log_start_offset) == (error, 1, 1)
+            offsets = {answer.high_watermark, answer.last_stable_offset, answer.log_start_offset}
+            assert (answer.error_code, offsets) == (error, {told})
         assert fetched(client.ask(1, 11, fetch_request(("t", 5, 0), max_wait_ms=9000))).error_code == 3
         for epoch, error in ((0, 74), (2, 75), (1, 0)):
             answer = fetched(client.ask(1, 11, fetch_request(("t", 0, 1), leader_epoch=epoch)))
