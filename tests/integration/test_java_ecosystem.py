@@ -80,6 +80,7 @@ def answers(program: JavaProgram) -> dict[str, str]:
 
 
 # What a call of an API that is not served comes to.
+UNSUPPORTED = "UnsupportedVersionException"
 NEEDS = {
     "describeAcls": ApiKey.DESCRIBE_ACLS,
     "describeLogDirs": ApiKey.DESCRIBE_LOG_DIRS,

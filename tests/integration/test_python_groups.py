@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -36,21 +37,33 @@ class Member(Protocol):
 
 
 class PlainMember:
-    """kafka-python."""
+    """kafka-python. 3.0.12 may stop its heartbeats while it joins, and never notices that its session has ended: a
+    member that stays without partitions for longer than a session begins anew."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self.read: set[Place] = set()
         self.owned: set[int] = set()
         self._ending = threading.Event()
-        self._consumer = plain.open_consumer(bootstrap, group_id=group, **SESSION)
+        self._open = lambda: plain.open_consumer(bootstrap, group_id=group, **SESSION)
+        self._topic = topic
+        self._consumer = self._open()
         self._consumer.subscribe([topic])
         self._thread = threading.Thread(target=self._run, name="member")
         self._thread.start()
 
     def _run(self) -> None:
+        owned_at = time.monotonic()
         while not self._ending.is_set():
             came = self._consumer.poll(timeout_ms=100)
             self.owned = {entry.partition for entry in self._consumer.assignment()}
+            now = time.monotonic()
+            if self.owned:
+                owned_at = now
+            elif now - owned_at > 1.5 * SESSION["session_timeout_ms"] / 1000:
+                self._consumer.close(autocommit=False)
+                self._consumer = self._open()
+                self._consumer.subscribe([self._topic])
+                owned_at = now
             if came and _committed(self._consumer.commit):
                 self.read |= {(entry.partition, record.offset) for entry, records in came.items() for record in records}
         self._consumer.close(autocommit=False)
