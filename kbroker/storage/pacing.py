@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from kbroker.storage.object_store import BodySource
 
+CREDIT_SECONDS = 0.1  # of the rate may be made up for
+LOOK_SECONDS = 0.1  # a rate that is asked for may have risen
+
 
 class Pacer:
     """Gives leave to send bytes at a rate. Shared by the upload threads.
@@ -28,32 +31,42 @@ class Pacer:
         self._granted = granted
         self._lock = threading.Lock()
         self._bytes_per_second = 0.0  # 0: no limit
-        self._next = 0.0  # when the next byte may go
+        self._asked = 0  # bytes that leave was asked for
+        self._newest = 0  # where the last of them begin
+        self._allowed = 0.0  # how far into them may go ...
+        self._at = monotonic()  # ... at this time
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """Sets the rate from now on; 0 is no limit."""
+        """Sets the rate from now on; 0 is no limit. What was asked for before may go."""
         with self._lock:
             self._bytes_per_second = bytes_per_second
-            self._next = self._monotonic()
+            self._allowed, self._at = float(self._asked), self._monotonic()
 
     def acquire(self, count: int) -> None:
-        """Returns when `count` more bytes may go."""
-        self._await_turn(count)
+        """Returns when `count` more bytes may go. Threads take turns in the order of their calls, each woken once."""
+        with self._lock:
+            turn = self._newest = self._asked
+            self._asked += count
+        while seconds := self._seconds_until(turn):
+            self._wait(min(seconds, LOOK_SECONDS))
         if self._granted is not None:
             self._granted(count)
 
-    def _await_turn(self, count: int) -> None:
-        while True:
-            with self._lock:
-                now = self._monotonic()
-                if self._rate is not None:
-                    self._bytes_per_second = self._rate()
-                if not self._bytes_per_second or self._next <= now:
-                    if self._bytes_per_second:
-                        self._next = max(self._next, now - 0.1) + count / self._bytes_per_second
-                    return
-                seconds = self._next - now
-            self._wait(min(seconds, 0.1))
+    def _seconds_until(self, turn: int) -> float:
+        """How long until the byte at `turn` may go; 0 when it may."""
+        with self._lock:
+            now = self._monotonic()
+            if self._rate is not None:
+                self._bytes_per_second = self._rate()
+            rate = self._bytes_per_second
+            if rate:
+                earned = self._allowed + rate * (now - self._at)
+                self._allowed = min(earned, self._newest + rate * CREDIT_SECONDS)
+            else:
+                self._allowed = float(self._asked)
+            self._at = now
+            missing = turn - self._allowed
+            return missing / rate if missing >= 1 else 0.0  # less than a byte may be no time at all to the clock
 
 
 class PacedBody:

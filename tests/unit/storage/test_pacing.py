@@ -1,3 +1,6 @@
+import threading
+import time
+
 from kbroker.clock import ManualClock
 from kbroker.storage.object_store import BytesBody, read_exactly
 from kbroker.storage.pacing import PacedBody, Pacer
@@ -45,3 +48,36 @@ def test_a_rate_that_is_asked_for_counts_at_once():
     pacer.acquire(100)
     pacer.acquire(100)  # waits, and finds that there is no limit any more
     assert clock.monotonic() - start < 0.11
+
+
+def test_idle_time_is_made_up_for_a_little():
+    clock, pacer = paced(1000)
+    clock.advance(60)
+    start = clock.monotonic()
+    for _ in range(11):
+        pacer.acquire(100)
+    assert 0.89 <= clock.monotonic() - start <= 1.01
+
+
+def test_threads_take_turns_and_each_is_woken_once():
+    waits, never = [], threading.Event()
+
+    def wait(seconds):
+        waits.append(seconds)
+        never.wait(seconds)
+
+    pacer = Pacer(time.monotonic, wait)
+    pacer.set_rate(10_000)
+
+    def take():
+        for _ in range(20):
+            pacer.acquire(100)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - start >= 0.6  # 79 pieces of 10 ms, and a tenth of a second of credit
+    assert len(waits) <= 100, len(waits)
