@@ -71,7 +71,7 @@ class ObjectBatchReader:
         """Gives up what is being read ahead."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def batches(self) -> Iterator[tuple[bytes, str, int]]:
+    def batches(self) -> Iterator[tuple[memoryview, str, int]]:
         """Whole checked batches, the key they are from, and the offset from which on they count."""
         objects: Iterator[ObjectRef] = iter(self._share.objects)
         offset = self._share.first
@@ -106,9 +106,9 @@ class ObjectBatchReader:
 
     # -- reading ahead -----------------------------------------------------------------------------------------
 
-    def _ahead(self, objects: Iterator[ObjectRef], offset: int) -> Iterator[tuple[_Window, bytes]]:
+    def _ahead(self, objects: Iterator[ObjectRef], offset: int) -> Iterator[tuple[_Window, memoryview]]:
         """Windows in order, some of them being read while one is used."""
-        running: deque[tuple[_Window, Future[bytes]]] = deque()
+        running: deque[tuple[_Window, Future[memoryview]]] = deque()
         windows = self._windows(objects, offset)
         replaced: _Replaced | None = None
         try:
@@ -171,7 +171,7 @@ class ObjectBatchReader:
 
     # -- one range ---------------------------------------------------------------------------------------------
 
-    def _load(self, window: _Window) -> bytes:
+    def _load(self, window: _Window) -> memoryview:
         ref, entries = window.ref, window.entries
         data = self._get(ref, window.start, window.length)
         if entries is None:
@@ -196,14 +196,13 @@ class ObjectBatchReader:
             if tail_bytes > INDEX_BYTES_MAX:
                 raise CorruptionError(f"{ref.key}: an index of {tail_bytes} bytes, more than any writer makes")
 
-    def _get(self, ref: ObjectRef, start: int, length: int) -> bytes:
-        data = self._store.get(ref.key, start, length, if_match=ref.etag)
-        if len(data) != length:
-            raise CorruptionError(f"{ref.key}: {len(data)} bytes at {start}, {length} expected")
+    def _get(self, ref: ObjectRef, start: int, length: int) -> memoryview:
+        data = memoryview(np.empty(length, np.uint8))  # type: ignore[arg-type]
+        self._store.get_into(ref.key, start, data, if_match=ref.etag)
         return data
 
 
-def _footer_of_all(ref: ObjectRef, data: bytes) -> KlixFooter:
+def _footer_of_all(ref: ObjectRef, data: memoryview) -> KlixFooter:
     """The index of an image of which every byte is here; of a KafScale segment, which has none, one made of it."""
     if ref.key.endswith(SEGMENT_SUFFIX):
         try:

@@ -31,7 +31,7 @@ def read_split(given: Mapping[str, str], split: Split) -> Iterator[pa.RecordBatc
 
 
 # Whole batches, where they are from, from which offset on they count, what of them was aborted.
-Source = Iterator[tuple[bytes, str, int, Aborted | None]]
+Source = Iterator[tuple[bytes | memoryview, str, int, Aborted | None]]
 
 
 def _rows(maker: BatchMaker, source: Source, share: Share, split: Split) -> Iterator[pa.RecordBatch]:

@@ -100,7 +100,7 @@ class KlixFooter:
         self.entries: np.ndarray = np.frombuffer(raw, dtype=ENTRY_DTYPE)
 
     @classmethod
-    def parse(cls, tail: bytes, object_size: int, key: str = "object") -> KlixFooter | NeedMore:
+    def parse(cls, tail: bytes | memoryview, object_size: int, key: str = "object") -> KlixFooter | NeedMore:
         """Reads the footer from the last bytes of an object of ``object_size`` bytes.
 
         Raises CorruptionError, which names ``key``, when it is not a KLIX object or its index is inconsistent.
