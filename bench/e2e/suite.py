@@ -50,6 +50,19 @@ def _consume(count: int, size: int, partitions: int) -> Workload:
     return workload
 
 
+def _consume_again(count: int, size: int, partitions: int) -> Workload:
+    """Reading what a broker has in memory: all has been read before, and time has passed since it was produced."""
+
+    def workload(server: Server) -> Result:
+        topic = _topic(server, partitions)
+        workloads.rdkafka_produce(server, topic, count, size)
+        workloads.rdkafka_consume(server, topic, partitions, count, size)
+        time.sleep(SETTLE_SECONDS)
+        return workloads.rdkafka_consume(server, topic, partitions, count, size)
+
+    return workload
+
+
 def _consume_java(count: int, size: int, partitions: int) -> Workload:
     def workload(server: Server) -> Result:
         topic = _topic(server, partitions)
@@ -153,15 +166,21 @@ WORKLOADS: dict[str, Workload] = {
     "f8_wire": _single(8, 400_000),
     "d1k_rdk": _consume(1_500_000, 1024, 12),
     "d_rdk": _consume(12_000_000, 100, 12),
+    "d1k_memory": _consume_again(1_500_000, 1024, 12),
+    "d_memory": _consume_again(12_000_000, 100, 12),
     "d1k_java": _consume_java(1_500_000, 1024, 12),
     "park2k": _beside_parked(2000, 1_500_000),
     "park5k": _beside_parked(5000, 1_500_000),
     "steady": _steady(60),  # what flushing sustains
 }
 # Options of kbroker that a workload needs.
-OPTIONS = {"steady": ["--wal-bytes", str(WAL_BYTES)]}
+OPTIONS = {
+    "steady": ["--wal-bytes", str(WAL_BYTES)],
+    "d1k_memory": ["--memory-bytes", "3GiB"],  # where Kafka has the page cache
+    "d_memory": ["--memory-bytes", "3GiB"],
+}
 # Those that have a ceiling: the client's own rate against a broker that costs nothing.
 WITH_CEILING = {
     *("a_rdk", "b_rdk", "c_rdk", "f_rdk", "f1_wire", "f8_wire"),
-    *("a_java", "b_java", "f_java", "d1k_rdk", "d_rdk"),
+    *("a_java", "b_java", "f_java", "d1k_rdk", "d_rdk", "d1k_memory", "d_memory"),
 }
