@@ -603,14 +603,6 @@ cdef class Partition:
             free(dense)
         return within(parts, from_lsn, to_lsn)
 
-    def slice_entries(self, int32_t i):
-        """All entries of the i-th slice (INDEX_DTYPE)."""
-        cdef Slice s
-        if not 0 <= i < self.slice_count:
-            raise IndexError(i)
-        s = self.slices[self.slice_first + i]
-        return self.entries_of(&s)
-
     cdef object entries_of(self, const Slice* s):
         # All entries of a slice, which must not be one of self.slices: they may move meanwhile.
         from kbroker._fast.index_entries import new_entries

@@ -27,9 +27,9 @@ from kbroker.storage.numbered_log_format import (
     FrameKind,
     checkpoint_name,
     decode_frame,
-    parse_checkpoint_name,
-    parse_record_name,
+    log_objects,
     record_name,
+    successor,
 )
 from kbroker.storage.numbered_log_format import VERSION as LOG_VERSION
 from kbroker.storage.object_keys import ObjectKeys
@@ -67,12 +67,8 @@ class PrefixReader:
 
     def read(self) -> ReadablePrefix:
         """All of it: one listing, and a GET for each object from the newest good checkpoint on."""
-        for meta in self._store.list(self._directory):
-            name = meta.key[len(self._directory) :]
-            if (record := parse_record_name(name)) is not None:
-                self._records.add(record)
-            elif (checkpoint := parse_checkpoint_name(name)) is not None:
-                self._checkpoints.append(checkpoint)
+        listed = (meta.key for meta in self._store.list(self._directory))
+        self._records, self._checkpoints = log_objects(listed, self._directory)
         prefix = self._newest_checkpoint()
         while (prefix.number + 1, self._authority) in self._records and self._take_next(prefix):
             prefix.number += 1
@@ -107,10 +103,7 @@ class PrefixReader:
         try:
             frame = self._frame(key, number, self._authority)
             if frame.kind is FrameKind.SEAL:
-                successor = frame.content.get("by_epoch")
-                if not isinstance(successor, int) or successor <= self._authority:
-                    raise CorruptionError(f"{key}: a seal of epoch {self._authority} by epoch {successor}")
-                self._authority = successor
+                self._authority = successor(frame, key)
                 return True
             prefix.image.apply(_content(frame, key, VERSION), f"manifest record {number}")
         except (CorruptionError, NotFound) as error:

@@ -23,9 +23,10 @@ from kbroker.storage.numbered_log_format import (
     checkpoint_name,
     decode_frame,
     encode_frame,
-    parse_checkpoint_name,
-    parse_record_name,
+    encode_seal,
+    log_objects,
     record_name,
+    sealed_by,
 )
 from kbroker.storage.object_keys import CLAIMS_DIR, ObjectKeys
 from kbroker.storage.object_store import ObjectStore
@@ -73,12 +74,9 @@ class LogRestart:
         return key
 
     def _list(self) -> None:
-        self._records, newest = set(), 0
-        for meta in self._store.list(self._directory):
-            name = meta.key[len(self._directory) :]
-            if (record := parse_record_name(name)) is not None:
-                self._records.add(record)
-            newest = max(newest, parse_checkpoint_name(name) or 0)
+        listed = (meta.key for meta in self._store.list(self._directory))
+        self._records, checkpoints = log_objects(listed, self._directory)
+        newest = max(checkpoints, default=0)
         # A restart that an earlier run began, and that has no checkpoint yet, is no part of the log.
         begun = [number for number, epoch in self._records if epoch == 0 and number > max(newest, 1)]
         region = min(begun, default=None)
@@ -103,16 +101,14 @@ class LogRestart:
     def _sealed_by(self, number: int, epoch: int) -> int | None:
         key = self._directory + record_name(epoch, number)
         try:
-            frame = decode_frame(self._store.get(key, 0, NUMBERED_LOG_OBJECT_BYTES_MAX), key)
+            return sealed_by(decode_frame(self._store.get(key, 0, NUMBERED_LOG_OBJECT_BYTES_MAX), key))
         except CorruptionError:
             return None
-        by = frame.content.get("by_epoch") if frame.kind is FrameKind.SEAL else None
-        return by if isinstance(by, int) else None
 
     def _create_seal(self, number: int, epoch: int) -> bytes | None:
         """Creates a seal; None when it is there, else what is there."""
         key = self._directory + record_name(epoch, number)
-        data = encode_frame(FrameKind.SEAL, number, epoch, self._nonce, {"by_epoch": self._epoch})
+        data = encode_seal(number, epoch, self._nonce, self._epoch)
         return create_once(self._store, key, data, self._patience, NUMBERED_LOG_OBJECT_BYTES_MAX)
 
     def _own(self, number: int) -> bool:
@@ -121,13 +117,12 @@ class LogRestart:
         while (present := self._create_seal(at, epoch)) is not None:
             key = self._directory + record_name(epoch, at)
             try:
-                frame = decode_frame(present, key)
-                by = frame.content.get("by_epoch") if frame.kind is FrameKind.SEAL else None
+                by = sealed_by(decode_frame(present, key))
             except CorruptionError:
                 if epoch == 0:
                     return False
                 raise
-            if not isinstance(by, int) or not epoch < by < self._epoch:
+            if by is None or not epoch < by < self._epoch:
                 raise SourceError(f"{key}: another broker owns the log by now")
             if epoch == 0:
                 self._owner = by

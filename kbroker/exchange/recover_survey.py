@@ -195,7 +195,7 @@ class BucketSurvey:
         file = FileEntry(key, meta.size, meta.etag, self._crc_of(meta))
         self._add(
             FoundImage(
-                position, file, meta.modified_ms, KFS, HEADER_BYTES, len(segment.body), crc32c(segment.body),
+                position, file, meta.modified_ms, KFS, HEADER_BYTES, len(segment.body), read.crc,
                 footer.base_offset, footer.end_offset, 0, False, *read.leaders(), footer.max_timestamp,
                 footer.record_count,
             )

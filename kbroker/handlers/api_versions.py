@@ -35,7 +35,6 @@ from kbroker.protocol.apis.k18_api_versions import (
     SupportedFeatureKey,
 )
 
-TELEMETRY = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
 SOFTWARE_PATTERN = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -53,11 +52,10 @@ def handle(context: Context, info: RequestInfo, request: ApiVersionsRequest) -> 
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     if context.telemetry is not None and info.api_version >= 3:
         context.telemetry.met(info, request.client_software_name, request.client_software_version)
-    metered = context.telemetry is not None and context.topics.image.client_metrics
-    unlisted = () if metered else TELEMETRY
+    metered = context.telemetry is not None and bool(context.topics.image.client_metrics)
     features = enabled_features(context.share_groups)
     return ApiVersionsResponse(
-        api_keys=[api for api in _served(context.share_groups) if api.api_key not in unlisted],
+        api_keys=_served(context.share_groups, metered),
         supported_features=[
             SupportedFeatureKey(name=feature.name, min_version=feature.lowest, max_version=feature.highest)
             for feature in features
@@ -75,14 +73,14 @@ def unsupported_version_response() -> ApiVersionsResponse:
     """What a request above our versions gets; to be encoded as version 0."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[api for api in _served(False) if api.api_key == ApiKey.API_VERSIONS],
+        api_keys=[api for api in _served(False, False) if api.api_key == ApiKey.API_VERSIONS],
     )
 
 
-def _served(share_groups: bool) -> list[ApiVersion]:
+def _served(share_groups: bool, client_metrics: bool) -> list[ApiVersion]:
     return [
         ApiVersion(api_key=api_key, min_version=first, max_version=last)
-        for api_key, first, last in api_versions_for_response(share_groups)
+        for api_key, first, last in api_versions_for_response(share_groups, client_metrics)
     ]
 
 

@@ -140,6 +140,9 @@ SERVED: dict[ApiKey, VersionRange] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
 }
 
+# Served always, and listed while clients are asked for metrics (KIP-714).
+TELEMETRY = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
+
 # Served too where the broker has --share-groups (KIP-932); otherwise they are unknown.
 SERVED_WITH_SHARE_GROUPS: dict[ApiKey, VersionRange] = {
     ApiKey.SHARE_GROUP_HEARTBEAT: VersionRange(1, 1),
@@ -240,11 +243,12 @@ def served(share_groups: bool) -> dict[ApiKey, VersionRange]:
     return SERVED | SERVED_WITH_SHARE_GROUPS if share_groups else SERVED
 
 
-def api_versions_for_response(share_groups: bool = False) -> list[tuple[int, int, int]]:
-    """What ApiVersions lists: (key, lowest version, highest version), by key."""
+def api_versions_for_response(share_groups: bool = False, client_metrics: bool = True) -> list[tuple[int, int, int]]:
+    """What ApiVersions lists: (key, lowest version, highest version), by key; TELEMETRY only with `client_metrics`."""
     return [
         (int(key), LISTED_MIN.get(key, versions.first), versions.last)
         for key, versions in sorted(served(share_groups).items())
+        if client_metrics or key not in TELEMETRY
     ]
 
 

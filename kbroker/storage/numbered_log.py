@@ -31,9 +31,12 @@ from kbroker.storage.numbered_log_format import (
     checkpoint_name,
     decode_frame,
     encode_frame,
+    encode_seal,
+    log_objects,
     parse_checkpoint_name,
     parse_record_name,
     record_name,
+    successor,
 )
 from kbroker.storage.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
 from kbroker.storage.patience import Patience
@@ -176,13 +179,9 @@ class NumberedLog:
         with self._lock:
             if not self._loaded or self._epoch:
                 raise RuntimeError("a log is followed by a reader that has loaded it")
-            keys: set[tuple[int, int]] = set()
-            newest = 0
-            for meta in self._store.list(self._directory, self._record_key(self._last, self._authority)):
-                name = meta.key[len(self._directory) :]
-                if (record := parse_record_name(name)) is not None:
-                    keys.add(record)
-                newest = max(newest, parse_checkpoint_name(name) or 0)
+            listed = self._store.list(self._directory, self._record_key(self._last, self._authority))
+            keys, checkpoints = log_objects((meta.key for meta in listed), self._directory)
+            newest = max(checkpoints, default=0)
             followed = 0
             while (self._last + 1, self._authority) in keys:
                 self._advance_locked(self._read(self._record_key(self._last + 1, self._authority)))
@@ -252,11 +251,9 @@ class NumberedLog:
         self._keys.add((number, epoch))
         self._visited.add((number, epoch))
         if frame.kind is FrameKind.SEAL:
-            successor = frame.content["by_epoch"]
-            if not isinstance(successor, int) or successor <= epoch:
-                raise CorruptionError(f"{key}: a seal of epoch {epoch} by epoch {successor}")
+            self._authority = successor(frame, key)
             self._seals.add((number, epoch))
-            self._last, self._authority = number, successor
+            self._last = number
             return False
         self._on_record(number, frame.content["kind"], frame.content["payload"])
         self._last = number
@@ -307,7 +304,7 @@ class NumberedLog:
                 self._fail_locked(Fenced(f"{self._directory}: epoch {self._authority} owns the log"))
             number, epoch = self._last + 1, self._authority
             key = self._record_key(number, epoch)
-            data = encode_frame(FrameKind.SEAL, number, epoch, self._nonce, {"by_epoch": self._epoch})
+            data = encode_seal(number, epoch, self._nonce, self._epoch)
             present = create_once(self._store, key, data, self._patience, NUMBERED_LOG_OBJECT_BYTES_MAX)
             if present is not None and not accept_more:
                 self._fail_locked(Fenced(f"{key}: appeared after the log was loaded; start again"))

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -82,6 +83,19 @@ def parse_checkpoint_name(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def log_objects(keys: Iterable[str], directory: str) -> tuple[set[tuple[int, int]], list[int]]:
+    """Of store keys in a log's directory: (number, epoch) of the records and seals, numbers of the checkpoints."""
+    records: set[tuple[int, int]] = set()
+    checkpoints: list[int] = []
+    for key in keys:
+        name = key[len(directory) :]
+        if (record := parse_record_name(name)) is not None:
+            records.add(record)
+        elif (checkpoint := parse_checkpoint_name(name)) is not None:
+            checkpoints.append(checkpoint)
+    return records, checkpoints
+
+
 def encode_frame(kind: FrameKind, number: int, epoch: int, nonce: bytes, content: Any) -> bytes:
     """The object's bytes; the same arguments give the same bytes. ValueError if too large or not JSON."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
@@ -93,6 +107,25 @@ def encode_frame(kind: FrameKind, number: int, epoch: int, nonce: bytes, content
         raise ValueError(f"a writer nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
     fields = _FIELDS.pack(MAGIC, VERSION, kind, number, epoch, nonce, len(payload), len(plain), crc32c(payload))
     return fields + _CRC.pack(crc32c(fields)) + payload
+
+
+def encode_seal(number: int, epoch: int, nonce: bytes, by_epoch: int) -> bytes:
+    """The end of what `epoch` may write: `by_epoch` goes on behind it."""
+    return encode_frame(FrameKind.SEAL, number, epoch, nonce, {"by_epoch": by_epoch})
+
+
+def sealed_by(frame: Frame) -> int | None:
+    """The epoch that a seal names; None for one that names none, and for what is no seal."""
+    by = frame.content.get("by_epoch") if frame.kind is FrameKind.SEAL else None
+    return by if isinstance(by, int) else None
+
+
+def successor(seal: Frame, key: str) -> int:
+    """The epoch that goes on behind a seal. CorruptionError when it is no later one."""
+    by = sealed_by(seal)
+    if by is None or by <= seal.epoch:
+        raise CorruptionError(f"{key}: a seal of epoch {seal.epoch} by epoch {seal.content.get('by_epoch')}")
+    return by
 
 
 def decode_frame(data: bytes, key: str) -> Frame:

@@ -18,8 +18,7 @@ from test_client_confluent import CLIENT
 from workload import Message, spread
 
 from kbroker._fast.records import build_batch
-from kbroker.handlers.api_versions import TELEMETRY
-from kbroker.protocol.api_keys import FLEXIBLE_FROM, SERVED, ApiKey, request_class
+from kbroker.protocol.api_keys import FLEXIBLE_FROM, SERVED, TELEMETRY, ApiKey, request_class
 from kbroker.protocol.apis.k00_produce import ProduceRequest
 from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame

@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 import scenarios
@@ -44,12 +44,16 @@ class PlainMember:
         self.read: set[Place] = set()
         self.owned: set[int] = set()
         self._ending = threading.Event()
-        self._open = lambda: plain.open_consumer(bootstrap, group_id=group, **SESSION)
-        self._topic = topic
-        self._consumer = self._open()
-        self._consumer.subscribe([topic])
+        self._place = bootstrap, topic, group
+        self._consumer = self._opened()
         self._thread = threading.Thread(target=self._run, name="member")
         self._thread.start()
+
+    def _opened(self) -> Any:
+        bootstrap, topic, group = self._place
+        consumer = plain.open_consumer(bootstrap, group_id=group, **SESSION)
+        consumer.subscribe([topic])
+        return consumer
 
     def _run(self) -> None:
         owned_at = time.monotonic()
@@ -61,8 +65,7 @@ class PlainMember:
                 owned_at = now
             elif now - owned_at > 1.5 * SESSION["session_timeout_ms"] / 1000:
                 self._consumer.close(autocommit=False)
-                self._consumer = self._open()
-                self._consumer.subscribe([self._topic])
+                self._consumer = self._opened()
                 owned_at = now
             if came and _committed(self._consumer.commit):
                 self.read |= {(entry.partition, record.offset) for entry, records in came.items() for record in records}

@@ -20,11 +20,10 @@ from kbroker.handlers import (
     init_producer_id,
     registry,
 )
-from kbroker.handlers.api_versions import TELEMETRY
 from kbroker.handlers.features import Feature
 from kbroker.handlers.later import all_of, later
 from kbroker.metadata.broker_config_table import COMPATIBLE_VERSION
-from kbroker.protocol.api_keys import SERVED, SERVED_WITH_SHARE_GROUPS, ApiKey
+from kbroker.protocol.api_keys import SERVED, SERVED_WITH_SHARE_GROUPS, TELEMETRY, ApiKey
 from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
