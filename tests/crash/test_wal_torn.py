@@ -205,18 +205,25 @@ def test_a_foreign_cluster_and_a_newer_version_are_refused(tmp_path: Path) -> No
         Log(tmp_path).recover()
 
 
+def holds_stale_entries(segment: Path) -> bool:
+    return segment.read_bytes().count(b"\x55" * 2000) > len(twin.read_segment(segment)[1])
+
+
 def test_stale_bytes_of_a_recycled_file_are_not_taken_for_new(tmp_path: Path) -> None:
-    folder = tmp_path / "wal"
-    with Log(folder_made(folder), wal_segments=4).start() as log:
-        while log.wal.head_lsn < 12 * SEGMENT + 9000:
-            log.append(batch(3000), trim=True)
-        log.sync()
+    folder = folder_made(tmp_path / "wal")
+    with Log(folder, wal_segments=4).start() as log:
+        for segment in range(4, 100):  # a file is new, not recycled, where no old one was free in time
+            while log.wal.head_lsn < segment * SEGMENT + 9000:
+                log.append(batch(3000), trim=True)
+            log.sync()
+            newest = f"{segment * SEGMENT:020d}.wal"
+            if holds_stale_entries(folder / newest):
+                break
         flushed, expected = log.wal.flushed_lsn, log.partition().next_offset
         rest = log.partition().entries(flushed, 1 << 62)["base_offset"]
         start = int(rest[0]) if len(rest) else expected
         image = copy_folder(folder, tmp_path / "image")
-    newest = sorted(p for p in image.glob("*.wal") if twin.read_segment(p)[1])[-1]
-    assert newest.read_bytes().count(b"\x55" * 2000) > len(twin.read_segment(newest)[1])
+    assert holds_stale_entries(image / newest)
     log = Log(image, wal_segments=4)
     log.partition().set_next_offset(start)
     log.recover(flushed)
