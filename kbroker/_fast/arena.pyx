@@ -7,6 +7,16 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport close
 
+cdef extern from * nogil:
+    """
+    #include <sys/mman.h>
+    #ifndef MADV_POPULATE_WRITE     /* Linux 5.14 */
+    #define MADV_POPULATE_WRITE 23
+    #endif
+    """
+    int madvise(void* start, size_t length, int advice)
+    int MADV_POPULATE_WRITE
+
 
 cdef class Arena:
     def __cinit__(self, int64_t arena_bytes, int64_t chunk_bytes):
@@ -31,6 +41,10 @@ cdef class Arena:
         free(self.pins)
         if self.fd >= 0:
             close(self.fd)
+
+    cdef bint populate(self, int64_t position, int64_t length):
+        with nogil:
+            return madvise(self.base + position % self.arena_bytes, length, MADV_POPULATE_WRITE) == 0
 
     def pin_count(self, int64_t chunk):
         """Pins on one chunk now; for tests and metrics."""

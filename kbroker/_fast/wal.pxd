@@ -84,6 +84,8 @@ cdef class Wal:
     cdef int64_t soft_limit              # positions from here on are for internal appends only
     cdef int64_t retained                # lowest position of the segments kept; partitions drop slices below it
     cdef int64_t flushed
+    cdef int64_t populated               # the arena has its memory up to this position, ...
+    cdef int64_t populate_end            # ... and from this one on for having been round once
     cdef bint stopping
     cdef bint closed
     cdef bint has_failed

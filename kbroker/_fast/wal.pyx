@@ -52,9 +52,9 @@ cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
 cdef enum:
-    DIRECT_BYTES_MIN = 65536   # smaller commits are quicker through the page cache
     PINNED = -10          # a reader still holds the place; the lock is released and the append tries again
     PIN_TRIES = 200
+    POPULATE_BYTES = 1048576    # of the arena at a time
     STOPPED = 0
     FILE_FAILED = 1
 
@@ -103,6 +103,7 @@ cdef class Wal:
         self.segment_bytes = segment_bytes
         self.wal_bytes = wal_bytes
         self.faults = faults if faults is not None else Faults()
+        self.populate_end = arena.arena_bytes
         self.segments = []
         self.cache = WalCache(cache_bytes)
         self.partitions = {}
@@ -312,13 +313,11 @@ cdef class Wal:
             self.wake()
 
     cdef int write_range(self, int fd, int direct_fd, int64_t position, const uint8_t* p, int64_t n) noexcept nogil:
-        # 0 or an errno; goes on after a short write. Bulk goes straight from the arena to the disk: it would only fill
-        # the page cache with what the arena holds already. Whole pages then: what follows the data is filler.
+        # 0 or an errno; goes on after a short write. Straight from the arena to the disk where the file system can: it
+        # would only fill the page cache with what the arena holds. Whole pages then: what follows the data is filler.
         cdef Py_ssize_t got
-        if direct_fd >= 0 and n >= DIRECT_BYTES_MIN:
+        if direct_fd >= 0:
             n = page_up(n)
-        else:
-            direct_fd = -1
         while n > 0:
             got = self.faults.write(fd if direct_fd < 0 else direct_fd, p, n, position)
             if got == -EINTR:
@@ -623,6 +622,27 @@ cdef class Wal:
         self.resident = self.evicted = self.sealed_end = start_lsn
         self.retained = (<WalSegment>segments[0]).first_lsn if segments else start_lsn
         self.soft_limit = start_lsn
+        self.populated = start_lsn
+        self.populate_end = start_lsn + self.arena.arena_bytes
+
+    def populate(self):
+        """Gives the next piece of the arena its memory, up to the end of the segment behind the one that is filled: an
+        append into memory that is new waits, with everybody else, until the system has found and cleared it. False: none
+        is missing. One thread.
+        """
+        cdef int64_t start, end
+        cdef Py_ssize_t count = len(self.segments)
+        if count == 0:
+            return False
+        start = load64(&self.head)
+        end = min((start // self.segment_bytes + 2) * self.segment_bytes, self.populate_end)
+        end = min(end, (<WalSegment>self.segments[count - 1]).end_lsn)
+        start = max(self.populated, start - start % PAGE_BYTES)
+        end = min(end, min(start + POPULATE_BYTES, (start // self.segment_bytes + 1) * self.segment_bytes))
+        if start >= end:
+            return False
+        self.populated = end if self.arena.populate(start, end - start) else self.populate_end
+        return True
 
     def install(self, WalSegment segment not None):
         """Adds a prepared segment: appends may go on into it."""

@@ -112,12 +112,14 @@ class SegmentKeeper:
     # -- preparing -------------------------------------------------------------------------------------------------
 
     def prepare_once(self) -> bool:
-        """Makes one more segment ready if one is wanted and the budget allows it. True: call again."""
+        """Makes one more segment ready if one is wanted and the budget allows it, else some memory for those that are.
+
+        True: call again.
+        """
+        if self.ready.is_set() and self.wal.segments[-1].end_lsn >= self._wanted_end():
+            return self.wal.populate()
         with self.lock:
-            segments = self.wal.segments
-            first_lsn = self.wal.head_lsn if not self.ready.is_set() else segments[-1].end_lsn
-            if self.ready.is_set() and first_lsn >= self._wanted_end():
-                return False
+            first_lsn = self.wal.head_lsn if not self.ready.is_set() else self.wal.segments[-1].end_lsn
             if not self._make_room():
                 self.settled.set()
                 return False

@@ -286,3 +286,32 @@ def test_sizes_are_checked(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="must"):
             Wal(arena, tmp_path, **{**good, **bad})
     assert WalSegment(-1, 0, 8, "x").end_lsn == 8
+
+
+def test_the_arena_has_its_memory_before_appends_come_to_it(tmp_path: Path) -> None:
+    with Log(tmp_path, arena_segments=8).start() as log:
+
+        def segments_in_memory() -> int:
+            while log.wal.populate():
+                pass
+            return os.fstat(log.wal.arena.fd).st_blocks * 512 // SEGMENT
+
+        assert segments_in_memory() == min(2, len(log.wal.segments))
+        while log.wal.head_lsn < SEGMENT:
+            log.append(batch(30_000), trim=True)
+        log.until(lambda: len(log.wal.segments) >= 3)
+        assert segments_in_memory() == 3
+        while log.wal.head_lsn < 20 * SEGMENT:
+            log.append(batch(30_000), trim=True)
+        assert segments_in_memory() == 8
+
+
+def test_memory_that_comes_later_changes_nothing(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        log.append(batch(5000, fill=7))
+        while log.wal.populate():
+            pass
+        log.append(batch(5000, fill=8))
+        log.sync()
+        expected = stored(batch(5000, fill=7), 0) + stored(batch(5000, fill=8), 1)
+        assert log.partition().read_bytes(0, 2, 1 << 20) == expected
