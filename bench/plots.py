@@ -37,7 +37,8 @@ TITLES = {
     "c_rdk": "produce 100 B, 12 partitions, librdkafka",
     "d1k_rdk": "consume 1 KiB behind the producer, librdkafka",
     "d1k_memory": "consume 1 KiB from memory, librdkafka",
-    "d_rdk": "consume 100 B, librdkafka",
+    "d_rdk": "consume 100 B behind the producer, librdkafka",
+    "d_memory": "consume 100 B from memory, librdkafka",
     "d1k_java": "consume 1 KiB, Java",
     "f_rdk": "one record a request, librdkafka",
     "f_java": "one record a request, Java",
@@ -49,13 +50,19 @@ TITLES = {
     "park5k": "produce 1 KiB beside 5,000 long polls",
     "steady": "produce 1 KiB for a minute, log budget 1 GiB",
 }
-Lines = dict[str, dict[str, Any]]
+Lines = list[dict[str, Any]]
 
 
 def newest(path: Path) -> Lines:
-    """The newest line of each workload, in the order of TITLES."""
-    found = {line["workload"] + line["options"]: line for line in history.load(path)}
-    return {name: found[name] for name in [*TITLES, *(found.keys() - TITLES.keys())] if name in found}
+    """The newest line of each workload, with the same options and cores, in the order of TITLES."""
+    found = {history.series_of(line): line for line in history.load(path)}
+    order = list(TITLES)
+    return sorted(found.values(), key=lambda line: (order.index(line["workload"]), line["options"], line["cores"]))
+
+
+def title(line: dict[str, Any]) -> str:
+    """What a line measured."""
+    return ", ".join(filter(None, [TITLES[line["workload"]], line["options"], f"{line['cores']} cores"]))
 
 
 def _median(line: dict[str, Any], broker: str, name: str) -> float:
@@ -64,13 +71,13 @@ def _median(line: dict[str, Any], broker: str, name: str) -> float:
 
 def _bars(lines: Lines, name: str, label: str, file: str, *, per_kafka: bool) -> None:
     """Bars by workload and broker: `name` of a run, either as it is or over that of Kafka."""
-    shown = {key: line for key, line in lines.items() if {"kbroker", "kafka"} <= line["runs"].keys()}
-    shown = {key: line for key, line in shown.items() if not key.startswith("paced")}
-    brokers = [broker for broker in COLOURS if any(broker in line["runs"] for line in shown.values())]
+    shown = [line for line in lines if {"kbroker", "kafka"} <= line["runs"].keys()]
+    shown = [line for line in shown if not line["workload"].startswith("paced")]
+    brokers = [broker for broker in COLOURS if any(broker in line["runs"] for line in shown)]
     figure, axes = plt.subplots(figsize=(8, 0.6 * len(shown) + 1.2))
     height = 0.8 / len(brokers)
     for number, broker in enumerate(brokers):
-        for row, line in enumerate(shown.values()):
+        for row, line in enumerate(shown):
             if broker not in line["runs"]:
                 continue
             value = _median(line, broker, name)
@@ -79,9 +86,7 @@ def _bars(lines: Lines, name: str, label: str, file: str, *, per_kafka: bool) ->
             axes.text(
                 width, row + number * height, f" {value:,.0f}" if value >= 10 else f" {value:.2f}", va="center", size=7
             )
-    axes.set_yticks(
-        [row + 0.4 - height / 2 for row in range(len(shown))], [TITLES.get(key, key) for key in shown], size=8
-    )
+    axes.set_yticks([row + 0.4 - height / 2 for row in range(len(shown))], [title(line) for line in shown], size=8)
     axes.invert_yaxis()
     axes.set_xlabel(label, size=8)
     axes.legend(fontsize=8)
@@ -92,14 +97,15 @@ def _bars(lines: Lines, name: str, label: str, file: str, *, per_kafka: bool) ->
 def _distribution(lines: Lines, file: str) -> None:
     """Latency against the share of records that took longer, one curve per workload and broker."""
     figure, axes = plt.subplots(figsize=(8, 4))
-    for workload, style in (("paced", "-"), ("paced_busy", "--")):
+    most = max(line["cores"] for line in lines)
+    paced = [line for line in lines if line["workload"].startswith("paced") and line["cores"] == most]
+    for line, style in zip(paced, ("-", ":", "--", "-."), strict=False):
         for broker in COLOURS:
-            runs = lines.get(workload, {"runs": {}})["runs"].get(broker, [])
-            curves = [run["distribution_ms"] for run in runs if "distribution_ms" in run]
+            curves = [run["distribution_ms"] for run in line["runs"].get(broker, []) if "distribution_ms" in run]
             if curves:
                 medians = [statistics.median(values) for values in zip(*curves, strict=True)]
                 longer = [max(1 - quantile, 1e-5) for quantile in QUANTILES]
-                label = f"{broker}, {TITLES[workload].removeprefix('paced 1,000/s, ')}"
+                label = f"{broker}, {title(line).removeprefix('paced 1,000/s, ')}"
                 axes.plot(longer, medians, style, color=COLOURS[broker], label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -121,7 +127,7 @@ def _save(figure: Any, file: str) -> None:
 def _table(lines: Lines) -> list[str]:
     rows = ["| Workload | broker | MB/s | records/s | CPU s/GB | peak RSS MiB | p50 / p99 / p99.9 ms | runs |",
             "|---|---|---|---|---|---|---|---|"]  # fmt: skip
-    for key, line in lines.items():
+    for line in lines:
         for broker, runs in line["runs"].items():
             extras = [run["extra"] for run in runs]
             latency = (
@@ -135,7 +141,7 @@ def _table(lines: Lines) -> list[str]:
             )
             rate = statistics.median(run["records"] / run["seconds"] for run in runs)
             rows.append(
-                f"| {TITLES.get(key, key)} | {broker} | {_median(line, broker, 'mb_per_second'):,.1f} | {rate:,.0f} "
+                f"| {title(line)} | {broker} | {_median(line, broker, 'mb_per_second'):,.1f} | {rate:,.0f} "
                 f"| {_median(line, broker, 'cpu_seconds_per_gb'):.2f} | {_median(line, broker, 'peak_rss_mib'):,.0f} "
                 f"| {latency} | {len(runs)} |"
             )
@@ -144,9 +150,9 @@ def _table(lines: Lines) -> list[str]:
 
 def _ratios(lines: Lines) -> list[str]:
     rows = ["| Workload | ratio | value | measured |", "|---|---|---|---|"]
-    for key, line in lines.items():
+    for line in lines:
         for name, value in line["ratios"].items():
-            rows.append(f"| {TITLES.get(key, key)} | {name} | {value:.2f} | {line['at'][:10]} |")
+            rows.append(f"| {title(line)} | {name} | {value:.2f} | {line['at'][:10]} |")
     return rows
 
 
@@ -171,7 +177,8 @@ def main() -> None:
         "![CPU per GB](plots/cpu.svg)",
         "![Latency distribution](plots/latency.svg)",
         "",
-        "Medians of the runs of the newest series of each workload.",
+        "Medians of the runs of the newest series of each workload. `in memory`: the log, the bucket and Kafka's log",
+        "are on a memory file system, so that the disk has no part in it.",
         "",
         *_table(lines),
         "",

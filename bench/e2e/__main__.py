@@ -19,6 +19,7 @@ from bench.e2e.servers import FreeBroker, Kafka, Kbroker, S3Server, Server
 from bench.e2e.suite import OPTIONS, WITH_CEILING, WORKLOADS
 from bench.e2e.workloads import Result
 
+MEMORY = "/dev/shm"
 # Options beside those that are given.
 KBROKERS = {"kbroker": [], "kbroker-192MiB": ["--memory-bytes", "192MiB"]}
 
@@ -70,7 +71,8 @@ def main() -> None:
                 runs[broker].append(_measure(broker, name, folder, arguments.options.split()))
         for broker in brokers:
             _print_row(name, broker, runs[broker])
-        entry = history.entry(name, runs, arguments.options)
+        in_memory = arguments.work is not None and Path(arguments.work).resolve().is_relative_to(MEMORY)
+        entry = history.entry(name, runs, f"{arguments.options}{' in memory' * in_memory}".strip())
         for ratio, value in entry["ratios"].items():
             print(f"{name:9} {ratio}: {value:.2f}", flush=True)
         if arguments.history:

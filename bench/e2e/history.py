@@ -25,6 +25,7 @@ from bench.e2e.workloads import Result
 WORSE = 0.10
 KEPT = 5  # series before the newest that it is compared with
 CEILING = "ceiling"  # the broker that costs nothing: only how near its rate is tells something
+Series = tuple[str, str, int]  # workload, options, cores
 LATENCIES = ("p50_ms", "p99_ms", "p99.9_ms")
 OWN_RATIOS = ("with_over_without", "idle_cpu_percent", "steady_over_lower", "least_over_median")
 LOWER_IS_BETTER = ("cpu/", *(f"{name}/" for name in LATENCIES), "idle_cpu_percent")
@@ -86,13 +87,18 @@ def load(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
+def series_of(line: Mapping[str, Any]) -> Series:
+    """What a line may be compared within: its workload, options and number of cores."""
+    return line["workload"], line["options"], line["cores"]
+
+
 def worse(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """What became worse by more than WORSE in the newest series of each workload, as lines to print."""
     found = []
-    series: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    series: dict[Series, list[Mapping[str, Any]]] = {}
     for line in lines:
-        series.setdefault((line["workload"], line["options"]), []).append(line)
-    for (workload, _), of_workload in sorted(series.items()):
+        series.setdefault(series_of(line), []).append(line)
+    for (workload, _, _), of_workload in sorted(series.items()):
         *before, newest = of_workload
         for name, value in newest["ratios"].items():
             known = [line["ratios"][name] for line in before[-KEPT:] if name in line["ratios"]]

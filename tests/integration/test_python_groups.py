@@ -37,9 +37,9 @@ class Member(Protocol):
 
 
 class PlainMember:
-    """kafka-python. In 3.0.12 a leader that joins anew because metadata changed forgets that join when the answer to its
-    SyncGroup comes behind poll's time-out, with any broker: it sends no heartbeat and never joins again. So a member
-    that stays without partitions for longer than a session begins anew."""
+    """kafka-python. In 3.0.12 a leader that joins anew because metadata changed forgets that join when the answer to
+    its SyncGroup comes behind poll's time-out, with any broker: it sends no heartbeat and never joins again. So a
+    member that stays without partitions for longer than a session begins anew."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self.read: set[Place] = set()

@@ -13,10 +13,11 @@ def result(rate: float, cpu_seconds: float = 1.0, **extra: float) -> tuple[Resul
     return Result(rate, rate * 100, 1.0, cpu_seconds, extra), 100.0
 
 
-def line(workload: str = "b_rdk", options: str = "", **ratios: float) -> dict[str, object]:
+def line(workload: str = "b_rdk", options: str = "", cores: int = 2, **ratios: float) -> dict[str, object]:
     return {
         "workload": workload,
         "options": options,
+        "cores": cores,
         "ratios": {name.replace("_of_", "/"): v for name, v in ratios.items()},
     }
 
@@ -66,6 +67,7 @@ def test_one_odd_series_before_does_not_hide_a_loss():
     assert history.worse(lines) == ["b_rdk: rate/kafka was 2.00, is 1.50"]
 
 
-def test_series_of_other_workloads_and_options_are_not_compared():
-    lines = [line(rate_of_kafka=2.0), line("c_rdk", rate_of_kafka=1.0), line(options="--x", rate_of_kafka=1.0)]
+def test_series_of_other_workloads_options_and_cores_are_not_compared():
+    others = [line("c_rdk", rate_of_kafka=1.0), line(options="--x", rate_of_kafka=1.0)]
+    lines = [line(rate_of_kafka=2.0), *others, line(cores=4, rate_of_kafka=1.0)]
     assert history.worse(lines) == []
