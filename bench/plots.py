@@ -82,14 +82,14 @@ def _bars(lines: Lines, name: str, label: str, file: str, *, per_kafka: bool) ->
                 continue
             value = _median(line, broker, name)
             width = value / _median(line, "kafka", name) if per_kafka else value
-            axes.barh(row + number * height, width, height, color=COLOURS[broker], label=broker if row == 0 else None)
+            axes.barh(row + number * height, width, height, color=COLOURS[broker])
             axes.text(
                 width, row + number * height, f" {value:,.0f}" if value >= 10 else f" {value:.2f}", va="center", size=7
             )
     axes.set_yticks([row + 0.4 - height / 2 for row in range(len(shown))], [title(line) for line in shown], size=8)
-    axes.invert_yaxis()
+    axes.set_ylim(len(shown), -0.5)
     axes.set_xlabel(label, size=8)
-    axes.legend(fontsize=8)
+    axes.legend([plt.Rectangle((0, 0), 1, 1, color=COLOURS[broker]) for broker in brokers], brokers, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     _save(figure, file)
 
