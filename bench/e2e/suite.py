@@ -41,23 +41,15 @@ def _single(connections: int, count: int) -> Workload:
     return workload
 
 
-def _consume(count: int, size: int, partitions: int) -> Workload:
-    def workload(server: Server) -> Result:
-        topic = _topic(server, partitions)
-        workloads.rdkafka_produce(server, topic, count, size)
-        return workloads.rdkafka_consume(server, topic, partitions, count, size)
-
-    return workload
-
-
-def _consume_again(count: int, size: int, partitions: int) -> Workload:
-    """Reading what a broker has in memory: all has been read before, and time has passed since it was produced."""
+def _consume(count: int, size: int, partitions: int, *, again: bool = False) -> Workload:
+    """Reading right behind the producer; `again`: what has been read before, some time after it was produced."""
 
     def workload(server: Server) -> Result:
         topic = _topic(server, partitions)
         workloads.rdkafka_produce(server, topic, count, size)
-        workloads.rdkafka_consume(server, topic, partitions, count, size)
-        time.sleep(SETTLE_SECONDS)
+        if again:
+            workloads.rdkafka_consume(server, topic, partitions, count, size)
+            time.sleep(SETTLE_SECONDS)
         return workloads.rdkafka_consume(server, topic, partitions, count, size)
 
     return workload
@@ -166,8 +158,8 @@ WORKLOADS: dict[str, Workload] = {
     "f8_wire": _single(8, 400_000),
     "d1k_rdk": _consume(1_500_000, 1024, 12),
     "d_rdk": _consume(12_000_000, 100, 12),
-    "d1k_memory": _consume_again(1_500_000, 1024, 12),
-    "d_memory": _consume_again(12_000_000, 100, 12),
+    "d1k_memory": _consume(1_500_000, 1024, 12, again=True),
+    "d_memory": _consume(12_000_000, 100, 12, again=True),
     "d1k_java": _consume_java(1_500_000, 1024, 12),
     "park2k": _beside_parked(2000, 1_500_000),
     "park5k": _beside_parked(5000, 1_500_000),

@@ -630,13 +630,8 @@ cdef class Wal:
         append into memory that is new waits, with everybody else, until the system has found and cleared it. False: none
         is missing. One thread.
         """
-        cdef int64_t start, end
-        cdef Py_ssize_t count = len(self.segments)
-        if count == 0:
-            return False
-        start = load64(&self.head)
-        end = min((start // self.segment_bytes + 2) * self.segment_bytes, self.populate_end)
-        end = min(end, (<WalSegment>self.segments[count - 1]).end_lsn)
+        cdef int64_t start = load64(&self.head)
+        cdef int64_t end = min((start // self.segment_bytes + 2) * self.segment_bytes, self.populate_end)
         start = max(self.populated, start - start % PAGE_BYTES)
         end = min(end, min(start + POPULATE_BYTES, (start // self.segment_bytes + 1) * self.segment_bytes))
         if start >= end:

@@ -36,6 +36,7 @@ from kbroker.storage.numbered_log_format import (
     parse_checkpoint_name,
     parse_record_name,
     record_name,
+    sealed_by,
     successor,
 )
 from kbroker.storage.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
@@ -390,7 +391,7 @@ class NumberedLog:
             frame = decode_frame(present, key)
         except CorruptionError as error:
             self._fail_locked(error)
-        by = frame.content.get("by_epoch") if frame.kind is FrameKind.SEAL else None
+        by = sealed_by(frame)
         whom = f"sealed by epoch {by}" if by is not None else f"written by another process ({frame.nonce.hex()})"
         self._fail_locked(Fenced(f"{key}: {whom}"))
 

@@ -296,12 +296,12 @@ def test_the_arena_has_its_memory_before_appends_come_to_it(tmp_path: Path) -> N
                 pass
             return os.fstat(log.wal.arena.fd).st_blocks * 512 // SEGMENT
 
-        assert segments_in_memory() == min(2, len(log.wal.segments))
+        assert segments_in_memory() == 2
         while log.wal.head_lsn < SEGMENT:
             log.append(batch(30_000), trim=True)
-        log.until(lambda: len(log.wal.segments) >= 3)
         assert segments_in_memory() == 3
         while log.wal.head_lsn < 20 * SEGMENT:
+            segments_in_memory()  # before the head leaves the segment: what it has passed is not populated any more
             log.append(batch(30_000), trim=True)
         assert segments_in_memory() == 8
 
