@@ -23,6 +23,7 @@ import mmap
 import os
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,8 +122,11 @@ def write_fully(fd: int, data: bytes | memoryview, position: int) -> None:
         position += written
 
 
-def _fill_with_zeros(path: Path, fd: int, size: int) -> None:
-    """Past the page cache where that is possible: pages there would be in the way of the log's own direct writes."""
+def _fill_with_zeros(path: Path, fd: int, size: int, more: Callable[[int], bool]) -> int:
+    """Past the page cache where that is possible: pages there would be in the way of the log's own direct writes.
+
+    Returns where it ended: before each piece `more(position)` says whether to go on.
+    """
     try:
         writer = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
     except OSError as error:
@@ -131,7 +135,7 @@ def _fill_with_zeros(path: Path, fd: int, size: int) -> None:
         writer = os.dup(fd)
     try:
         position = 0
-        while position < size:
+        while position < size and more(position):
             piece = min(len(_ZERO_PIECE), size - position)
             try:
                 write_fully(writer, memoryview(_ZERO_PIECE)[:piece], position)
@@ -142,18 +146,19 @@ def _fill_with_zeros(path: Path, fd: int, size: int) -> None:
             position += piece
             if position % _PACE_BYTES == 0:
                 os.fdatasync(fd)
+        return position
     finally:
         os.close(writer)
 
 
 def create_segment(
-    directory: Path, header: SegmentHeader, spare: Path | None, *, hurry: bool = False
+    directory: Path, header: SegmentHeader, spare: Path | None, more_zeros: Callable[[int], bool] = lambda _: True
 ) -> tuple[int, Path]:
     """A segment file ready for use: zero-filled or recycled, synced, named, and its name synced.
 
-    Writing the zeros makes the blocks real, so that a later sync carries no metadata. In a `hurry` a new file's blocks
-    are only reserved: its first syncs carry metadata, but bulk data is written once instead of twice. Returns
-    (descriptor, path).
+    Writing the zeros makes the blocks real, so that a later sync carries no metadata. From the position where
+    `more_zeros` says no, a new file's blocks are only reserved: their first syncs carry metadata, but bulk data is
+    written once instead of twice. Returns (descriptor, path).
     On an error the half-made file stays behind as a temporary file, or the spare as it was.
     """
     path = segment_path(directory, header.first_lsn)
@@ -162,10 +167,10 @@ def create_segment(
     fd = os.open(building, flags, 0o640)
     try:
         size = HEADER_BYTES + header.segment_bytes
-        if spare is None and hurry:
-            os.posix_fallocate(fd, 0, size)
-        elif spare is None:
-            _fill_with_zeros(building, fd, size)
+        if spare is None:
+            zeros = _fill_with_zeros(building, fd, size, more_zeros)
+            if zeros < size:
+                os.posix_fallocate(fd, zeros, size - zeros)
         elif os.fstat(fd).st_size != size:
             raise OSError(f"{spare}: a spare segment file of the wrong size")
         write_fully(fd, encode_header(header), 0)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kbroker.wal")
 
 SPARES_MAX = 2
+ZEROS_PER_LOG_BYTE = 4  # at least, while a file is filled
 ATTACH_STEP = 100  # groups handed to partitions per hold of the GIL: well below a millisecond
 
 
@@ -125,9 +126,9 @@ class SegmentKeeper:
                 return False
             spare = self.spares.pop() if self.spares else None
             previous = self.previous_end_lsn
-            hurry = self.ready.is_set() and first_lsn - self.wal.head_lsn < self.wal.segment_bytes
         try:
-            segment = self._create(first_lsn, first_lsn + self.wal.segment_bytes, previous, spare, hurry)
+            zeros = self.zeros_for(first_lsn)
+            segment = self._create(first_lsn, first_lsn + self.wal.segment_bytes, previous, spare, zeros)
         except BaseException:
             if spare is not None:
                 with self.lock:
@@ -146,13 +147,32 @@ class SegmentKeeper:
         self.wal.notify()
         return True
 
+    def zeros_for(self, first_lsn: int) -> Callable[[int], bool]:
+        """For a new file of the segment that begins there: whether to fill it with zeros beyond a position in it.
+
+        Not when the log is near, or has since now grown by a quarter of that: then the zeros hold it up.
+        """
+        begun_lsn = self.wal.head_lsn
+        near_lsn = first_lsn - self.wal.segment_bytes if self.ready.is_set() else first_lsn
+
+        def more_zeros(position: int) -> bool:
+            head_lsn = self.wal.head_lsn
+            return head_lsn <= near_lsn and (head_lsn - begun_lsn) * ZEROS_PER_LOG_BYTE <= position
+
+        return more_zeros
+
     def _wanted_end(self) -> int:
         # The segment being filled, and `prepared_ahead` more.
         size = self.wal.segment_bytes
         return -(-(self.wal.head_lsn + 1) // size) * size + self.prepared_ahead * size
 
     def _create(
-        self, first_lsn: int, end_lsn: int, previous: int | None, spare: Path | None, hurry: bool
+        self,
+        first_lsn: int,
+        end_lsn: int,
+        previous: int | None,
+        spare: Path | None,
+        more_zeros: Callable[[int], bool],
     ) -> WalSegment:
         self.wal.faults.prepare()
         header = wal_files.SegmentHeader(
@@ -163,7 +183,7 @@ class SegmentKeeper:
             previous_end_lsn=-1 if previous is None else previous,
             segment_bytes=self.wal.segment_bytes,
         )
-        fd, path = wal_files.create_segment(self.directory, header, spare, hurry=hurry)
+        fd, path = wal_files.create_segment(self.directory, header, spare, more_zeros)
         return WalSegment(fd, first_lsn, end_lsn, str(path))
 
     def note_size(self, path: str, file_bytes: int) -> None:
@@ -198,7 +218,7 @@ class SegmentKeeper:
             # A file of which nothing was durable is replaced as a whole, with what only its header knew.
             announced_lsn, announced_end = self._announced
             previous = announced_end if durable_lsn == announced_lsn else durable_lsn
-            self.wal.install_replacement(self._create(durable_lsn, end_lsn, previous, spare, True))
+            self.wal.install_replacement(self._create(durable_lsn, end_lsn, previous, spare, lambda _: False))
             self.update_limit()
 
     # -- sealing ---------------------------------------------------------------------------------------------------

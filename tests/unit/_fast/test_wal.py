@@ -14,7 +14,14 @@ from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.index_entries import INDEX_DTYPE
 from kbroker._fast.wal import Wal, WalSegment
 from kbroker._fast.wal_faults import Faults
-from kbroker._fast.wal_files import HeaderError, NewerVersionError, SegmentHeader, decode_header, encode_header
+from kbroker._fast.wal_files import (
+    HeaderError,
+    NewerVersionError,
+    SegmentHeader,
+    create_segment,
+    decode_header,
+    encode_header,
+)
 from tests.reference import wal_twin as twin
 from tests.reference.wal_harness import CLUSTER, SEGMENT, TOPIC, Log, batch
 
@@ -315,3 +322,38 @@ def test_memory_that_comes_later_changes_nothing(tmp_path: Path) -> None:
         log.sync()
         expected = stored(batch(5000, fill=7), 0) + stored(batch(5000, fill=8), 1)
         assert log.partition().read_bytes(0, 2, 1 << 20) == expected
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 3])
+def test_where_the_zeros_of_a_new_file_end_its_blocks_are_reserved(tmp_path: Path, zeros: int, monkeypatch) -> None:
+    mib = 1 << 20
+    reserved, reserve = [], os.posix_fallocate
+
+    def recorded(fd: int, start: int, length: int) -> None:
+        reserved.append((start, length))
+        reserve(fd, start, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", recorded)
+    header = SegmentHeader(CLUSTER, 4 * mib, 4 * mib, 1, -1, 4 * mib)
+    fd, path = create_segment(tmp_path, header, None, lambda position: position < zeros * mib)
+    os.close(fd)
+    assert reserved == [(zeros * mib, 4096 + 4 * mib - zeros * mib)]
+    assert path.stat().st_blocks * 512 >= path.stat().st_size == 4096 + 4 * mib
+    content = path.read_bytes()
+    assert decode_header(content[:4096]) == header
+    assert not any(content[4096:])
+
+
+def test_a_log_that_grows_fast_does_not_wait_for_zeros(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        keeper = log.wal.keeper
+        log.until(lambda: len(log.wal.segments) > 1)
+        zeros, near = keeper.zeros_for(10 * SEGMENT), keeper.zeros_for(SEGMENT)
+        assert zeros(0)
+        assert near(0)
+        log.append(batch(1000))
+        grown = log.wal.head_lsn
+        assert zeros(4 * grown)
+        assert not zeros(4 * grown - 1)
+        assert not near(100 * grown)
+        assert keeper.zeros_for(10 * SEGMENT)(0)
