@@ -140,6 +140,7 @@ def _flusher(
             flush_bytes=config.flush_bytes,
             flush_seconds=config.flush_seconds,
             wal_bytes=config.wal_bytes,
+            memory_bytes=config.arena_bytes,
             plan=PlanLimits(
                 pack_below_bytes=config.pack_below_bytes,
                 window_bytes_max=min(

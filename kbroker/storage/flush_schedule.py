@@ -62,6 +62,7 @@ class FlushSettings:
     flush_seconds: float = 60.0
     total_bytes: int = limits.FLUSH_TOTAL_BYTES
     wal_bytes: int = 4 * limits.GIB
+    memory_bytes: int = 0  # how much of the log, its newest part, is in memory
     paced: bool = True
     upload_threads: int = limits.UPLOAD_THREADS
     delete_grace_ms: int = 60_000  # for objects that a flush finds dead: of a topic deleted meanwhile, say
@@ -90,6 +91,10 @@ class FlushSchedule:
     def pressure(self, flushed_lsn: int) -> bool:
         """True when the WAL fills faster than flushes empty it."""
         return self._wal.durable_lsn - flushed_lsn > PRESSURE_SHARE * self._settings.wal_bytes
+
+    def due_while_held(self, cut_lsn: int, least_bytes: int) -> str | None:
+        """As `due`, while producers are held to what is sent: as soon as so much is there for a window."""
+        return "WAL pressure" if self._wal.durable_lsn - cut_lsn >= least_bytes else None
 
     def due(self, flushed_lsn: int, requested_lsn: int) -> str | None:
         """Why a flush of everything from `flushed_lsn` on should start now, or None; nothing is under way."""

@@ -17,15 +17,15 @@ import select
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError, ErrorCode
-from kbroker.storage.admission import Admission, AdmissionWal
+from kbroker.storage.admission import WINDOWS_HELD, Admission, AdmissionWal
 from kbroker.storage.flush_body import WalReader
 from kbroker.storage.flush_line import FlushLine
-from kbroker.storage.flush_plan import plan_flush
+from kbroker.storage.flush_plan import PlanLimits, plan_flush
 from kbroker.storage.flush_schedule import OBJECTS_AWAITED, FlushSchedule, FlushSettings, FlushSource, ObjectCommits
 from kbroker.storage.flush_window import FlushWindow, note_flushed
 from kbroker.storage.hedged_put import HedgedStore
@@ -127,7 +127,13 @@ class Flusher:
         self._wake_fd = -1
         self._threads: list[threading.Thread] = []
         self._schedule = FlushSchedule(self.settings, wal, source, clock)
-        self._admission = Admission(wal, self.settings.wal_bytes, self.settings.plan.window_bytes_max)
+        self._admission = Admission(
+            wal,
+            self.settings.wal_bytes,
+            self.settings.plan.window_bytes_max,
+            self.settings.memory_bytes,
+            clock.monotonic,
+        )
         self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace, self._admission.sent)
         self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set, self._admission.open)
         self._segments: frozenset[str] | None = frozenset()  # topics whose segments are being stored; None: planning
@@ -168,12 +174,16 @@ class Flusher:
             under_way, cut_lsn = len(self._line), self._cut_lsn
         if under_way < self.settings.windows and self._schedule.objects_due(cut_lsn):
             return OBJECTS_AWAITED
+        if self._admission.held and under_way < WINDOWS_HELD:
+            reason = self._schedule.due_while_held(cut_lsn, self._admission.window_bytes // (1 if under_way else 2))
+            if reason is not None:
+                return reason
         if under_way:
             return None
         return self._schedule.due(self.flushed_lsn, self._requested_lsn)
 
     def _pace(self) -> float:
-        return self._schedule.pace(self.flushed_lsn, self._urgent)
+        return self._schedule.pace(self.flushed_lsn, self._urgent or self._admission.held)
 
     # -- one flush ---------------------------------------------------------------------------------------------
 
@@ -212,7 +222,7 @@ class Flusher:
                 self._manifest.image,
                 cut_lsn,
                 durable_lsn,
-                self.settings.plan,
+                self._plan_limits(),
                 self._source.kfs_topics(),
             )
             window = FlushWindow(plan, self._manifest.image, ahead, started=started, objects_awaited=objects_awaited)
@@ -231,6 +241,19 @@ class Flusher:
             raise
         self._join_line(window)
         return window
+
+    def _plan_limits(self) -> PlanLimits:
+        plan = self.settings.plan
+        if not self._admission.held:
+            return plan
+        window_bytes = self._admission.window_bytes
+        share = max(window_bytes // self.settings.upload_threads, plan.pack_below_bytes)  # work for all that upload
+        return replace(
+            plan,
+            window_bytes_max=window_bytes,
+            object_bytes_max=min(plan.object_bytes_max, share),
+            pack_bytes_max=min(plan.pack_bytes_max, share),
+        )
 
     def _join_line(self, window: FlushWindow) -> None:
         with self._condition:

@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 from flush_harness import KIB, MIB, Storage, batch
 
@@ -17,6 +19,7 @@ VALUE = bytes(100 * KIB)
 
 class RecordedWal:
     segment_bytes = 1 * MIB
+    durable_lsn = 0
 
     def __init__(self):
         self.admitted = []
@@ -96,6 +99,144 @@ def test_a_small_budget_is_not_cut():
     admission.sent(1 * MIB)
     admission.flushed(2 * MIB)
     assert wal.admitted == []
+
+
+class Held:
+    """An admission whose producers have filled what they may, 866 of 1,000 MiB; memory holds 400."""
+
+    def __init__(self):
+        self.wal, self.now, self.lsn = RecordedWal(), 100.0, 0
+        self.admission = Admission(self.wal, 1000 * MIB, 250 * MIB, 400 * MIB, lambda: self.now)
+        self.most = (1000 - 250 - 2 - 30) * MIB
+        self.least = (400 - 2 * 100 - 1) * MIB
+        self.flush(1 * MIB, unflushed=self.most - 3 * MIB)
+        assert not self.admission.held
+        assert self.admission.window_bytes == 250 * MIB
+        self.flush(1 * MIB, unflushed=self.most - 2 * MIB)
+        assert self.admission.held
+        assert self.admission.window_bytes == 100 * MIB
+
+    def flush(self, size, unflushed):
+        """One window of this size; so much is left behind it. Returns how far ahead of it producers may go."""
+        start, self.lsn = self.lsn, self.lsn + size
+        self.admission.window_begins(start, self.lsn, size)
+        self.admission.sent(size)
+        self.wal.durable_lsn = self.lsn + unflushed
+        self.admission.flushed(self.lsn)
+        return self.wal.admitted[-1] - self.lsn
+
+
+def test_producers_who_have_filled_the_log_are_led_back_into_memory():
+    held = Held()
+    assert held.flush(100 * MIB, unflushed=600 * MIB) == held.most - 25 * MIB
+    before = held.wal.admitted[-1]
+    held.admission.window_begins(held.lsn, held.lsn + 100 * MIB, 100 * MIB)
+    held.admission.sent(40 * MIB)
+    assert held.wal.admitted[-1] - before == 30 * MIB  # three quarters of what is sent: they never stand still
+    for _ in range(30):
+        ahead = held.flush(100 * MIB, unflushed=held.least)
+    assert ahead == held.least
+
+
+def test_the_whole_budget_is_back_when_producers_have_been_slow_for_a_while():
+    held = Held()
+    for _ in range(30):
+        held.flush(100 * MIB, unflushed=held.least)
+    held.now += 9.9
+    assert held.flush(1 * MIB, unflushed=0) == held.least
+    held.flush(1 * MIB, unflushed=held.least // 2)
+    held.now += 9.9
+    assert held.flush(1 * MIB, unflushed=held.least // 2 - 1) == held.least
+    held.now += 0.2
+    assert held.flush(1 * MIB, unflushed=0) == held.most
+    assert not held.admission.held
+    assert held.admission.window_bytes == 250 * MIB
+
+
+def test_a_backlog_of_an_outage_does_not_stop_producers():
+    held = Held()
+    for _ in range(30):
+        held.flush(100 * MIB, unflushed=held.least)
+    held.admission.open()
+    assert held.flush(100 * MIB, unflushed=500 * MIB) == 500 * MIB
+    assert held.flush(100 * MIB, unflushed=475 * MIB) == 475 * MIB
+    assert held.flush(100 * MIB, unflushed=900 * MIB) == held.most
+
+
+def test_windows_that_are_given_up_and_begun_again_are_counted_once():
+    wal = RecordedWal()
+    admission = Admission(wal, 1000 * MIB, 100 * MIB)
+    ahead = 1000 * MIB - 100 * MIB - 2 * MIB - 30 * MIB
+    admission.window_begins(0, 100 * MIB, 100 * MIB)
+    admission.window_begins(100 * MIB, 200 * MIB, 50 * MIB)
+    admission.sent(125 * MIB)
+    assert wal.admitted[-1] == 150 * MIB + ahead
+    admission.flushed(100 * MIB)
+    assert wal.admitted[-1] == 150 * MIB + ahead
+    admission.window_begins(100 * MIB, 180 * MIB, 80 * MIB)
+    assert wal.admitted[-1] == 100 * MIB + ahead
+    admission.sent(100 * MIB)
+    assert wal.admitted[-1] == 180 * MIB + ahead
+
+
+def test_memory_that_holds_the_whole_budget_or_next_to_nothing_holds_nobody():
+    for memory_bytes in (0, 100 * MIB, 2000 * MIB):
+        wal = RecordedWal()
+        admission = Admission(wal, 1000 * MIB, 100 * MIB, memory_bytes)
+        wal.durable_lsn = 1000 * MIB
+        admission.flushed(0)
+        assert not admission.held
+        assert admission.window_bytes == 100 * MIB
+
+
+class OutrunStore(MemoryStore):
+    """Stores a data object only when producers have filled what they may, its own room included, or have ended."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocked, self.ended = threading.Event(), False
+
+    def put(self, key, body, **options):
+        meta = super().put(key, body, **options)
+        if not isinstance(body, bytes):
+            self.blocked.clear()
+            while not self.ended and not self.blocked.wait(0.02):
+                pass
+        return meta
+
+
+def test_a_flusher_that_producers_outrun_has_two_windows_in_memory_under_way(tmp_path, monkeypatch):
+    monkeypatch.setattr("kbroker.storage.admission.MEMORY_WINDOW_BYTES_MIN", 0)
+    plan = PlanLimits(window_bytes_max=4 * MIB, pack_below_bytes=64 * KIB)
+    settings = FlushSettings(paced=False, wal_bytes=32 * MIB, memory_bytes=8 * MIB, plan=plan)
+    store = OutrunStore()
+    storage = Storage(tmp_path, store, settings=settings, topics=[("t", 1)], waits=lambda seconds: True)
+    flusher, partition = storage.start().flusher, storage.table.partition("t", 0)
+    admission = flusher._admission
+    flusher.start()
+    count, appended = 1200, 0
+    while appended < count:
+        try:
+            partition.append_bytes(batch([VALUE]), storage.clock.now_ms())
+            appended += 1
+        except FastAppendWait:  # or because the next segment is not ready
+            with admission._lock:
+                limit = admission._sent_lsn() + admission._ahead
+            if storage.wal.head_lsn + 2 * len(VALUE) > limit:
+                store.blocked.set()
+            storage.wal.sync(20)
+    behind, held = storage.wal.head_lsn - flusher.flushed_lsn, admission.held
+    store.ended = True
+    assert held
+    assert flusher.metrics.windows_most == 2
+    assert behind < 8 * MIB
+    assert flusher.flush(timeout=60)
+    sizes = [file.size for file in storage.manifest.image.files.values()]
+    assert max(sizes) > 3 * MIB
+    assert max(sizes[-20:]) <= 1 * MIB
+    assert storage.manifest.image.partition(partition.topic_id, 0).end_offset == count
+    assert flusher.stop(timeout=60)
+    storage.close()
 
 
 def test_room_comes_while_a_window_is_sent_not_behind_it(storage):
