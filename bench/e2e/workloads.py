@@ -147,6 +147,13 @@ def paced_latency(server: Server, topic: str, rate: int, count: int) -> Result:
     return Result(received, received * 100, seconds, cpu, extra, [float(value) for value in distribution.split()])
 
 
+def latency_floor(server: Server, rate: int, count: int) -> dict[str, float]:
+    """The part of `paced_latency` that is the machine's, with a file where the server has its own (latency_floor.c)."""
+    command = [str(TOOLS / "bin/latency_floor"), str(server.work / "floor"), str(rate), str(count), "100"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    return dict(zip(("floor_p50_ms", "floor_p99_ms", "floor_p99.9_ms"), map(float, done.stdout.split()), strict=True))
+
+
 def single_records(server: Server, topic: str, partitions: int, connections: int, count: int) -> Result:
     """One record of 100 bytes per request, five in flight on each connection."""
     command = [WIRE_LOAD, "produce", str(server.port), topic, str(partitions), str(connections), "5", str(count), "100"]
