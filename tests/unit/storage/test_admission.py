@@ -200,8 +200,9 @@ class OutrunStore(MemoryStore):
         meta = super().put(key, body, **options)
         if not isinstance(body, bytes):
             self.blocked.clear()
-            while not self.ended and not self.blocked.wait(0.02):
-                pass
+            for _ in range(500):
+                if self.ended or self.blocked.wait(0.02):
+                    break
         return meta
 
 
