@@ -1,8 +1,8 @@
 """Where the broker's CPU time goes: `python -m bench.budget` prints a table for performance.md.
 
-Samples the broker with `perf record` while a workload of bench.e2e runs for the second time, when all has been loaded and
-its memory been used, and sorts the samples into steps by the functions on their stacks: per GB, or per request where
-requests carry one record. perf must be installed and allowed.
+Samples the broker with `perf record` while a workload of bench.e2e runs for the second time, when all has been loaded
+and its memory been used, and sorts the samples into steps by the functions on their stacks: per GB, or per request
+where requests carry one record. perf must be installed and allowed.
 """
 
 from __future__ import annotations

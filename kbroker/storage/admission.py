@@ -96,6 +96,7 @@ class Admission:
                 self._sent = 0
             if not self._windows:
                 self._flushed_lsn = start_lsn
+            self._hold()  # nothing may have been flushed for long
             self._windows.append((end_lsn, total_bytes))
             self._admit()
 
@@ -116,7 +117,7 @@ class Admission:
                 self._sent = max(self._sent - self._windows.popleft()[1], 0)
             self._flushed_lsn = lsn
             self._open = False
-            self._hold(self._wal.durable_lsn - self._sent_lsn())
+            self._hold()
             self._admit()
 
     def open(self) -> None:
@@ -126,10 +127,11 @@ class Admission:
             if self._active:
                 self._wal.admit(None)
 
-    def _hold(self, unsent: int) -> None:
+    def _hold(self) -> None:
+        """Whether producers are kept to what is sent from now on."""
         if not self._can_hold:
             return
-        now = self._monotonic()
+        now, unsent = self._monotonic(), self._wal.durable_lsn - self._sent_lsn()
         if unsent >= self._ahead_least // 2:
             self._pressed_at = now
         if unsent >= self._ahead_most - 2 * self._wal.segment_bytes:

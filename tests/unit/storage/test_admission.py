@@ -142,15 +142,29 @@ def test_the_whole_budget_is_back_when_producers_have_been_slow_for_a_while():
     held = Held()
     for _ in range(30):
         held.flush(100 * MIB, unflushed=held.least)
+    held.flush(1 * MIB, unflushed=0)
     held.now += 9.9
-    assert held.flush(1 * MIB, unflushed=0) == held.least
-    held.flush(1 * MIB, unflushed=held.least // 2)
+    assert held.flush(1 * MIB, unflushed=held.least // 2) == held.least
+    held.flush(1 * MIB, unflushed=held.least // 2 - 1)
     held.now += 9.9
     assert held.flush(1 * MIB, unflushed=held.least // 2 - 1) == held.least
     held.now += 0.2
     assert held.flush(1 * MIB, unflushed=0) == held.most
     assert not held.admission.held
     assert held.admission.window_bytes == 250 * MIB
+
+
+def test_producers_who_come_back_after_a_long_silence_have_the_whole_budget():
+    held = Held()
+    for _ in range(30):
+        held.flush(100 * MIB, unflushed=held.least)
+    held.flush(100 * MIB, unflushed=0)
+    assert held.admission.held
+    held.now += 3600
+    held.wal.durable_lsn = held.lsn + held.least // 2 - 1
+    held.admission.window_begins(held.lsn, held.wal.durable_lsn, 1 * MIB)
+    assert not held.admission.held
+    assert held.wal.admitted[-1] == held.lsn + held.most
 
 
 def test_a_backlog_of_an_outage_does_not_stop_producers():
