@@ -13,7 +13,6 @@ memory again, and as much as is sent from then on; the rest of the budget is the
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -51,10 +50,10 @@ class Admission:
     def __init__(
         self,
         wal: AdmissionWal,
+        monotonic: Callable[[], float],
         wal_bytes: int,
         window_bytes: int,
         memory_bytes: int = 0,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wal = wal
         self._lock = threading.Lock()

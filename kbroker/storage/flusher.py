@@ -129,10 +129,10 @@ class Flusher:
         self._schedule = FlushSchedule(self.settings, wal, source, clock)
         self._admission = Admission(
             wal,
+            clock.monotonic,
             self.settings.wal_bytes,
             self.settings.plan.window_bytes_max,
             self.settings.memory_bytes,
-            clock.monotonic,
         )
         self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace, self._admission.sent)
         self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set, self._admission.open)

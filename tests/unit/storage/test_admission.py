@@ -75,7 +75,7 @@ def kept_back(storage) -> int:
 
 def test_the_limit_follows_what_is_sent():
     wal = RecordedWal()
-    admission = Admission(wal, 1000 * MIB, 100 * MIB)
+    admission = Admission(wal, lambda: 0.0, 1000 * MIB, 100 * MIB)
     ahead = 1000 * MIB - 100 * MIB - 2 * MIB - 30 * MIB
     admission.window_begins(0, 100 * MIB, 50 * MIB)
     admission.sent(25 * MIB)
@@ -94,7 +94,7 @@ def test_the_limit_follows_what_is_sent():
 
 def test_a_small_budget_is_not_cut():
     wal = RecordedWal()
-    admission = Admission(wal, 8 * MIB, 2 * MIB)
+    admission = Admission(wal, lambda: 0.0, 8 * MIB, 2 * MIB)
     admission.window_begins(0, 2 * MIB, 2 * MIB)
     admission.sent(1 * MIB)
     admission.flushed(2 * MIB)
@@ -106,7 +106,7 @@ class Held:
 
     def __init__(self):
         self.wal, self.now, self.lsn = RecordedWal(), 100.0, 0
-        self.admission = Admission(self.wal, 1000 * MIB, 250 * MIB, 400 * MIB, lambda: self.now)
+        self.admission = Admission(self.wal, lambda: self.now, 1000 * MIB, 250 * MIB, 400 * MIB)
         self.most = (1000 - 250 - 2 - 30) * MIB
         self.least = (400 - 2 * 100 - 1) * MIB
         self.flush(1 * MIB, unflushed=self.most - 3 * MIB)
@@ -179,7 +179,7 @@ def test_a_backlog_of_an_outage_does_not_stop_producers():
 
 def test_windows_that_are_given_up_and_begun_again_are_counted_once():
     wal = RecordedWal()
-    admission = Admission(wal, 1000 * MIB, 100 * MIB)
+    admission = Admission(wal, lambda: 0.0, 1000 * MIB, 100 * MIB)
     ahead = 1000 * MIB - 100 * MIB - 2 * MIB - 30 * MIB
     admission.window_begins(0, 100 * MIB, 100 * MIB)
     admission.window_begins(100 * MIB, 200 * MIB, 50 * MIB)
@@ -196,7 +196,7 @@ def test_windows_that_are_given_up_and_begun_again_are_counted_once():
 def test_memory_that_holds_the_whole_budget_or_next_to_nothing_holds_nobody():
     for memory_bytes in (0, 100 * MIB, 2000 * MIB):
         wal = RecordedWal()
-        admission = Admission(wal, 1000 * MIB, 100 * MIB, memory_bytes)
+        admission = Admission(wal, lambda: 0.0, 1000 * MIB, 100 * MIB, memory_bytes)
         wal.durable_lsn = 1000 * MIB
         admission.flushed(0)
         assert not admission.held
