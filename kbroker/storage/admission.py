@@ -22,7 +22,7 @@ from kbroker import limits
 LEAST_SHARE = 0.6  # of the budget that must be left before something is kept back; above where uploads have no limit
 WINDOWS_HELD = 2  # under way at a time while producers are held: the store has work while the last of one is sent
 MEMORY_WINDOWS = 4  # of what is in memory one of them covers at most this part
-MEMORY_WINDOW_BYTES_MIN = 32 * limits.MIB  # smaller ones would cost more than what they save
+MEMORY_WINDOW_BYTES_MIN = 64 * limits.MIB  # smaller ones would cost more than what they save
 RELEASE_SECONDS = 10.0  # without a backlog; a sync of the log that takes a second is no sign of less to come
 CATCH_UP_SHARE = 0.25  # of what is sent is not given out while uploads are further behind than memory reaches
 
