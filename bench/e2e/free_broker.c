@@ -13,14 +13,11 @@
  *
  * For the benchmarks alone: it trusts its clients, and ends with a line on standard error when it cannot follow them.
  */
+#include "program.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/tcp.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -63,11 +60,6 @@ struct cursor {
 static struct topic topics[TOPICS_MAX];
 static int topic_count, port;
 static size_t answer_bytes = 1 << 20;
-
-static void fail(const char *what) {
-        fprintf(stderr, "free_broker: %s: %s\n", what, strerror(errno));
-        exit(1);
-}
 
 static int64_t get(struct cursor *c, int bytes) {
         if (c->end - c->at < bytes) {

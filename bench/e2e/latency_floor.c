@@ -7,18 +7,13 @@
  * third one subtracts the send time that each record carries. The first tenth is dropped. Prints one line:
  * p50_ms p99_ms p999_ms.
  */
-#define _GNU_SOURCE
+#include "program.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { FILE_BYTES = 16 << 20, PAGE_BYTES = 4096, RECEIVE_BYTES = 65536 };
@@ -26,17 +21,6 @@ enum { FILE_BYTES = 16 << 20, PAGE_BYTES = 4096, RECEIVE_BYTES = 65536 };
 static int64_t count, size;
 static double *latency_ms;
 static int to_broker, at_broker, from_broker, at_consumer, file;
-
-static void fail(const char *what) {
-        fprintf(stderr, "latency_floor: %s: %s\n", what, strerror(errno));
-        exit(1);
-}
-
-static int64_t now_ns(void) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
 
 static void connection(int *one, int *other) {
         struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -87,11 +71,6 @@ static void *consume(void *record) {
         return NULL;
 }
 
-static int compare(const void *a, const void *b) {
-        double x = *(const double *)a, y = *(const double *)b;
-        return (x > y) - (x < y);
-}
-
 int main(int argc, char **argv) {
         if (argc != 5) {
                 fprintf(stderr, "usage: latency_floor FILE RATE COUNT SIZE\n");
@@ -120,11 +99,7 @@ int main(int argc, char **argv) {
 
         int64_t start = now_ns();
         for (int64_t i = 0; i < count; i++) {
-                int64_t due = start + (int64_t)((double)i * 1e9 / rate), now;
-                while ((now = now_ns()) < due) {
-                        struct timespec pause = {0, due - now > 200000 ? due - now - 100000 : 20000};
-                        nanosleep(&pause, NULL);
-                }
+                int64_t now = wait_until_due(start, i, rate);
                 memcpy(record, &now, sizeof(now));
                 send_all(to_broker, record, (size_t)size);
         }
@@ -132,7 +107,7 @@ int main(int argc, char **argv) {
         unlink(argv[1]);
 
         int64_t skip = count / 10, n = count - skip;
-        qsort(latency_ms + skip, (size_t)n, sizeof(double), compare);
+        qsort(latency_ms + skip, (size_t)n, sizeof(double), compare_doubles);
         printf("%.3f %.3f %.3f\n", latency_ms[skip + n / 2], latency_ms[skip + n * 99 / 100],
                latency_ms[skip + n * 999 / 1000]);
         return 0;

@@ -6,12 +6,9 @@
  * Prints one line: p50_ms p99_ms p999_ms max_ms received, and one with the distribution: the latencies at
  * 0, 2.5, ... 97.5, 99, 99.5, 99.9, 99.99 and 100 per cent. Exit code 1 when not all records came back.
  */
+#include "program.h"
+
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "rdkafka.h"
 
@@ -20,12 +17,6 @@ static double *latency_ms;
 static volatile int64_t received, acknowledged, failed;
 static rd_kafka_t *consumer;
 static rd_kafka_topic_t *consumer_topic;
-
-static int64_t now_ns(void) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
 
 static void delivered(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
         (void)rk, (void)opaque;
@@ -53,11 +44,6 @@ static void *consume(void *opaque) {
                 rd_kafka_message_destroy(message);
         }
         return NULL;
-}
-
-static int compare(const void *a, const void *b) {
-        double x = *(const double *)a, y = *(const double *)b;
-        return (x > y) - (x < y);
 }
 
 static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
@@ -111,11 +97,7 @@ int main(int argc, char **argv) {
         char *payload = calloc(1, size);
         int64_t start = now_ns() + 500000000LL;
         for (int64_t i = 0; i < count; i++) {
-                int64_t due = start + (int64_t)(i * 1e9 / rate), now;
-                while ((now = now_ns()) < due) {
-                        struct timespec pause = {0, due - now > 200000 ? due - now - 100000 : 20000};
-                        nanosleep(&pause, NULL);
-                }
+                int64_t now = wait_until_due(start, i, rate);
                 memcpy(payload, &now, 8);
                 memcpy(payload + 8, &i, 8);
                 while (rd_kafka_produce(topic, 0, RD_KAFKA_MSG_F_COPY, payload, size, NULL, 0, NULL) == -1)
@@ -129,7 +111,7 @@ int main(int argc, char **argv) {
         for (int64_t i = skip; i < count; i++)
                 if (latency_ms[i] > 0)
                         latency_ms[n++] = latency_ms[i];
-        qsort(latency_ms, n, sizeof(double), compare);
+        qsort(latency_ms, n, sizeof(double), compare_doubles);
         if (n == 0)
                 return 1;
         printf("%.3f %.3f %.3f %.3f %lld\n", latency_ms[n / 2], latency_ms[n * 99 / 100], latency_ms[n * 999 / 1000],

@@ -10,18 +10,14 @@
  *
  * Brokers on 127.0.0.1 only. Exit code 1 on any error, with a line on standard error.
  */
+#include "program.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ANSWER_MAX = 65536, IN_FLIGHT_MAX = 64 };
@@ -37,17 +33,6 @@ struct connection {
 static struct connection *connections;
 static const char *topic;
 static int port, partitions, connection_count;
-
-static void fail(const char *what) {
-        fprintf(stderr, "wire_load: %s: %s\n", what, strerror(errno));
-        exit(1);
-}
-
-static int64_t now_ns(void) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
 
 static uint32_t crc32c(const uint8_t *p, size_t n) {
         uint32_t crc = ~0u;
@@ -258,11 +243,6 @@ static void fetched(struct connection *c, const uint8_t *body, int64_t length) {
         send_request(c);
 }
 
-static int compare(const void *a, const void *b) {
-        double x = *(const double *)a, y = *(const double *)b;
-        return (x > y) - (x < y);
-}
-
 static int watch_all(void) {
         int poller = epoll_create1(0);
         for (int i = 0; i < connection_count; i++) {
@@ -295,7 +275,7 @@ static void run_produce(int in_flight, int64_t count) {
         }
         double seconds = (double)(now_ns() - begin) / 1e9;
         int64_t skip = count / 10, n = count - skip;
-        qsort(latency_ms + skip, (size_t)n, sizeof(double), compare);
+        qsort(latency_ms + skip, (size_t)n, sizeof(double), compare_doubles);
         double *sorted = latency_ms + skip;
         printf("%.0f %.3f %.3f %.3f %.3f\n", (double)count / seconds, sorted[n / 2], sorted[n * 99 / 100],
                sorted[n * 999 / 1000], sorted[n - 1]);
