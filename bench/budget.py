@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import argparse
 import collections
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
-from bench.e2e.servers import Kbroker, S3Server
-from bench.e2e.suite import WORKLOADS
+from bench.e2e.suite import WORKLOADS, running
 
 HERTZ = 999
 # Of the first rule that has a function of the stack. Kernel functions come before those of this process.
@@ -57,12 +53,9 @@ def step_of(stack: list[str]) -> str:
 
 def sampled(workload: str, options: list[str]) -> tuple[dict[str, float], float, float]:
     """CPU seconds of each step, records and GB of one run."""
-    folder = Path(tempfile.mkdtemp(prefix="kbroker-budget-"))
-    s3 = S3Server(folder / "s3").start()
-    broker = Kbroker(folder / "kbroker", s3, *options).start()
-    data = folder / "perf.data"
-    try:
+    with running("kbroker", workload, None, options) as broker:
         WORKLOADS[workload](broker)
+        data = broker.work / "perf.data"
         command = ["perf", "record", "-q", "-g", "-F", str(HERTZ), "-p", str(broker.process.pid), "-o", str(data)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as perf:
             result = WORKLOADS[workload](broker)
@@ -70,10 +63,6 @@ def sampled(workload: str, options: list[str]) -> tuple[dict[str, float], float,
         text = subprocess.run(
             ["perf", "script", "-i", str(data), "-F", "comm,tid,ip,sym"], capture_output=True, text=True, check=True
         ).stdout
-    finally:
-        broker.stop()
-        s3.stop()
-        shutil.rmtree(folder, ignore_errors=True)
     counts = collections.Counter(step_of(stack) for stack in _stacks(text))
     return {step: count / HERTZ for step, count in counts.items()}, result.records, result.bytes / 1e9
 

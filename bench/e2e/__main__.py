@@ -8,43 +8,24 @@ kbroker alone: how long a start takes.
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
-import tempfile
 from pathlib import Path
 
 from bench.e2e import history, start
 from bench.e2e.history import CEILING
-from bench.e2e.servers import FreeBroker, Kafka, Kbroker, S3Server, Server
-from bench.e2e.suite import OPTIONS, WITH_CEILING, WORKLOADS
+from bench.e2e.suite import KBROKERS, WITH_CEILING, WORKLOADS, running
 from bench.e2e.workloads import Result
 
 MEMORY = "/dev/shm"
-# Options beside those that are given.
-KBROKERS = {"kbroker": [], "kbroker-192MiB": ["--memory-bytes", "192MiB"]}
 
 
-def _measure(kind: str, name: str, folder: Path, options: list[str]) -> tuple[Result, float]:
-    s3 = None
-    if kind in KBROKERS:
-        s3 = S3Server(folder / "s3").start()
-        given = [*KBROKERS[kind], *OPTIONS.get(name, []), *options]
-        server: Server = Kbroker(folder / "kbroker", s3, *given).start()
-    elif kind == CEILING:
-        server = FreeBroker(folder / "free").start()
-    else:
-        server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush").start()
-    try:
+def _measure(kind: str, name: str, work: str | None, options: list[str]) -> tuple[Result, float]:
+    with running(kind, name, work, options) as server:
         before = server.store_requests()
         result = WORKLOADS[name](server)
         if result.bytes:
             result.store_requests_per_gb = (server.store_requests() - before) / (result.bytes / 1e9)
         return result, server.peak_rss_mib()
-    finally:
-        server.stop()
-        if s3:
-            s3.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> None:
@@ -67,8 +48,7 @@ def main() -> None:
         runs: dict[str, list[tuple[Result, float]]] = {broker: [] for broker in brokers}
         for _ in range(arguments.rounds):
             for broker in brokers:
-                folder = Path(tempfile.mkdtemp(prefix="kbroker-bench-", dir=arguments.work))
-                runs[broker].append(_measure(broker, name, folder, arguments.options.split()))
+                runs[broker].append(_measure(broker, name, arguments.work, arguments.options.split()))
         for broker in brokers:
             _print_row(name, broker, runs[broker])
         in_memory = arguments.work is not None and Path(arguments.work).resolve().is_relative_to(MEMORY)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import shutil
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from bench.e2e import workloads
-from bench.e2e.servers import Server
+from bench.e2e.history import CEILING
+from bench.e2e.servers import FreeBroker, Kafka, Kbroker, S3Server, Server
 from bench.e2e.workloads import Result
 
 IDLE_SECONDS = 20.0
@@ -184,3 +189,28 @@ WITH_CEILING = {
     *("a_rdk", "b_rdk", "c_rdk", "f_rdk", "f1_wire", "f8_wire"),
     *("a_java", "b_java", "f_java", "d1k_rdk", "d_rdk", "d1k_memory", "d_memory"),
 }
+# Options beside those that are given.
+KBROKERS = {"kbroker": [], "kbroker-192MiB": ["--memory-bytes", "192MiB"]}
+
+
+@contextlib.contextmanager
+def running(kind: str, name: str, work: str | None, options: list[str]) -> Iterator[Server]:
+    """A server of this kind for the workload `name`, kbroker with an S3 server beside it, in a folder of its own below
+    `work` (None: a temporary one) that is removed in the end."""
+    folder = Path(tempfile.mkdtemp(prefix="kbroker-bench-", dir=work))
+    s3 = None
+    if kind in KBROKERS:
+        s3 = S3Server(folder / "s3").start()
+        given = [*KBROKERS[kind], *OPTIONS.get(name, []), *options]
+        server: Server = Kbroker(folder / "kbroker", s3, *given).start()
+    elif kind == CEILING:
+        server = FreeBroker(folder / "free").start()
+    else:
+        server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush").start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        if s3:
+            s3.stop()
+        shutil.rmtree(folder, ignore_errors=True)
