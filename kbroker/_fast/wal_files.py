@@ -152,7 +152,7 @@ def _fill_with_zeros(path: Path, fd: int, size: int, more: Callable[[int], bool]
 
 
 def create_segment(
-    directory: Path, header: SegmentHeader, spare: Path | None, more_zeros: Callable[[int], bool] = lambda _: True
+    directory: Path, header: SegmentHeader, spare: Path | None, more_zeros: Callable[[int], bool]
 ) -> tuple[int, Path]:
     """A segment file ready for use: zero-filled or recycled, synced, named, and its name synced.
 
