@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from kbroker._fast.crc32c import crc32c as crc32c_of_bytes
-from kbroker.limits import KIB, MIB
+from kbroker.limits import MIB
 
 KEY_BYTES_MAX = 1024  # S3's own bound
 PART_BYTES_MIN = 5 * MIB  # of every part of a multipart upload but the last (S3's own bound)
 PARTS_MAX = 10_000
-BODY_PIECE_BYTES = 128 * KIB  # bodies are read in pieces of this size, into reused buffers
+BODY_PIECE_BYTES = MIB  # bodies are read in pieces of this size, into reused buffers
 
 
 class StoreError(Exception):

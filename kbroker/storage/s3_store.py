@@ -18,6 +18,7 @@ from botocore import exceptions as aws
 from botocore.config import Config
 
 from kbroker.limits import KIB
+from kbroker.storage.http_connections import ConnectionPool, NotPlain
 from kbroker.storage.object_store import (
     BODY_PIECE_BYTES,
     Body,
@@ -32,6 +33,7 @@ from kbroker.storage.object_store import (
     StoreError,
     StoreUnavailable,
     UploadedPart,
+    as_source,
     body_crc32c,
     check_conditions,
     check_key,
@@ -39,9 +41,10 @@ from kbroker.storage.object_store import (
     check_range,
     read_exactly,
 )
-from kbroker.storage.s3_reads import URL_EXPIRES_SECONDS, DirectReads, NotPlain
+from kbroker.storage.s3_reads import URL_EXPIRES_SECONDS, DirectReads
+from kbroker.storage.s3_writes import DirectWrites
 
-DIRECT_BYTES_MIN = 64 * KIB  # a smaller body is not worth a signed URL of its object
+DIRECT_BYTES_MIN = 64 * KIB  # a smaller body is not worth a way of its own
 DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
 _READ_BYTES = 256 * KIB
 _DENIED_CODES = {
@@ -105,7 +108,17 @@ class S3Store:
             ),
         )
 
-        self._direct = DirectReads(self._sign_get, connect_timeout_s, read_timeout_s, connections_max)
+        self._credentials = session.get_credentials()
+        self._connections = ConnectionPool(connect_timeout_s, read_timeout_s, connections_max)
+        self._direct_reads = DirectReads(self._sign_get, self._connections)
+        self._direct_writes = DirectWrites(self._client.meta.config, self._frozen_credentials, self._connections)
+        self._client.meta.events.register("before-send.s3.PutObject", self._direct_writes.note)
+
+    def _frozen_credentials(self) -> Any:
+        try:
+            return self._credentials and self._credentials.get_frozen_credentials()
+        except aws.BotoCoreError as error:
+            raise NotPlain(str(error)) from error
 
     def _sign_get(self, key: str) -> str:
         parameters = {"Bucket": self._bucket, "Key": key}
@@ -128,6 +141,14 @@ class S3Store:
         check_conditions(if_none_match, if_match)
         # Always sent: without it, a server may keep what came of a body whose sender died half-way.
         crc32c = body_crc32c(body) if crc32c is None else crc32c
+        source = as_source(body)
+        if source.length >= DIRECT_BYTES_MIN:
+            headers = {"x-amz-checksum-crc32c": _encode_crc(crc32c)}
+            headers |= {"If-None-Match": "*"} if if_none_match else {}
+            headers |= {"If-Match": if_match} if if_match is not None else {}
+            with contextlib.suppress(NotPlain):
+                etag = self._direct_writes.put(key, self._name(key), source, headers)
+                return ObjectMeta(key, source.length, etag, crc32c, 0)
         arguments, size = self._body_arguments(body, crc32c)
         if if_none_match:
             arguments["IfNoneMatch"] = "*"
@@ -140,6 +161,7 @@ class S3Store:
             if if_match is None:
                 raise
             raise PreconditionFailed(str(error)) from error
+        self._direct_writes.learn(key)
         return ObjectMeta(key, size, answer["ETag"], crc32c, 0)
 
     def get(self, key: str, start: int | None = None, length: int | None = None, if_match: str | None = None) -> bytes:
@@ -162,7 +184,7 @@ class S3Store:
             return 0
         if len(out) >= DIRECT_BYTES_MIN:
             with contextlib.suppress(NotPlain):
-                self._direct.get_into(key, start, out, if_match)
+                self._direct_reads.get_into(key, start, out, if_match)
                 return len(out)
         answer = self._open(key, start, len(out), if_match)
         if answer["ContentLength"] < len(out):
@@ -335,7 +357,7 @@ class S3Store:
             arguments |= {"KeyMarker": markers[0], "UploadIdMarker": markers[1] or ""}
 
     def close(self) -> None:
-        self._direct.close()
+        self._connections.close()
         self._client.close()
 
     def _body_arguments(self, body: Body, crc32c: int) -> tuple[dict[str, Any], int]:

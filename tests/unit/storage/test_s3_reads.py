@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.clock import ManualClock
+from kbroker.storage.http_connections import ConnectionPool, NotPlain
 from kbroker.storage.object_store import StoreUnavailable
-from kbroker.storage.s3_reads import URL_SECONDS, DirectReads, NotPlain
+from kbroker.storage.s3_reads import URL_SECONDS, DirectReads
 
 BODY = bytes(range(256)) * 1000
 
@@ -80,7 +81,8 @@ class Reads:
         self.clock = ManualClock()
         self.signed: list[str] = []
         self.port = server.port
-        self.reads = DirectReads(self._sign, 5.0, 0.3, 2, self.clock)
+        self.connections = ConnectionPool(5.0, 0.3, 2, self.clock)
+        self.reads = DirectReads(self._sign, self.connections, self.clock)
 
     def _sign(self, key: str) -> str:
         self.signed.append(key)
@@ -96,7 +98,7 @@ class Reads:
 def reads(server: Server) -> Iterator[Reads]:
     made = Reads(server)
     yield made
-    made.reads.close()
+    made.connections.close()
 
 
 def test_one_connection_and_one_signature_for_many_reads(server: Server, reads: Reads) -> None:
@@ -185,7 +187,7 @@ def test_certificates_that_are_not_trusted_here_are_left_to_boto3(reads: Reads, 
     def untrusted(self) -> None:
         raise ssl.SSLCertVerificationError("self-signed")
 
-    monkeypatch.setattr("kbroker.storage.s3_reads._Connection.connect", untrusted)
+    monkeypatch.setattr("kbroker.storage.http_connections.Connection.connect", untrusted)
     with pytest.raises(NotPlain):
         reads.get(0, 100)
 

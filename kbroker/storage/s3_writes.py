@@ -1,0 +1,153 @@
+"""PUTs past boto3: where they go is learned from boto3's own, and their bodies are sent by large pieces.
+
+boto3 spends two milliseconds of Python on a request and several layers of it on each piece of a body, with the
+interpreter lock that the rest of the broker needs. Here a request is signed with botocore's signer and sent on a kept
+connection. Only 200 with an ETag is dealt with, and a failure of the server (5xx), after which nobody knows what became
+of the object. Any other answer says that nothing was stored: boto3 is asked then, as if for the first time. So are TLS
+and whatever boto3 has not shown to work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+
+from kbroker.limits import KIB
+from kbroker.storage.http_connections import Answer, Connection, ConnectionPool, NotPlain, place_of
+from kbroker.storage.object_store import BODY_PIECE_BYTES, BodySource, StoreUnavailable, read_exactly
+
+ANSWER_BYTES_MAX = 64 * KIB  # of an answer that is read for the sake of the connection
+_SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]*/([^/,]+)/s3/aws4_request,")
+
+
+class _Way(NamedTuple):
+    """Where boto3 has stored an object: its key, quoted, comes behind `prefix`."""
+
+    origin: str  # scheme, host and port
+    prefix: str  # of the path
+    region: str  # that it signed for
+    user_agent: str
+
+
+class _BodyFailed(Exception):
+    """Reading the body failed: no failure of the connection."""
+
+    def __init__(self, reason: Exception) -> None:
+        self.reason = reason
+
+
+class DirectWrites:
+    """Thread-safe.
+
+    Args:
+        config: the botocore Config of the client that `note` is registered with.
+        credentials: gives botocore's frozen credentials, refreshed; None if there are none.
+    """
+
+    def __init__(self, config: Any, credentials: Callable[[], Any], connections: ConnectionPool) -> None:
+        self._config = config
+        self._credentials = credentials
+        self._connections = connections
+        self._way: _Way | None = None
+        self._sent = threading.local()
+
+    def note(self, request: Any, **_: object) -> None:
+        """Handler of botocore's event before-send.s3.PutObject."""
+        self._sent.url, self._sent.headers = request.url, request.headers
+
+    def learn(self, key: str) -> None:
+        """boto3 has stored this object for the calling thread: others go the same way from now on."""
+        url, headers = self._sent.url, self._sent.headers
+        parts = urlsplit(url)
+        scope = _SCOPE.match(_text(headers.get("Authorization", "")))
+        if parts.scheme == "http" and scope and not parts.query and parts.path.endswith(_quoted(key)):
+            prefix = parts.path.removesuffix(_quoted(key))
+            agent = _text(headers.get("User-Agent", ""))
+            self._way = _Way(f"{parts.scheme}://{parts.netloc}", prefix, scope[1], agent)
+
+    def put(self, key: str, name: str, body: BodySource, headers: Mapping[str, str]) -> str:
+        """Stores an object and returns its ETag. `name` is what errors call it.
+
+        Raises NotPlain where boto3 must be asked (nothing was stored), StoreUnavailable, what reading the body raises.
+        """
+        way = self._way
+        if way is None:
+            raise NotPlain("boto3 has not stored anything yet")
+        target = way.prefix + _quoted(key)
+        signed = self._signed(way, target, headers)
+        signed |= {"User-Agent": way.user_agent, "Content-Length": str(body.length), "Expect": "100-continue"}
+        try:
+            return self._connections.run(
+                place_of(way.origin), name, lambda connection: _exchange(connection, target, signed, name, body)
+            )
+        except NotPlain:
+            self._way = None
+            raise
+        except _BodyFailed as failure:
+            raise failure.reason from None
+
+    def _signed(self, way: _Way, target: str, headers: Mapping[str, str]) -> dict[str, str]:
+        credentials = self._credentials()
+        if credentials is None:
+            raise NotPlain("no credentials")
+        request = AWSRequest("PUT", way.origin + target, headers=dict(headers))
+        request.context["client_config"] = self._config  # which says that payloads are not signed
+        S3SigV4Auth(credentials, "s3", way.region).add_auth(request)
+        return {name: _text(value) for name, value in request.headers.items()}
+
+
+def _exchange(connection: Connection, target: str, headers: Mapping[str, str], name: str, body: BodySource) -> str:
+    connection.begin("PUT", target, headers)
+    if not connection.is_body_wanted():
+        with contextlib.closing(connection.answer()) as answer:
+            raise NotPlain(f"{answer.status} {answer.reason}")
+    try:
+        # A server that ends the connection has said why, often.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            _send(connection, body)
+        with contextlib.closing(connection.answer()) as answer:
+            return _etag(connection, answer, name)
+    except (OSError, http.client.HTTPException) as error:
+        raise StoreUnavailable(f"{name}: {type(error).__name__}: {error}") from error
+
+
+def _send(connection: Connection, body: BodySource) -> None:
+    buffer = memoryview(bytearray(min(BODY_PIECE_BYTES, body.length)))
+    for position in range(0, body.length, len(buffer)):
+        piece = buffer[: min(len(buffer), body.length - position)]
+        try:
+            read_exactly(body, position, piece)
+        except Exception as error:
+            raise _BodyFailed(error) from error
+        connection.send(piece)
+
+
+def _etag(connection: Connection, answer: Answer, name: str) -> str:
+    status = f"{answer.status} {answer.reason}"
+    if answer.status >= 500 and answer.status != http.client.NOT_IMPLEMENTED:
+        raise StoreUnavailable(f"{name}: {status}")
+    if answer.status != http.client.OK:
+        raise NotPlain(status)
+    etag = answer.getheader("ETag")
+    if not etag:
+        raise StoreUnavailable(f"{name}: {status} without an ETag")
+    if answer.length is not None and answer.length <= ANSWER_BYTES_MAX:
+        answer.fill(memoryview(bytearray(answer.length)))
+        connection.reusable = not answer.will_close
+    return etag
+
+
+def _quoted(key: str) -> str:
+    return quote(key, safe="/~")
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value

@@ -1,0 +1,260 @@
+"""PUTs past boto3: where they learn to go, kept connections, servers that refuse, break off or fall silent."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from botocore.config import Config
+from botocore.credentials import ReadOnlyCredentials
+
+from kbroker.clock import ManualClock
+from kbroker.storage import http_connections
+from kbroker.storage.http_connections import ConnectionPool, NotPlain
+from kbroker.storage.object_store import BODY_PIECE_BYTES, BodySource, BytesBody, StoreUnavailable
+from kbroker.storage.s3_writes import DirectWrites
+
+BODY = bytes(range(256)) * (9 * BODY_PIECE_BYTES // 1024)
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+STORED = b'HTTP/1.1 200 OK\r\nETag: "tag"\r\nContent-Length: 0\r\n\r\n'
+AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=me/20260101/eu-north-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+
+
+class Server:
+    """Serves each request by the next of `script`: what to say at the head, how much of the body to take (None: all),
+    what to say then (None: fall silent), and whether to close then. Empty: as it should be."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.script: list[tuple[bytes, int | None, bytes | None, bool]] = []
+        self.requests: list[str] = []
+        self.bodies: list[bytes] = []
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(ConnectionError):
+            buffer = b""
+            while True:
+                while b"\r\n\r\n" not in buffer:
+                    more = connection.recv(65536)
+                    if not more:
+                        return
+                    buffer += more
+                request, _, buffer = buffer.partition(b"\r\n\r\n")
+                self.requests.append(request.decode())
+                first, count, last, close = self.script.pop(0) if self.script else (CONTINUE, None, STORED, False)
+                connection.sendall(first)
+                if count is None:
+                    count = int(request.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+                while len(buffer) < count:
+                    more = connection.recv(65536)
+                    if not more:
+                        return
+                    buffer += more
+                self.bodies.append(buffer[:count])
+                buffer = buffer[count:]
+                if last is None:
+                    while connection.recv(65536):
+                        pass
+                    return
+                connection.sendall(last)
+                if close:
+                    return
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+class Writes:
+    def __init__(self, server: Server) -> None:
+        self.origin = f"http://127.0.0.1:{server.port}"
+        self.credentials: ReadOnlyCredentials | None = ReadOnlyCredentials("me", "secret", "token")
+        self.connections = ConnectionPool(5.0, 0.3, 2, ManualClock())
+        config = Config(s3={"payload_signing_enabled": False})
+        self.writes = DirectWrites(config, lambda: self.credentials, self.connections)
+
+    def learn(self, path: str = "/bucket/run/first%20one", key: str = "run/first one", **headers: str) -> None:
+        given = {"Authorization": AUTHORIZATION, "User-Agent": "agent"} | headers
+        self.writes.note(SimpleNamespace(url=self.origin + path, headers=given), event_name="before-send")
+        self.writes.learn(key)
+
+    def put(self, body: BodySource | None = None) -> str:
+        headers = {"x-amz-checksum-crc32c": "AAAAAA==", "If-None-Match": "*"}
+        return self.writes.put("run/a b+ü", "s3://bucket/run/a b+ü", body or BytesBody(BODY), headers)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def writes(server: Server) -> Iterator[Writes]:
+    made = Writes(server)
+    yield made
+    made.connections.close()
+
+
+def test_nothing_is_sent_before_boto3_has_shown_the_way(server: Server, writes: Writes) -> None:
+    with pytest.raises(NotPlain):
+        writes.put()
+    assert server.connections == 0
+
+
+def test_what_is_sent_and_one_connection_for_many(server: Server, writes: Writes) -> None:
+    writes.learn()
+    assert [writes.put() for _ in range(3)] == ['"tag"'] * 3
+    assert server.bodies == [BODY] * 3
+    assert server.connections == 1
+    first, *lines = server.requests[0].split("\r\n")
+    assert first == "PUT /bucket/run/a%20b%2B%C3%BC HTTP/1.1"
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    assert len(headers) == len(lines)
+    authorization = headers.pop("authorization")
+    assert authorization.startswith("AWS4-HMAC-SHA256 Credential=me/")
+    assert "/eu-north-1/s3/aws4_request" in authorization
+    signed = "host;if-none-match;x-amz-checksum-crc32c;x-amz-content-sha256;x-amz-date;x-amz-security-token"
+    assert f"SignedHeaders={signed}," in authorization
+    assert headers.pop("x-amz-date")
+    assert headers == {
+        "host": f"127.0.0.1:{server.port}",
+        "content-length": str(len(BODY)),
+        "expect": "100-continue",
+        "if-none-match": "*",
+        "user-agent": "agent",
+        "x-amz-checksum-crc32c": "AAAAAA==",
+        "x-amz-content-sha256": "UNSIGNED-PAYLOAD",
+        "x-amz-security-token": "token",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/bucket/run/another", {}),
+        ("/bucket/run/first%20one?x-id=PutObject", {}),
+        ("/bucket/run/first%20one", {"Authorization": AUTHORIZATION.replace("/s3/", "/s3express/")}),
+        ("/bucket/run/first%20one", {"Authorization": "AWS me:signature"}),
+    ],
+)
+def test_a_way_that_is_not_understood_is_not_taken(writes: Writes, path: str, headers: dict[str, str]) -> None:
+    writes.learn(path, **headers)
+    with pytest.raises(NotPlain):
+        writes.put()
+
+
+def test_tls_is_left_to_boto3(writes: Writes) -> None:
+    writes.origin = writes.origin.replace("http:", "https:")
+    writes.learn()
+    with pytest.raises(NotPlain):
+        writes.put()
+
+
+def test_without_credentials_boto3_says_so(server: Server, writes: Writes) -> None:
+    writes.learn()
+    writes.credentials = None
+    with pytest.raises(NotPlain):
+        writes.put()
+    assert server.connections == 0
+
+
+@pytest.mark.parametrize("status", [301, 307, 400, 403, 404, 409, 412, 429, 501])
+@pytest.mark.parametrize("early", [True, False])
+def test_a_refusal_is_left_to_boto3(server: Server, writes: Writes, status: int, early: bool) -> None:
+    writes.learn()
+    answer = f"HTTP/1.1 {status} No\r\nContent-Length: 3\r\n\r\nNo!".encode()
+    server.script.append((answer, 0, b"", True) if early else (CONTINUE, None, answer, False))
+    with pytest.raises(NotPlain, match=str(status)):
+        writes.put()
+    assert server.bodies == ([b""] if early else [BODY])
+    with pytest.raises(NotPlain):
+        writes.put()  # until boto3 has shown the way again
+    assert len(server.requests) == 1
+    writes.learn()
+    assert writes.put() == '"tag"'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 500 Internal Error\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 2",
+        b"",
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + bytes(200_000),
+    ],
+)
+def test_an_outcome_that_nobody_knows(server: Server, writes: Writes, answer: bytes) -> None:
+    writes.learn()
+    server.script.append((CONTINUE, None, answer, True))
+    with pytest.raises(StoreUnavailable, match=r"^s3://bucket/run/a b"):
+        writes.put()
+    assert len(server.requests) == 1  # never by itself a second time
+    assert writes.put() == '"tag"'
+
+
+def test_a_server_that_breaks_off_is_heard(server: Server, writes: Writes) -> None:
+    writes.learn()
+    server.script.append((CONTINUE, 100_000, b"HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n", True))
+    with pytest.raises((NotPlain, StoreUnavailable)):
+        writes.put()
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("count", [0, 100_000, None])
+def test_a_server_that_falls_silent(server: Server, writes: Writes, count: int | None) -> None:
+    writes.learn()
+    server.script.append((CONTINUE, count, None, False))
+    with pytest.raises(StoreUnavailable):
+        writes.put()
+    assert writes.put() == '"tag"'
+
+
+def test_a_connection_that_the_server_has_closed_is_replaced(server: Server, writes: Writes) -> None:
+    writes.learn()
+    server.script.append((CONTINUE, None, STORED, True))
+    assert [writes.put(), writes.put()] == ['"tag"'] * 2
+    assert (server.connections, server.bodies) == (2, [BODY] * 2)
+
+
+def test_a_server_that_does_not_ask_for_the_body_gets_it(
+    server: Server, writes: Writes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connections, "CONTINUE_SECONDS", 0.05)
+    writes.learn()
+    server.script.append((b"", None, STORED, False))
+    assert writes.put() == '"tag"'
+    assert server.bodies == [BODY]
+
+
+def test_a_body_that_cannot_be_read_raises_its_own_error(server: Server, writes: Writes) -> None:
+    class Failing(BytesBody):
+        def read_into(self, position: int, out: memoryview) -> int:
+            if position:
+                raise ConnectionResetError("of the disk")
+            return super().read_into(position, out)
+
+    writes.learn()
+    with pytest.raises(ConnectionResetError, match="of the disk"):
+        writes.put(Failing(BODY))
+    assert writes.put() == '"tag"'
+    assert server.connections == 2  # nothing follows half of a body
