@@ -1,14 +1,15 @@
 /* A broker that costs next to nothing: what a client reaches against it is the client's own ceiling.
  *
- *   free_broker PORT [ANSWER_BYTES]
+ *   free_broker PORT [ANSWER_BYTES [COPIED_BYTES]]
  *       Listens on 127.0.0.1:PORT until it is killed; one thread. A topic exists as soon as it is named and has as
  *       many partitions as the number says that its name ends with ("bench-3-12": 12).
  *
  * Produce (versions 3-7) is acknowledged when its last byte has arrived; the records are dropped inside the kernel,
  * neither copied nor looked at. Only a batch larger than any before it in its topic is kept. Fetch (version 4) answers
  * with that batch again and again, at once, its base offset counted on: every partition is such a log without an end.
- * An answer carries ANSWER_BYTES (1 MiB unless given), from one piece of memory that stays in the cache, in one system
- * call. Beside them ApiVersions, Metadata (4), ListOffsets (1) and InitProducerId (0-1), as far as producers and
+ * An answer carries ANSWER_BYTES (1 MiB unless given) in one system call, from one piece of memory that stays in the
+ * cache; with COPIED_BYTES from so many bytes of copies, one after another, since no broker's records are in the cache.
+ * Beside them ApiVersions, Metadata (4), ListOffsets (1) and InitProducerId (0-1), as far as producers and
  * consumers without a group ask.
  *
  * For the benchmarks alone: it trusts its clients, and ends with a line on standard error when it cannot follow them.
@@ -34,6 +35,8 @@ struct topic {
         int64_t records; /* in the batch */
         uint8_t *batch;
         size_t batch_bytes;
+        uint8_t *copies; /* of the batch; NULL: none yet */
+        size_t copy_count;
 };
 
 enum expected { A_REQUEST, A_TOPIC, A_PARTITION, RECORDS };
@@ -59,7 +62,7 @@ struct cursor {
 
 static struct topic topics[TOPICS_MAX];
 static int topic_count, port;
-static size_t answer_bytes = 1 << 20;
+static size_t answer_bytes = 1 << 20, copied_bytes;
 
 static int64_t get(struct cursor *c, int bytes) {
         if (c->end - c->at < bytes) {
@@ -223,6 +226,20 @@ static void answer_init_producer_id(struct connection *c) {
         put(c, 0, 2);
 }
 
+/* The batch as the given one of a partition. */
+static const uint8_t *batch_at(struct topic *t, int64_t partition, int64_t number) {
+        if (!t->copies) {
+                t->copy_count = copied_bytes > t->batch_bytes ? copied_bytes / t->batch_bytes : 1;
+                t->copies     = malloc(t->copy_count * t->batch_bytes);
+                if (!t->copies)
+                        fail("malloc");
+                for (size_t i = 0; i < t->copy_count; i++)
+                        memcpy(t->copies + i * t->batch_bytes, t->batch, t->batch_bytes);
+        }
+        size_t first = t->copy_count * (size_t)partition / (size_t)t->partitions;
+        return t->copies + (first + (size_t)number) % t->copy_count * t->batch_bytes;
+}
+
 /* Sends the answer by itself: what it carries lies elsewhere. */
 static void answer_fetch(struct connection *c, struct cursor *r) {
         static struct iovec pieces[PIECES_MAX];
@@ -265,8 +282,9 @@ static void answer_fetch(struct connection *c, struct cursor *r) {
                         for (; n; n--, number++, batches++) {
                                 put_later(base_offsets[batches], number * t->records, BASE_OFFSET_BYTES);
                                 pieces[count++] = (struct iovec){base_offsets[batches], BASE_OFFSET_BYTES};
-                                pieces[count++] = (struct iovec){t->batch + BASE_OFFSET_BYTES,
-                                                                 t->batch_bytes - BASE_OFFSET_BYTES};
+                                pieces[count++] = (struct iovec){
+                                    (uint8_t *)batch_at(t, index, number) + BASE_OFFSET_BYTES,
+                                    t->batch_bytes - BASE_OFFSET_BYTES};
                         }
                 }
         }
@@ -355,6 +373,8 @@ static void end_records(struct connection *c) {
         if (c->keep) {
                 struct topic *t = c->topic;
                 free(t->batch);
+                free(t->copies);
+                t->copies      = NULL;
                 t->batch       = c->keep;
                 t->batch_bytes = (size_t)get(&(struct cursor){c->keep + 8, c->keep + 12, 0}, 4) + 12;
                 t->records     = get(&(struct cursor){c->keep + 23, c->keep + 27, 0}, 4) + 1; /* last offset delta */
@@ -478,13 +498,15 @@ static void serve(int listener) {
 }
 
 int main(int argc, char **argv) {
-        if (argc < 2 || argc > 3) {
-                fprintf(stderr, "usage: free_broker PORT [ANSWER_BYTES]\n");
+        if (argc < 2 || argc > 4) {
+                fprintf(stderr, "usage: free_broker PORT [ANSWER_BYTES [COPIED_BYTES]]\n");
                 return 2;
         }
         port = atoi(argv[1]);
-        if (argc == 3)
+        if (argc > 2)
                 answer_bytes = (size_t)atoll(argv[2]);
+        if (argc > 3)
+                copied_bytes = (size_t)atoll(argv[3]);
         struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
         address.sin_addr.s_addr    = htonl(INADDR_LOOPBACK);
         int listener               = socket(AF_INET, SOCK_STREAM, 0);

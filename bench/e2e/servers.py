@@ -217,10 +217,14 @@ class FreeBroker(Server):
 
     name = "free_broker"
 
+    def __init__(self, work: Path, *options: str) -> None:
+        super().__init__(work)
+        self.options = options
+
     def create_topic(self, topic: str, partitions: int) -> None:
         if not topic.endswith(f"-{partitions}"):
             raise ValueError("the number of partitions is what the topic's name ends with")
 
     def start(self) -> FreeBroker:
-        self.spawn([str(TOOLS / "bin/free_broker"), str(self.port)])
+        self.spawn([str(TOOLS / "bin/free_broker"), str(self.port), *self.options])
         return self

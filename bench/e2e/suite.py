@@ -189,6 +189,9 @@ WITH_CEILING = {
     *("a_rdk", "b_rdk", "c_rdk", "f_rdk", "f1_wire", "f8_wire"),
     *("a_java", "b_java", "f_java", "d1k_rdk", "d_rdk", "d1k_memory", "d_memory"),
 }
+# Options of the broker that costs nothing: answers of 1 MiB from as much memory as is read, which no cache holds.
+_COLD = ["1048576", "1500000000"]
+CEILING_OPTIONS = {"d1k_rdk": _COLD, "d_rdk": _COLD, "d1k_memory": _COLD, "d_memory": _COLD}
 # Options beside those that are given.
 KBROKERS = {"kbroker": [], "kbroker-192MiB": ["--memory-bytes", "192MiB"]}
 
@@ -204,7 +207,7 @@ def running(kind: str, name: str, work: str | None, options: list[str]) -> Itera
         given = [*KBROKERS[kind], *OPTIONS.get(name, []), *options]
         server: Server = Kbroker(folder / "kbroker", s3, *given).start()
     elif kind == CEILING:
-        server = FreeBroker(folder / "free").start()
+        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, [])).start()
     else:
         server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush").start()
     try:

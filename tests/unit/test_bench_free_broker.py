@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+@pytest.fixture(scope="module", params=[[], ["65536", "200000"]], ids=["one piece", "copies"])
+def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[servers.Server]:
     work = tmp_path_factory.mktemp("free-broker")
     subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-o", work / "it", ROOT / "bench/e2e/free_broker.c"], check=True)
     server = servers.Server(work)
-    server.spawn([str(work / "it"), str(server.port)])
+    server.spawn([str(work / "it"), str(server.port), *request.param])
     yield server
     assert server.process is not None
     assert server.process.poll() is None  # nothing was asked that it could not follow
