@@ -12,6 +12,7 @@ from kbroker.storage.flush_plan import FlushPartition, PlanLimits
 
 PACE_SECONDS = 0.1  # over which what comes in is measured
 PACE_SHARE = 0.8  # of flush_seconds: what a flush of a quiet broker takes
+PACE_FILL = 0.8  # of the way to pressure: where uploads are as fast as what comes in
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
 GATHER_SECONDS = 0.01  # how often the size of what waits for the next window is looked at
 
@@ -167,8 +168,9 @@ class FlushSchedule:
     def pace(self, flushed_lsn: int, urgent: bool) -> float:
         """Bytes per second that uploads may take now, 0 for no limit.
 
-        As fast as data comes in when half the way to pressure is unflushed; slower below, up to four times as fast
-        above. Without limit when an acknowledgement waits for a flush, be it of this window or a later one.
+        As fast as data comes in when PACE_FILL of the way to pressure is unflushed; much slower below, so that a burst
+        has the machine to itself, up to twice as fast above. Without limit when an acknowledgement waits for a flush, be
+        it of this window or a later one.
         """
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
         if not self._settings.paced or urgent or awaited or self.pressure(flushed_lsn):
@@ -179,4 +181,4 @@ class FlushSchedule:
             self._ingest = (self._ingest + (durable_lsn - lsn) / (now - since)) / 2
             self._measured = now, durable_lsn
         fill = max(0, durable_lsn - flushed_lsn) / (PRESSURE_SHARE * self._settings.wal_bytes)
-        return max(self._slowest, self._ingest * (2 * fill) ** 2)
+        return max(self._slowest, self._ingest * (fill / PACE_FILL) ** 3)
