@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,8 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--config", "config", default=None, metavar="PATH", help="TOML file with any of these settings")
 def command(kafka_settings: tuple[str, ...], **arguments: Any) -> None:
     """Runs a broker until SIGTERM or SIGINT."""
+    # numpy's linear algebra, which nothing here uses, would start a thread for each core, to spin for a while.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         config = load_config(arguments, list(kafka_settings))
     except ConfigError as error:

@@ -22,6 +22,7 @@ from kbroker.storage.joined_body import JoinedBody
 from kbroker.storage.kfs_flush import build_pair
 from kbroker.storage.klix import BATCH_DTYPE, encode_footer
 from kbroker.storage.object_store import BodySource, BytesBody, read_exactly
+from kbroker.storage.pacing import Pacer
 from kbroker.storage.pack import PackImage, encode_directory
 
 
@@ -98,12 +99,15 @@ class BuiltObject:
 class ObjectBuilder:
     """Builds the objects of one flush, in the order of the plan, and folds what they do to each partition.
 
-    Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it; `now_ms` is what
-    segments say of their creation.
+    Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it; `pacer` is asked
+    before each read; `now_ms` is what segments say of their creation.
     """
 
-    def __init__(self, wal: WalReader, fold_of: Callable[[bytes, int], PartitionFold], now_ms: int = 0) -> None:
+    def __init__(
+        self, wal: WalReader, fold_of: Callable[[bytes, int], PartitionFold], pacer: Pacer, now_ms: int = 0
+    ) -> None:
         self._wal = wal
+        self._pacer = pacer
         self._now_ms = now_ms
         self._fold_of = fold_of
         self._block = memoryview(bytearray(limits.FLUSH_SCAN_BLOCK_BYTES))
@@ -165,6 +169,7 @@ class ObjectBuilder:
         try:
             while scan.position < body.length:
                 block = self._block[: min(len(self._block), body.length - scan.position)]
+                self._pacer.acquire(len(block))
                 read_exactly(body, scan.position, block)
                 fold.add(scan, scan.feed(block))
         except BatchScanError as error:

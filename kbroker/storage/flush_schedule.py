@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,6 +14,7 @@ from kbroker.storage.flush_plan import FlushPartition, PlanLimits
 PACE_SECONDS = 0.1  # over which what comes in is measured
 PACE_SHARE = 0.8  # of flush_seconds: what a flush of a quiet broker takes
 PACE_FILL = 0.8  # of the way to pressure: where uploads are as fast as what comes in
+READING_LEAST = 4.0  # times the slowest is what an object's bytes are read at before they are sent
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
 GATHER_SECONDS = 0.01  # how often the size of what waits for the next window is looked at
 
@@ -74,7 +76,7 @@ class FlushSettings:
 
 
 class FlushSchedule:
-    """Decides for the flusher's thread; `pace` may be called by any other, one at a time."""
+    """Decides for the flusher's thread; `pace` may be called by any other."""
 
     def __init__(self, settings: FlushSettings, wal: ScheduleWal, source: FlushSource, clock: Clock) -> None:
         self._settings = settings
@@ -84,6 +86,7 @@ class FlushSchedule:
         self._oldest_since: float | None = None
         self._checked_at_lsn = 0
         self._slowest = float(limits.UPLOAD_BYTES_PER_SECOND_MIN)  # of a paced flush
+        self._lock = threading.Lock()  # of what comes in
         self._ingest = 0.0  # bytes per second, lately
         self._measured = clock.monotonic(), wal.durable_lsn
         self._next_at = -1e9  # when the next window for object durability may begin
@@ -165,20 +168,22 @@ class FlushSchedule:
 
     # -- pace --------------------------------------------------------------------------------------------------
 
-    def pace(self, flushed_lsn: int, urgent: bool) -> float:
-        """Bytes per second that uploads may take now, 0 for no limit.
+    def pace(self, flushed_lsn: int, urgent: bool, least: float = 1.0) -> float:
+        """Bytes per second that uploads may take now, 0 for no limit; not below `least` times the slowest.
 
         As fast as data comes in when PACE_FILL of the way to pressure is unflushed; much slower below, so that a burst
-        has the machine to itself, up to twice as fast above. Without limit when an acknowledgement waits for a flush, be
-        it of this window or a later one.
+        has the machine to itself, up to twice as fast above. Without limit when an acknowledgement waits for a flush,
+        be it of this window or a later one.
         """
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
         if not self._settings.paced or urgent or awaited or self.pressure(flushed_lsn):
             return 0.0
-        now, durable_lsn = self._clock.monotonic(), self._wal.durable_lsn
-        since, lsn = self._measured
-        if now - since >= PACE_SECONDS:
-            self._ingest = (self._ingest + (durable_lsn - lsn) / (now - since)) / 2
-            self._measured = now, durable_lsn
+        durable_lsn = self._wal.durable_lsn
+        with self._lock:
+            now = self._clock.monotonic()
+            since, lsn = self._measured
+            if now - since >= PACE_SECONDS:
+                self._ingest = (self._ingest + (durable_lsn - lsn) / (now - since)) / 2
+                self._measured = now, durable_lsn
         fill = max(0, durable_lsn - flushed_lsn) / (PRESSURE_SHARE * self._settings.wal_bytes)
-        return max(self._slowest, self._ingest * (fill / PACE_FILL) ** 3)
+        return max(least * self._slowest, self._ingest * (fill / PACE_FILL) ** 3)

@@ -16,6 +16,7 @@ from kbroker.storage.flush_body import BuiltObject, ObjectBuilder, WalReader
 from kbroker.storage.flush_fold import PartitionFold
 from kbroker.storage.flush_plan import FlushPartition, FlushPlan
 from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.pacing import Pacer
 from kbroker.storage.upload import StoredFile
 
 PartitionId = tuple[bytes, int]  # topic id, partition
@@ -51,11 +52,17 @@ class FlushWindow:
         self._uploads: list[Future[StoredFile]] = []
 
     def start(
-        self, wal: WalReader, now_ms: int, pool: Executor, store: Callable[[BuiltObject], StoredFile], in_memory: int
+        self,
+        wal: WalReader,
+        reading: Pacer,
+        now_ms: int,
+        pool: Executor,
+        store: Callable[[BuiltObject], StoredFile],
+        in_memory: int,
     ) -> None:
-        """Builds every object, in order, and hands it to `pool`; at most `in_memory` wait there to be stored. When it
-        raises nothing of the window is under way any more."""
-        builder = ObjectBuilder(wal, self._fold_of, now_ms)
+        """Builds every object, in order, and hands it to `pool`; at most `in_memory` wait there to be stored. `reading`
+        is asked before each read. When it raises nothing of the window is under way any more."""
+        builder = ObjectBuilder(wal, self._fold_of, reading, now_ms)
         room = threading.BoundedSemaphore(in_memory)
         planned = self._plan.objects
         planned.reverse()

@@ -26,7 +26,14 @@ from kbroker.storage.admission import WINDOWS_HELD, Admission, AdmissionWal
 from kbroker.storage.flush_body import WalReader
 from kbroker.storage.flush_line import FlushLine
 from kbroker.storage.flush_plan import PlanLimits, plan_flush
-from kbroker.storage.flush_schedule import OBJECTS_AWAITED, FlushSchedule, FlushSettings, FlushSource, ObjectCommits
+from kbroker.storage.flush_schedule import (
+    OBJECTS_AWAITED,
+    READING_LEAST,
+    FlushSchedule,
+    FlushSettings,
+    FlushSource,
+    ObjectCommits,
+)
 from kbroker.storage.flush_window import FlushWindow, note_flushed
 from kbroker.storage.hedged_put import HedgedStore
 from kbroker.storage.manifest import Manifest
@@ -135,6 +142,7 @@ class Flusher:
             self.settings.memory_bytes,
         )
         self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace, self._admission.sent)
+        self._reading = Pacer(clock.monotonic, self._stop.wait, lambda: self._pace(READING_LEAST))
         self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set, self._admission.open)
         self._segments: frozenset[str] | None = frozenset()  # topics whose segments are being stored; None: planning
         # A hedge is a second thread for a PUT, and its loser may stay for a while.
@@ -182,8 +190,9 @@ class Flusher:
             return None
         return self._schedule.due(self.flushed_lsn, self._requested_lsn)
 
-    def _pace(self) -> float:
-        return self._schedule.pace(self.flushed_lsn, self._urgent or self._admission.held)
+    def _pace(self, least: float = 1.0) -> float:
+        urgent = self._urgent or self._admission.held or self._stop.is_set()
+        return self._schedule.pace(self.flushed_lsn, urgent, least)
 
     # -- one flush ---------------------------------------------------------------------------------------------
 
@@ -235,7 +244,8 @@ class Flusher:
         self._admission.window_begins(window.start_lsn, window.end_lsn, window.total_bytes)
         store = self._uploader.store_awaited if objects_awaited else self._uploader.store
         try:
-            window.start(self._wal, self._clock.now_ms(), self._pool, store, self.settings.upload_threads)
+            now_ms = self._clock.now_ms()
+            window.start(self._wal, self._reading, now_ms, self._pool, store, self.settings.upload_threads)
         except BaseException:
             self._note_segments(frozenset())
             raise

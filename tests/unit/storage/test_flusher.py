@@ -1,5 +1,6 @@
 import random
 import threading
+from types import SimpleNamespace
 
 import pytest
 from flush_harness import KEYS, KIB, MIB, NOW_MS, ONCE, Storage, batch, topic_id
@@ -440,3 +441,26 @@ def test_unknown_failures_are_raised_after_all_uploads_ended(start):
     s.flush()
     for partition in range(4):
         assert s.stored("t", partition) == s.in_wal("t", partition)
+
+
+def test_what_is_read_for_a_flush_is_paced_as_well(start):
+    """What has left memory comes from the disk: a window of the log is not read at once."""
+    s = start(topics=[("t", 1)], settings=FlushSettings(wal_bytes=256 * MIB, plan=PlanLimits()))
+    for _ in range(16):
+        s.append("t", 0, batch([b"v" * (MIB - 4 * KIB)]))
+    s.sync()
+    read_at = []
+
+    def read_batches_into(*arguments):
+        read_at.append(s.clock.monotonic())
+        return s.wal.read_batches_into(*arguments)
+
+    s.flusher._reading._wait = s.flusher.pacer._wait = s.clock.advance
+    with pytest.MonkeyPatch.context() as patch:
+        names = "durable_lsn", "trim", "admit"
+        wal = SimpleNamespace(**{name: getattr(s.wal, name) for name in names}, read_batches_into=read_batches_into)
+        patch.setattr(s.flusher, "_wal", wal)
+        assert s.flusher.run_once()
+    assert len(read_at) == 32
+    assert read_at[15] - read_at[0] == pytest.approx(15 / 64, rel=0.1)  # 16 MiB/s is the slowest
+    assert read_at[31] - read_at[16] == pytest.approx(15 / 16, rel=0.2)  # less what could have gone while it was read
