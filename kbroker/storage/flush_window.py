@@ -66,12 +66,21 @@ class FlushWindow:
         room = threading.BoundedSemaphore(in_memory)
         planned = self._plan.objects
         planned.reverse()
+        failed: list[Future[StoredFile]] = []
+
+        def end(upload: Future[StoredFile]) -> None:
+            if not upload.cancelled() and upload.exception() is not None:
+                failed.append(upload)
+            room.release()
+
         try:
             while planned:
                 built = builder.build(planned.pop())
                 room.acquire()
+                if failed:
+                    failed[0].result()  # raises: what is left is not read in vain
                 self._uploads.append(pool.submit(store, built))
-                self._uploads[-1].add_done_callback(lambda _: room.release())
+                self._uploads[-1].add_done_callback(end)
                 del built
         except BaseException:
             self.abandon()

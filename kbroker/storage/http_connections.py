@@ -10,6 +10,7 @@ import contextlib
 import errno
 import http.client
 import io
+import re
 import select
 import socket
 import ssl
@@ -28,7 +29,8 @@ from kbroker.storage.object_store import StoreUnavailable
 IDLE_SECONDS = 20.0  # a connection that rested longer may have been closed by the server
 HEADER_BYTES = 16 * KIB
 CONTINUE_SECONDS = 1.0  # how long a server may take to ask for the body; many never do
-_CONTINUE = b"HTTP/1.1 100"
+_CONTINUE = re.compile(rb"HTTP/1\.\d 100")
+_CONTINUE_BYTES = 12
 _WAIT_ALL = getattr(socket, "MSG_WAITALL", 0)
 
 T = TypeVar("T")
@@ -71,8 +73,8 @@ class _Input(io.BufferedIOBase):
         bound = HEADER_BYTES if limit is None or limit < 0 else limit
         while (end := self._buffer.find(b"\n") + 1) == 0 and len(self._buffer) < bound:
             more = self._socket.recv(HEADER_BYTES)
-            if not more:
-                break
+            if not more:  # http.client would take what has come for the whole head
+                raise ConnectionResetError("the connection ended before the answer's head did")
             self._buffer += more
         end = min(end or len(self._buffer), bound)
         line, self._buffer = self._buffer[:end], self._buffer[end:]
@@ -123,7 +125,8 @@ class Connection:
         self._http.response_class = Answer
         self._read_seconds = read_seconds
         default_port = 443 if place.secure else 80
-        self._host = place.host if place.port == default_port else f"{place.host}:{place.port}"
+        host = f"[{place.host}]" if ":" in place.host else place.host
+        self._host = host if place.port == default_port else f"{host}:{place.port}"
         self.used_at = 0.0
         self.reusable = False
 
@@ -155,10 +158,10 @@ class Connection:
         if not poll.poll(CONTINUE_SECONDS * 1000):
             return True
         # http.client passes over the 100 itself, when the answer is read.
-        start = connection.recv(len(_CONTINUE), socket.MSG_PEEK)
+        start = connection.recv(_CONTINUE_BYTES, socket.MSG_PEEK)
         if not start:
-            raise ConnectionError("the connection ended before the body")
-        return _CONTINUE.startswith(start)
+            raise ConnectionResetError("the connection ended before the body")
+        return bool(_CONTINUE.match(start))
 
     def send(self, piece: memoryview) -> None:
         """Sends some of a request's body. Raises TimeoutError when the server takes nothing."""

@@ -20,7 +20,6 @@ from botocore.config import Config
 from kbroker.limits import KIB
 from kbroker.storage.http_connections import ConnectionPool, NotPlain
 from kbroker.storage.object_store import (
-    BODY_PIECE_BYTES,
     Body,
     BodySource,
     ChecksumMismatch,
@@ -47,6 +46,7 @@ from kbroker.storage.s3_writes import DirectWrites
 DIRECT_BYTES_MIN = 64 * KIB  # a smaller body is not worth a way of its own
 DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
 _READ_BYTES = 256 * KIB
+_PIECE_BYTES = 128 * KIB  # of a body through boto3, which must be sent within the time that connecting may take
 _DENIED_CODES = {
     "AccessDenied",
     "AccountProblem",
@@ -117,14 +117,14 @@ class S3Store:
     def _frozen_credentials(self) -> Any:
         try:
             return self._credentials and self._credentials.get_frozen_credentials()
-        except aws.BotoCoreError as error:
+        except Exception as error:  # refreshing them raises many kinds; boto3 meets them next
             raise NotPlain(str(error)) from error
 
     def _sign_get(self, key: str) -> str:
         parameters = {"Bucket": self._bucket, "Key": key}
         try:
             url: str = self._client.generate_presigned_url("get_object", parameters, URL_EXPIRES_SECONDS)
-        except aws.BotoCoreError as error:
+        except Exception as error:  # as below
             raise NotPlain(str(error)) from error
         return url
 
@@ -473,7 +473,7 @@ class _BodyFile:
     def __init__(self, source: BodySource) -> None:
         self._source = source
         self._position = 0
-        self._buffer = memoryview(bytearray(min(BODY_PIECE_BYTES, source.length)))
+        self._buffer = memoryview(bytearray(min(_PIECE_BYTES, source.length)))
         self.failure: BaseException | None = None  # botocore wraps what a body raises; this is the original
 
     def read(self, size: int = -1) -> memoryview | bytes:

@@ -2,9 +2,9 @@
 
 boto3 spends two milliseconds of Python on a request and several layers of it on each piece of a body, with the
 interpreter lock that the rest of the broker needs. Here a request is signed with botocore's signer and sent on a kept
-connection. Only 200 with an ETag is dealt with, and a failure of the server (5xx), after which nobody knows what became
-of the object. Any other answer says that nothing was stored: boto3 is asked then, as if for the first time. So are TLS
-and whatever boto3 has not shown to work.
+connection. 200 with an ETag is dealt with, and so is an outcome that nobody knows: StoreUnavailable, never tried again
+here. A refusal (3xx, 4xx, 501) says that nothing was stored: boto3 is asked then, as if for the first time. TLS, and
+whatever boto3 has not shown to work, is left to it.
 """
 
 from __future__ import annotations
@@ -108,18 +108,19 @@ def _exchange(connection: Connection, target: str, headers: Mapping[str, str], n
     connection.begin("PUT", target, headers)
     if not connection.is_body_wanted():
         with contextlib.closing(connection.answer()) as answer:
-            raise NotPlain(f"{answer.status} {answer.reason}")
+            _check_refused(answer, name)
+            raise NotPlain(f"{answer.status} {answer.reason} before the body")
     try:
-        # A server that ends the connection has said why, often.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            _send(connection, body)
+        is_whole = _send(connection, body)
         with contextlib.closing(connection.answer()) as answer:
-            return _etag(connection, answer, name)
+            _check_refused(answer, name)
+            return _etag(connection, answer, name, is_whole)
     except (OSError, http.client.HTTPException) as error:
         raise StoreUnavailable(f"{name}: {type(error).__name__}: {error}") from error
 
 
-def _send(connection: Connection, body: BodySource) -> None:
+def _send(connection: Connection, body: BodySource) -> bool:
+    """False when the server ended the connection before: it has said why, often."""
     buffer = memoryview(bytearray(min(BODY_PIECE_BYTES, body.length)))
     for position in range(0, body.length, len(buffer)):
         piece = buffer[: min(len(buffer), body.length - position)]
@@ -127,20 +128,31 @@ def _send(connection: Connection, body: BodySource) -> None:
             read_exactly(body, position, piece)
         except Exception as error:
             raise _BodyFailed(error) from error
-        connection.send(piece)
+        try:
+            connection.send(piece)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+    return True
 
 
-def _etag(connection: Connection, answer: Answer, name: str) -> str:
+def _check_refused(answer: Answer, name: str) -> None:
+    """Raises NotPlain when nothing was stored, StoreUnavailable for a failure of the server."""
     status = f"{answer.status} {answer.reason}"
-    if answer.status >= 500 and answer.status != http.client.NOT_IMPLEMENTED:
-        raise StoreUnavailable(f"{name}: {status}")
-    if answer.status != http.client.OK:
+    if 300 <= answer.status < 500 or answer.status == http.client.NOT_IMPLEMENTED:
         raise NotPlain(status)
+    if answer.status >= 500:
+        raise StoreUnavailable(f"{name}: {status}")
+
+
+def _etag(connection: Connection, answer: Answer, name: str, is_whole: bool) -> str:
     etag = answer.getheader("ETag")
-    if not etag:
-        raise StoreUnavailable(f"{name}: {status} without an ETag")
+    if answer.status != http.client.OK or not etag or not is_whole:
+        raise StoreUnavailable(f"{name}: {answer.status} {answer.reason}, which says nothing of the object")
     if answer.length is not None and answer.length <= ANSWER_BYTES_MAX:
-        answer.fill(memoryview(bytearray(answer.length)))
+        content = bytearray(answer.length)
+        answer.fill(memoryview(content))
+        if b"<Error" in content:
+            raise StoreUnavailable(f"{name}: {answer.status} with an error: {bytes(content[:200])!r}")
         connection.reusable = not answer.will_close
     return etag
 

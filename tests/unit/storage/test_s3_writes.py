@@ -197,6 +197,11 @@ def test_a_refusal_is_left_to_boto3(server: Server, writes: Writes, status: int,
         b"HTTP/1.1 500 Internal Error\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b'HTTP/1.1 200 OK\r\nETag: "tag"\r\nContent-Length: 22\r\n\r\n<Error>InternalError</',
+        b'HTTP/1.1 200 OK\r\nETag: "ta',
+        b'HTTP/1.1 200 OK\r\nETag: "tag"\r\n',
+        b'HTTP/1.1 103 Early Hints\r\nETag: "tag"\r\n\r\n',
+        b'HTTP/1.1 204 No Content\r\nETag: "tag"\r\n\r\n',
         b"HTTP/1.1 2",
         b"",
         b"nonsense\r\n\r\n",
@@ -210,6 +215,32 @@ def test_an_outcome_that_nobody_knows(server: Server, writes: Writes, answer: by
         writes.put()
     assert len(server.requests) == 1  # never by itself a second time
     assert writes.put() == '"tag"'
+
+
+def test_a_failure_before_the_body_is_no_reason_to_ask_again_at_once(server: Server, writes: Writes) -> None:
+    writes.learn()
+    server.script.append((b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n", 0, b"", True))
+    with pytest.raises(StoreUnavailable, match="503"):
+        writes.put()
+    assert writes.put() == '"tag"'
+
+
+@pytest.mark.parametrize("first", [b"HTTP/1.0 100 Continue\r\n\r\n", b"HTTP/1.1 100\r\nX: y\r\n\r\n"])
+def test_ways_to_ask_for_the_body(server: Server, writes: Writes, first: bytes) -> None:
+    writes.learn()
+    server.script.append((first, None, STORED, False))
+    assert writes.put() == '"tag"'
+
+
+def test_success_in_the_middle_of_a_body_is_none(server: Server, writes: Writes) -> None:
+    writes.learn()
+    server.script.append((CONTINUE, 100_000, STORED, True))
+    with pytest.raises(StoreUnavailable):
+        writes.put(BytesBody(bytes(64 << 20)))  # more than sockets hold
+
+
+def test_addresses_of_ipv6_are_named_in_brackets() -> None:
+    assert http_connections.Connection(http_connections.Place(False, "::1", 9000), 1, 1)._host == "[::1]:9000"
 
 
 def test_a_server_that_breaks_off_is_heard(server: Server, writes: Writes) -> None:
