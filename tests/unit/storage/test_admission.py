@@ -60,8 +60,13 @@ def fill(storage, to_lsn):
 
 
 def has_room(storage) -> bool:
-    """Whether the budget lets one more batch in: the segment for it is ready."""
-    assert storage.wal.segments[-1].end_lsn > storage.wal.head_lsn + 2 * len(VALUE)
+    """Whether the budget lets one more batch in, once the segment for it is ready."""
+    moment = threading.Event()
+    for _ in range(500):
+        if is_ready := storage.wal.segments[-1].end_lsn > storage.wal.head_lsn + 2 * len(VALUE):
+            break
+        moment.wait(0.02)
+    assert is_ready
     try:
         storage.table.partition("t", 0).append_bytes(batch([bytes(2 * len(VALUE))]), storage.clock.now_ms())
     except FastAppendWait:
@@ -214,7 +219,7 @@ class OutrunStore(MemoryStore):
         meta = super().put(key, body, **options)
         if not isinstance(body, bytes):
             self.blocked.clear()
-            for _ in range(500):
+            for _ in range(3000):
                 if self.ended or self.blocked.wait(0.02):
                     break
         return meta
