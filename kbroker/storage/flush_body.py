@@ -168,8 +168,9 @@ class ObjectBuilder:
         scan = BatchScan(plan.entries, len(self._block))
         try:
             while scan.position < body.length:
-                block = self._block[: min(len(self._block), body.length - scan.position)]
-                self._pacer.acquire(len(block))
+                count = self._pacer.piece_bytes(min(len(self._block), body.length - scan.position))
+                self._pacer.acquire(count)
+                block = self._block[:count]
                 read_exactly(body, scan.position, block)
                 fold.add(scan, scan.feed(block))
         except BatchScanError as error:

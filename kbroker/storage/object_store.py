@@ -192,14 +192,19 @@ def as_source(body: Body) -> BodySource:
     return BytesBody(body) if isinstance(body, (bytes, bytearray, memoryview)) else body
 
 
+def read_some(source: BodySource, position: int, out: memoryview) -> int:
+    """Reads what the source gives at once; StoreError if that is nothing (its owner broke the promise)."""
+    count = source.read_into(position, out)
+    if not 0 < count <= len(out):
+        raise StoreError(f"body source gave {count} bytes at {position} of {source.length}")
+    return count
+
+
 def read_exactly(source: BodySource, position: int, out: memoryview) -> None:
     """Fills ``out`` from ``position``; StoreError if the source ends early (its owner broke the promise)."""
     filled = 0
     while filled < len(out):
-        count = source.read_into(position + filled, out[filled:])
-        if not 0 < count <= len(out) - filled:
-            raise StoreError(f"body source gave {count} bytes at {position + filled} of {source.length}")
-        filled += count
+        filled += read_some(source, position + filled, out[filled:])
 
 
 def body_pieces(body: Body, piece_bytes: int = BODY_PIECE_BYTES) -> Iterator[memoryview]:

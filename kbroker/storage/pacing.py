@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from kbroker.limits import KIB
 from kbroker.storage.object_store import BodySource
 
 CREDIT_SECONDS = 0.1  # of the rate may be made up for
+PIECE_SECONDS = 0.001  # of the rate go at once, so that others find a core that is free ...
+PIECE_BYTES_MIN = 128 * KIB  # ... but not less than this
 LOOK_SECONDS = 0.1  # a rate that is asked for may have risen
 
 
@@ -52,6 +55,11 @@ class Pacer:
         if self._granted is not None:
             self._granted(count)
 
+    def piece_bytes(self, wanted: int) -> int:
+        """How many of `wanted` bytes to ask for at once."""
+        rate = self._bytes_per_second
+        return min(wanted, max(int(rate * PIECE_SECONDS), PIECE_BYTES_MIN)) if rate else wanted
+
     def _seconds_until(self, turn: int) -> float:
         """How long until the byte at `turn` may go; 0 when it may."""
         with self._lock:
@@ -80,6 +88,7 @@ class PacedBody:
         self.length = body.length
 
     def read_into(self, position: int, out: memoryview) -> int:
-        """Waits, then reads."""
-        self._pacer.acquire(min(len(out), self.length - position))
-        return self._body.read_into(position, out)
+        """Waits, then reads, less than `out` has room for where the rate is low."""
+        count = self._pacer.piece_bytes(min(len(out), self.length - position))
+        self._pacer.acquire(count)
+        return self._body.read_into(position, out[:count])

@@ -22,7 +22,7 @@ from botocore.awsrequest import AWSRequest
 
 from kbroker.limits import KIB
 from kbroker.storage.http_connections import Answer, Connection, ConnectionPool, NotPlain, place_of
-from kbroker.storage.object_store import BODY_PIECE_BYTES, BodySource, StoreUnavailable, read_exactly
+from kbroker.storage.object_store import BODY_PIECE_BYTES, BodySource, StoreUnavailable, read_some
 
 ANSWER_BYTES_MAX = 64 * KIB  # of an answer that is read for the sake of the connection
 _SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]*/([^/,]+)/s3/aws4_request,")
@@ -122,16 +122,17 @@ def _exchange(connection: Connection, target: str, headers: Mapping[str, str], n
 def _send(connection: Connection, body: BodySource) -> bool:
     """False when the server ended the connection before: it has said why, often."""
     buffer = memoryview(bytearray(min(BODY_PIECE_BYTES, body.length)))
-    for position in range(0, body.length, len(buffer)):
-        piece = buffer[: min(len(buffer), body.length - position)]
+    position = 0
+    while position < body.length:
         try:
-            read_exactly(body, position, piece)
+            count = read_some(body, position, buffer[: body.length - position])
         except Exception as error:
             raise _BodyFailed(error) from error
         try:
-            connection.send(piece)
+            connection.send(buffer[:count])
         except (BrokenPipeError, ConnectionResetError):
             return False
+        position += count
     return True
 
 

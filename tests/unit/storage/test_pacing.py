@@ -3,7 +3,7 @@ import time
 
 from kbroker.clock import ManualClock
 from kbroker.storage.object_store import BytesBody, read_exactly
-from kbroker.storage.pacing import PacedBody, Pacer
+from kbroker.storage.pacing import PIECE_BYTES_MIN, PacedBody, Pacer
 
 
 def paced(rate):
@@ -38,6 +38,17 @@ def test_body_is_unchanged():
         read_exactly(body, position, memoryview(out)[position : position + 100])
     assert bytes(out) == b"0123456789" * 50
     assert clock.monotonic() >= 1000.39
+
+
+def test_pieces_are_small_where_the_rate_is_low():
+    _, pacer = paced(1 << 20)
+    assert pacer.piece_bytes(1 << 20) == PIECE_BYTES_MIN
+    assert pacer.piece_bytes(1000) == 1000
+    assert PacedBody(BytesBody(bytes(1 << 20)), pacer).read_into(0, memoryview(bytearray(1 << 20))) == PIECE_BYTES_MIN
+    pacer.set_rate(500 << 20)
+    assert PIECE_BYTES_MIN < pacer.piece_bytes(1 << 20) < 1 << 20
+    pacer.set_rate(0)
+    assert pacer.piece_bytes(1 << 20) == 1 << 20
 
 
 def test_a_rate_that_is_asked_for_counts_at_once():
