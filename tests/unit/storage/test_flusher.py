@@ -7,6 +7,7 @@ from flush_harness import KEYS, KIB, MIB, NOW_MS, ONCE, Storage, batch, topic_id
 
 from kbroker._fast.records import build_control_batch
 from kbroker.errors import CorruptionError
+from kbroker.storage.flush_body import ObjectBuilder
 from kbroker.storage.flush_plan import PlanLimits
 from kbroker.storage.flush_window import FlushWindow
 from kbroker.storage.flusher import FlushSettings
@@ -465,3 +466,24 @@ def test_what_is_read_for_a_flush_is_paced_as_well(start):
     assert 120 <= half <= 128  # in pieces of 128 KiB, once the rate is known
     assert read_at[half - 1] - read_at[0] == pytest.approx(16 / 64, rel=0.1)  # 16 MiB/s is the slowest
     assert read_at[-1] - read_at[half] == pytest.approx(16 / 16, rel=0.2)  # less what could have gone while it was read
+
+
+def test_a_lost_claim_ends_the_reading_of_what_is_left(start, monkeypatch):
+    plan = PlanLimits(pack_below_bytes=0, object_bytes_max=64 * KIB)
+    s = start(topics=[("t", 1)], settings=FlushSettings(paced=False, upload_threads=3, plan=plan))
+    for _ in range(40):
+        s.append("t", 0, batch([b"v" * 60 * KIB]))
+    s.sync()
+    built = []
+    build = ObjectBuilder.build
+
+    def lose_and_build(builder, planned):
+        s.flusher.guard._outage = True  # so the claim is looked at before anything is stored
+        s.claim.lost = RuntimeError("somebody else owns the cluster")
+        built.append(planned)
+        return build(builder, planned)
+
+    monkeypatch.setattr(ObjectBuilder, "build", lose_and_build)
+    with pytest.raises(ClaimLost):
+        s.flusher.run_once()
+    assert 1 <= len(built) <= 4  # no more than wait to be stored, and the one for which there was no room
