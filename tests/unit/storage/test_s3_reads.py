@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 
 import pytest
+from http_script import ScriptedSockets
 
 from kbroker.clock import ManualClock
 from kbroker.storage.http_connections import ConnectionPool, NotPlain
@@ -17,44 +17,17 @@ from kbroker.storage.s3_reads import URL_SECONDS, DirectReads
 BODY = bytes(range(256)) * 1000
 
 
-class Server:
+class Server(ScriptedSockets):
     """Answers each request by the next of `script`: what to send, and whether to close then. Empty: as it should be."""
 
     def __init__(self) -> None:
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
         self.script: list[tuple[bytes, bool]] = []
-        self.requests: list[str] = []
-        self.connections = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            buffer = b""
-            while True:
-                while b"\r\n\r\n" not in buffer:
-                    more = connection.recv(65536)
-                    if not more:
-                        return
-                    buffer += more
-                request, _, buffer = buffer.partition(b"\r\n\r\n")
-                self.requests.append(request.decode())
-                answer, close = self.script.pop(0) if self.script else (right(*wanted(request)), False)
-                connection.sendall(answer)
-                if close:
-                    return
-
-    def close(self) -> None:
-        self._listening.close()
+    def answer(self, connection: socket.socket, request: bytes, behind: bytes) -> bytes | None:
+        answer, close = self.script.pop(0) if self.script else (right(*wanted(request)), False)
+        connection.sendall(answer)
+        return None if close else behind
 
 
 def wanted(request: bytes) -> tuple[int, int]:

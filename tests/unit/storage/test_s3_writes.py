@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 from botocore.config import Config
 from botocore.credentials import ReadOnlyCredentials
+from http_script import ScriptedSockets
 
 from kbroker.clock import ManualClock
 from kbroker.storage import http_connections
@@ -24,60 +23,32 @@ STORED = b'HTTP/1.1 200 OK\r\nETag: "tag"\r\nContent-Length: 0\r\n\r\n'
 AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=me/20260101/eu-north-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 
-class Server:
+class Server(ScriptedSockets):
     """Serves each request by the next of `script`: what to say at the head, how much of the body to take (None: all),
     what to say then (None: fall silent), and whether to close then. Empty: as it should be."""
 
     def __init__(self) -> None:
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
         self.script: list[tuple[bytes, int | None, bytes | None, bool]] = []
-        self.requests: list[str] = []
         self.bodies: list[bytes] = []
-        self.connections = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(ConnectionError):
-            buffer = b""
-            while True:
-                while b"\r\n\r\n" not in buffer:
-                    more = connection.recv(65536)
-                    if not more:
-                        return
-                    buffer += more
-                request, _, buffer = buffer.partition(b"\r\n\r\n")
-                self.requests.append(request.decode())
-                first, count, last, close = self.script.pop(0) if self.script else (CONTINUE, None, STORED, False)
-                connection.sendall(first)
-                if count is None:
-                    count = int(request.split(b"Content-Length: ")[1].split(b"\r\n")[0])
-                while len(buffer) < count:
-                    more = connection.recv(65536)
-                    if not more:
-                        return
-                    buffer += more
-                self.bodies.append(buffer[:count])
-                buffer = buffer[count:]
-                if last is None:
-                    while connection.recv(65536):
-                        pass
-                    return
-                connection.sendall(last)
-                if close:
-                    return
-
-    def close(self) -> None:
-        self._listening.close()
+    def answer(self, connection: socket.socket, request: bytes, behind: bytes) -> bytes | None:
+        first, count, last, close = self.script.pop(0) if self.script else (CONTINUE, None, STORED, False)
+        connection.sendall(first)
+        if count is None:
+            count = int(request.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+        while len(behind) < count:
+            more = connection.recv(65536)
+            if not more:
+                return None
+            behind += more
+        self.bodies.append(behind[:count])
+        if last is None:
+            while connection.recv(65536):
+                pass
+            return None
+        connection.sendall(last)
+        return None if close else behind[count:]
 
 
 class Writes:
