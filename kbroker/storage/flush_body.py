@@ -21,8 +21,8 @@ from kbroker.storage.flush_plan import PlannedImage, PlannedObject
 from kbroker.storage.joined_body import JoinedBody
 from kbroker.storage.kfs_flush import build_pair
 from kbroker.storage.klix import BATCH_DTYPE, encode_footer
-from kbroker.storage.object_store import BodySource, BytesBody, read_exactly
-from kbroker.storage.pacing import Pacer
+from kbroker.storage.object_store import BodySource, BytesBody, read_some
+from kbroker.storage.pacing import PacedBody, Pacer
 from kbroker.storage.pack import PackImage, encode_directory
 
 
@@ -166,13 +166,11 @@ class ObjectBuilder:
     def _scan(self, plan: PlannedImage, body: WalBody) -> BatchScan:
         fold = self._fold_of(plan.topic_id, plan.partition)
         scan = BatchScan(plan.entries, len(self._block))
+        paced = PacedBody(body, self._pacer)
         try:
             while scan.position < body.length:
-                count = self._pacer.piece_bytes(min(len(self._block), body.length - scan.position))
-                self._pacer.acquire(count)
-                block = self._block[:count]
-                read_exactly(body, scan.position, block)
-                fold.add(scan, scan.feed(block))
+                count = read_some(paced, scan.position, self._block[: body.length - scan.position])
+                fold.add(scan, scan.feed(self._block[:count]))
         except BatchScanError as error:
             entry = plan.entries[error.index]
             raise CorruptionError(

@@ -178,9 +178,8 @@ class FlushSchedule:
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
         if not self._settings.paced or urgent or awaited or self.pressure(flushed_lsn):
             return 0.0
-        durable_lsn = self._wal.durable_lsn
         with self._lock:
-            now = self._clock.monotonic()
+            now, durable_lsn = self._clock.monotonic(), self._wal.durable_lsn
             since, lsn = self._measured
             if now - since >= PACE_SECONDS:
                 self._ingest = (self._ingest + (durable_lsn - lsn) / (now - since)) / 2

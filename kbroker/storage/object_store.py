@@ -208,13 +208,14 @@ def read_exactly(source: BodySource, position: int, out: memoryview) -> None:
 
 
 def body_pieces(body: Body, piece_bytes: int = BODY_PIECE_BYTES) -> Iterator[memoryview]:
-    """The body in order, in pieces; each piece is valid until the next one is asked for."""
+    """The body in order, in pieces, each what the source gives at once; valid until the next one is asked for."""
     source = as_source(body)
     buffer = memoryview(bytearray(min(piece_bytes, max(source.length, 1))))
-    for position in range(0, source.length, len(buffer)):
-        piece = buffer[: min(len(buffer), source.length - position)]
-        read_exactly(source, position, piece)
-        yield piece
+    position = 0
+    while position < source.length:
+        count = read_some(source, position, buffer[: source.length - position])
+        yield buffer[:count]
+        position += count
 
 
 def body_crc32c(body: Body) -> int:

@@ -13,7 +13,7 @@ import contextlib
 import http.client
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -22,7 +22,7 @@ from botocore.awsrequest import AWSRequest
 
 from kbroker.limits import KIB
 from kbroker.storage.http_connections import Answer, Connection, ConnectionPool, NotPlain, place_of
-from kbroker.storage.object_store import BODY_PIECE_BYTES, BodySource, StoreUnavailable, read_some
+from kbroker.storage.object_store import BodySource, StoreUnavailable, body_pieces
 
 ANSWER_BYTES_MAX = 64 * KIB  # of an answer that is read for the sake of the connection
 _SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]*/([^/,]+)/s3/aws4_request,")
@@ -121,19 +121,19 @@ def _exchange(connection: Connection, target: str, headers: Mapping[str, str], n
 
 def _send(connection: Connection, body: BodySource) -> bool:
     """False when the server ended the connection before: it has said why, often."""
-    buffer = memoryview(bytearray(min(BODY_PIECE_BYTES, body.length)))
-    position = 0
-    while position < body.length:
+    for piece in _pieces(body):
         try:
-            count = read_some(body, position, buffer[: body.length - position])
-        except Exception as error:
-            raise _BodyFailed(error) from error
-        try:
-            connection.send(buffer[:count])
+            connection.send(piece)
         except (BrokenPipeError, ConnectionResetError):
             return False
-        position += count
     return True
+
+
+def _pieces(body: BodySource) -> Iterator[memoryview]:
+    try:
+        yield from body_pieces(body)
+    except Exception as error:
+        raise _BodyFailed(error) from error
 
 
 def _check_refused(answer: Answer, name: str) -> None:
