@@ -49,6 +49,7 @@ TITLES = {
     "park2k": "produce 1 KiB beside 2,000 long polls",
     "park5k": "produce 1 KiB beside 5,000 long polls",
     "steady": "produce 1 KiB for a minute, log budget 1 GiB",
+    "steady_link": "the same, the store behind a link of 250 MB/s",
 }
 Lines = list[dict[str, Any]]
 

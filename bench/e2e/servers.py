@@ -106,21 +106,46 @@ class Server:
                 self.process.wait()
 
 
+class StoreLink(Server):
+    """store_link.c: a way to a port of this machine that takes so many MB/s."""
+
+    name = "store_link"
+
+    def __init__(self, work: Path, to_port: int, mb_per_second: int) -> None:
+        super().__init__(work)
+        self.arguments = [str(self.port), str(to_port), str(mb_per_second * 1_000_000)]
+
+    def start(self) -> StoreLink:
+        self.spawn([str(TOOLS / "bin/store_link"), *self.arguments])
+        return self
+
+
 class S3Server(Server):
-    """versitygw over a folder."""
+    """versitygw over a folder, `link_mb` MB/s away where that is given."""
 
     name = "versitygw"
     access, secret = "benchaccess", "benchsecret"
     url = "s3://bench/run"
+
+    def __init__(self, work: Path, link_mb: int | None = None) -> None:
+        super().__init__(work)
+        self.link = StoreLink(work, self.port, link_mb) if link_mb else None
 
     def start(self) -> S3Server:
         data = self.work / "s3"
         (data / "bench").mkdir(parents=True, exist_ok=True)
         self.spawn(
             [str(TOOLS / "bin/versitygw"), "--access", self.access, "--secret", self.secret,
-             "--port", f"127.0.0.1:{self.port}", "posix", str(data)]
+             "--port", self.bootstrap, "posix", str(data)]
         )  # fmt: skip
+        if self.link:
+            self.link.start()
         return self
+
+    def stop(self) -> None:
+        if self.link:
+            self.link.stop()
+        super().stop()
 
     def put_ceiling_mb_per_second(self, seconds: float) -> float:
         done = subprocess.run(
@@ -131,7 +156,7 @@ class S3Server(Server):
 
     @property
     def endpoint(self) -> str:
-        return f"http://{self.bootstrap}"
+        return f"http://{(self.link or self).bootstrap}"
 
     @property
     def environ(self) -> dict[str, str]:

@@ -177,13 +177,16 @@ WORKLOADS: dict[str, Workload] = {
     "park2k": _beside_parked(2000, 1_500_000),
     "park5k": _beside_parked(5000, 1_500_000),
     "steady": _steady(60),  # what flushing sustains
+    "steady_link": _steady(60),  # the same where the way to the store is the limit, not the machine
 }
 # Options of kbroker that a workload needs.
 OPTIONS = {
     "steady": ["--wal-bytes", str(WAL_BYTES)],
+    "steady_link": ["--wal-bytes", str(WAL_BYTES)],
     "d1k_memory": ["--memory-bytes", "3GiB"],  # where Kafka has the page cache
     "d_memory": ["--memory-bytes", "3GiB"],
 }
+LINK_MB = {"steady_link": 250}  # MB/s of the way to the store
 # Those that have a ceiling: the client's own rate against a broker that costs nothing.
 WITH_CEILING = {
     *("a_rdk", "b_rdk", "c_rdk", "f_rdk", "f1_wire", "f8_wire"),
@@ -203,7 +206,7 @@ def running(kind: str, name: str, work: str | None, options: list[str]) -> Itera
     folder = Path(tempfile.mkdtemp(prefix="kbroker-bench-", dir=work))
     s3 = None
     if kind in KBROKERS:
-        s3 = S3Server(folder / "s3").start()
+        s3 = S3Server(folder / "s3", LINK_MB.get(name)).start()
         given = [*KBROKERS[kind], *OPTIONS.get(name, []), *options]
         server: Server = Kbroker(folder / "kbroker", s3, *given).start()
     elif kind == CEILING:

@@ -431,7 +431,7 @@ cdef class FetchRequest(Request):
         cdef FetchSlot slot
         cdef Partition partition
         cdef ReadPlan ahead = None
-        cdef int64_t limit, hint_lsn, hint_entry, hint_offset, offset
+        cdef int64_t limit, hint_lsn, hint_entry, hint_offset, hint_bytes, offset
         for slot in self.slots:
             if slot.end_ref == slot.first_ref or self.sink.wal.holds(plan.refs[slot.end_ref - 1].lsn):
                 continue
@@ -447,6 +447,7 @@ cdef class FetchRequest(Request):
             hint_lsn = partition.hint_lsn
             hint_entry = partition.hint_entry
             hint_offset = partition.hint_offset
+            hint_bytes = partition.hint_bytes
             try:
                 partition.plan_read(offset, slot.upper, limit, False, ahead)
             except Exception:
@@ -454,6 +455,7 @@ cdef class FetchRequest(Request):
             partition.hint_lsn = hint_lsn
             partition.hint_entry = hint_entry
             partition.hint_offset = hint_offset
+            partition.hint_bytes = hint_bytes
         if ahead is not None and ahead.count > 0:
             response.add_ahead(self.sink.wal, ahead)
             response.keep_plan(ahead)

@@ -107,6 +107,7 @@ cdef class Partition:
     cdef int64_t hint_lsn                     # slice and entry where the last read ended, with its offset
     cdef int64_t hint_entry
     cdef int64_t hint_offset
+    cdef int64_t hint_bytes                   # of the batch there
 
     cdef IndexEntry* dense_at(self, int64_t number) noexcept
     cdef int64_t dense_find(self, int64_t offset) noexcept

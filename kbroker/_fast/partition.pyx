@@ -462,9 +462,14 @@ cdef class Partition:
 
     cdef int plan_slice(self, const Slice* s, int64_t offset, int64_t upper, int64_t max_bytes, bint at_least_one,
                         ReadPlan plan) except -1:
-        cdef WalSegment segment = self.segment_of(s)
+        cdef WalSegment segment
         cdef IndexEntry block[BLOCK_ENTRIES]
-        cdef int64_t entry = self.entry_find(segment, s, offset), n, i, last
+        cdef int64_t entry, n, i, last
+        if (self.hint_lsn == s.first_lsn and self.hint_offset == offset
+                and self.hint_bytes > max_bytes - plan.total_bytes and (plan.count or not at_least_one)):
+            return 1    # the answer is as good as full, as it is for most partitions of a consumer that catches up
+        segment = self.segment_of(s)
+        entry = self.entry_find(segment, s, offset)
         while entry < s.count:
             n = self.load_block(segment, s, entry, BLOCK_ENTRIES, block)
             for i in range(n):
@@ -476,6 +481,7 @@ cdef class Partition:
                     self.hint_lsn = s.first_lsn
                     self.hint_entry = entry + i
                     self.hint_offset = block[i].base_offset
+                    self.hint_bytes = block[i].size
                     return 1
                 plan.add(block[i].lsn, block[i].size, segment)
             entry += n

@@ -17,3 +17,23 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_signal(pthread_cond_t*)
     int pthread_cond_broadcast(pthread_cond_t*)
     int pthread_cond_destroy(pthread_cond_t*)
+
+cdef extern from * nogil:
+    """
+    #include <pthread.h>
+    #include <time.h>
+    static int kb_monotonic_cond_init(pthread_cond_t *cond) {
+        pthread_condattr_t attributes;
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        return pthread_cond_init(cond, &attributes);
+    }
+    static void kb_deadline(struct timespec *until, long long ns) {
+        clock_gettime(CLOCK_MONOTONIC, until);
+        ns += until->tv_nsec;
+        until->tv_sec += ns / 1000000000;
+        until->tv_nsec = ns % 1000000000;
+    }
+    """
+    int monotonic_cond_init "kb_monotonic_cond_init"(pthread_cond_t*)     # its timed waits end at what `deadline` gives
+    void deadline "kb_deadline"(timespec* until, long long ns)            # so many nanoseconds from now

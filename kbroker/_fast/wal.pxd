@@ -4,6 +4,7 @@ from posix.types cimport off_t
 from kbroker._fast.arena cimport Arena
 from kbroker._fast.atomic cimport load64
 from kbroker._fast.commit cimport CommitQueue, ObjectCommits
+from kbroker._fast.group_commit cimport GroupCommit
 from kbroker._fast.pthread cimport pthread_cond_t, pthread_mutex_t
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_faults cimport Faults
@@ -99,8 +100,10 @@ cdef class Wal:
     cdef readonly int64_t syncs
     cdef readonly int64_t bytes_written
     cdef readonly int64_t entries
+    cdef int64_t awaited_entries         # a commit waits until there are so many; 0: none does
     cdef readonly int64_t append_waits
     cdef readonly int64_t failed_files
+    cdef readonly int64_t group_waits    # commits that waited for company (decision 004)
     cdef readonly int64_t commit_ns      # time in write and sync, in total
     # Copies one batch into the arena: reserves `size` bytes and the entry header, stamps base offset and leader epoch
     # in the copy, publishes it. Returns the WAL position of the entry header, or an APPEND_ code.
@@ -127,4 +130,4 @@ cdef class Wal:
     cdef void wake(self) noexcept nogil
     cdef void signal(self, int fd) noexcept nogil
     cdef int commit_loop(self) noexcept nogil
-    cdef int write_range(self, int fd, int direct_fd, int64_t position, const uint8_t* p, int64_t n) noexcept nogil
+    cdef bint gather(self, const GroupCommit* group) noexcept nogil

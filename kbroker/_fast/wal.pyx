@@ -10,21 +10,30 @@ import os
 import threading
 from pathlib import Path
 
-from libc.errno cimport EINTR, EINVAL, EIO, errno
+from libc.errno cimport EINTR, EIO, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
-from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close, pread, write
 
 from kbroker._fast.atomic cimport add32, load32, load64, store64, swap32
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.endian cimport store_i32, store_i64
+from kbroker._fast.group_commit cimport (
+    GATHER_BYTES_MAX,
+    GroupCommit,
+    committed,
+    gathered,
+    should_gather,
+    wait_precisely,
+)
 from kbroker._fast.invariant cimport invariant
 from kbroker._fast.pthread cimport (
+    deadline,
+    monotonic_cond_init,
     pthread_cond_broadcast,
     pthread_cond_destroy,
-    pthread_cond_init,
     pthread_cond_signal,
     pthread_cond_timedwait,
     pthread_cond_wait,
@@ -112,8 +121,8 @@ cdef class Wal:
         if self.slots == NULL:
             raise MemoryError
         pthread_mutex_init(&self.lock, NULL)
-        pthread_cond_init(&self.work, NULL)
-        pthread_cond_init(&self.moved, NULL)
+        monotonic_cond_init(&self.work)
+        monotonic_cond_init(&self.moved)
         self.prepare_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.seal_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
@@ -186,7 +195,8 @@ cdef class Wal:
         store64(&self.head, end)
         store64(&self.data_end, end)
         self.entries += 1
-        pthread_cond_signal(&self.work)
+        if self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX:
+            pthread_cond_signal(&self.work)
         pthread_mutex_unlock(&self.lock)
         end_lsn[0] = end
         return lsn
@@ -269,13 +279,21 @@ cdef class Wal:
         cdef SegmentSlot* slot
         cdef timespec before, after
         cdef int error, fd, direct_fd
+        cdef int64_t cut, taken_ns
+        cdef GroupCommit group
+        memset(&group, 0, sizeof(GroupCommit))
         pthread_mutex_lock(&self.lock)
+        group.cut = self.entries
         while True:
             while self.head == self.durable_end and not self.stopping:
                 pthread_cond_wait(&self.work, &self.lock)
             if self.head == self.durable_end:
                 pthread_mutex_unlock(&self.lock)
                 return STOPPED
+            if should_gather(&group, self.entries, self.head - self.durable_end):
+                self.group_waits += 1
+                gathered(&group, self.gather(&group))
+            cut = self.entries
             start = self.durable_end
             slot = &self.slots[(start // self.segment_bytes) % self.slot_count]
             if self.head < slot.end_lsn and self.head & (PAGE_BYTES - 1):
@@ -291,13 +309,15 @@ cdef class Wal:
             first_lsn = slot.first_lsn
             pthread_mutex_unlock(&self.lock)
             clock_gettime(CLOCK_MONOTONIC, &before)
-            error = self.write_range(fd, direct_fd, SEGMENT_HEADER_BYTES + start - first_lsn,
-                                     self.arena.base + start % self.arena.arena_bytes, written_end - start)
+            error = self.faults.write_range(fd, direct_fd, SEGMENT_HEADER_BYTES + start - first_lsn,
+                                            self.arena.base + start % self.arena.arena_bytes, written_end - start)
             if error == 0 and written_end > start:
                 error = self.faults.sync(fd)
             clock_gettime(CLOCK_MONOTONIC, &after)
             pthread_mutex_lock(&self.lock)
-            self.commit_ns += (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec
+            taken_ns = (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec
+            self.commit_ns += taken_ns
+            committed(&group, cut, self.entries, end - start, taken_ns)
             if error != 0:
                 self.last_errno = error
                 self.failed_files += 1
@@ -312,25 +332,17 @@ cdef class Wal:
                 self.signal(self.seal_fd)
             self.wake()
 
-    cdef int write_range(self, int fd, int direct_fd, int64_t position, const uint8_t* p, int64_t n) noexcept nogil:
-        # 0 or an errno; goes on after a short write. Straight from the arena to the disk where the file system can: it
-        # would only fill the page cache with what the arena holds. Whole pages then: what follows the data is filler.
-        cdef Py_ssize_t got
-        if direct_fd >= 0:
-            n = page_up(n)
-        while n > 0:
-            got = self.faults.write(fd if direct_fd < 0 else direct_fd, p, n, position)
-            if got == -EINTR:
-                continue
-            if got == -EINVAL and direct_fd >= 0:
-                direct_fd = -1  # not on this device, or the rest of a short write
-                continue
-            if got <= 0:
-                return EIO if got == 0 else <int>-got
-            p += got
-            n -= got
-            position += got
-        return 0
+    cdef bint gather(self, const GroupCommit* group) noexcept nogil:
+        # Under the lock. Waits until as many entries are there as expected; False when they do not come in time.
+        cdef timespec until
+        cdef int code = 0
+        deadline(&until, group.wait_ns)
+        self.awaited_entries = group.cut + group.expected
+        while (self.entries < self.awaited_entries and self.head - self.durable_end < GATHER_BYTES_MAX
+                and not self.stopping and code == 0):
+            code = pthread_cond_timedwait(&self.work, &self.lock, &until)
+        self.awaited_entries = 0
+        return code == 0
 
     cdef void wake(self) noexcept nogil:
         # Under the lock.
@@ -341,6 +353,7 @@ cdef class Wal:
     def run(self):
         """The WAL thread: returns when the WAL is closed and everything is durable, or when it has failed for good."""
         cdef int outcome
+        wait_precisely()
         while True:
             with nogil:
                 outcome = self.commit_loop()
@@ -520,12 +533,7 @@ cdef class Wal:
         cdef int64_t target
         cdef int code = 0
         cdef bint reached
-        clock_gettime(CLOCK_REALTIME, &until)
-        until.tv_sec += <int64_t>timeout
-        until.tv_nsec += <int64_t>((timeout - <int64_t>timeout) * 1e9)
-        if until.tv_nsec >= 1000000000:
-            until.tv_nsec -= 1000000000
-            until.tv_sec += 1
+        deadline(&until, <long long>(timeout * 1e9))
         with nogil:
             pthread_mutex_lock(&self.lock)
             target = self.head

@@ -3,7 +3,7 @@ from posix.types cimport off_t
 
 
 cdef class Faults:
-    """Failures to order, for tests. Counters: `..._after` operations pass, then `..._count` fail (-1: all)."""
+    """What a WAL does to its files, with failures to order for tests. Counters: `..._after` operations pass, then `..._count` fail (-1: all)."""
     cdef public int64_t write_after
     cdef public int64_t write_count
     cdef public int write_errno
@@ -12,7 +12,9 @@ cdef class Faults:
     cdef public int64_t sync_after
     cdef public int64_t sync_count
     cdef public int sync_errno
+    cdef public int sync_us              # a sync takes so much longer
     cdef public int64_t prepare_count    # creations of segment files that fail; -1: all
     cdef public int prepare_errno
     cdef Py_ssize_t write(self, int fd, const uint8_t* p, int64_t n, off_t position) noexcept nogil
+    cdef int write_range(self, int fd, int direct_fd, int64_t position, const uint8_t* p, int64_t n) noexcept nogil
     cdef int sync(self, int fd) noexcept nogil

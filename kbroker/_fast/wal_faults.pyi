@@ -7,6 +7,7 @@ class Faults:
     sync_after: int
     sync_count: int
     sync_errno: int
+    sync_us: int
     prepare_count: int
     prepare_errno: int
     def prepare(self) -> None: ...

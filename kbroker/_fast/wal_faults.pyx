@@ -1,11 +1,13 @@
-"""Failures to order at the WAL's file layer, so that tests can make the k-th write or sync fail."""
+"""The WAL's writes and syncs, and failures of them to order: tests can make the k-th fail."""
 
 import os
 
-from libc.errno cimport EIO, errno
+from libc.errno cimport EINTR, EINVAL, EIO, errno
 from libc.stdint cimport int64_t, uint8_t
 from posix.types cimport off_t
-from posix.unistd cimport fdatasync, pwrite
+from posix.unistd cimport fdatasync, pwrite, usleep
+
+from kbroker._fast.wal_format cimport page_up
 
 
 cdef class Faults:
@@ -29,6 +31,26 @@ cdef class Faults:
         got = pwrite(fd, p, n, position)
         return -errno if got < 0 else got
 
+    cdef int write_range(self, int fd, int direct_fd, int64_t position, const uint8_t* p, int64_t n) noexcept nogil:
+        # 0 or an errno; goes on after a short write. Straight from the arena to the disk where the file system can: it
+        # would only fill the page cache with what the arena holds. Whole pages then: what follows the data is filler.
+        cdef Py_ssize_t got
+        if direct_fd >= 0:
+            n = page_up(n)
+        while n > 0:
+            got = self.write(fd if direct_fd < 0 else direct_fd, p, n, position)
+            if got == -EINTR:
+                continue
+            if got == -EINVAL and direct_fd >= 0:
+                direct_fd = -1  # not on this device, or the rest of a short write
+                continue
+            if got <= 0:
+                return EIO if got == 0 else <int>-got
+            p += got
+            n -= got
+            position += got
+        return 0
+
     cdef int sync(self, int fd) noexcept nogil:
         if self.sync_count != 0:
             if self.sync_after > 0:
@@ -37,6 +59,8 @@ cdef class Faults:
                 if self.sync_count > 0:
                     self.sync_count -= 1
                 return self.sync_errno
+        if self.sync_us > 0:
+            usleep(self.sync_us)
         return 0 if fdatasync(fd) == 0 else errno
 
     def prepare(self):
