@@ -20,7 +20,7 @@ from kbroker._fast.fetch_codec cimport (
     put_fetch_topic,
 )
 from kbroker._fast.fetch_session cimport FetchSession, FetchSessions, FetchSlot
-from kbroker._fast.partition cimport READ_COLD, Partition
+from kbroker._fast.partition cimport READ_COLD, Partition, ReadHint
 from kbroker._fast.read_plan cimport ReadPlan
 from kbroker._fast.producer_state cimport aborted_between
 from kbroker._fast.record_batch cimport CONTROL, TRANSACTIONAL, BatchInfo, parse_header
@@ -266,7 +266,7 @@ cdef class FetchRequest(Request):
             return self.plan_cold(slot, max(limit, 1), first)
         slot.end_ref = plan.count
         slot.bytes = plan.total_bytes - before
-        slot.next_offset = slot.partition.hint_offset
+        slot.next_offset = slot.partition.hint.offset
         return 0
 
     cdef int plan_cold(self, FetchSlot slot, int64_t limit, bint first) except -1:
@@ -431,7 +431,8 @@ cdef class FetchRequest(Request):
         cdef FetchSlot slot
         cdef Partition partition
         cdef ReadPlan ahead = None
-        cdef int64_t limit, hint_lsn, hint_entry, hint_offset, hint_bytes, offset
+        cdef ReadHint hint
+        cdef int64_t limit, offset
         for slot in self.slots:
             if slot.end_ref == slot.first_ref or self.sink.wal.holds(plan.refs[slot.end_ref - 1].lsn):
                 continue
@@ -444,18 +445,12 @@ cdef class FetchRequest(Request):
             limit = min(<int64_t>slot.max_bytes, self.sink.wal.cache.ahead_bytes() - ahead.total_bytes)
             if limit <= 0:
                 break
-            hint_lsn = partition.hint_lsn
-            hint_entry = partition.hint_entry
-            hint_offset = partition.hint_offset
-            hint_bytes = partition.hint_bytes
+            hint = partition.hint
             try:
                 partition.plan_read(offset, slot.upper, limit, False, ahead)
             except Exception:
                 pass        # whoever does read it meets the error, and says so
-            partition.hint_lsn = hint_lsn
-            partition.hint_entry = hint_entry
-            partition.hint_offset = hint_offset
-            partition.hint_bytes = hint_bytes
+            partition.hint = hint
         if ahead is not None and ahead.count > 0:
             response.add_ahead(self.sink.wal, ahead)
             response.keep_plan(ahead)

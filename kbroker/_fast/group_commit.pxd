@@ -6,13 +6,6 @@
 
 from libc.stdint cimport int32_t, int64_t
 
-cdef extern from * nogil:
-    """
-    #include <sys/prctl.h>
-    static void kb_wait_precisely(void) { prctl(PR_SET_TIMERSLACK, 1UL); }
-    """
-    void wait_precisely "kb_wait_precisely"()   # timed waits of this thread end within 1 us of their time, not 50
-
 cdef enum:
     GATHER_BYTES_MAX = 65536    # more needs no company: writing it takes longer than the sync
     GATHER_NS_MAX = 500000
@@ -21,14 +14,15 @@ cdef enum:
 
 cdef struct GroupCommit:
     int64_t cut                 # entries that commits have covered so far
-    int64_t expected            # entries that were on their way during the last commit: covered by it, or come meanwhile
-    int64_t wait_ns             # how long a commit may wait for as many
+    int64_t awaited             # how many there are once all that were on their way during the last commit (covered by
+                                # it, or come meanwhile) have come again; 0: none are waited for
+    int64_t wait_ns             # how long a commit may wait for them
     int32_t vain                # waits in a row that did not see them all, at most VAIN_MAX
     int32_t skip                # commits, the one that waited included, before the next try
 
 
 cdef inline bint should_gather(const GroupCommit* g, int64_t entries, int64_t pending_bytes) noexcept nogil:
-    return g.skip == 0 and entries - g.cut < g.expected and pending_bytes < GATHER_BYTES_MAX
+    return g.skip == 0 and entries < g.awaited and pending_bytes < GATHER_BYTES_MAX
 
 
 cdef inline void gathered(GroupCommit* g, bint all_came) noexcept nogil:
@@ -40,8 +34,7 @@ cdef inline void committed(GroupCommit* g, int64_t cut, int64_t entries, int64_t
     """A commit of so many bytes has covered the entries up to `cut`; there are `entries` by now."""
     if g.skip > 0:
         g.skip -= 1
-    g.expected = entries - g.cut
-    if size >= GATHER_BYTES_MAX or g.expected * ENTRY_NS > sync_ns:
-        g.expected = 0
+    cdef int64_t on_the_way = entries - g.cut
+    g.awaited = cut + on_the_way if size < GATHER_BYTES_MAX and on_the_way * ENTRY_NS <= sync_ns else 0
     g.cut = cut
     g.wait_ns = min(sync_ns - sync_ns // 4, <int64_t>GATHER_NS_MAX)

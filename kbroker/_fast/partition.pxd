@@ -49,6 +49,12 @@ cdef class TopicRules:
     cdef public object codec_level            # for `codec`; None: Kafka's default
     cdef public int64_t segment_bytes         # largest append
 
+cdef struct ReadHint:       # where a read ended within a slice: reads go on there
+    int64_t slice_lsn       # the slice's first; -1: no hint
+    int64_t entry           # number within the slice
+    int64_t offset          # of the batch there
+    int64_t size            # of it, bytes
+
 
 cdef class Partition:
     """The hot state of one partition: offsets, index of what the WAL holds, producer state, waiters.
@@ -104,10 +110,7 @@ cdef class Partition:
     cdef int64_t counted_flushed              # flushed position for which counted_unflushed holds
     cdef int64_t counted_unflushed
     cdef int64_t counted_appended
-    cdef int64_t hint_lsn                     # slice and entry where the last read ended, with its offset
-    cdef int64_t hint_entry
-    cdef int64_t hint_offset
-    cdef int64_t hint_bytes                   # of the batch there
+    cdef ReadHint hint                        # of the last read
 
     cdef IndexEntry* dense_at(self, int64_t number) noexcept
     cdef int64_t dense_find(self, int64_t offset) noexcept
@@ -116,6 +119,7 @@ cdef class Partition:
     cdef int drop_stale_slices(self) noexcept
     cdef int32_t slice_find(self, int64_t offset) noexcept
     cdef WalSegment segment_of(self, const Slice* s)
+    cdef bint is_hinted(self, const Slice* s, int64_t offset) noexcept
     cdef int64_t load_block(self, WalSegment segment, const Slice* s, int64_t entry, int64_t count,
                             IndexEntry* out) except -1
     cdef int64_t entry_find(self, WalSegment segment, const Slice* s, int64_t offset) except -1

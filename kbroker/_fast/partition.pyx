@@ -56,6 +56,11 @@ cdef class TopicRules:
         self.segment_bytes = segment_bytes
 
 
+cdef inline bint _is_full(ReadPlan plan, int64_t size, int64_t max_bytes, bint at_least_one) noexcept:
+    # Whether a batch of this size has no more room in the plan.
+    return size > max_bytes - plan.total_bytes and (plan.count > 0 or not at_least_one)
+
+
 cdef class Partition:
     def __cinit__(self, Wal wal not None, str topic not None, bytes topic_id not None, int32_t index, uint32_t ordinal,
                   int32_t leader_epoch, int64_t log_start_offset=0, int64_t next_offset=0):
@@ -78,7 +83,7 @@ cdef class Partition:
         memcpy(self.key.topic_id, id_bytes, 16)
         self.key.partition = index
         self.key.ordinal = ordinal
-        self.hint_lsn = -1
+        self.hint.slice_lsn = -1
         self.commits = wal.commits
         self.next_offset = self.durable_offset = self.flushed_offset = next_offset
         wal.partitions[(topic_id, index)] = self
@@ -430,12 +435,15 @@ cdef class Partition:
                 raise CorruptionError(f"{segment.path}: its index file is damaged at {position + i * 32}")
         return n
 
+    cdef bint is_hinted(self, const Slice* s, int64_t offset) noexcept:
+        return self.hint.slice_lsn == s.first_lsn and self.hint.offset == offset
+
     cdef int64_t entry_find(self, WalSegment segment, const Slice* s, int64_t offset) except -1:
         # Number within the slice of an entry at or at most a block before the one that holds `offset`.
         cdef int64_t low = 0, high = s.count, middle
         cdef IndexEntry entry
-        if self.hint_lsn == s.first_lsn and self.hint_offset == offset:
-            return self.hint_entry
+        if self.is_hinted(s, offset):
+            return self.hint.entry
         while high - low > BLOCK_ENTRIES:
             middle = (low + high) >> 1
             self.load_block(segment, s, middle, 1, &entry)
@@ -465,8 +473,7 @@ cdef class Partition:
         cdef WalSegment segment
         cdef IndexEntry block[BLOCK_ENTRIES]
         cdef int64_t entry, n, i, last
-        if (self.hint_lsn == s.first_lsn and self.hint_offset == offset
-                and self.hint_bytes > max_bytes - plan.total_bytes and (plan.count or not at_least_one)):
+        if self.is_hinted(s, offset) and _is_full(plan, self.hint.size, max_bytes, at_least_one):
             return 1    # the answer is as good as full, as it is for most partitions of a consumer that catches up
         segment = self.segment_of(s)
         entry = self.entry_find(segment, s, offset)
@@ -476,12 +483,8 @@ cdef class Partition:
                 last = block[i].base_offset + block[i].last_offset_delta
                 if last < offset:
                     continue
-                if last >= upper or (block[i].size > max_bytes - plan.total_bytes
-                                     and (plan.count or not at_least_one)):
-                    self.hint_lsn = s.first_lsn
-                    self.hint_entry = entry + i
-                    self.hint_offset = block[i].base_offset
-                    self.hint_bytes = block[i].size
+                if last >= upper or _is_full(plan, block[i].size, max_bytes, at_least_one):
+                    self.hint = ReadHint(s.first_lsn, entry + i, block[i].base_offset, block[i].size)
                     return 1
                 plan.add(block[i].lsn, block[i].size, segment)
             entry += n
@@ -505,7 +508,7 @@ cdef class Partition:
         while number < self.dense_first + self.dense_count:
             entry = self.dense_at(number)
             last = entry.base_offset + entry.last_offset_delta
-            if last >= upper or (entry.size > max_bytes - plan.total_bytes and (plan.count or not at_least_one)):
+            if last >= upper or _is_full(plan, entry.size, max_bytes, at_least_one):
                 return READ_OK
             if segment is None or entry.lsn >= segment.end_lsn:
                 segment = self.wal.segment_at(entry.lsn)

@@ -26,7 +26,6 @@ from kbroker._fast.group_commit cimport (
     committed,
     gathered,
     should_gather,
-    wait_precisely,
 )
 from kbroker._fast.invariant cimport invariant
 from kbroker._fast.pthread cimport (
@@ -41,6 +40,7 @@ from kbroker._fast.pthread cimport (
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
+    wait_precisely,
 )
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_format cimport (
@@ -337,7 +337,7 @@ cdef class Wal:
         cdef timespec until
         cdef int code = 0
         deadline(&until, group.wait_ns)
-        self.awaited_entries = group.cut + group.expected
+        self.awaited_entries = group.awaited
         while (self.entries < self.awaited_entries and self.head - self.durable_end < GATHER_BYTES_MAX
                 and not self.stopping and code == 0):
             code = pthread_cond_timedwait(&self.work, &self.lock, &until)

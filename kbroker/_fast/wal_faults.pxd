@@ -3,7 +3,10 @@ from posix.types cimport off_t
 
 
 cdef class Faults:
-    """What a WAL does to its files, with failures to order for tests. Counters: `..._after` operations pass, then `..._count` fail (-1: all)."""
+    """What a WAL does to its files, with failures to order for tests.
+
+    Counters: `..._after` operations pass, then `..._count` fail (-1: all).
+    """
     cdef public int64_t write_after
     cdef public int64_t write_count
     cdef public int write_errno

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from bench_program import running
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.e2e import servers, suite
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
 @pytest.fixture(scope="module", params=[[], ["65536", "200000"]], ids=["one piece", "copies"])
 def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[servers.Server]:
-    work = tmp_path_factory.mktemp("free-broker")
-    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-o", work / "it", ROOT / "bench/e2e/free_broker.c"], check=True)
-    server = servers.Server(work)
-    server.spawn([str(work / "it"), str(server.port), *request.param])
-    yield server
-    assert server.process is not None
-    assert server.process.poll() is None  # nothing was asked that it could not follow
-    server.process.kill()
-    server.process.wait()
+    with running("free_broker.c", tmp_path_factory.mktemp("free-broker"), *request.param) as server:
+        yield server  # it ends by itself when it is asked what it cannot follow
 
 
 def produce(broker: servers.Server, topic: str, count: int, size: int) -> dict[int, int]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bench_program import running
 
-from bench.e2e import servers
-
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 RATE = 20_000_000
@@ -24,24 +21,13 @@ BURST = RATE // 100
 @pytest.fixture
 def link(tmp_path: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Both ends of a connection through it: who called, and who was called."""
-    subprocess.run(
-        ["cc", "-O1", "-Wall", "-Werror", "-o", tmp_path / "it", ROOT / "bench/e2e/store_link.c", "-lpthread"],
-        check=True,
-    )
-    server = servers.Server(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as behind:
         behind.settimeout(10)
-        port = behind.getsockname()[1]
-        server.spawn([str(tmp_path / "it"), str(server.port), str(port), str(RATE)])
-        try:
-            behind.accept()[0].close()  # spawn has tried whether it listens
+        with running("store_link.c", tmp_path, str(behind.getsockname()[1]), str(RATE)) as server:
+            behind.accept()[0].close()  # it was tried whether it listens
             with socket.create_connection(("127.0.0.1", server.port), 10) as caller, behind.accept()[0] as called:
                 called.settimeout(10)
                 yield caller, called
-        finally:
-            assert server.process is not None
-            server.process.kill()
-            server.process.wait()
 
 
 def receive_all(end: socket.socket) -> bytes:
