@@ -73,7 +73,7 @@ def _median(line: dict[str, Any], broker: str, name: str) -> float:
 def _bars(lines: Lines, name: str, label: str, file: str, *, per_kafka: bool) -> None:
     """Bars by workload and broker: `name` of a run, either as it is or over that of Kafka."""
     shown = [line for line in lines if {"kbroker", "kafka"} <= line["runs"].keys()]
-    shown = [line for line in shown if not line["workload"].startswith("paced")]
+    shown = [line for line in shown if line["workload"] not in history.PACED]
     brokers = [broker for broker in COLOURS if any(broker in line["runs"] for line in shown)]
     figure, axes = plt.subplots(figsize=(8, 0.6 * len(shown) + 1.2))
     height = 0.8 / len(brokers)
@@ -99,7 +99,7 @@ def _distribution(lines: Lines, file: str) -> None:
     """Latency against the share of records that took longer, one curve per workload and broker."""
     figure, axes = plt.subplots(figsize=(8, 4))
     most = max(line["cores"] for line in lines)
-    paced = [line for line in lines if line["workload"].startswith("paced") and line["cores"] == most]
+    paced = [line for line in lines if line["workload"] in history.PACED and line["cores"] == most]
     for line, style in zip(paced, ("-", ":", "--", "-."), strict=False):
         for broker in COLOURS:
             curves = [run["distribution_ms"] for run in line["runs"].get(broker, []) if "distribution_ms" in run]

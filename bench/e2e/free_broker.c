@@ -1,6 +1,7 @@
 /* A broker that costs next to nothing: what a client reaches against it is the client's own ceiling.
  *
  *   free_broker PORT [ANSWER_BYTES [COPIED_BYTES]]
+ *   free_broker PORT tail
  *       Listens on 127.0.0.1:PORT until it is killed; one thread. A topic exists as soon as it is named and has as
  *       many partitions as the number says that its name ends with ("bench-3-12": 12).
  *
@@ -9,6 +10,8 @@
  * with that batch again and again, at once, its base offset counted on: every partition is such a log without an end.
  * An answer carries ANSWER_BYTES (1 MiB unless given) in one system call, from one piece of memory that stays in the
  * cache; with COPIED_BYTES from so many bytes of copies, one after another, since no broker's records are in the cache.
+ * With `tail` a topic has one partition and that an end: records are kept, and a Fetch is answered as soon as there is
+ * something behind its offset, which one consumer may wait for.
  * Beside them ApiVersions, Metadata (4), ListOffsets (1) and InitProducerId (0-1), as far as producers and
  * consumers without a group ask.
  *
@@ -29,6 +32,12 @@ enum { UNSUPPORTED_VERSION = 35 };
 enum { IN_BYTES = 16384, OUT_BYTES = 65536, TOPICS_MAX = 256, PARTITIONS_MAX = 200 };
 enum { BATCHES_MAX = 400, PIECES_MAX = 1024, BASE_OFFSET_BYTES = 8 }; /* of one answer to a Fetch */
 
+struct stored { /* what a producer sent, with `tail` */
+        uint8_t *bytes;
+        size_t length;
+        int64_t end; /* the offset behind its last record */
+};
+
 struct topic {
         char *name;
         int partitions;
@@ -37,6 +46,9 @@ struct topic {
         size_t batch_bytes;
         uint8_t *copies; /* of the batch; NULL: none yet */
         size_t copy_count;
+        struct stored *stored; /* with `tail`, by offset */
+        size_t stored_count, stored_room;
+        struct connection *waiter; /* for what is stored next */
 };
 
 enum expected { A_REQUEST, A_TOPIC, A_PARTITION, RECORDS };
@@ -50,6 +62,7 @@ struct connection {
         size_t records, kept; /* record bytes to come; bytes of them that have been kept */
         uint8_t *keep;        /* where they go; NULL: nowhere */
         size_t keep_bytes;
+        int64_t fetch_id, fetch_offset; /* of the Fetch that waits */
         size_t have, answer, filled; /* bytes in `in`; where in `out` the last answer begins; bytes in `out` */
         uint8_t in[IN_BYTES], out[OUT_BYTES];
 };
@@ -63,6 +76,7 @@ struct cursor {
 static struct topic topics[TOPICS_MAX];
 static int topic_count, port;
 static size_t answer_bytes = 1 << 20, copied_bytes;
+static int tail;
 
 static int64_t get(struct cursor *c, int bytes) {
         if (c->end - c->at < bytes) {
@@ -226,6 +240,10 @@ static void answer_init_producer_id(struct connection *c) {
         put(c, 0, 2);
 }
 
+static int64_t batch_records(const uint8_t *batch) { /* by its last offset delta */
+        return get(&(struct cursor){batch + 23, batch + 27, 0}, 4) + 1;
+}
+
 /* The batch as the given one of a partition. */
 static const uint8_t *batch_at(struct topic *t, int64_t partition, int64_t number) {
         if (!t->copies) {
@@ -299,8 +317,74 @@ static void answer_fetch(struct connection *c, struct cursor *r) {
         c->filled = 0;
 }
 
+/* Answers the Fetch with what is stored from its offset on, or keeps it waiting. */
+static void answer_tail(struct connection *c, struct topic *t) {
+        static struct iovec pieces[1 + BATCHES_MAX];
+        size_t first = t->stored_count, count = 1, carried = 0;
+        while (first && t->stored[first - 1].end > c->fetch_offset)
+                first--;
+        t->waiter = first == t->stored_count ? c : NULL;
+        if (t->waiter)
+                return;
+        for (size_t i = first; i < t->stored_count && count <= BATCHES_MAX; i++, count++) {
+                pieces[count] = (struct iovec){t->stored[i].bytes, t->stored[i].length};
+                carried += t->stored[i].length;
+        }
+        int64_t end = t->stored[t->stored_count - 1].end;
+        begin_answer(c, c->fetch_id);
+        put(c, 0, 4);
+        put(c, 1, 4);
+        put_string(c, t->name);
+        put(c, 1, 4);
+        put(c, 0, 4 + 2);
+        put(c, end, 8);
+        put(c, end, 8);
+        put(c, -1, 4);
+        put(c, (int64_t)carried, 4);
+        end_answer(c, carried);
+        pieces[0] = (struct iovec){c->out, c->filled};
+        send_all(c->fd, pieces, count);
+        c->filled = 0;
+}
+
+static void start_tail(struct connection *c, int64_t correlation_id, struct cursor *r) {
+        int length;
+        get(r, 4 + 4);
+        get(r, 4 + 4);
+        get(r, 1);
+        int64_t named       = get(r, 4);
+        const uint8_t *name = get_string(r, &length);
+        struct topic *t     = find_topic(name, length);
+        if (named != 1 || t->partitions != 1 || t->waiter) {
+                errno = EPROTO;
+                fail("a Fetch of other than the one partition");
+        }
+        get(r, 4 + 4);
+        c->fetch_id     = correlation_id;
+        c->fetch_offset = get(r, 8);
+        answer_tail(c, t);
+}
+
+static void store(struct topic *t, uint8_t *bytes, size_t length) {
+        if (t->stored_count == t->stored_room) {
+                t->stored_room = t->stored_room ? 2 * t->stored_room : 1024;
+                t->stored      = realloc(t->stored, t->stored_room * sizeof(*t->stored));
+                if (!t->stored)
+                        fail("realloc");
+        }
+        int64_t base = t->stored_count ? t->stored[t->stored_count - 1].end : 0;
+        put_later(bytes, base, BASE_OFFSET_BYTES);
+        t->stored[t->stored_count++] = (struct stored){bytes, length, base + batch_records(bytes)};
+        if (t->waiter)
+                answer_tail(t->waiter, t);
+}
+
 static void answer(struct connection *c, int api_key, int64_t correlation_id, struct cursor *r) {
         flush(c); /* answers come in order, and those of Fetch go out from elsewhere */
+        if (api_key == FETCH && tail) {
+                start_tail(c, correlation_id, r);
+                return;
+        }
         begin_answer(c, correlation_id);
         if (api_key == FETCH) {
                 answer_fetch(c, r);
@@ -370,14 +454,17 @@ static void start_topic(struct connection *c, struct cursor *r) {
 }
 
 static void end_records(struct connection *c) {
-        if (c->keep) {
+        if (c->keep && tail) {
+                store(c->topic, c->keep, c->keep_bytes);
+                c->keep = NULL;
+        } else if (c->keep) {
                 struct topic *t = c->topic;
                 free(t->batch);
                 free(t->copies);
                 t->copies      = NULL;
                 t->batch       = c->keep;
                 t->batch_bytes = (size_t)get(&(struct cursor){c->keep + 8, c->keep + 12, 0}, 4) + 12;
-                t->records     = get(&(struct cursor){c->keep + 23, c->keep + 27, 0}, 4) + 1; /* last offset delta */
+                t->records     = batch_records(c->keep);
                 c->keep        = NULL;
         }
         if (c->partitions) {
@@ -407,7 +494,7 @@ static void start_partition(struct connection *c, struct cursor *r) {
         c->records = bytes > 0 ? (size_t)bytes : 0;
         c->kept    = 0;
         c->keep    = NULL;
-        if (c->records > c->topic->batch_bytes + c->topic->batch_bytes / 64) {
+        if (tail || c->records > c->topic->batch_bytes + c->topic->batch_bytes / 64) {
                 c->keep       = malloc(c->records);
                 c->keep_bytes = c->records;
         }
@@ -489,6 +576,9 @@ static void serve(int listener) {
                                 if (c->next == A_REQUEST)
                                         flush(c);
                         } else {
+                                for (int t = 0; t < topic_count; t++)
+                                        if (topics[t].waiter == c)
+                                                topics[t].waiter = NULL;
                                 close(c->fd);
                                 free(c->keep);
                                 free(c);
@@ -499,11 +589,12 @@ static void serve(int listener) {
 
 int main(int argc, char **argv) {
         if (argc < 2 || argc > 4) {
-                fprintf(stderr, "usage: free_broker PORT [ANSWER_BYTES [COPIED_BYTES]]\n");
+                fprintf(stderr, "usage: free_broker PORT [ANSWER_BYTES [COPIED_BYTES] | tail]\n");
                 return 2;
         }
         port = atoi(argv[1]);
-        if (argc > 2)
+        tail = argc > 2 && !strcmp(argv[2], "tail");
+        if (argc > 2 && !tail)
                 answer_bytes = (size_t)atoll(argv[2]);
         if (argc > 3)
                 copied_bytes = (size_t)atoll(argv[3]);

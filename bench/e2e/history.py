@@ -24,9 +24,10 @@ from bench.e2e.workloads import Result
 
 WORSE = 0.10
 KEPT = 5  # series before the newest that it is compared with
-CEILING = "ceiling"  # the broker that costs nothing: only how near its rate is tells something
+CEILING = "ceiling"  # the broker that costs nothing
 Series = tuple[str, str, int]  # workload, options, cores
 LATENCIES = ("p50_ms", "p99_ms", "p99.9_ms")
+PACED = ("paced", "paced_busy")  # at a rate that is given
 OWN_RATIOS = ("with_over_without", "idle_cpu_percent", "steady_over_lower", "least_over_median")
 LOWER_IS_BETTER = ("cpu/", *(f"{name}/" for name in LATENCIES), "idle_cpu_percent")
 
@@ -43,7 +44,7 @@ def entry(workload: str, runs: Mapping[str, Sequence[tuple[Result, float]]], opt
         "options": options,
         "cores": len(os.sched_getaffinity(0)),
         "runs": {broker: [_run(*run) for run in of_broker] for broker, of_broker in runs.items()},
-        "ratios": _ratios(runs),
+        "ratios": _ratios(workload, runs),
     }
 
 
@@ -56,16 +57,22 @@ def _run(result: Result, rss_mib: float) -> dict[str, Any]:
     }
 
 
-def _ratios(runs: Mapping[str, Sequence[tuple[Result, float]]]) -> dict[str, float]:
+def _ratios(workload: str, runs: Mapping[str, Sequence[tuple[Result, float]]]) -> dict[str, float]:
     first, *others = runs
     mine = _medians(runs[first])
     ratios = {name: mine[name] for name in OWN_RATIOS if name in mine}
     for other in others:
         theirs = _medians(runs[other])
-        for name in ("rate",) if other == CEILING else ("rate", "cpu", *LATENCIES):
+        for name in _compared(workload, other):
             if mine.get(name) and theirs.get(name):
                 ratios[f"{name}/{other}"] = mine[name] / theirs[name]
     return {name: round(value, 4) for name, value in ratios.items()}
+
+
+def _compared(workload: str, other: str) -> tuple[str, ...]:
+    if other != CEILING:
+        return "rate", "cpu", *LATENCIES
+    return LATENCIES if workload in PACED else ("rate",)
 
 
 def _medians(of_broker: Sequence[tuple[Result, float]]) -> dict[str, float]:

@@ -187,14 +187,16 @@ OPTIONS = {
     "d_memory": ["--memory-bytes", "3GiB"],
 }
 LINK_MB = {"steady_link": 250}  # MB/s of the way to the store
-# Those that have a ceiling: the client's own rate against a broker that costs nothing.
+# Those that have a ceiling: the client's own rate, or latency, against a broker that costs nothing.
 WITH_CEILING = {
+    "paced",
     *("a_rdk", "b_rdk", "c_rdk", "f_rdk", "f1_wire", "f8_wire"),
     *("a_java", "b_java", "f_java", "d1k_rdk", "d_rdk", "d1k_memory", "d_memory"),
 }
-# Options of the broker that costs nothing: answers of 1 MiB from as much memory as is read, which no cache holds.
+# Options of the broker that costs nothing: answers of 1 MiB from as much memory as is read, which no cache holds; or a
+# log with an end.
 _COLD = ["1048576", "1500000000"]
-CEILING_OPTIONS = {"d1k_rdk": _COLD, "d_rdk": _COLD, "d1k_memory": _COLD, "d_memory": _COLD}
+CEILING_OPTIONS = {"paced": ["tail"], "d1k_rdk": _COLD, "d_rdk": _COLD, "d1k_memory": _COLD, "d_memory": _COLD}
 # Options beside those that are given.
 KBROKERS = {"kbroker": [], "kbroker-192MiB": ["--memory-bytes", "192MiB"]}
 

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from kbroker._fast.channel cimport Channel, FrameBudget, Scratch
 from kbroker._fast.request cimport RequestSink
+from kbroker._fast.thread_core cimport ThreadLoad
 
 cdef enum:
     LISTENERS_MAX = 16
@@ -55,6 +56,9 @@ cdef class Poller(RequestSink):
     cdef int64_t release_ms             # when sent answers must be released
     cdef int64_t next_deadline_ms       # of the heap's first request, copied for use without the GIL
     cdef bint has_stalled
+    cdef ThreadLoad load
+    cdef int64_t woken_us               # when it last had something to do
+    cdef void tell_core(self) noexcept nogil
     cdef int open(self, bint with_wal) except -1
     cdef int add_fd(self, int fd, uint64_t tag) noexcept nogil
     cdef int add_channel(self, Channel* ch) noexcept nogil

@@ -5,6 +5,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove
 from posix.unistd cimport close, read
 
+from kbroker._fast.atomic cimport swap32
 from kbroker._fast.channel cimport (
     SEND_AGAIN,
     SEND_DONE,
@@ -18,6 +19,7 @@ from kbroker._fast.channel cimport (
     wall_clock_ms,
 )
 from kbroker._fast.request cimport RequestSink
+from kbroker._fast.thread_core cimport ANY_CORE, current_core, has_time, worked
 
 cdef extern from "sys/epoll.h" nogil:
     ctypedef union epoll_data_t:
@@ -266,6 +268,14 @@ cdef class Poller(RequestSink):
             until = self.loop_ms + RETRY_DELAY_MS
         return <int>(until - self.loop_ms) if until > self.loop_ms else 0
 
+    cdef void tell_core(self) noexcept nogil:
+        """Where the log's thread should run, to be woken from here and to wake this thread."""
+        cdef int32_t core
+        worked(&self.load, self.woken_us * 1000, self.scratch.now_us * 1000)
+        core = current_core() if has_time(&self.load) else ANY_CORE
+        if core != self.wal.home_core:
+            swap32(&self.wal.home_core, core)
+
     cdef void accept_all(self, int32_t listener) noexcept nogil:
         cdef int fd
         while self.accepted < ACCEPTS_PER_TURN:
@@ -284,8 +294,11 @@ cdef class Poller(RequestSink):
         cdef bint called = False
         self.send_dirty()
         self.read_clock()
+        if self.wal_fd >= 0:
+            self.tell_core()
         n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, self.timeout())
         self.read_clock()
+        self.woken_us = self.scratch.now_us
         self.scratch.used = 0
         for i in range(n):
             tag = events[i].data.u64

@@ -29,14 +29,19 @@ cdef extern from * nogil:
         pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
         return pthread_cond_init(cond, &attributes);
     }
+    static long long kb_monotonic_ns(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
     static void kb_deadline(struct timespec *until, long long ns) {
-        clock_gettime(CLOCK_MONOTONIC, until);
-        ns += until->tv_nsec;
-        until->tv_sec += ns / 1000000000;
+        ns += kb_monotonic_ns();
+        until->tv_sec = ns / 1000000000;
         until->tv_nsec = ns % 1000000000;
     }
     static void kb_wait_precisely(void) { prctl(PR_SET_TIMERSLACK, 1UL); }
     """
     int monotonic_cond_init "kb_monotonic_cond_init"(pthread_cond_t*)     # its timed waits end at what `deadline` gives
+    long long monotonic_ns "kb_monotonic_ns"()
     void deadline "kb_deadline"(timespec* until, long long ns)            # so many nanoseconds from now
     void wait_precisely "kb_wait_precisely"()   # timed waits of this thread end within 1 us of their time, not 50

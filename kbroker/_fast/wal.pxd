@@ -101,6 +101,7 @@ cdef class Wal:
     cdef readonly int64_t bytes_written
     cdef readonly int64_t entries
     cdef int64_t awaited_entries         # a commit waits until there are so many; 0: none does
+    cdef public int32_t home_core        # where the I/O thread rests while it has little to do; -1: it has much
     cdef readonly int64_t append_waits
     cdef readonly int64_t failed_files
     cdef readonly int64_t group_waits    # commits that waited for company (decision 004)

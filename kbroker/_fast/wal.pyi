@@ -32,6 +32,7 @@ class WalSegment:
     def direct_fd(self) -> int: ...
 
 class Wal:
+    home_core: int
     def __init__(
         self,
         arena: Arena,

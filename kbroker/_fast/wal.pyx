@@ -14,23 +14,18 @@ from libc.errno cimport EINTR, EIO, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.time cimport timespec
 from posix.unistd cimport close, pread, write
 
 from kbroker._fast.atomic cimport add32, load32, load64, store64, swap32
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.endian cimport store_i32, store_i64
-from kbroker._fast.group_commit cimport (
-    GATHER_BYTES_MAX,
-    GroupCommit,
-    committed,
-    gathered,
-    should_gather,
-)
+from kbroker._fast.group_commit cimport GATHER_BYTES_MAX, GroupCommit, committed, gathered, should_gather
 from kbroker._fast.invariant cimport invariant
 from kbroker._fast.pthread cimport (
     deadline,
     monotonic_cond_init,
+    monotonic_ns,
     pthread_cond_broadcast,
     pthread_cond_destroy,
     pthread_cond_signal,
@@ -42,6 +37,7 @@ from kbroker._fast.pthread cimport (
     pthread_mutex_unlock,
     wait_precisely,
 )
+from kbroker._fast.thread_core cimport ANY_CORE, ThreadLoad, has_time, run_on_core, worked
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_format cimport (
     ENTRY_CRC_START,
@@ -113,6 +109,7 @@ cdef class Wal:
         self.wal_bytes = wal_bytes
         self.faults = faults if faults is not None else Faults()
         self.populate_end = arena.arena_bytes
+        self.home_core = ANY_CORE
         self.segments = []
         self.cache = WalCache(cache_bytes)
         self.partitions = {}
@@ -277,14 +274,22 @@ cdef class Wal:
         # Writes and syncs what has been published, one segment at a time, until stopped or until the file fails.
         cdef int64_t start, end, written_end, first_lsn
         cdef SegmentSlot* slot
-        cdef timespec before, after
         cdef int error, fd, direct_fd
-        cdef int64_t cut, taken_ns
+        cdef int32_t core, own_core = ANY_CORE
+        cdef int64_t cut, began_ns, taken_ns
         cdef GroupCommit group
+        cdef ThreadLoad load
         memset(&group, 0, sizeof(GroupCommit))
+        memset(&load, 0, sizeof(ThreadLoad))
         pthread_mutex_lock(&self.lock)
         group.cut = self.entries
         while True:
+            core = load32(&self.home_core) if has_time(&load) else ANY_CORE
+            if core != own_core:
+                own_core = core
+                pthread_mutex_unlock(&self.lock)
+                run_on_core(core)
+                pthread_mutex_lock(&self.lock)
             while self.head == self.durable_end and not self.stopping:
                 pthread_cond_wait(&self.work, &self.lock)
             if self.head == self.durable_end:
@@ -308,14 +313,14 @@ cdef class Wal:
             direct_fd = slot.direct_fd
             first_lsn = slot.first_lsn
             pthread_mutex_unlock(&self.lock)
-            clock_gettime(CLOCK_MONOTONIC, &before)
+            began_ns = monotonic_ns()
             error = self.faults.write_range(fd, direct_fd, SEGMENT_HEADER_BYTES + start - first_lsn,
                                             self.arena.base + start % self.arena.arena_bytes, written_end - start)
             if error == 0 and written_end > start:
                 error = self.faults.sync(fd)
-            clock_gettime(CLOCK_MONOTONIC, &after)
+            taken_ns = monotonic_ns() - began_ns
+            worked(&load, began_ns, began_ns + taken_ns)
             pthread_mutex_lock(&self.lock)
-            taken_ns = (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec
             self.commit_ns += taken_ns
             committed(&group, cut, self.entries, end - start, taken_ns)
             if error != 0:

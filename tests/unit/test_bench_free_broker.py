@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from bench_program import running
@@ -52,6 +53,27 @@ def test_partitions_are_logs_without_an_end(broker: servers.Server):
             assert len(message.value()) == 100
             following[message.partition()] += 1
     consumer.close()
+
+
+def test_with_tail_a_log_has_an_end_and_what_comes_behind_it_is_sent_at_once(tmp_path: Path):
+    """Records that a Fetch waits for, and such that have come meanwhile, each once and in order."""
+    with running("free_broker.c", tmp_path, "tail") as server:
+        consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "none", "enable.auto.commit": False})
+        consumer.assign([TopicPartition("tail-1", 0, 0)])
+        producer = Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 0})
+        following = 0
+        for count in [1, 1, 20, 1, 300, 1]:
+            assert consumer.poll(0.05) is None
+            for number in range(following, following + count):
+                producer.produce("tail-1", str(number).encode(), partition=0)
+            for offset in range(following, following + count):
+                message = consumer.poll(30)
+                assert message is not None
+                assert message.error() is None
+                assert (message.offset(), message.value()) == (offset, str(offset).encode())
+            following += count
+        assert producer.flush(30) == 0
+        consumer.close()
 
 
 def test_the_steady_state_begins_behind_the_first_budget():

@@ -33,9 +33,10 @@ def test_ratios_of_cpu_latency_and_what_the_workload_reports():
     assert ratios == {"with_over_without": 0.9, "rate/kafka": 1.0, "cpu/kafka": 0.25, "p99_ms/kafka": 0.25}
 
 
-def test_of_a_broker_that_costs_nothing_only_the_rate_counts():
+def test_of_a_broker_that_costs_nothing_the_rate_counts_and_where_it_is_given_the_latency():
     runs = {"kbroker": [result(90, 2.0, p99_ms=1.0)], "ceiling": [result(100, 0.1, p99_ms=0.2)]}
     assert history.entry("b_rdk", runs)["ratios"] == {"rate/ceiling": 0.9}
+    assert history.entry("paced", runs)["ratios"] == {"p99_ms/ceiling": 5.0}
 
 
 def test_a_line_can_be_read_back(tmp_path: Path):
