@@ -281,6 +281,7 @@ cdef class Wal:
         cdef ThreadLoad load
         memset(&group, 0, sizeof(GroupCommit))
         memset(&load, 0, sizeof(ThreadLoad))
+        run_on_core(own_core)
         pthread_mutex_lock(&self.lock)
         group.cut = self.entries
         while True:

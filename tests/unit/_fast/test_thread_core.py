@@ -57,6 +57,16 @@ def test_a_log_with_much_to_do_runs_anywhere(tmp_path: Path) -> None:
         write_until(log, lambda: cores_of_log() == CORES, 0)
 
 
+def test_a_log_whose_file_has_failed_does_not_stay(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        log.wal.home_core = core = max(CORES)
+        write_until(log, lambda: cores_of_log() == {core}, 0.005)
+        log.faults.sync_count = 1
+        log.wal.home_core = ANYWHERE
+        write_until(log, lambda: cores_of_log() == CORES, 0.005)
+        assert log.wal.failed_files == 1
+
+
 def test_the_io_thread_tells_where_it_is_while_it_has_time(tmp_path: Path) -> None:
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         wal = broker.wal
