@@ -26,9 +26,8 @@ BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "misc
 CLOCK_FUNCTIONS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"}
 # Beside clock.py: commands that run outside the broker and have nobody to inject a clock.
 READS_THE_TIME = {"kbroker/clock.py", "kbroker/cli/consume.py", "kbroker/cli/produce.py"}
-# Compiled code that reads the clock itself: how long a commit or an acknowledgement took; when bytes arrived;
-# until when a thread waits.
-READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("channel.pyx", "commit.pyx", "pthread.pxd")}
+# Compiled code that reads the clocks itself: the monotonic one in one place, and that of records' time stamps.
+READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("channel.pyx", "pthread.pxd")}
 PRINTS = {"kbroker/broker.py": 1}  # the line that says it is ready
 POLLS = {"tests/unit/wire/wire_harness.py"}  # for what the I/O thread is about to do on its own
 # C structures and code below Python; nothing in them is called from Python.

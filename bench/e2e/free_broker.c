@@ -258,16 +258,33 @@ static const uint8_t *batch_at(struct topic *t, int64_t partition, int64_t numbe
         return t->copies + (first + (size_t)number) % t->copy_count * t->batch_bytes;
 }
 
-/* Sends the answer by itself: what it carries lies elsewhere. */
-static void answer_fetch(struct connection *c, struct cursor *r) {
-        static struct iovec pieces[PIECES_MAX];
-        static uint8_t base_offsets[BATCHES_MAX][BASE_OFFSET_BYTES];
-        size_t count = 0, batches = 0, carried = 0, from = 0;
-        int length;
+/* The most bytes that the client wants. Its topics follow. */
+static size_t get_fetch_limit(struct cursor *r) {
         get(r, 4 + 4);
         get(r, 4);
         size_t limit = (size_t)get(r, 4);
         get(r, 1);
+        return limit;
+}
+
+/* A partition whose log ends at `end`, up to its records. */
+static void put_partition(struct connection *c, int64_t index, int64_t end, int64_t record_bytes) {
+        put(c, index, 4);
+        put(c, 0, 2);
+        put(c, end, 8);
+        put(c, end, 8);
+        put(c, -1, 4);
+        put(c, record_bytes, 4);
+}
+
+/* Sends the answer by itself: what it carries lies elsewhere. */
+static void answer_fetch(struct connection *c, int64_t correlation_id, struct cursor *r) {
+        static struct iovec pieces[PIECES_MAX];
+        static uint8_t base_offsets[BATCHES_MAX][BASE_OFFSET_BYTES];
+        size_t count = 0, batches = 0, carried = 0, from = 0;
+        int length;
+        size_t limit = get_fetch_limit(r);
+        begin_answer(c, correlation_id);
         if (limit > answer_bytes)
                 limit = answer_bytes;
         int64_t named = get(r, 4);
@@ -286,12 +303,7 @@ static void answer_fetch(struct connection *c, struct cursor *r) {
                                (carried + (size_t)(n + 1) * t->batch_bytes <= limit || batches + (size_t)n == 0) &&
                                (n == 0 || (n + 1) * (int64_t)t->batch_bytes <= partition_limit))
                                 n++;
-                        put(c, index, 4);
-                        put(c, 0, 2);
-                        put(c, INT64_C(1) << 60, 8);
-                        put(c, INT64_C(1) << 60, 8);
-                        put(c, -1, 4);
-                        put(c, n * (int64_t)t->batch_bytes, 4);
+                        put_partition(c, index, INT64_C(1) << 60, n * (int64_t)t->batch_bytes);
                         if (!n)
                                 continue;
                         pieces[count++] = (struct iovec){c->out + from, c->filled - from};
@@ -330,17 +342,12 @@ static void answer_tail(struct connection *c, struct topic *t) {
                 pieces[count] = (struct iovec){t->stored[i].bytes, t->stored[i].length};
                 carried += t->stored[i].length;
         }
-        int64_t end = t->stored[t->stored_count - 1].end;
         begin_answer(c, c->fetch_id);
         put(c, 0, 4);
         put(c, 1, 4);
         put_string(c, t->name);
         put(c, 1, 4);
-        put(c, 0, 4 + 2);
-        put(c, end, 8);
-        put(c, end, 8);
-        put(c, -1, 4);
-        put(c, (int64_t)carried, 4);
+        put_partition(c, 0, t->stored[t->stored_count - 1].end, (int64_t)carried);
         end_answer(c, carried);
         pieces[0] = (struct iovec){c->out, c->filled};
         send_all(c->fd, pieces, count);
@@ -349,9 +356,7 @@ static void answer_tail(struct connection *c, struct topic *t) {
 
 static void start_tail(struct connection *c, int64_t correlation_id, struct cursor *r) {
         int length;
-        get(r, 4 + 4);
-        get(r, 4 + 4);
-        get(r, 1);
+        get_fetch_limit(r);
         int64_t named       = get(r, 4);
         const uint8_t *name = get_string(r, &length);
         struct topic *t     = find_topic(name, length);
@@ -381,15 +386,11 @@ static void store(struct topic *t, uint8_t *bytes, size_t length) {
 
 static void answer(struct connection *c, int api_key, int64_t correlation_id, struct cursor *r) {
         flush(c); /* answers come in order, and those of Fetch go out from elsewhere */
-        if (api_key == FETCH && tail) {
-                start_tail(c, correlation_id, r);
+        if (api_key == FETCH) {
+                (tail ? start_tail : answer_fetch)(c, correlation_id, r);
                 return;
         }
         begin_answer(c, correlation_id);
-        if (api_key == FETCH) {
-                answer_fetch(c, r);
-                return;
-        }
         switch (api_key) {
         case API_VERSIONS: answer_api_versions(c, c->version); break;
         case METADATA: answer_metadata(c, r); break;

@@ -5,13 +5,14 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 from posix.types cimport off_t
-from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
 from kbroker._fast.endian cimport load_i16, load_i32
 from kbroker._fast.invariant cimport invariant
 from kbroker._fast.page_cache cimport all_cached
 from kbroker._fast.produce_codec cimport free_produce, parse_produce, prevalidate
+from kbroker._fast.pthread cimport monotonic_ns
 from kbroker._fast.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
 from kbroker._fast.wal cimport Wal
 from kbroker._fast.wal_cache cimport CACHE_ABSENT, CACHE_FAILED, CACHE_FULL, CACHE_RETRY, CachePiece, WalFile
@@ -89,9 +90,7 @@ cdef const char* OUT_OF_MEMORY = "no memory for a frame"
 
 
 cdef int64_t monotonic_us() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <int64_t>t.tv_sec * 1000000 + t.tv_nsec // 1000
+    return monotonic_ns() // 1000
 
 
 cdef int64_t wall_clock_ms() noexcept nogil:

@@ -3,10 +3,10 @@
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport int16_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport write
 
 from kbroker._fast.invariant cimport invariant
+from kbroker._fast.pthread cimport monotonic_ns
 
 
 class FastKafkaError(Exception):
@@ -213,12 +213,6 @@ cdef class CommitQueue:
         """Completes everything, and all that is pushed later, with an error."""
         self.failed_with = error
         return self.drain(self.drained_lsn)
-
-
-cdef int64_t monotonic_ns() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
 cdef class ObjectCommits(CommitQueue):

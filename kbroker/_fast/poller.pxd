@@ -57,8 +57,6 @@ cdef class Poller(RequestSink):
     cdef int64_t next_deadline_ms       # of the heap's first request, copied for use without the GIL
     cdef bint has_stalled
     cdef ThreadLoad load
-    cdef int64_t woken_us               # when it last had something to do
-    cdef void tell_core(self) noexcept nogil
     cdef int open(self, bint with_wal) except -1
     cdef int add_fd(self, int fd, uint64_t tag) noexcept nogil
     cdef int add_channel(self, Channel* ch) noexcept nogil
@@ -75,3 +73,4 @@ cdef class Poller(RequestSink):
     cdef void mark_ready(self, Channel* ch) noexcept nogil
     cdef void mark_dirty(self, Channel* ch) noexcept nogil
     cdef void read_clock(self) noexcept nogil
+    cdef void tell_core(self, int64_t woken_us) noexcept nogil

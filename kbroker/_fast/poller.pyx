@@ -268,10 +268,10 @@ cdef class Poller(RequestSink):
             until = self.loop_ms + RETRY_DELAY_MS
         return <int>(until - self.loop_ms) if until > self.loop_ms else 0
 
-    cdef void tell_core(self) noexcept nogil:
+    cdef void tell_core(self, int64_t woken_us) noexcept nogil:
         """Where the log's thread should run, to be woken from here and to wake this thread."""
         cdef int32_t core
-        worked(&self.load, self.woken_us * 1000, self.scratch.now_us * 1000)
+        worked(&self.load, woken_us * 1000, self.scratch.now_us * 1000)
         core = current_core() if has_time(&self.load) else ANY_CORE
         if core != self.wal.home_core:
             swap32(&self.wal.home_core, core)
@@ -291,14 +291,14 @@ cdef class Poller(RequestSink):
         cdef epoll_event events[EVENTS_PER_POLL]
         cdef int i, n
         cdef uint64_t tag, count
+        cdef int64_t woken_us = self.scratch.now_us
         cdef bint called = False
         self.send_dirty()
         self.read_clock()
         if self.wal_fd >= 0:
-            self.tell_core()
+            self.tell_core(woken_us)
         n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, self.timeout())
         self.read_clock()
-        self.woken_us = self.scratch.now_us
         self.scratch.used = 0
         for i in range(n):
             tag = events[i].data.u64

@@ -29,6 +29,7 @@ cdef extern from * nogil:
 
 cdef enum:
     ANY_CORE = -1
+    UNKNOWN_CORE = -2
     LOAD_NS = 20000000          # looked back on
 
 cdef struct ThreadLoad:         # how much of its time a thread has worked lately

@@ -37,7 +37,7 @@ from kbroker._fast.pthread cimport (
     pthread_mutex_unlock,
     wait_precisely,
 )
-from kbroker._fast.thread_core cimport ANY_CORE, ThreadLoad, has_time, run_on_core, worked
+from kbroker._fast.thread_core cimport ANY_CORE, UNKNOWN_CORE, ThreadLoad, has_time, run_on_core, worked
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_format cimport (
     ENTRY_CRC_START,
@@ -275,13 +275,12 @@ cdef class Wal:
         cdef int64_t start, end, written_end, first_lsn
         cdef SegmentSlot* slot
         cdef int error, fd, direct_fd
-        cdef int32_t core, own_core = ANY_CORE
+        cdef int32_t core, own_core = UNKNOWN_CORE
         cdef int64_t cut, began_ns, taken_ns
         cdef GroupCommit group
         cdef ThreadLoad load
         memset(&group, 0, sizeof(GroupCommit))
         memset(&load, 0, sizeof(ThreadLoad))
-        run_on_core(own_core)
         pthread_mutex_lock(&self.lock)
         group.cut = self.entries
         while True:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,15 @@ def write_until(log: Log, condition: Callable[[], bool], pause_seconds: float) -
     raise AssertionError(f"the log's thread may run on {cores_of_log()}")
 
 
+@contextlib.contextmanager
+def tied_log(path: Path) -> Iterator[Log]:
+    """A log whose thread has followed to a core."""
+    with Log(path).start() as log:
+        log.wal.home_core = core = max(CORES)
+        write_until(log, lambda: cores_of_log() == {core}, 0.005)
+        yield log
+
+
 def test_a_log_with_little_to_do_follows_the_io_thread(tmp_path: Path) -> None:
     with Log(tmp_path).start() as log:
         assert cores_of_log() == CORES
@@ -50,17 +60,13 @@ def test_a_log_with_little_to_do_follows_the_io_thread(tmp_path: Path) -> None:
 
 
 def test_a_log_with_much_to_do_runs_anywhere(tmp_path: Path) -> None:
-    with Log(tmp_path).start() as log:
-        log.wal.home_core = core = max(CORES)
-        write_until(log, lambda: cores_of_log() == {core}, 0.005)
+    with tied_log(tmp_path) as log:
         log.faults.sync_us = 5_000
         write_until(log, lambda: cores_of_log() == CORES, 0)
 
 
 def test_a_log_whose_file_has_failed_does_not_stay(tmp_path: Path) -> None:
-    with Log(tmp_path).start() as log:
-        log.wal.home_core = core = max(CORES)
-        write_until(log, lambda: cores_of_log() == {core}, 0.005)
+    with tied_log(tmp_path) as log:
         log.faults.sync_count = 1
         log.wal.home_core = ANYWHERE
         write_until(log, lambda: cores_of_log() == CORES, 0.005)
