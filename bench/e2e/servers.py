@@ -75,6 +75,9 @@ class Server:
         """What the object store takes while nothing else is done; None for a broker without one."""
         return None
 
+    def settle(self) -> None:
+        """Returns when no work is left of what was produced."""
+
     def spawn(self, command: list[str], env: dict[str, str] | None = None) -> None:
         self.work.mkdir(parents=True, exist_ok=True)
         with open(self.work / f"{self.name}.log", "ab") as log:
@@ -171,6 +174,7 @@ class Kbroker(Server):
     def __init__(self, work: Path, s3: S3Server | None, *options: str) -> None:
         super().__init__(work)
         self.s3 = s3
+        self.data_dir = work / "kbroker-data"
         self.http_port = free_port()
         self.options = ("--http-listen", f"127.0.0.1:{self.http_port}", *options)
 
@@ -183,10 +187,14 @@ class Kbroker(Server):
     def put_ceiling_mb_per_second(self, seconds: float) -> float | None:
         return self.s3.put_ceiling_mb_per_second(seconds) if self.s3 else None
 
+    def settle(self) -> None:
+        flush = [sys.executable, "-m", "kbroker", "flush", "--data-dir", str(self.data_dir)]
+        subprocess.run(flush, check=True, stdout=subprocess.DEVNULL)
+
     @property
     def command(self) -> list[str]:
         """What starts it."""
-        command = [sys.executable, "-m", "kbroker", "serve", "--data-dir", str(self.work / "kbroker-data"),
+        command = [sys.executable, "-m", "kbroker", "serve", "--data-dir", str(self.data_dir),
                    "--listen", self.bootstrap, *self.options]  # fmt: skip
         if self.s3:
             command += ["--object-store", self.s3.url, "--s3-endpoint", self.s3.endpoint]

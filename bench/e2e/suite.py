@@ -20,7 +20,7 @@ from bench.e2e.workloads import Result
 IDLE_SECONDS = 20.0
 SETTLE_SECONDS = 3.0  # for what comes with new connections and a new topic
 PARKED_PARTITIONS = 10_000
-PUT_CEILING_SECONDS = 8.0
+PUT_CEILING_SECONDS = 24.0
 WAL_BYTES = 1 << 30  # of `steady`
 Workload = Callable[[Server], Result]
 numbers = itertools.count()
@@ -47,13 +47,14 @@ def _single(connections: int, count: int) -> Workload:
 
 
 def _consume(count: int, size: int, partitions: int, *, again: bool = False) -> Workload:
-    """Reading right behind the producer; `again`: what has been read before, some time after it was produced."""
+    """Reading right behind the producer; `again`: what has been read before, with nothing left to upload."""
 
     def workload(server: Server) -> Result:
         topic = _topic(server, partitions)
         workloads.rdkafka_produce(server, topic, count, size)
         if again:
             workloads.rdkafka_consume(server, topic, partitions, count, size)
+            server.settle()
             time.sleep(SETTLE_SECONDS)
         return workloads.rdkafka_consume(server, topic, partitions, count, size)
 

@@ -4,6 +4,7 @@ from posix.types cimport off_t
 from kbroker._fast.arena cimport Arena
 from kbroker._fast.atomic cimport load64
 from kbroker._fast.commit cimport CommitQueue, ObjectCommits
+from kbroker._fast.core_ticks cimport CoreTicks
 from kbroker._fast.group_commit cimport GroupCommit
 from kbroker._fast.pthread cimport pthread_cond_t, pthread_mutex_t
 from kbroker._fast.wal_cache cimport WalCache
@@ -57,6 +58,7 @@ cdef class Wal:
     cdef readonly Arena arena
     cdef readonly CommitQueue commits            # what waits for the durable position
     cdef readonly ObjectCommits object_commits   # what waits for the flushed position
+    cdef readonly CoreTicks ticks        # wanted while lone records come and go
     cdef int16_t objects_failed          # Kafka error for all that waits for the flushed position; 0: none
     cdef readonly str directory
     cdef readonly bytes cluster_id

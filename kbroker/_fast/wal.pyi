@@ -6,6 +6,7 @@ from typing_extensions import Buffer
 
 from kbroker._fast.arena import Arena
 from kbroker._fast.commit import CommitQueue, ObjectCommits
+from kbroker._fast.core_ticks import CoreTicks
 from kbroker._fast.partition import Partition
 from kbroker._fast.wal_cache import WalCache
 from kbroker._fast.wal_faults import Faults
@@ -52,6 +53,8 @@ class Wal:
     def commits(self) -> CommitQueue: ...
     @property
     def object_commits(self) -> ObjectCommits: ...
+    @property
+    def ticks(self) -> CoreTicks: ...
     @property
     def directory(self) -> str: ...
     @property

@@ -102,6 +102,7 @@ cdef class Wal:
         self.arena = arena
         self.commits = CommitQueue()
         self.object_commits = ObjectCommits()
+        self.ticks = CoreTicks()
         self.directory = os.fspath(directory)
         self.cluster_id = cluster_id.encode("ascii") if isinstance(cluster_id, str) else bytes(cluster_id)
         self.incarnation = int.from_bytes(os.urandom(8), "little") | 1
@@ -319,6 +320,8 @@ cdef class Wal:
             if error == 0 and written_end > start:
                 error = self.faults.sync(fd)
             taken_ns = monotonic_ns() - began_ns
+            if own_core >= 0:
+                self.ticks.lone_commit(began_ns, load.ended_ns)
             worked(&load, began_ns, began_ns + taken_ns)
             pthread_mutex_lock(&self.lock)
             self.commit_ns += taken_ns
@@ -529,6 +532,7 @@ cdef class Wal:
             pthread_mutex_unlock(&self.lock)
         if self.thread is not None:
             self.thread.join()
+        self.ticks.stop()
         self.keeper.stop()
         self.cache.close()
 

@@ -1,0 +1,9 @@
+import threading
+
+CORES_MAX: int
+
+class CoreTicks:
+    @property
+    def threads(self) -> list[threading.Thread]: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
