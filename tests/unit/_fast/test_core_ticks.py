@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,14 @@ CORES = os.sched_getaffinity(0)
 TRIES = 2000
 BUSY = -1
 some_cores = pytest.mark.skipif(not 1 < len(CORES) <= CORES_MAX, reason="ticks are for two to eight cores")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory where that is possible: a log on a slow disk has no time."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
+        yield Path(path)
 
 
 def wakeups(ticks: CoreTicks) -> list[int]:
@@ -64,8 +74,8 @@ def lone_commits_until_all_tick(log: Log, begun: list[int]) -> None:
 
 
 @some_cores
-def test_every_core_ticks_while_lone_records_come(tmp_path: Path) -> None:
-    with Log(tmp_path).start() as log:
+def test_every_core_ticks_while_lone_records_come(folder: Path) -> None:
+    with Log(folder).start() as log:
         begun = started(log)
         log.wal.home_core = min(CORES)
         lone_commits_until_all_tick(log, begun)
@@ -73,8 +83,8 @@ def test_every_core_ticks_while_lone_records_come(tmp_path: Path) -> None:
 
 
 @some_cores
-def test_no_core_ticks_while_the_io_thread_is_busy(tmp_path: Path) -> None:
-    with Log(tmp_path).start() as log:
+def test_no_core_ticks_while_the_io_thread_is_busy(folder: Path) -> None:
+    with Log(folder).start() as log:
         begun = started(log)
         log.wal.home_core = BUSY
         lone_commits(log, 100)
@@ -82,8 +92,8 @@ def test_no_core_ticks_while_the_io_thread_is_busy(tmp_path: Path) -> None:
 
 
 @some_cores
-def test_commits_far_apart_are_worth_no_ticks(tmp_path: Path) -> None:
-    with Log(tmp_path).start() as log:
+def test_commits_far_apart_are_worth_no_ticks(folder: Path) -> None:
+    with Log(folder).start() as log:
         begun = started(log)
         log.wal.home_core = min(CORES)
         for _ in range(10):
@@ -94,8 +104,8 @@ def test_commits_far_apart_are_worth_no_ticks(tmp_path: Path) -> None:
 
 
 @some_cores
-def test_the_threads_end_with_the_log(tmp_path: Path) -> None:
-    with Log(tmp_path).start() as log:
+def test_the_threads_end_with_the_log(folder: Path) -> None:
+    with Log(folder).start() as log:
         started(log)
         threads = log.wal.ticks.threads
         assert len(threads) == len(CORES)
