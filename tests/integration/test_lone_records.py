@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from kbroker._fast.core_ticks import CORES_MAX
 from tests.integration.broker_process import BrokerProcess
+from tests.reference.memory_folder import memory_folder
 
 CORES = os.sched_getaffinity(0)
 TRIES = 200
@@ -20,13 +21,13 @@ TRIES = 200
 
 @pytest.fixture
 def broker() -> Iterator[BrokerProcess]:
-    """In memory where that is possible: a log on a slow disk has no time."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
-        options = "--object-store", f"file:{path}/objects", "--memory-bytes", "192MiB"
-        process = BrokerProcess(Path(path, "data"), *options)
-        yield process.start()
-        process.kill()
+    """A log on a slow disk has no time."""
+    folder = memory_folder()
+    options = "--object-store", f"file:{folder}/objects", "--memory-bytes", "192MiB"
+    process = BrokerProcess(folder / "data", *options)
+    yield process.start()
+    process.kill()
+    shutil.rmtree(folder)
 
 
 def wakeups_by_core(pid: int) -> dict[int, int]:

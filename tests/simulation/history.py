@@ -7,7 +7,6 @@ import gc
 import os
 import random
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from kbroker._fast.records import build_batch, iter_batches
 from kbroker.errors import KafkaError
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.storage.object_store import NotFound
+from tests.reference.memory_folder import memory_folder
 from tests.simulation import checks
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.model import Entry, Topic, open_since
@@ -496,15 +496,9 @@ def simulated(seed: int) -> Iterator[None]:
             Task.running = None
 
 
-def folder_for_disks() -> Path:
-    """In memory where there is such a folder: a simulated crash needs no real disk."""
-    shared = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="kbroker-simulation-", dir=shared if os.access(shared, os.W_OK) else None))
-
-
 def run_history(seed: int) -> History:
     """One history, from the first start to the last sweep. A failure carries the seed and the last notes."""
-    folder = folder_for_disks()
+    folder = memory_folder()
     history: History | None = None
     try:
         with simulated(seed):

@@ -17,10 +17,11 @@ import pytest
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.storage.object_store import PreconditionFailed, StoreDenied, StoreUnavailable
 from kbroker.storage.store_faults import Fault, When
+from tests.reference.memory_folder import memory_folder
 from tests.simulation import checks
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.bucket import CHANGES
-from tests.simulation.history import KINDS, History, folder_for_disks, simulated
+from tests.simulation.history import KINDS, History, simulated
 from tests.simulation.world import KEYS
 
 HOUR = 3_600.0
@@ -30,7 +31,7 @@ Operation = Callable[[History, SimulatedBroker], Any]
 
 @pytest.fixture(scope="module")
 def disks() -> Iterator[Path]:
-    folder = folder_for_disks()
+    folder = memory_folder()
     yield folder
     shutil.rmtree(folder)
 

@@ -1,9 +1,9 @@
-"""Ticks of the cores while lone records come and go (decision 006)."""
+"""Ticks of the cores while lone records come and go (decision 006). Logs in memory: one on a slow disk has no time."""
 
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 
 from kbroker._fast.core_ticks import CORES_MAX, CoreTicks
 from tests.reference import wal_harness
+from tests.reference.memory_folder import memory_folder
 from tests.reference.wal_harness import Log
 
 CORES = os.sched_getaffinity(0)
@@ -21,11 +22,10 @@ some_cores = pytest.mark.skipif(not 1 < len(CORES) <= CORES_MAX, reason="ticks a
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory where that is possible: a log on a slow disk has no time."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
-        yield Path(path)
+def memory_path() -> Iterator[Path]:
+    path = memory_folder()
+    yield path
+    shutil.rmtree(path)
 
 
 def wakeups(ticks: CoreTicks) -> list[int]:
@@ -74,8 +74,8 @@ def lone_commits_until_all_tick(log: Log, begun: list[int]) -> None:
 
 
 @some_cores
-def test_every_core_ticks_while_lone_records_come(folder: Path) -> None:
-    with Log(folder).start() as log:
+def test_every_core_ticks_while_lone_records_come(memory_path: Path) -> None:
+    with Log(memory_path).start() as log:
         begun = started(log)
         log.wal.home_core = min(CORES)
         lone_commits_until_all_tick(log, begun)
@@ -83,8 +83,8 @@ def test_every_core_ticks_while_lone_records_come(folder: Path) -> None:
 
 
 @some_cores
-def test_no_core_ticks_while_the_io_thread_is_busy(folder: Path) -> None:
-    with Log(folder).start() as log:
+def test_no_core_ticks_while_the_io_thread_is_busy(memory_path: Path) -> None:
+    with Log(memory_path).start() as log:
         begun = started(log)
         log.wal.home_core = BUSY
         lone_commits(log, 100)
@@ -92,8 +92,8 @@ def test_no_core_ticks_while_the_io_thread_is_busy(folder: Path) -> None:
 
 
 @some_cores
-def test_commits_far_apart_are_worth_no_ticks(folder: Path) -> None:
-    with Log(folder).start() as log:
+def test_commits_far_apart_are_worth_no_ticks(memory_path: Path) -> None:
+    with Log(memory_path).start() as log:
         begun = started(log)
         log.wal.home_core = min(CORES)
         for _ in range(10):
@@ -104,8 +104,8 @@ def test_commits_far_apart_are_worth_no_ticks(folder: Path) -> None:
 
 
 @some_cores
-def test_the_threads_end_with_the_log(folder: Path) -> None:
-    with Log(folder).start() as log:
+def test_the_threads_end_with_the_log(memory_path: Path) -> None:
+    with Log(memory_path).start() as log:
         started(log)
         threads = log.wal.ticks.threads
         assert len(threads) == len(CORES)
