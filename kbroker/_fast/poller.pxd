@@ -73,4 +73,4 @@ cdef class Poller(RequestSink):
     cdef void mark_ready(self, Channel* ch) noexcept nogil
     cdef void mark_dirty(self, Channel* ch) noexcept nogil
     cdef void read_clock(self) noexcept nogil
-    cdef void tell_core(self, int64_t woken_us) noexcept nogil
+    cdef void tell_load(self, int64_t woken_us) noexcept nogil

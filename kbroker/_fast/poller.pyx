@@ -5,7 +5,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove
 from posix.unistd cimport close, read
 
-from kbroker._fast.atomic cimport swap32
+from kbroker._fast.atomic cimport store64
 from kbroker._fast.channel cimport (
     SEND_AGAIN,
     SEND_DONE,
@@ -19,7 +19,7 @@ from kbroker._fast.channel cimport (
     wall_clock_ms,
 )
 from kbroker._fast.request cimport RequestSink
-from kbroker._fast.thread_core cimport ANY_CORE, current_core, has_time, worked
+from kbroker._fast.thread_core cimport has_time, this_thread, worked
 
 cdef extern from "sys/epoll.h" nogil:
     ctypedef union epoll_data_t:
@@ -268,13 +268,13 @@ cdef class Poller(RequestSink):
             until = self.loop_ms + RETRY_DELAY_MS
         return <int>(until - self.loop_ms) if until > self.loop_ms else 0
 
-    cdef void tell_core(self, int64_t woken_us) noexcept nogil:
-        """Where the log's thread should run, to be woken from here and to wake this thread."""
-        cdef int32_t core
+    cdef void tell_load(self, int64_t woken_us) noexcept nogil:
+        """Whether the log's thread should run where this thread wakes it."""
+        cdef int64_t resting
         worked(&self.load, woken_us * 1000, self.scratch.now_us * 1000)
-        core = current_core() if has_time(&self.load) else ANY_CORE
-        if core != self.wal.home_core:
-            swap32(&self.wal.home_core, core)
+        resting = this_thread() if has_time(&self.load) else 0
+        if resting != self.wal.resting_io_thread:
+            store64(&self.wal.resting_io_thread, resting)
 
     cdef void accept_all(self, int32_t listener) noexcept nogil:
         cdef int fd
@@ -296,7 +296,7 @@ cdef class Poller(RequestSink):
         self.send_dirty()
         self.read_clock()
         if self.wal_fd >= 0:
-            self.tell_core(woken_us)
+            self.tell_load(woken_us)
         n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, self.timeout())
         self.read_clock()
         self.scratch.used = 0

@@ -7,6 +7,7 @@ from kbroker._fast.commit cimport CommitQueue, ObjectCommits
 from kbroker._fast.core_ticks cimport CoreTicks
 from kbroker._fast.group_commit cimport GroupCommit
 from kbroker._fast.pthread cimport pthread_cond_t, pthread_mutex_t
+from kbroker._fast.thread_core cimport PlacedThread
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_faults cimport Faults
 
@@ -103,7 +104,8 @@ cdef class Wal:
     cdef readonly int64_t bytes_written
     cdef readonly int64_t entries
     cdef int64_t awaited_entries         # a commit waits until there are so many; 0: none does
-    cdef public int32_t home_core        # where the I/O thread rests while it has little to do; -1: it has much
+    cdef public int64_t resting_io_thread  # threading.get_ident() of the I/O thread while it has time, else 0
+    cdef PlacedThread placed             # the WAL thread
     cdef readonly int64_t append_waits
     cdef readonly int64_t failed_files
     cdef readonly int64_t group_waits    # commits that waited for company (decision 004)

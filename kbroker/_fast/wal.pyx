@@ -37,7 +37,7 @@ from kbroker._fast.pthread cimport (
     pthread_mutex_unlock,
     wait_precisely,
 )
-from kbroker._fast.thread_core cimport ANY_CORE, UNKNOWN_CORE, ThreadLoad, has_time, run_on_core, worked
+from kbroker._fast.thread_core cimport ANY_CORE, begin_placed, place_beside, worked
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_format cimport (
     ENTRY_CRC_START,
@@ -59,7 +59,7 @@ cdef extern from "<sched.h>" nogil:
 cdef enum:
     PINNED = -10          # a reader still holds the place; the lock is released and the append tries again
     PIN_TRIES = 200
-    POPULATE_BYTES = 1048576    # of the arena at a time
+    POPULATE_BYTES = 262144     # of the arena at a time
     STOPPED = 0
     FILE_FAILED = 1
 
@@ -110,7 +110,6 @@ cdef class Wal:
         self.wal_bytes = wal_bytes
         self.faults = faults if faults is not None else Faults()
         self.populate_end = arena.arena_bytes
-        self.home_core = ANY_CORE
         self.segments = []
         self.cache = WalCache(cache_bytes)
         self.partitions = {}
@@ -194,6 +193,7 @@ cdef class Wal:
         store64(&self.data_end, end)
         self.entries += 1
         if self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX:
+            place_beside(&self.placed, load64(&self.resting_io_thread))
             pthread_cond_signal(&self.work)
         pthread_mutex_unlock(&self.lock)
         end_lsn[0] = end
@@ -276,21 +276,13 @@ cdef class Wal:
         cdef int64_t start, end, written_end, first_lsn
         cdef SegmentSlot* slot
         cdef int error, fd, direct_fd
-        cdef int32_t core, own_core = UNKNOWN_CORE
+        cdef bint lone
         cdef int64_t cut, began_ns, taken_ns
         cdef GroupCommit group
-        cdef ThreadLoad load
         memset(&group, 0, sizeof(GroupCommit))
-        memset(&load, 0, sizeof(ThreadLoad))
         pthread_mutex_lock(&self.lock)
         group.cut = self.entries
         while True:
-            core = load32(&self.home_core) if has_time(&load) else ANY_CORE
-            if core != own_core:
-                own_core = core
-                pthread_mutex_unlock(&self.lock)
-                run_on_core(core)
-                pthread_mutex_lock(&self.lock)
             while self.head == self.durable_end and not self.stopping:
                 pthread_cond_wait(&self.work, &self.lock)
             if self.head == self.durable_end:
@@ -313,6 +305,7 @@ cdef class Wal:
             fd = slot.fd
             direct_fd = slot.direct_fd
             first_lsn = slot.first_lsn
+            lone = self.placed.core != ANY_CORE
             pthread_mutex_unlock(&self.lock)
             began_ns = monotonic_ns()
             error = self.faults.write_range(fd, direct_fd, SEGMENT_HEADER_BYTES + start - first_lsn,
@@ -320,10 +313,10 @@ cdef class Wal:
             if error == 0 and written_end > start:
                 error = self.faults.sync(fd)
             taken_ns = monotonic_ns() - began_ns
-            if own_core >= 0:
-                self.ticks.lone_commit(began_ns, load.ended_ns)
-            worked(&load, began_ns, began_ns + taken_ns)
+            if lone:
+                self.ticks.lone_commit(began_ns, self.placed.load.ended_ns)
             pthread_mutex_lock(&self.lock)
+            worked(&self.placed.load, began_ns, began_ns + taken_ns)
             self.commit_ns += taken_ns
             committed(&group, cut, self.entries, end - start, taken_ns)
             if error != 0:
@@ -362,6 +355,7 @@ cdef class Wal:
         """The WAL thread: returns when the WAL is closed and everything is durable, or when it has failed for good."""
         cdef int outcome
         wait_precisely()
+        begin_placed(&self.placed)
         while True:
             with nogil:
                 outcome = self.commit_loop()
@@ -644,17 +638,17 @@ cdef class Wal:
 
     def populate(self):
         """Gives the next piece of the arena its memory, up to the end of the segment behind the one that is filled: an
-        append into memory that is new waits, with everybody else, until the system has found and cleared it. False: none
-        is missing. One thread.
+        append into memory that is new waits, with everybody else, until the system has found and cleared it. Returns the
+        bytes of the piece, 0 when none is missing. One thread.
         """
         cdef int64_t start = load64(&self.head)
         cdef int64_t end = min((start // self.segment_bytes + 2) * self.segment_bytes, self.populate_end)
         start = max(self.populated, start - start % PAGE_BYTES)
         end = min(end, min(start + POPULATE_BYTES, (start // self.segment_bytes + 1) * self.segment_bytes))
         if start >= end:
-            return False
+            return 0
         self.populated = end if self.arena.populate(start, end - start) else self.populate_end
-        return True
+        return end - start
 
     def install(self, WalSegment segment not None):
         """Adds a prepared segment: appends may go on into it."""

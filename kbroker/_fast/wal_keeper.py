@@ -26,7 +26,36 @@ log = logging.getLogger("kbroker.wal")
 
 SPARES_MAX = 2
 ZEROS_PER_LOG_BYTE = 4  # at least, while a file is filled
+GRACE_BYTES = 1 << 20  # of log, which may come as one request
+AHEAD_PER_LOG_BYTE = 8  # at most, of zeros or of memory, while records come
+PAUSE_SECONDS = 0.005
 ATTACH_STEP = 100  # groups handed to partitions per hold of the GIL: well below a millisecond
+
+
+class AheadOfLog:
+    """Work for segments that the log will need: while records come, it keeps to their pace.
+
+    At full speed it would hold the disk and the processors for a tenth of a second, and with them every record that
+    comes meanwhile. Begins at its making; one thread.
+    """
+
+    def __init__(self, wal: Wal, stopping: threading.Event) -> None:
+        self._wal = wal
+        self._stopping = stopping
+        self._begun_lsn = self._seen_lsn = wal.head_lsn
+
+    def wait(self, done_bytes: int) -> int:
+        """Before the next piece: returns by how much the log has grown since the start.
+
+        Waits while the log grows and `done_bytes` is enough for it; not when nothing comes.
+        """
+        head_lsn = self._wal.head_lsn
+        while head_lsn > self._seen_lsn and (head_lsn - self._begun_lsn) * AHEAD_PER_LOG_BYTE < done_bytes:
+            self._seen_lsn = head_lsn
+            if self._stopping.wait(PAUSE_SECONDS):
+                break
+            head_lsn = self._wal.head_lsn
+        return head_lsn - self._begun_lsn
 
 
 class SegmentKeeper:
@@ -47,7 +76,7 @@ class SegmentKeeper:
         self.recovered = False
         self.ready = threading.Event()
         self.settled = threading.Event()  # ready, or without room until something is flushed
-        self.stopping = False
+        self.stopping = threading.Event()
         self.last_error: Exception | None = None
         self._threads: list[threading.Thread] = []
         self._spare_number = 0
@@ -78,7 +107,7 @@ class SegmentKeeper:
 
     def stop(self) -> None:
         """Ends both threads; a segment in preparation is finished first."""
-        self.stopping = True
+        self.stopping.set()
         self._kick(self.wal.prepare_eventfd)
         self._kick(self.wal.seal_eventfd)
         for thread in self._threads:
@@ -93,12 +122,12 @@ class SegmentKeeper:
         poller = select.poll()
         poller.register(fd, select.POLLIN)
         timeout_ms: int | None = 0
-        while not self.stopping:
+        while not self.stopping.is_set():
             if poller.poll(timeout_ms):
                 os.eventfd_read(fd)
             timeout_ms = None
             try:
-                while not self.stopping and turn():
+                while not self.stopping.is_set() and turn():
                     pass
             except Exception as error:  # a full disk, mostly: producers wait meanwhile, and it goes on by itself
                 if str(error) != str(self.last_error):
@@ -118,7 +147,7 @@ class SegmentKeeper:
         True: call again.
         """
         if self.ready.is_set() and self.wal.segments[-1].end_lsn >= self._wanted_end():
-            return self.wal.populate()
+            return self._populate()
         with self.lock:
             first_lsn = self.wal.head_lsn if not self.ready.is_set() else self.wal.segments[-1].end_lsn
             if not self._make_room():
@@ -147,17 +176,27 @@ class SegmentKeeper:
         self.wal.notify()
         return True
 
+    def _populate(self) -> bool:
+        ahead, done = AheadOfLog(self.wal, self.stopping), 0
+        while piece := self.wal.populate():
+            done += piece
+            ahead.wait(done)
+            if self.stopping.is_set() or self.wal.segments[-1].end_lsn < self._wanted_end():
+                return True
+        return False
+
     def zeros_for(self, first_lsn: int) -> Callable[[int], bool]:
         """For a new file of the segment that begins there: whether to fill it with zeros beyond a position in it.
 
-        Not when the log is near, or has since now grown by a quarter of that: then the zeros hold it up.
+        Not when the log is near, or has since now grown by a quarter of that and more than one request: then the zeros
+        hold it up.
         """
-        begun_lsn = self.wal.head_lsn
+        ahead = AheadOfLog(self.wal, self.stopping)
         near_lsn = first_lsn - self.wal.segment_bytes if self.ready.is_set() else first_lsn
 
         def more_zeros(position: int) -> bool:
-            head_lsn = self.wal.head_lsn
-            return head_lsn <= near_lsn and (head_lsn - begun_lsn) * ZEROS_PER_LOG_BYTE <= position
+            grown = ahead.wait(position)
+            return self.wal.head_lsn <= near_lsn and (grown - GRACE_BYTES) * ZEROS_PER_LOG_BYTE <= position
 
         return more_zeros
 

@@ -17,7 +17,7 @@ from tests.reference.wal_harness import Log
 
 CORES = os.sched_getaffinity(0)
 TRIES = 2000
-BUSY = -1
+NONE = 0
 some_cores = pytest.mark.skipif(not 1 < len(CORES) <= CORES_MAX, reason="ticks are for two to eight cores")
 
 
@@ -77,7 +77,7 @@ def lone_commits_until_all_tick(log: Log, begun: list[int]) -> None:
 def test_every_core_ticks_while_lone_records_come(memory_path: Path) -> None:
     with Log(memory_path).start() as log:
         begun = started(log)
-        log.wal.home_core = min(CORES)
+        log.wal.resting_io_thread = threading.get_ident()
         lone_commits_until_all_tick(log, begun)
         at_rest(log.wal.ticks)
 
@@ -86,7 +86,7 @@ def test_every_core_ticks_while_lone_records_come(memory_path: Path) -> None:
 def test_no_core_ticks_while_the_io_thread_is_busy(memory_path: Path) -> None:
     with Log(memory_path).start() as log:
         begun = started(log)
-        log.wal.home_core = BUSY
+        log.wal.resting_io_thread = NONE
         lone_commits(log, 100)
         assert wakeups(log.wal.ticks) == begun
 
@@ -95,7 +95,7 @@ def test_no_core_ticks_while_the_io_thread_is_busy(memory_path: Path) -> None:
 def test_commits_far_apart_are_worth_no_ticks(memory_path: Path) -> None:
     with Log(memory_path).start() as log:
         begun = started(log)
-        log.wal.home_core = min(CORES)
+        log.wal.resting_io_thread = threading.get_ident()
         for _ in range(10):
             threading.Event().wait(0.02)
             lone_commits(log, 1)
@@ -109,7 +109,7 @@ def test_the_threads_end_with_the_log(memory_path: Path) -> None:
         started(log)
         threads = log.wal.ticks.threads
         assert len(threads) == len(CORES)
-        log.wal.home_core = min(CORES)
+        log.wal.resting_io_thread = threading.get_ident()
         lone_commits(log, 20)
     assert not any(thread.is_alive() for thread in threads)
 

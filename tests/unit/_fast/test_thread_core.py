@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.reference import wal_harness
 from tests.reference.wal_harness import Log
 
 CORES = os.sched_getaffinity(0)
-ANYWHERE = -1
+NONE = 0
 TRIES = 2000
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="one core")
 
@@ -30,57 +31,89 @@ def cores_of_log() -> set[int]:
     return os.sched_getaffinity(thread.native_id)
 
 
-def write_until(log: Log, condition: Callable[[], bool], pause_seconds: float) -> None:
-    for _ in range(TRIES):
-        log.append(wal_harness.batch())
-        assert log.sync()
-        if condition():
-            return
-        threading.Event().wait(pause_seconds)
-    raise AssertionError(f"the log's thread may run on {cores_of_log()}")
+class IoThread:
+    """A thread that appends, on a core that the test chooses."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.pool = ThreadPoolExecutor(1)
+        self.ident = self.pool.submit(threading.get_ident).result()
+
+    def move(self, core: int) -> None:
+        self.pool.submit(os.sched_setaffinity, 0, {core}).result()
+
+    def write_until(self, condition: Callable[[], bool], pause_seconds: float) -> None:
+        for _ in range(TRIES):
+            self.pool.submit(self.log.append, wal_harness.batch()).result()
+            assert self.log.sync()
+            if condition():
+                return
+            threading.Event().wait(pause_seconds)
+        raise AssertionError(f"the log's thread may run on {cores_of_log()}")
 
 
 @contextlib.contextmanager
-def tied_log(path: Path) -> Iterator[Log]:
-    """A log whose thread has followed to a core."""
+def io_thread(path: Path) -> Iterator[IoThread]:
     with Log(path).start() as log:
-        log.wal.home_core = core = max(CORES)
-        write_until(log, lambda: cores_of_log() == {core}, 0.005)
-        yield log
+        io = IoThread(log)
+        with io.pool:
+            yield io
+
+
+@contextlib.contextmanager
+def tied_log(path: Path) -> Iterator[IoThread]:
+    """A log whose thread has followed to a core."""
+    with io_thread(path) as io:
+        io.move(max(CORES))
+        io.log.wal.resting_io_thread = io.ident
+        io.write_until(lambda: cores_of_log() == {max(CORES)}, 0.005)
+        yield io
 
 
 def test_a_log_with_little_to_do_follows_the_io_thread(tmp_path: Path) -> None:
-    with Log(tmp_path).start() as log:
+    with io_thread(tmp_path) as io:
         assert cores_of_log() == CORES
+        io.log.wal.resting_io_thread = io.ident
         for core in (max(CORES), min(CORES)):
-            log.wal.home_core = core
-            write_until(log, lambda core=core: cores_of_log() == {core}, 0.005)  # type: ignore[misc]
-        log.wal.home_core = ANYWHERE
-        write_until(log, lambda: cores_of_log() == CORES, 0.005)
+            io.move(core)
+            io.write_until(lambda core=core: cores_of_log() == {core}, 0.005)  # type: ignore[misc]
+        io.log.wal.resting_io_thread = NONE
+        io.write_until(lambda: cores_of_log() == CORES, 0.005)
+
+
+def test_a_log_does_not_follow_other_threads(tmp_path: Path) -> None:
+    with tied_log(tmp_path) as io, IoThread(io.log).pool as other:
+        other.submit(os.sched_setaffinity, 0, {min(CORES)}).result()
+        for _ in range(20):
+            other.submit(io.log.append, wal_harness.batch()).result()
+            assert io.log.sync()
+            assert cores_of_log() == {max(CORES)}
+            threading.Event().wait(0.005)
 
 
 def test_a_log_with_much_to_do_runs_anywhere(tmp_path: Path) -> None:
-    with tied_log(tmp_path) as log:
-        log.faults.sync_us = 5_000
-        write_until(log, lambda: cores_of_log() == CORES, 0)
+    with tied_log(tmp_path) as io:
+        io.log.faults.sync_us = 5_000
+        io.write_until(lambda: cores_of_log() == CORES, 0)
 
 
 def test_a_log_whose_file_has_failed_does_not_stay(tmp_path: Path) -> None:
-    with tied_log(tmp_path) as log:
-        log.faults.sync_count = 1
-        log.wal.home_core = ANYWHERE
-        write_until(log, lambda: cores_of_log() == CORES, 0.005)
-        assert log.wal.failed_files == 1
+    with tied_log(tmp_path) as io:
+        io.log.faults.sync_count = 1
+        io.log.wal.resting_io_thread = NONE
+        io.write_until(lambda: cores_of_log() == CORES, 0.005)
+        assert io.log.wal.failed_files == 1
 
 
-def test_the_io_thread_tells_where_it_is_while_it_has_time(tmp_path: Path) -> None:
+def test_the_io_thread_tells_whether_it_has_time(tmp_path: Path) -> None:
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         wal = broker.wal
-        until(lambda: wal.home_core in CORES)
-        told = []
+        until(lambda: wal.resting_io_thread)
+        io_ident, told = wal.resting_io_thread, []
+        broker.reactor.submit(lambda: told.append(threading.get_ident()))
         broker.reactor.submit(lambda: sum(range(5_000_000)))
-        broker.reactor.submit(lambda: broker.reactor.submit(lambda: told.append(wal.home_core)))  # a round later
-        until(lambda: told)
-        assert told == [ANYWHERE]
-        until(lambda: wal.home_core in CORES)
+        broker.reactor.submit(lambda: broker.reactor.submit(lambda: told.append(wal.resting_io_thread)))  # a round later
+        until(lambda: len(told) == 2)
+        assert told == [io_ident, NONE]
+        until(lambda: wal.resting_io_thread == io_ident)
         assert produced(client.ask(0, 9, produce_request(batch(b"a")))).error_code == 0

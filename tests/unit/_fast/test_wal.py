@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 
+from kbroker._fast import wal_keeper
 from kbroker._fast.arena import Arena
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.index_entries import INDEX_DTYPE
@@ -344,7 +345,8 @@ def test_where_the_zeros_of_a_new_file_end_its_blocks_are_reserved(tmp_path: Pat
     assert not any(content[4096:])
 
 
-def test_a_log_that_grows_fast_does_not_wait_for_zeros(tmp_path: Path) -> None:
+def test_a_log_that_grows_fast_does_not_wait_for_zeros(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(wal_keeper, "GRACE_BYTES", 0)
     with Log(tmp_path).start() as log:
         keeper = log.wal.keeper
         log.until(lambda: len(log.wal.segments) > 1)

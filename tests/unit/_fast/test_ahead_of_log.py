@@ -1,0 +1,143 @@
+"""Zeros and memory for the segments to come, at the pace of records that come meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker._fast.wal_keeper import AHEAD_PER_LOG_BYTE, GRACE_BYTES, ZEROS_PER_LOG_BYTE, AheadOfLog, SegmentKeeper
+
+MIB = 1 << 20
+PIECE = MIB // 4
+SEGMENT = 64 * MIB
+
+
+class GrowingLog:
+    """A log that grows while somebody waits, and a flag to wait for that never comes."""
+
+    def __init__(self, growth: int) -> None:
+        self.growth = growth
+        self.head_lsn = 5 * MIB
+        self.waits = 0
+        self.wal_bytes = 16 * SEGMENT
+        self.segment_bytes = SEGMENT
+        self.segments = [SimpleNamespace(end_lsn=3 * SEGMENT)]
+        self.missing = 40 * PIECE
+
+    def wait(self, seconds: float) -> bool:
+        assert 0 < seconds < 0.1
+        self.waits += 1
+        self.head_lsn += self.growth
+        return False
+
+    def is_set(self) -> bool:
+        return False
+
+    def populate(self) -> int:
+        piece = min(PIECE, self.missing)
+        self.missing -= piece
+        return piece
+
+
+def ahead_of(log: Any) -> AheadOfLog:
+    return AheadOfLog(log, log)
+
+
+def keeper_of(log: Any, path: Path) -> SegmentKeeper:
+    keeper = SegmentKeeper(log, path, retry_ms=10)
+    keeper.stopping = log
+    keeper.ready.set()
+    return keeper
+
+
+def test_nothing_waits_for_a_log_that_rests() -> None:
+    log = GrowingLog(0)
+    ahead = ahead_of(log)
+    assert [ahead.wait(done) for done in range(0, SEGMENT, PIECE)] == [0] * (SEGMENT // PIECE)
+    assert log.waits == 0
+
+
+def test_while_records_come_the_work_keeps_to_their_pace() -> None:
+    log = GrowingLog(4096)
+    ahead = ahead_of(log)
+    log.head_lsn += 4096
+    for done in range(0, 4 * MIB, PIECE):
+        grown = ahead.wait(done)
+        assert done <= grown * AHEAD_PER_LOG_BYTE <= done + AHEAD_PER_LOG_BYTE * 4096 * 2
+    assert log.waits > 50
+
+
+def test_when_the_records_end_it_goes_on() -> None:
+    log = GrowingLog(0)
+    ahead = ahead_of(log)
+    log.head_lsn += 4096
+    assert ahead.wait(SEGMENT) == ahead.wait(SEGMENT) == 4096
+    assert log.waits == 1
+
+
+def test_nothing_waits_beside_a_fast_log() -> None:
+    log = GrowingLog(0)
+    ahead = ahead_of(log)
+    for done in range(PIECE, SEGMENT, PIECE):
+        log.head_lsn += PIECE // AHEAD_PER_LOG_BYTE
+        ahead.wait(done)
+    assert log.waits == 0
+
+
+def test_nothing_waits_while_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = GrowingLog(4096)
+    monkeypatch.setattr(log, "wait", lambda seconds: True)
+    ahead = ahead_of(log)
+    log.head_lsn += 4096
+    assert ahead.wait(SEGMENT) == 4096
+
+
+def test_zeros_keep_to_the_pace_of_a_slow_log(tmp_path: Path) -> None:
+    log = GrowingLog(4096)
+    zeros = keeper_of(log, tmp_path).zeros_for(2 * SEGMENT)
+    log.head_lsn += 4096
+    assert all(zeros(position) for position in range(0, 8 * MIB, PIECE))
+    assert log.head_lsn - 5 * MIB >= (8 * MIB - PIECE) // AHEAD_PER_LOG_BYTE
+
+
+def test_a_request_beside_the_first_zeros_does_not_end_them(tmp_path: Path) -> None:
+    log = GrowingLog(0)
+    zeros = keeper_of(log, tmp_path).zeros_for(2 * SEGMENT)
+    log.head_lsn += GRACE_BYTES
+    assert zeros(0)
+    log.head_lsn += PIECE
+    assert not zeros(ZEROS_PER_LOG_BYTE * PIECE - 1)
+    assert zeros(ZEROS_PER_LOG_BYTE * PIECE)
+
+
+def test_memory_keeps_to_the_pace_of_a_slow_log(tmp_path: Path) -> None:
+    log = GrowingLog(4096)
+    keeper = keeper_of(log, tmp_path)
+    populate = log.populate
+
+    def populate_as_a_record_comes() -> int:
+        log.head_lsn += 8
+        return populate()
+
+    log.populate = populate_as_a_record_comes  # type: ignore[method-assign]
+    assert not keeper.prepare_once()
+    assert log.missing == 0
+    assert log.head_lsn - 5 * MIB >= 40 * PIECE // AHEAD_PER_LOG_BYTE
+
+
+def test_a_segment_that_is_wanted_comes_before_memory(tmp_path: Path) -> None:
+    log = GrowingLog(0)
+    keeper = keeper_of(log, tmp_path)
+    log.head_lsn = SEGMENT - 1
+    populate = log.populate
+
+    def populate_as_the_log_enters_a_segment() -> int:
+        log.head_lsn = SEGMENT
+        return populate()
+
+    log.populate = populate_as_the_log_enters_a_segment  # type: ignore[method-assign]
+    assert keeper.prepare_once()
+    assert log.missing == 39 * PIECE
