@@ -76,9 +76,11 @@ cdef inline void begin_placed(PlacedThread* thread) noexcept nogil:
     thread.number = thread_number()
 
 
-cdef inline void place_beside(PlacedThread* thread, int64_t resting) noexcept nogil:
+cdef inline bint place_beside(PlacedThread* thread, int64_t resting) noexcept nogil:
     """Before this thread wakes it: onto this core if this is the thread that goes to sleep next, `resting`, and both
-    have time; onto any core if not both have. Cheap, as it sleeps: one that runs elsewhere is stopped and moved.
+    have time; onto any core if not both have. Returns whether it is on one core.
+
+    Cheap, as it sleeps: one that runs elsewhere is stopped and moved.
     """
     cdef int32_t core = ANY_CORE
     if resting != 0 and has_time(&thread.load):
@@ -86,3 +88,4 @@ cdef inline void place_beside(PlacedThread* thread, int64_t resting) noexcept no
     if thread.number != 0 and core != thread.core:
         thread.core = core
         put_on_core(thread.number, core)
+    return core != ANY_CORE

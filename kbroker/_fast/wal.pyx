@@ -144,6 +144,7 @@ cdef class Wal:
                         const uint8_t* batch, uint32_t size, bint internal, int64_t* end_lsn) noexcept nogil:
         cdef int64_t lsn, end
         cdef int tries = 0
+        cdef bint beside = False
         cdef uint8_t* p
         cdef EntryHeader h
         if ENTRY_HEADER_BYTES + <int64_t>size > self.segment_bytes:
@@ -193,9 +194,12 @@ cdef class Wal:
         store64(&self.data_end, end)
         self.entries += 1
         if self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX:
-            place_beside(&self.placed, load64(&self.resting_io_thread))
-            pthread_cond_signal(&self.work)
+            beside = place_beside(&self.placed, load64(&self.resting_io_thread))
+            if not beside:
+                pthread_cond_signal(&self.work)
         pthread_mutex_unlock(&self.lock)
+        if beside:
+            pthread_cond_signal(&self.work)  # on this core it would run at once, only to wait for the lock
         end_lsn[0] = end
         return lsn
 
@@ -276,7 +280,6 @@ cdef class Wal:
         cdef int64_t start, end, written_end, first_lsn
         cdef SegmentSlot* slot
         cdef int error, fd, direct_fd
-        cdef bint lone
         cdef int64_t cut, began_ns, taken_ns
         cdef GroupCommit group
         memset(&group, 0, sizeof(GroupCommit))
@@ -305,7 +308,6 @@ cdef class Wal:
             fd = slot.fd
             direct_fd = slot.direct_fd
             first_lsn = slot.first_lsn
-            lone = self.placed.core != ANY_CORE
             pthread_mutex_unlock(&self.lock)
             began_ns = monotonic_ns()
             error = self.faults.write_range(fd, direct_fd, SEGMENT_HEADER_BYTES + start - first_lsn,
@@ -313,7 +315,7 @@ cdef class Wal:
             if error == 0 and written_end > start:
                 error = self.faults.sync(fd)
             taken_ns = monotonic_ns() - began_ns
-            if lone:
+            if self.placed.core != ANY_CORE:
                 self.ticks.lone_commit(began_ns, self.placed.load.ended_ns)
             pthread_mutex_lock(&self.lock)
             worked(&self.placed.load, began_ns, began_ns + taken_ns)
@@ -638,8 +640,7 @@ cdef class Wal:
 
     def populate(self):
         """Gives the next piece of the arena its memory, up to the end of the segment behind the one that is filled: an
-        append into memory that is new waits, with everybody else, until the system has found and cleared it. Returns the
-        bytes of the piece, 0 when none is missing. One thread.
+        append into new memory waits until the system has found and cleared it. Returns the bytes, 0: none is missing.
         """
         cdef int64_t start = load64(&self.head)
         cdef int64_t end = min((start // self.segment_bytes + 2) * self.segment_bytes, self.populate_end)
@@ -757,6 +758,11 @@ cdef class Wal:
     def head_lsn(self):
         """Where the next entry starts."""
         return load64(&self.head)
+
+    @property
+    def lone(self):
+        """Whether commits leave both the I/O thread and the log's thread time (decision 005)."""
+        return self.placed.core != ANY_CORE
 
     @property
     def durable_lsn(self):

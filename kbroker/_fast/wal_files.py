@@ -36,8 +36,8 @@ _FIELDS = struct.Struct("<8sII32sqqQqqI")
 _CRC = struct.Struct("<I")
 SEGMENT_NAME = re.compile(r"\d{20}\.wal")
 SPARE_NAME = re.compile(r"spare-\d+\.free")
-_ZERO_PIECE = mmap.mmap(-1, 256 * 1024)  # on a page boundary, as direct I/O wants it
-_PACE_BYTES = 16 * len(_ZERO_PIECE)  # dirty bytes are bounded, so that the log's own syncs do not wait for long
+_ZERO_PIECE = mmap.mmap(-1, 1024 * 1024)  # on a page boundary, as direct I/O wants it
+_PACE_BYTES = 4 * len(_ZERO_PIECE)  # dirty bytes are bounded, so that the log's own syncs do not wait for long
 
 
 class SegmentHeader(NamedTuple):

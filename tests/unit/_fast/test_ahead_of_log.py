@@ -21,6 +21,7 @@ class GrowingLog:
     def __init__(self, growth: int) -> None:
         self.growth = growth
         self.head_lsn = 5 * MIB
+        self.lone = True
         self.waits = 0
         self.wal_bytes = 16 * SEGMENT
         self.segment_bytes = SEGMENT
@@ -78,12 +79,21 @@ def test_when_the_records_end_it_goes_on() -> None:
     assert log.waits == 1
 
 
-def test_nothing_waits_beside_a_fast_log() -> None:
+def test_nothing_waits_beside_a_log_that_grows_as_fast() -> None:
     log = GrowingLog(0)
     ahead = ahead_of(log)
     for done in range(PIECE, SEGMENT, PIECE):
         log.head_lsn += PIECE // AHEAD_PER_LOG_BYTE
         ahead.wait(done)
+    assert log.waits == 0
+
+
+def test_nothing_waits_beside_a_busy_log() -> None:
+    log = GrowingLog(4096)
+    log.lone = False
+    ahead = ahead_of(log)
+    log.head_lsn += 4096
+    assert ahead.wait(SEGMENT) == 4096
     assert log.waits == 0
 
 

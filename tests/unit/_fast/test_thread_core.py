@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -67,6 +68,7 @@ def tied_log(path: Path) -> Iterator[IoThread]:
         io.move(max(CORES))
         io.log.wal.resting_io_thread = io.ident
         io.write_until(lambda: cores_of_log() == {max(CORES)}, 0.005)
+        assert io.log.wal.lone
         yield io
 
 
@@ -95,6 +97,7 @@ def test_a_log_with_much_to_do_runs_anywhere(tmp_path: Path) -> None:
     with tied_log(tmp_path) as io:
         io.log.faults.sync_us = 5_000
         io.write_until(lambda: cores_of_log() == CORES, 0)
+        assert not io.log.wal.lone
 
 
 def test_a_log_whose_file_has_failed_does_not_stay(tmp_path: Path) -> None:
@@ -112,7 +115,8 @@ def test_the_io_thread_tells_whether_it_has_time(tmp_path: Path) -> None:
         io_ident, told = wal.resting_io_thread, []
         broker.reactor.submit(lambda: told.append(threading.get_ident()))
         broker.reactor.submit(lambda: sum(range(5_000_000)))
-        broker.reactor.submit(lambda: broker.reactor.submit(lambda: told.append(wal.resting_io_thread)))  # a round later
+        in_next_round = functools.partial(broker.reactor.submit, lambda: told.append(wal.resting_io_thread))
+        broker.reactor.submit(in_next_round)
         until(lambda: len(told) == 2)
         assert told == [io_ident, NONE]
         until(lambda: wal.resting_io_thread == io_ident)
