@@ -760,11 +760,6 @@ cdef class Wal:
         return load64(&self.head)
 
     @property
-    def lone(self):
-        """Whether commits leave both the I/O thread and the log's thread time (decision 005)."""
-        return self.placed.core != ANY_CORE
-
-    @property
     def durable_lsn(self):
         """Everything below is on disk."""
         return load64(&self.durable_end)

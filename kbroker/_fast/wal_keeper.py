@@ -27,16 +27,16 @@ log = logging.getLogger("kbroker.wal")
 SPARES_MAX = 2
 ZEROS_PER_LOG_BYTE = 4  # at least, while a file is filled
 GRACE_BYTES = 1 << 20  # of log, which may come as one request
-AHEAD_PER_LOG_BYTE = 8  # at most, of zeros or of memory, while lone records come
+AHEAD_PER_LOG_BYTE = 8  # at most, of zeros or of memory, while records come
 PAUSE_SECONDS = 0.005
 ATTACH_STEP = 100  # groups handed to partitions per hold of the GIL: well below a millisecond
 
 
 class AheadOfLog:
-    """Work for segments that the log will need: while lone records come, it keeps to their pace.
+    """Work for segments that the log will need: while records come, it keeps to their pace.
 
     At full speed it would hold the disk and the processors for a tenth of a second, and with them every record that
-    comes meanwhile. Beside a busy log a short stop costs less than many pieces. Begins at its making; one thread.
+    comes meanwhile. Begins at its making; one thread.
     """
 
     def __init__(self, wal: Wal, stopping: threading.Event) -> None:
@@ -47,12 +47,10 @@ class AheadOfLog:
     def wait(self, done_bytes: int) -> int:
         """Before the next piece: returns by how much the log has grown since the start.
 
-        Waits while lone records come and `done_bytes` is enough for them; not when nothing comes.
+        Waits while the log grows and `done_bytes` is enough for it; not when nothing comes.
         """
         head_lsn = self._wal.head_lsn
         while head_lsn > self._seen_lsn and (head_lsn - self._begun_lsn) * AHEAD_PER_LOG_BYTE < done_bytes:
-            if not self._wal.lone:
-                break
             self._seen_lsn = head_lsn
             if self._stopping.wait(PAUSE_SECONDS):
                 break

@@ -21,7 +21,6 @@ class GrowingLog:
     def __init__(self, growth: int) -> None:
         self.growth = growth
         self.head_lsn = 5 * MIB
-        self.lone = True
         self.waits = 0
         self.wal_bytes = 16 * SEGMENT
         self.segment_bytes = SEGMENT
@@ -85,15 +84,6 @@ def test_nothing_waits_beside_a_log_that_grows_as_fast() -> None:
     for done in range(PIECE, SEGMENT, PIECE):
         log.head_lsn += PIECE // AHEAD_PER_LOG_BYTE
         ahead.wait(done)
-    assert log.waits == 0
-
-
-def test_nothing_waits_beside_a_busy_log() -> None:
-    log = GrowingLog(4096)
-    log.lone = False
-    ahead = ahead_of(log)
-    log.head_lsn += 4096
-    assert ahead.wait(SEGMENT) == 4096
     assert log.waits == 0
 
 
