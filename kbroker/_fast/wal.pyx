@@ -194,6 +194,7 @@ cdef class Wal:
         store64(&self.data_end, end)
         self.entries += 1
         if self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX:
+            # The WAL thread lives: it ends closed or has_failed.
             beside = place_beside(&self.placed, load64(&self.resting_io_thread))
             if not beside:
                 pthread_cond_signal(&self.work)
