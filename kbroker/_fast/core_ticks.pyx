@@ -19,7 +19,7 @@ from kbroker._fast.pthread cimport (
     pthread_mutex_unlock,
     wait_precisely,
 )
-from kbroker._fast.thread_core cimport THIS_THREAD, put_on_core
+from kbroker._fast.thread_core cimport put_on_core, this_thread
 
 CORES_MAX = 8  # what more of them would cost all the time is more than a late one costs now and then
 
@@ -60,7 +60,7 @@ cdef class CoreTicks:
         pause.tv_sec = 0
         pause.tv_nsec = TICK_NS
         wait_precisely()
-        put_on_core(THIS_THREAD, core)
+        put_on_core(this_thread(), core)
         while not load32(&self.stopping):
             if load64(&self.until_ns) > monotonic_ns():
                 nanosleep(&pause, NULL)

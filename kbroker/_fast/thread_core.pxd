@@ -10,36 +10,30 @@ cdef extern from * nogil:
     #include <pthread.h>
     #include <sched.h>
     #include <string.h>
-    #include <sys/syscall.h>
     #include <unistd.h>
     static int32_t kb_current_core(void) {
         int core = sched_getcpu();
         return core < CPU_SETSIZE ? core : -1;
     }
-    static int32_t kb_thread_number(void) {
-        return (int32_t)syscall(SYS_gettid);
-    }
     static int64_t kb_this_thread(void) {
         return (int64_t)pthread_self();
     }
-    static void kb_put_on_core(int32_t thread, int32_t core) {
+    static void kb_put_on_core(int64_t thread, int32_t core) {
         cpu_set_t cores;
         CPU_ZERO(&cores);
         if (core >= 0)
             CPU_SET(core, &cores);
         else if (sched_getaffinity(getpid(), sizeof cores, &cores))
             memset(&cores, 0xff, sizeof cores);
-        sched_setaffinity(thread, sizeof cores, &cores);
+        pthread_setaffinity_np((pthread_t)thread, sizeof cores, &cores);
     }
     """
     int32_t current_core "kb_current_core"()        # or ANY_CORE
-    int32_t thread_number "kb_thread_number"()      # the system's number of this thread
     int64_t this_thread "kb_this_thread"()          # what threading.get_ident() gives
-    # THIS_THREAD or a thread_number(); ANY_CORE: those that the main thread may run on
-    void put_on_core "kb_put_on_core"(int32_t thread, int32_t core)
+    # A this_thread() that lives; ANY_CORE: those that the main thread may run on
+    void put_on_core "kb_put_on_core"(int64_t thread, int32_t core)
 
 cdef enum:
-    THIS_THREAD = 0
     ANY_CORE = -1
     LOAD_NS = 20000000          # looked back on
 
@@ -50,7 +44,7 @@ cdef struct ThreadLoad:         # how much of its time a thread has worked latel
 
 cdef struct PlacedThread:       # one that whoever wakes it puts on a core
     ThreadLoad load
-    int32_t number              # 0: not begun
+    int64_t thread              # its this_thread(); 0: not begun
     int32_t core                # or ANY_CORE, once it has begun
 
 
@@ -70,22 +64,22 @@ cdef inline bint has_time(const ThreadLoad* load) noexcept nogil:
     return load.busy_ns * 4 < load.total_ns
 
 
-cdef inline void begin_placed(PlacedThread* thread) noexcept nogil:
+cdef inline void begin_placed(PlacedThread* placed) noexcept nogil:
     """This thread is the one; it may run on any core."""
-    thread.core = ANY_CORE
-    thread.number = thread_number()
+    placed.core = ANY_CORE
+    placed.thread = this_thread()
 
 
-cdef inline bint place_beside(PlacedThread* thread, int64_t resting) noexcept nogil:
+cdef inline bint place_beside(PlacedThread* placed, int64_t resting) noexcept nogil:
     """Before this thread wakes it: onto this core if this is the thread that goes to sleep next, `resting`, and both
     have time; onto any core if not both have. Returns whether it is on one core.
 
     Cheap, as it sleeps: one that runs elsewhere is stopped and moved.
     """
     cdef int32_t core = ANY_CORE
-    if resting != 0 and has_time(&thread.load):
-        core = current_core() if resting == this_thread() else thread.core
-    if thread.number != 0 and core != thread.core:
-        thread.core = core
-        put_on_core(thread.number, core)
+    if resting != 0 and has_time(&placed.load):
+        core = current_core() if resting == this_thread() else placed.core
+    if placed.thread != 0 and core != placed.core:
+        placed.core = core
+        put_on_core(placed.thread, core)
     return core != ANY_CORE

@@ -146,7 +146,7 @@ class SegmentKeeper:
 
         True: call again.
         """
-        if self.ready.is_set() and self.wal.segments[-1].end_lsn >= self._wanted_end():
+        if self.ready.is_set() and not self._segment_is_wanted():
             return self._populate()
         with self.lock:
             first_lsn = self.wal.head_lsn if not self.ready.is_set() else self.wal.segments[-1].end_lsn
@@ -181,7 +181,7 @@ class SegmentKeeper:
         while piece := self.wal.populate():
             done += piece
             ahead.wait(done)
-            if self.stopping.is_set() or self.wal.segments[-1].end_lsn < self._wanted_end():
+            if self.stopping.is_set() or self._segment_is_wanted():
                 return True
         return False
 
@@ -200,10 +200,11 @@ class SegmentKeeper:
 
         return more_zeros
 
-    def _wanted_end(self) -> int:
-        # The segment being filled, and `prepared_ahead` more.
+    def _segment_is_wanted(self) -> bool:
+        # Beside the segment being filled, `prepared_ahead` more should be ready.
         size = self.wal.segment_bytes
-        return -(-(self.wal.head_lsn + 1) // size) * size + self.prepared_ahead * size
+        wanted_end = -(-(self.wal.head_lsn + 1) // size) * size + self.prepared_ahead * size
+        return self.wal.segments[-1].end_lsn < wanted_end
 
     def _create(
         self,

@@ -83,7 +83,7 @@ def test_a_log_with_little_to_do_follows_the_io_thread(tmp_path: Path) -> None:
 
 
 def test_a_log_does_not_follow_other_threads(tmp_path: Path) -> None:
-    with tied_log(tmp_path) as io, IoThread(io.log).pool as other:
+    with tied_log(tmp_path) as io, ThreadPoolExecutor(1) as other:
         other.submit(os.sched_setaffinity, 0, {min(CORES)}).result()
         for _ in range(20):
             other.submit(io.log.append, wal_harness.batch()).result()
