@@ -385,12 +385,10 @@ cdef class Reactor(Poller):
         """Starts what a ready channel has received; what must wait leaves the scratch buffer."""
         cdef Connection connection = <Connection>ch.connection
         ch.ready = False
-        if not ch.closing:
-            self.start_frames(connection)
-        elif ch.first != NULL and ch.reason == NULL:
-            self.start_frames(connection)       # the peer closed behind these
         if connection.channel == NULL:
-            return 0
+            return 0                            # dropped in this round already
+        if not ch.closing or ch.reason == NULL: # what a peer sent before it closed counts
+            self.start_frames(connection)
         if ch.closing and not self.lingers(connection):
             return self.drop(ch)
         if channel_keep(ch, &self.memory.budget) < 0:

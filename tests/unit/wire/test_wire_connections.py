@@ -270,6 +270,39 @@ def test_a_connection_that_ends_takes_its_waiting_produce_with_it(tmp_path):
         assert broker.server.frame_memory_used == 0
 
 
+def test_a_client_that_goes_in_the_round_in_which_a_full_log_moves(tmp_path):
+    """One of its requests is answered then, one waits for space in the log, and one behind that has not begun."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        go_on.wait(10)
+
+    with wire_broker(tmp_path, {"t": 1, "objects": 1}, **SMALL_LOG) as broker, Client(broker) as other:
+        broker.logs.by_name["objects"].partitions[0].set_object_durable(True)
+        client = Client(broker)
+        client.send(0, 9, produce_request(batch(b"first"), "objects"))
+        until(lambda: broker.logs.by_name["objects"].partitions[0].next_offset == 1)
+        assert broker.wal.sync(10)
+        first_end = broker.wal.durable_lsn
+        accepted = produce_until_stalled(broker, other)
+        client.send(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=2**31 - 1))
+        client.send(0, 9, produce_request(batch(b"not begun")))
+        until(lambda: broker.reactor.stalled_count == 2)
+        broker.reactor.submit(hold)
+        assert held.wait(10)
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() is an error
+        client.socket.close()
+        assert broker.wal.sync(10)
+        broker.wal.trim(first_end)
+        go_on.set()
+        until(lambda: broker.server.connection_count == 1)
+        assert broker.reactor.stalled_count == 1
+        broker.wal.trim(broker.wal.durable_lsn)
+        assert produced(other.receive()[1]).base_offset == accepted
+        assert broker.server.frame_memory_used == 0
+
+
 def test_a_log_that_fails_answers_the_produce_that_waits_for_space(tmp_path):
     with wire_broker(tmp_path, **SMALL_LOG) as broker, Client(broker) as client, Client(broker) as other:
         accepted = produce_until_stalled(broker, client)
