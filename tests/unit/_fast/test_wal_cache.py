@@ -249,6 +249,7 @@ def test_descriptors_are_the_caches_own(cache: WalCache, reader: Reader, log: Lo
     assert got[2] == other.data[5 * BLOCK_SIZE : 6 * BLOCK_SIZE]
     cache.drop_pin(got[0]), cache.drop_hold(held)
     assert reader.read(log.file(), 0, 10) == log.data[:10]
+    assert reader.read(other.file(), SIZE, 4 * BLOCK_SIZE) == other.data[: 4 * BLOCK_SIZE]  # waits for what is wanted
     assert fd_count() == before
 
 
