@@ -1,6 +1,7 @@
 """The converter: one thread that turns packs into KLIX objects and small objects into larger ones, and sweeps up.
 
-It does one job after another at a bounded rate, waits while flushes are behind, and looks again after a pause.
+It does one job after another at a bounded rate, waits while flushes are behind, but not for ever, and looks again after
+a pause.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 5.0
 RETRY_SECONDS = 60.0  # after a failure, for the partitions of the job
 YIELD_SECONDS = 0.1  # between looks whether flushes are still behind
+YIELD_SECONDS_MAX = 600.0  # of a job: objects must not pile up for as long as producers are faster than the store
 
 
 class MergeStopped(Exception):
@@ -104,6 +106,7 @@ class Converter:
             settings=self.settings.merger,
         )  # fmt: skip
         self._not_before: dict[Place, float] = {}
+        self._yield_until = 0.0
         self._next_sweep = clock.monotonic() + limits.SWEEP_FIRST_SECONDS
         self._thread: threading.Thread | None = None
 
@@ -118,9 +121,12 @@ class Converter:
         if self._stop.wait(seconds):
             raise MergeStopped
 
-    def _acquire(self, count: int) -> None:
-        while self._busy():
+    def _yield(self) -> None:
+        while self._busy() and self._clock.monotonic() < self._yield_until:
             self._wait(YIELD_SECONDS)
+
+    def _acquire(self, count: int) -> None:
+        self._yield()
         if self._stop.is_set():
             raise MergeStopped
         self._pacer.acquire(count)
@@ -135,6 +141,8 @@ class Converter:
         merges: list[Merge] = []
         try:
             if self.settings.enabled:
+                self._yield_until = self._clock.monotonic() + YIELD_SECONDS_MAX
+                self._yield()  # with nothing in hand that others could work on
                 self._choose_job(merges)
             return self._run(merges) if merges else None
         finally:

@@ -429,6 +429,23 @@ def test_it_waits_while_flushes_are_behind_and_ends_when_told(storage):
         c.run_once()
 
 
+def test_it_does_not_wait_for_ever(storage):
+    storage.add_topic("t", 1)
+    for _ in range(4):
+        write(storage, b"x")
+    c = converter(storage, busy=lambda: True)
+    waited = []
+
+    def wait(seconds):
+        waited.append(seconds)
+        storage.clock.advance(seconds)
+
+    c._wait = wait
+    assert c.run_once() is not None
+    assert sum(waited) == pytest.approx(600, abs=1)
+    assert len(refs(storage)) == 1
+
+
 def test_the_rate_holds_and_changes_at_run_time(storage):
     storage.add_topic("t", 1)
     for _ in range(4):
