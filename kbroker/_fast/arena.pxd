@@ -6,7 +6,8 @@ cdef class Arena:
 
     It is the memory image of the newest part of the WAL: the byte at WAL position `lsn` lies at
     `base + lsn % arena_bytes` while `lsn` is resident. A chunk is reused only when its pin count is zero.
-    Owner of the memory: this object. Borrowers hold a pin on each chunk they touch, for microseconds.
+    Owner of the memory: this object. Borrowers hold a pin on each chunk they touch, for one copy,
+    check or system call.
     """
     cdef readonly object array           # memoryview of its bytes, writable, keeps the mapping alive
     cdef readonly int64_t arena_bytes    # a multiple of the WAL segment size

@@ -45,5 +45,7 @@ cdef class BatchScan:
     cdef int64_t into_batch                     # bytes of the current batch seen so far
     cdef uint32_t batch_crc
     cdef uint8_t capture[SCAN_CAPTURE_BYTES]
-    cdef Py_ssize_t _walk(self, const uint8_t* p, Py_ssize_t n, int* problem) noexcept nogil
+    # Takes bytes of which the first batch that ends gets the columns at `ended`; returns the next free place.
+    cdef Py_ssize_t walk(self, const uint8_t* p, Py_ssize_t n, Py_ssize_t ended, int* problem) noexcept nogil
+    cdef int raise_problem(self, int problem) except -1
     cdef int _end_batch(self, Py_ssize_t column) noexcept nogil

@@ -85,13 +85,16 @@ cdef class BatchScan:
         if view.shape[0] > self.feed_bytes_max:
             raise ValueError("feed is larger than feed_bytes_max")
         with nogil:
-            ended = self._walk(&view[0], view.shape[0], &problem)
-        if problem != PROBLEM_NONE:
-            raise BatchScanError(self.done, PROBLEMS[problem])
+            ended = self.walk(&view[0], view.shape[0], 0, &problem)
+        self.raise_problem(problem)
         return ended
 
-    cdef Py_ssize_t _walk(self, const uint8_t* p, Py_ssize_t n, int* problem) noexcept nogil:
-        cdef Py_ssize_t ended = 0
+    cdef int raise_problem(self, int problem) except -1:
+        if problem != PROBLEM_NONE:
+            raise BatchScanError(self.done, PROBLEMS[problem])
+        return 0
+
+    cdef Py_ssize_t walk(self, const uint8_t* p, Py_ssize_t n, Py_ssize_t ended, int* problem) noexcept nogil:
         cdef int64_t room, take, skip
         cdef int64_t size
         self.crc = crc32c_c(self.crc, p, n)

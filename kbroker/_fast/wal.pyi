@@ -7,6 +7,7 @@ from typing_extensions import Buffer
 from kbroker._fast.arena import Arena
 from kbroker._fast.commit import CommitQueue, ObjectCommits
 from kbroker._fast.core_ticks import CoreTicks
+from kbroker._fast.gather import BatchScan
 from kbroker._fast.partition import Partition
 from kbroker._fast.wal_cache import WalCache
 from kbroker._fast.wal_faults import Faults
@@ -121,6 +122,16 @@ class Wal:
     def read_batches_into(
         self, entries: numpy.ndarray, cumulative: NDArray[numpy.int64], position: int, out: Buffer
     ) -> int: ...
+    def send_batches(
+        self,
+        entries: numpy.ndarray,
+        cumulative: NDArray[numpy.int64],
+        position: int,
+        limit: int,
+        fd: int,
+        timeout_ms: int,
+    ) -> int: ...
+    def feed_resident(self, scan: BatchScan, limit: int) -> int: ...
     def add_wakeup_fd(self, fd: int) -> None: ...
     def remove_wakeup_fd(self, fd: int) -> None: ...
     def notify(self) -> None: ...

@@ -464,30 +464,8 @@ cdef class Wal:
 
     def read(self, int64_t lsn, int64_t n):
         """Bytes of WAL space from memory or file. ValueError when the WAL does not hold them (any more)."""
-        cdef WalSegment segment = self.segment_at(lsn)
-        cdef const uint8_t* p
-        cdef bytearray out
-        cdef uint8_t* target
-        cdef Py_ssize_t got
-        if segment is None or n < 0 or n > segment.end_lsn - lsn or lsn + n > load64(&self.head):
-            raise ValueError(f"the WAL does not hold {n} bytes at {lsn}")
-        p = self.pin(lsn, n)
-        if p != NULL:
-            try:
-                return p[:n]
-            finally:
-                self.unpin(lsn, n)
-        out = bytearray(n)
-        target = out
-        segment.borrows += 1
-        try:
-            with nogil:
-                got = self.read_file(segment.fd, segment.first_lsn, lsn, target, n)
-        finally:
-            segment.borrows -= 1
-        if got != n:
-            raise OSError(-got if got < 0 else EIO, f"{segment.path}: reading {n} bytes at WAL position {lsn}")
-        return bytes(out)
+        from kbroker._fast.wal_copy import read_bytes
+        return read_bytes(self, lsn, n)
 
     def read_batches_into(self, entries not None, cumulative not None, int64_t position, out not None):
         """Copies bytes ``position..`` of the concatenation of the entries' batches into ``out``; returns how many.
@@ -498,6 +476,21 @@ cdef class Wal:
         """
         from kbroker._fast.wal_copy import read_batches_into
         return read_batches_into(self, entries, cumulative, position, out)
+
+    def send_batches(self, entries not None, cumulative not None, int64_t position, int64_t limit, int fd, int timeout_ms):
+        """Sends at most ``limit`` bytes that ``read_batches_into`` would copy to a socket, from memory; returns how many.
+
+        0: they are not in memory. The GIL is released. Raises OSError, TimeoutError when nothing is taken for so long.
+        """
+        from kbroker._fast.wal_in_place import send_batches
+        return send_batches(self, entries, cumulative, position, limit, fd, timeout_ms)
+
+    def feed_resident(self, scan not None, int64_t limit):
+        """Feeds a BatchScan its next batches, or what is left of one, in place, as far as they are in memory and end
+        within ``limit`` bytes, or one that ends within feed_bytes_max; returns their bytes. The GIL is released.
+        Raises BatchScanError."""
+        from kbroker._fast.wal_in_place import feed_resident
+        return feed_resident(self, scan, limit)
 
     # -- service -----------------------------------------------------------------------------------------------
 

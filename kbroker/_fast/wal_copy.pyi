@@ -4,6 +4,7 @@ from typing_extensions import Buffer
 
 from kbroker._fast.wal import Wal
 
+def read_bytes(wal: Wal, lsn: int, n: int) -> bytes: ...
 def read_batches_into(
     wal: Wal, entries: numpy.ndarray, cumulative: NDArray[numpy.int64], position: int, out: Buffer
 ) -> int: ...

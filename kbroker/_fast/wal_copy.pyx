@@ -1,4 +1,4 @@
-"""Copies many batches out of the WAL, from memory where they are resident, else from the segment files."""
+"""Copies bytes and batches out of the WAL, from memory where they are resident, else from the segment files."""
 
 import numpy
 
@@ -7,6 +7,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from kbroker._fast.atomic cimport load64
 from kbroker._fast.wal cimport Wal, WalSegment
 from kbroker._fast.wal_format cimport IndexRecord
 
@@ -18,6 +19,43 @@ cdef struct FileRange:
     int fd
     int64_t first_lsn
     int64_t end_lsn
+
+
+def read_bytes(Wal wal not None, int64_t lsn, int64_t n):
+    """See Wal.read."""
+    cdef WalSegment segment = wal.segment_at(lsn)
+    cdef const uint8_t* p
+    cdef bytearray out
+    cdef uint8_t* target
+    cdef Py_ssize_t got
+    if segment is None or n < 0 or n > segment.end_lsn - lsn or lsn + n > load64(&wal.head):
+        raise ValueError(f"the WAL does not hold {n} bytes at {lsn}")
+    p = wal.pin(lsn, n)
+    if p != NULL:
+        try:
+            return p[:n]
+        finally:
+            wal.unpin(lsn, n)
+    out = bytearray(n)
+    target = out
+    segment.borrows += 1
+    try:
+        with nogil:
+            got = wal.read_file(segment.fd, segment.first_lsn, lsn, target, n)
+    finally:
+        segment.borrows -= 1
+    if got != n:
+        raise OSError(-got if got < 0 else EIO, f"{segment.path}: reading {n} bytes at WAL position {lsn}")
+    return bytes(out)
+
+
+cdef int64_t entry_at(const uint8_t[::1] raw, object cumulative, int64_t count, int64_t position) except -1:
+    cdef const int64_t[::1] starts = cumulative
+    if raw.shape[0] != count * <int64_t>sizeof(IndexRecord) or starts.shape[0] < count or starts[0] != 0:
+        raise ValueError("entries must have INDEX_DTYPE, cumulative one start per entry, the first of them 0")
+    if position < 0:
+        raise ValueError("position is negative")
+    return <int64_t>numpy.searchsorted(cumulative[:count], position, side="right") - 1
 
 
 def read_batches_into(Wal wal not None, entries not None, cumulative not None, int64_t position,
@@ -32,12 +70,8 @@ def read_batches_into(Wal wal not None, entries not None, cumulative not None, i
     cdef int32_t range_count
     if count == 0 or out.shape[0] == 0:
         return 0
-    if raw.shape[0] != count * <int64_t>sizeof(IndexRecord) or starts.shape[0] < count or starts[0] != 0:
-        raise ValueError("entries must have INDEX_DTYPE, cumulative one start per entry, the first of them 0")
-    if position < 0:
-        raise ValueError("position is negative")
     records = <const IndexRecord*>&raw[0]
-    i = <int64_t>numpy.searchsorted(cumulative[:count], position, side="right") - 1
+    i = entry_at(raw, cumulative, count, position)
     for segment in wal.segments:
         (<WalSegment>segment).borrows += 1
         held.append(segment)

@@ -1,7 +1,8 @@
 """The bytes of a flush: objects described by where their parts lie in the WAL, never held whole in memory.
 
-Building an object reads its batches once, in blocks: CRCs are checked, the index and the checksum of the object follow.
-Sending it reads them a second time, straight into the buffers of the upload.
+Building an object looks at its batches once, in memory where they lie, else in blocks that are read: CRCs are checked,
+the index and the checksum of the object follow. Sending it takes them from there a second time, or reads them into the
+buffers of the upload.
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ class WalReader(Protocol):
         """Copies bytes from `position` of the entries' batches, one after another, into `out`; returns how many."""
         ...
 
+    def send_batches(
+        self, entries: Any, cumulative: Any, position: int, limit: int, fd: int, timeout_ms: int
+    ) -> int:
+        """Sends what `read_batches_into` would copy to a socket, as far as it is in memory; returns how many bytes."""
+        ...
+
+    def feed_resident(self, scan: BatchScan, limit: int) -> int:
+        """Feeds the scan the next batches that are in memory, in place, about `limit` bytes; returns how many bytes."""
+        ...
+
 
 class WalBody:
     """The batches of some index entries, one after another, as a BodySource; the WAL keeps them until it is trimmed."""
@@ -49,6 +60,10 @@ class WalBody:
     def read_into(self, position: int, out: memoryview) -> int:
         """Copies bytes from `position`; returns how many."""
         return self._wal.read_batches_into(self._entries, self._cumulative, position, out)
+
+    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int) -> int:
+        """See send_some: what is in memory."""
+        return self._wal.send_batches(self._entries, self._cumulative, position, limit, fd, timeout_ms)
 
 
 @dataclass(slots=True)
@@ -100,7 +115,7 @@ class ObjectBuilder:
     """Builds the objects of one flush, in the order of the plan, and folds what they do to each partition.
 
     Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it; `pacer` is asked
-    before each read; `now_ms` is what segments say of their creation.
+    at each read; `now_ms` is what segments say of their creation.
     """
 
     def __init__(
@@ -169,8 +184,13 @@ class ObjectBuilder:
         paced = PacedBody(body, self._pacer)
         try:
             while scan.position < body.length:
-                count = read_some(paced, scan.position, self._block[: body.length - scan.position])
-                fold.add(scan, scan.feed(self._block[:count]))
+                before = scan.done
+                if fed := self._wal.feed_resident(scan, self._pacer.piece_bytes(len(self._block))):
+                    self._pacer.acquire(fed)
+                else:
+                    count = read_some(paced, scan.position, self._block[: body.length - scan.position])
+                    scan.feed(self._block[:count])
+                fold.add(scan, scan.done - before)
         except BatchScanError as error:
             entry = plan.entries[error.index]
             raise CorruptionError(

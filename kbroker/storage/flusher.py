@@ -162,8 +162,8 @@ class Flusher:
 
     @property
     def pressure(self) -> bool:
-        """True when the WAL fills faster than flushes empty it."""
-        return self._schedule.pressure(self.flushed_lsn)
+        """True when the WAL fills faster than flushes empty it, or would if producers were not held."""
+        return (self._admission.held and self.unflushed_bytes > 0) or self._schedule.pressure(self.flushed_lsn)
 
     @property
     def windows_under_way(self) -> int:

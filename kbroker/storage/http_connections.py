@@ -24,7 +24,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.limits import KIB
-from kbroker.storage.object_store import StoreUnavailable
+from kbroker.storage.object_store import BodySource, StoreUnavailable, send_some
 
 IDLE_SECONDS = 20.0  # a connection that rested longer may have been closed by the server
 HEADER_BYTES = 16 * KIB
@@ -169,6 +169,13 @@ class Connection:
             self._http.sock.sendall(piece)
         except BlockingIOError:
             raise TimeoutError(errno.ETIMEDOUT, "nothing was taken") from None
+
+    def send_from(self, body: BodySource, position: int, limit: int) -> int:
+        """Has the body send some of itself; 0 if it cannot, or the connection has TLS. Raises as `send` does."""
+        connection: socket.socket = self._http.sock
+        if isinstance(connection, ssl.SSLSocket):
+            return 0
+        return send_some(body, position, limit, connection.fileno(), int(self._read_seconds * 1000))
 
     def answer(self) -> Answer:
         """The answer's head; to be closed by the caller."""

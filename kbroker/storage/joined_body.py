@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from kbroker.storage.object_store import BodySource, read_exactly
+from kbroker.storage.object_store import BodySource, read_exactly, send_some
 
 
 class JoinedBody:
@@ -25,9 +25,18 @@ class JoinedBody:
         filled = 0
         wanted = min(len(out), self.length - position)
         while filled < wanted:
-            index = bisect_right(self._starts, position + filled) - 1
-            inside = position + filled - self._starts[index]
-            take = min(wanted - filled, self._parts[index].length - inside)
-            read_exactly(self._parts[index], inside, out[filled : filled + take])
+            part, inside = self._at(position + filled)
+            take = min(wanted - filled, part.length - inside)
+            read_exactly(part, inside, out[filled : filled + take])
             filled += take
         return filled
+
+    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int) -> int:
+        """See send_some: what the part at `position` can send."""
+        part, inside = self._at(position)
+        return send_some(part, inside, limit, fd, timeout_ms)
+
+    def _at(self, position: int) -> tuple[BodySource, int]:
+        """The part that holds the byte at `position`, and where in it."""
+        index = bisect_right(self._starts, position) - 1
+        return self._parts[index], position - self._starts[index]

@@ -14,7 +14,7 @@ All methods may be called from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from kbroker._fast.crc32c import crc32c as crc32c_of_bytes
@@ -86,7 +86,7 @@ class BodySource(Protocol):
     """A body that is gathered while it is sent.
 
     Reads are positional and repeatable: a retry reads again from 0. The owner keeps what is behind it (arena
-    chunks, WAL segments) alive until the put has returned or raised.
+    chunks, WAL segments) alive until the put has returned or raised. It may have ``send_to`` besides: see send_some.
     """
 
     @property
@@ -198,6 +198,16 @@ def read_some(source: BodySource, position: int, out: memoryview) -> int:
     if not 0 < count <= len(out):
         raise StoreError(f"body source gave {count} bytes at {position} of {source.length}")
     return count
+
+
+def send_some(source: BodySource, position: int, limit: int, fd: int, timeout_ms: int) -> int:
+    """Has a source that can do that send bytes from ``position``, at most ``limit``, to a socket, from where they lie.
+
+    It has a method ``send_to`` of these arguments. Returns how many were sent; 0: these must be read. Raises OSError
+    for what the socket says, TimeoutError when it takes nothing for so long.
+    """
+    send_to: Callable[[int, int, int, int], int] | None = getattr(source, "send_to", None)
+    return send_to(position, limit, fd, timeout_ms) if send_to is not None else 0
 
 
 def read_exactly(source: BodySource, position: int, out: memoryview) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from kbroker.limits import KIB
-from kbroker.storage.object_store import BodySource
+from kbroker.storage.object_store import BodySource, send_some
 
 CREDIT_SECONDS = 0.1  # of the rate may be made up for
 PIECE_SECONDS = 0.001  # of the rate go at once, so that others find a core that is free ...
@@ -18,7 +18,8 @@ class Pacer:
     """Gives leave to send bytes at a rate. Shared by the upload threads.
 
     `wait(seconds)` sleeps and may return early; `monotonic` is the clock's. `rate()`, where given, is asked again and
-    again for the bytes per second, 0 for no limit; it must be quick. `granted(count)` is told of bytes that may go.
+    again for the bytes per second, 0 for no limit; it must be quick. `granted(count)` is told of bytes that may go, or
+    have gone.
     """
 
     def __init__(
@@ -30,10 +31,10 @@ class Pacer:
     ) -> None:
         self._monotonic = monotonic
         self._wait = wait
-        self._rate = rate
+        self._bytes_per_second = 0.0  # 0: no limit
+        self._rate = rate or (lambda: self._bytes_per_second)
         self._granted = granted
         self._lock = threading.Lock()
-        self._bytes_per_second = 0.0  # 0: no limit
         self._asked = 0  # bytes that leave was asked for
         self._newest = 0  # where the last of them begin
         self._allowed = 0.0  # how far into them may go ...
@@ -57,16 +58,14 @@ class Pacer:
 
     def piece_bytes(self, wanted: int) -> int:
         """How many of `wanted` bytes to ask for at once."""
-        rate = self._bytes_per_second
+        rate = self._rate()
         return min(wanted, max(int(rate * PIECE_SECONDS), PIECE_BYTES_MIN)) if rate else wanted
 
     def _seconds_until(self, turn: int) -> float:
         """How long until the byte at `turn` may go; 0 when it may."""
         with self._lock:
             now = self._monotonic()
-            if self._rate is not None:
-                self._bytes_per_second = self._rate()
-            rate = self._bytes_per_second
+            rate = self._rate()
             if rate:
                 earned = self._allowed + rate * (now - self._at)
                 self._allowed = min(earned, self._newest + rate * CREDIT_SECONDS)
@@ -78,7 +77,7 @@ class Pacer:
 
 
 class PacedBody:
-    """A body whose reads wait for the pacer."""
+    """A body whose reads wait for the pacer, and whose own sends make what comes behind them wait."""
 
     __slots__ = ("_body", "_pacer", "length")
 
@@ -92,3 +91,10 @@ class PacedBody:
         count = self._pacer.piece_bytes(min(len(out), self.length - position))
         self._pacer.acquire(count)
         return self._body.read_into(position, out[:count])
+
+    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int) -> int:
+        """See send_some."""
+        sent = send_some(self._body, position, self._pacer.piece_bytes(limit), fd, timeout_ms)
+        if sent:
+            self._pacer.acquire(sent)
+        return sent

@@ -13,18 +13,19 @@ import contextlib
 import http.client
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 
-from kbroker.limits import KIB
+from kbroker.limits import KIB, MIB
 from kbroker.storage.http_connections import Answer, Connection, ConnectionPool, NotPlain, place_of
-from kbroker.storage.object_store import BodySource, StoreUnavailable, body_pieces
+from kbroker.storage.object_store import BODY_PIECE_BYTES, BodySource, StoreUnavailable, read_some
 
 ANSWER_BYTES_MAX = 64 * KIB  # of an answer that is read for the sake of the connection
+SELF_SENT_BYTES = 4 * MIB  # of a body that sends itself, at once: it costs no memory
 _SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]*/([^/,]+)/s3/aws4_request,")
 
 
@@ -121,17 +122,25 @@ def _exchange(connection: Connection, target: str, headers: Mapping[str, str], n
 
 def _send(connection: Connection, body: BodySource) -> bool:
     """False when the server ended the connection before: it has said why, often."""
-    for piece in _pieces(body):
+    buffer = memoryview(b"")
+    position = 0
+    while position < body.length:
         try:
-            connection.send(piece)
+            sent = connection.send_from(body, position, SELF_SENT_BYTES)
+            if not sent:
+                rest = min(BODY_PIECE_BYTES, body.length - position)
+                buffer = buffer if len(buffer) >= rest else memoryview(bytearray(rest))
+                sent = _read(body, position, buffer[:rest])
+                connection.send(buffer[:sent])
         except (BrokenPipeError, ConnectionResetError):
             return False
+        position += sent
     return True
 
 
-def _pieces(body: BodySource) -> Iterator[memoryview]:
+def _read(body: BodySource, position: int, out: memoryview) -> int:
     try:
-        yield from body_pieces(body)
+        return read_some(body, position, out)
     except Exception as error:
         raise _BodyFailed(error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,28 @@ def test_with_tail_a_log_has_an_end_and_what_comes_behind_it_is_sent_at_once(tmp
             following += count
         assert producer.flush(30) == 0
         consumer.close()
+
+
+def test_with_a_log_no_more_is_received_than_is_stored_later(tmp_path: Path):
+    """8 MB are sent, of which at most 4 may be there that nobody has stored."""
+    room, counts = 4 << 20, tmp_path / "counts"
+    with running("free_broker.c", tmp_path, "log", str(tmp_path / "log"), str(counts), str(room)) as server:
+        with open(counts, "r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
+            received_and_stored = memoryview(shared).cast("q")
+            delivered: list[object] = []
+            producer = Producer({"bootstrap.servers": server.bootstrap, "batch.size": 1 << 18})
+            for _ in range(8000):
+                producer.produce("held-1", bytes(1000), on_delivery=lambda error, _: delivered.append(error))
+            while received_and_stored[0] <= room:
+                producer.poll(0.01)
+            assert producer.flush(0.5) > 2000
+            assert received_and_stored[0] < room + (1 << 20)
+            received_and_stored[1] = 8_000_000
+            assert producer.flush(30) == 0
+            assert delivered == [None] * 8000
+            assert received_and_stored[0] > 8_000_000
+            received_and_stored.release()
+        assert (tmp_path / "log").stat().st_size == room
 
 
 def test_the_steady_state_begins_behind_the_first_budget():

@@ -341,6 +341,20 @@ def test_triggers(start):
     assert flusher.due() == "request"
 
 
+def test_producers_that_are_held_are_pressure_too_while_there_is_something_to_flush(start, monkeypatch):
+    """The log does not fill any more then, only because they wait."""
+    s = start(topics=[("t", 1)], settings=FlushSettings())
+    s.append("t", 0, batch([b"x"]))
+    s.sync()
+    assert not s.flusher.pressure
+    with monkeypatch.context() as patch:
+        patch.setattr(s.flusher._admission, "_held", True)
+        assert s.flusher.pressure  # between two windows as well
+    assert s.flusher.run_once()
+    monkeypatch.setattr(s.flusher._admission, "_held", True)
+    assert not s.flusher.pressure
+
+
 def test_uploads_go_as_fast_as_data_comes_in_and_without_limit_under_pressure(start):
     settings = FlushSettings(flush_seconds=60, wal_bytes=64 * MIB, plan=PlanLimits())
     s = start(topics=[("t", 1)], settings=settings)
@@ -460,12 +474,37 @@ def test_what_is_read_for_a_flush_is_paced_as_well(start):
     with pytest.MonkeyPatch.context() as patch:
         names = "durable_lsn", "trim", "admit"
         wal = SimpleNamespace(**{name: getattr(s.wal, name) for name in names}, read_batches_into=read_batches_into)
+        wal.feed_resident = lambda scan, limit: 0
+        wal.send_batches = lambda *arguments: 0
         patch.setattr(s.flusher, "_wal", wal)
         assert s.flusher.run_once()
     half = len(read_at) // 2
     assert 120 <= half <= 128  # in pieces of 128 KiB, once the rate is known
     assert read_at[half - 1] - read_at[0] == pytest.approx(16 / 64, rel=0.1)  # 16 MiB/s is the slowest
     assert read_at[-1] - read_at[half] == pytest.approx(16 / 16, rel=0.2)  # less what could have gone while it was read
+
+
+def test_what_is_checked_in_memory_is_paced_as_well(start):
+    s = start(topics=[("t", 1)], settings=FlushSettings(wal_bytes=256 * MIB, plan=PlanLimits()))
+    for _ in range(60):
+        s.append("t", 0, batch([b"v" * (100 * KIB)]))
+    s.sync()
+    checked: list[tuple[float, int]] = []
+
+    def feed_resident(*arguments):
+        fed = s.wal.feed_resident(*arguments)
+        checked.append((s.clock.monotonic(), fed))
+        return fed
+
+    s.flusher._reading._wait = s.flusher.pacer._wait = s.clock.advance
+    with pytest.MonkeyPatch.context() as patch:
+        names = "durable_lsn", "trim", "admit", "read_batches_into", "send_batches"
+        wal = SimpleNamespace(**{name: getattr(s.wal, name) for name in names}, feed_resident=feed_resident)
+        patch.setattr(s.flusher, "_wal", wal)
+        assert s.flusher.run_once()
+    assert sum(fed for _, fed in checked) > 60 * 100 * KIB
+    assert max(fed for _, fed in checked) < 128 * KIB  # one batch at a time: the rate is known
+    assert checked[-1][0] - checked[0][0] == pytest.approx(60 * 100 / 1024 / 64, rel=0.1)  # as what is read
 
 
 def test_a_lost_claim_ends_the_reading_of_what_is_left(start, monkeypatch):

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from botocore.config import Config
 from botocore.credentials import ReadOnlyCredentials
 from http_script import ScriptedSockets
 
+from kbroker._fast.gather import BatchScan
+from kbroker._fast.wal import Wal
 from kbroker.clock import ManualClock
-from kbroker.storage import http_connections
+from kbroker.storage import http_connections, s3_writes
+from kbroker.storage.flush_body import WalBody
 from kbroker.storage.http_connections import ConnectionPool, NotPlain
+from kbroker.storage.joined_body import JoinedBody
 from kbroker.storage.object_store import BODY_PIECE_BYTES, BodySource, BytesBody, StoreUnavailable
+from kbroker.storage.pacing import PacedBody, Pacer
 from kbroker.storage.s3_writes import DirectWrites
+from tests.reference.wal_harness import Log, batch
 
 BODY = bytes(range(256)) * (9 * BODY_PIECE_BYTES // 1024)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -260,3 +269,88 @@ def test_a_body_that_cannot_be_read_raises_its_own_error(server: Server, writes:
         writes.put(Failing(BODY))
     assert writes.put() == '"tag"'
     assert server.connections == 2  # nothing follows half of a body
+
+
+class SelfSending(BytesBody):
+    """Sends every other piece itself; `failures` are raised first, each once."""
+
+    def __init__(self, data: bytes, *failures: OSError) -> None:
+        super().__init__(data)
+        self.failures = list(failures)
+        self.sent = 0
+        self._turn = True
+
+    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int) -> int:
+        assert timeout_ms == 300
+        if self.failures:
+            raise self.failures.pop()
+        self._turn = not self._turn
+        if self._turn:
+            return 0
+        count = os.write(fd, BODY[position : position + min(limit, 10_000)])
+        self.sent += count
+        return count
+
+
+def test_what_can_send_itself_does_and_is_paced_once(server: Server, writes: Writes) -> None:
+    writes.learn()
+    granted: list[int] = []
+    first = SelfSending(BODY[:-500])
+    pacer = Pacer(lambda: 0.0, lambda seconds: None, granted=granted.append)
+    assert writes.put(PacedBody(JoinedBody([first, BytesBody(BODY[-500:])]), pacer)) == '"tag"'
+    assert server.bodies == [BODY]
+    assert sum(granted) == len(BODY)
+    assert 0 < first.sent < len(BODY) - 500
+
+
+def test_a_body_that_sends_itself_to_a_server_that_takes_nothing_or_is_gone(server: Server, writes: Writes) -> None:
+    writes.learn()
+    with pytest.raises(StoreUnavailable, match="TimeoutError"):
+        writes.put(SelfSending(BODY, TimeoutError("nothing was taken")))
+    server.script.append((CONTINUE, 0, b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", True))
+    with pytest.raises(NotPlain, match="403"):
+        writes.put(SelfSending(BODY, BrokenPipeError()))
+
+
+def test_a_body_of_the_log_is_sent_from_memory_as_far_as_it_is_there(
+    server: Server, writes: Writes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its beginning has left memory and is read; the rest is sent in place."""
+    monkeypatch.setattr(s3_writes, "BODY_PIECE_BYTES", 5000)
+    writes.learn()
+    with Log(tmp_path, arena_segments=2).start() as log:
+        for number in range(300):
+            log.append(batch(1000 + number, fill=number % 256))
+        log.sync()
+        partition = log.partition()
+        entries = partition.entries(0, log.wal.durable_lsn)
+        whole = partition.read_bytes(0, partition.high_watermark(), 1 << 30)
+        assert 0 < log.wal.resident_lsn < log.wal.durable_lsn
+        wal = CountedReads(log.wal)
+        body = PacedBody(JoinedBody([WalBody(wal, entries), BytesBody(b"footer")]), Pacer(lambda: 0.0, lambda _: None))
+        assert writes.put(body) == '"tag"'
+        assert server.bodies == [whole + b"footer"]
+        assert wal.read > 0
+        assert wal.sent > 0
+        assert wal.read + wal.sent == len(whole)
+
+
+class CountedReads:
+    """A log."""
+
+    def __init__(self, wal: Wal) -> None:
+        self.wal = wal
+        self.read = self.sent = 0
+
+    def read_batches_into(self, entries: Any, cumulative: Any, position: int, out: memoryview) -> int:
+        count = self.wal.read_batches_into(entries, cumulative, position, out)
+        self.read += count
+        return count
+
+    def send_batches(self, *arguments: Any) -> int:
+        count = self.wal.send_batches(*arguments)
+        self.sent += count
+        return count
+
+    def feed_resident(self, scan: BatchScan, limit: int) -> int:
+        return self.wal.feed_resident(scan, limit)

@@ -1,0 +1,16 @@
+import numpy
+from numpy.typing import NDArray
+
+from kbroker._fast.gather import BatchScan
+from kbroker._fast.wal import Wal
+
+def feed_resident(wal: Wal, scan: BatchScan, limit: int) -> int: ...
+def send_batches(
+    wal: Wal,
+    entries: numpy.ndarray,
+    cumulative: NDArray[numpy.int64],
+    position: int,
+    limit: int,
+    fd: int,
+    timeout_ms: int,
+) -> int: ...
