@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 root=$PWD
 build_programs() {
   cc -O2 -o .tools/bin/wire_load bench/e2e/wire_load.c
-  cc -O2 -o .tools/bin/free_broker bench/e2e/free_broker.c
+  cc -O2 -o .tools/bin/free_broker bench/e2e/free_broker.c -lpthread
   cc -O2 -o .tools/bin/store_link bench/e2e/store_link.c -lpthread
   cc -O2 -o .tools/bin/latency_floor bench/e2e/latency_floor.c -lpthread
   cc -O2 -I.tools/librdkafka -o .tools/bin/paced_latency bench/e2e/paced_latency.c .tools/librdkafka/librdkafka.a \

@@ -2,6 +2,7 @@
  *
  *   free_broker PORT [ANSWER_BYTES [COPIED_BYTES]]
  *   free_broker PORT tail
+ *   free_broker PORT log FILE COUNTS BYTES
  *       Listens on 127.0.0.1:PORT until it is killed; one thread. A topic exists as soon as it is named and has as
  *       many partitions as the number says that its name ends with ("bench-3-12": 12).
  *
@@ -12,12 +13,15 @@
  * cache; with COPIED_BYTES from so many bytes of copies, one after another, since no broker's records are in the cache.
  * With `tail` a topic has one partition and that an end: records are kept, and a Fetch is answered as soon as there is
  * something behind its offset, which one consumer may wait for.
+ * With `log` it is what a broker has to write and to store that costs nothing beside that: as many bytes as are received
+ * are written to FILE and synced, and no more than BYTES received of which another process has not said in COUNTS that
+ * they are stored (free_log.h).
  * Beside them ApiVersions, Metadata (4), ListOffsets (1) and InitProducerId (0-1), as far as producers and
  * consumers without a group ask.
  *
  * For the benchmarks alone: it trusts its clients, and ends with a line on standard error when it cannot follow them.
  */
-#include "program.h"
+#include "free_log.h"
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -508,6 +512,7 @@ static void take_records(struct connection *c, struct cursor *r) {
         size_t n = (size_t)(r->end - r->at) < c->records ? (size_t)(r->end - r->at) : c->records;
         if (c->keep)
                 memcpy(c->keep + c->kept, r->at, n);
+        log_received(n);
         c->kept += n;
         c->records -= n;
         r->at += n;
@@ -539,9 +544,11 @@ static void parse(struct connection *c) {
 static int receive(struct connection *c) {
         ssize_t n;
         if (c->next == RECORDS && c->records) {
+                log_wait_for_room();
                 n = recv(c->fd, c->keep ? c->keep + c->kept : NULL, c->records,
                          MSG_DONTWAIT | (c->keep ? 0 : MSG_TRUNC));
                 if (n > 0) {
+                        log_received((size_t)n);
                         c->kept += (size_t)n;
                         c->records -= (size_t)n;
                         if (!c->records)
@@ -589,15 +596,18 @@ static void serve(int listener) {
 }
 
 int main(int argc, char **argv) {
-        if (argc < 2 || argc > 4) {
-                fprintf(stderr, "usage: free_broker PORT [ANSWER_BYTES [COPIED_BYTES] | tail]\n");
+        int logs = argc == 6 && !strcmp(argv[2], "log");
+        if (argc < 2 || (argc > 4 && !logs)) {
+                fprintf(stderr, "usage: free_broker PORT [ANSWER_BYTES [COPIED_BYTES] | tail | log FILE COUNTS BYTES]\n");
                 return 2;
         }
         port = atoi(argv[1]);
         tail = argc > 2 && !strcmp(argv[2], "tail");
-        if (argc > 2 && !tail)
+        if (logs)
+                log_open(argv[3], argv[4], atoll(argv[5]));
+        else if (argc > 2 && !tail)
                 answer_bytes = (size_t)atoll(argv[2]);
-        if (argc > 3)
+        if (argc > 3 && !logs)
                 copied_bytes = (size_t)atoll(argv[3]);
         struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
         address.sin_addr.s_addr    = htonl(INADDR_LOOPBACK);

@@ -51,6 +51,7 @@ class Server:
     """One server process; `cpu_seconds` and `peak_rss_mib` include its children."""
 
     name = "server"
+    s3: S3Server | None = None  # where it stores, if it does
 
     def __init__(self, work: Path) -> None:
         self.work = work
@@ -73,7 +74,7 @@ class Server:
 
     def put_ceiling_mb_per_second(self, seconds: float) -> float | None:
         """What the object store takes while nothing else is done; None for a broker without one."""
-        return None
+        return self.s3.put_ceiling_mb_per_second(seconds) if self.s3 else None
 
     def settle(self) -> None:
         """Returns when no work is left of what was produced."""
@@ -84,16 +85,20 @@ class Server:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})})
         wait_port(self.port)
 
+    def processes(self) -> list[int]:
+        """Its ids, children included."""
+        return _tree(self.process.pid)
+
     def cpu_seconds(self) -> float:
         total = 0.0
-        for pid in _tree(self.process.pid):
+        for pid in self.processes():
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             total += (int(fields[11]) + int(fields[12])) / TICKS
         return total
 
     def peak_rss_mib(self) -> float:
         total = 0
-        for pid in _tree(self.process.pid):
+        for pid in self.processes():
             for line in Path(f"/proc/{pid}/status").read_text().splitlines():
                 if line.startswith("VmHWM"):
                     total += int(line.split()[1])
@@ -184,9 +189,6 @@ class Kbroker(Server):
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith("kbroker_store_requests_total{"))
 
-    def put_ceiling_mb_per_second(self, seconds: float) -> float | None:
-        return self.s3.put_ceiling_mb_per_second(seconds) if self.s3 else None
-
     def settle(self) -> None:
         flush = [sys.executable, "-m", "kbroker", "flush", "--data-dir", str(self.data_dir)]
         subprocess.run(flush, check=True, stdout=subprocess.DEVNULL)
@@ -246,13 +248,19 @@ group.initial.rebalance.delay.ms=0
 
 
 class FreeBroker(Server):
-    """free_broker.c: acknowledges and answers at next to no cost, so that what is measured is the client's ceiling."""
+    """free_broker.c: acknowledges and answers at next to no cost, so that what is measured is the client's ceiling.
+
+    With an S3 server it writes a log of so many bytes as well, and what was received is stored by a process beside it.
+    """
 
     name = "free_broker"
 
-    def __init__(self, work: Path, *options: str) -> None:
+    def __init__(self, work: Path, *options: str, s3: S3Server | None = None, log_bytes: int = 0) -> None:
         super().__init__(work)
-        self.options = options
+        self.s3 = s3
+        self.storing: subprocess.Popen[bytes] | None = None
+        self.counts = str(work / "counts")
+        self.options = ("log", str(work / "log"), self.counts, str(log_bytes)) if s3 else options
 
     def create_topic(self, topic: str, partitions: int) -> None:
         if not topic.endswith(f"-{partitions}"):
@@ -260,4 +268,16 @@ class FreeBroker(Server):
 
     def start(self) -> FreeBroker:
         self.spawn([str(TOOLS / "bin/free_broker"), str(self.port), *self.options])
+        if self.s3:
+            command = [sys.executable, "-m", "bench.e2e.free_store", self.s3.url, self.s3.endpoint, self.counts]
+            self.storing = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.s3.environ})
         return self
+
+    def processes(self) -> list[int]:
+        return super().processes() + (_tree(self.storing.pid) if self.storing else [])
+
+    def stop(self) -> None:
+        if self.storing:
+            self.storing.kill()
+            self.storing.wait()
+        super().stop()

@@ -188,9 +188,11 @@ OPTIONS = {
     "d_memory": ["--memory-bytes", "3GiB"],
 }
 LINK_MB = {"steady_link": 250}  # MB/s of the way to the store
+# Those for which the broker that costs nothing has a log and a store.
+STORING = {"steady", "steady_link"}
 # Those that have a ceiling: the client's own rate, or latency, against a broker that costs nothing.
 WITH_CEILING = {
-    "paced",
+    *("paced", *STORING),
     *("a_rdk", "b_rdk", "c_rdk", "f_rdk", "f1_wire", "f8_wire"),
     *("a_java", "b_java", "f_java", "d1k_rdk", "d_rdk", "d1k_memory", "d_memory"),
 }
@@ -208,12 +210,13 @@ def running(kind: str, name: str, work: str | None, options: list[str]) -> Itera
     `work` (None: a temporary one) that is removed in the end."""
     folder = Path(tempfile.mkdtemp(prefix="kbroker-bench-", dir=work))
     s3 = None
-    if kind in KBROKERS:
+    if kind in KBROKERS or (kind == CEILING and name in STORING):
         s3 = S3Server(folder / "s3", LINK_MB.get(name)).start()
+    if kind in KBROKERS:
         given = [*KBROKERS[kind], *OPTIONS.get(name, []), *options]
         server: Server = Kbroker(folder / "kbroker", s3, *given).start()
     elif kind == CEILING:
-        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, [])).start()
+        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, []), s3=s3, log_bytes=WAL_BYTES).start()
     else:
         server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush").start()
     try:

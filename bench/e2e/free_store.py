@@ -1,0 +1,61 @@
+"""Stores what a broker that costs nothing has received: `python -m bench.e2e.free_store URL ENDPOINT COUNTS`.
+
+COUNTS is shared with `free_broker PORT log` (free_log.h). For each object's worth of bytes that it has received one is
+stored, as `put_ceiling` does it, until this process is killed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import threading
+import time
+import traceback
+
+from bench.e2e.put_ceiling import OBJECT_BYTES, THREADS, object_body
+from kbroker._fast.crc32c import crc32c
+from kbroker.storage.object_store import BytesBody, ObjectStore
+from kbroker.storage.store_url import open_store
+
+PAUSE_SECONDS = 0.002
+
+
+class FreeStore:
+    """The two counters, and whose turn it is to store what has come."""
+
+    def __init__(self, store: ObjectStore, counts: mmap.mmap) -> None:
+        self._store = store
+        self._counts = memoryview(counts).cast("q")  # bytes received; bytes stored
+        self._body = object_body()
+        self._crc = crc32c(self._body)
+        self._taken = 0
+        self._turn, self._done = threading.Lock(), threading.Lock()  # for each of the two counts
+
+    def run(self) -> None:
+        """Stores until the process ends."""
+        while True:
+            with self._turn:
+                while self._counts[0] < (self._taken + 1) * OBJECT_BYTES:
+                    time.sleep(PAUSE_SECONDS)
+                number = self._taken
+                self._taken += 1
+            try:
+                self._store.put(f"free-store/{number}", BytesBody(self._body), crc32c=self._crc)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)  # else the broker would wait for ever
+            with self._done:
+                self._counts[1] += OBJECT_BYTES
+
+
+def main() -> None:
+    url, endpoint, counts = sys.argv[1:]
+    with open(counts, "r+b") as file:
+        store = FreeStore(open_store(url, endpoint), mmap.mmap(file.fileno(), 0))
+    for _ in range(THREADS):
+        threading.Thread(target=store.run).start()
+
+
+if __name__ == "__main__":
+    main()
