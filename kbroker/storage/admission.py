@@ -5,9 +5,10 @@ at full speed until the log is full again, and stand still until the next record
 two segments are kept back, and given out as the bytes of the window under way are sent. While the store does not answer
 nothing is kept back: what the budget can take it takes.
 
-Once producers have filled all they may, uploads are what limits them, and are slower the further they are behind: they
-read from the disk what has left memory. Then producers get somewhat less than is sent, until what is unflushed is in
-memory again, and as much as is sent from then on; the rest of the budget is theirs again when they have slowed down.
+Once producers have filled all they may, or would in a moment, uploads are what limits them, and are slower the further
+they are behind: they read from the disk what has left memory. Then producers get somewhat less than is sent, until what
+is unflushed is in memory again, and as much as is sent from then on; the rest of the budget is theirs again when they
+have slowed down.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ WINDOWS_HELD = 2  # under way at a time while producers are held: the store has 
 MEMORY_WINDOWS = 4  # of what is in memory one of them covers at most this part
 MEMORY_WINDOW_BYTES_MIN = 64 * limits.MIB  # smaller ones would cost more than what they save
 RELEASE_SECONDS = 10.0  # without a backlog; a sync of the log that takes a second is no sign of less to come
+FULL_SECONDS = 1.0  # a log that would be full within this time, as it has grown lately, counts as full
+GROWTH_SECONDS = 0.2  # over which its growth is measured
 CATCH_UP_SHARE = 0.25  # of what is sent is not given out while uploads are further behind than memory reaches
 
 
@@ -72,6 +75,7 @@ class Admission:
         self._held = False
         self._monotonic = monotonic
         self._pressed_at = 0.0  # when uploads were last behind
+        self._measured: tuple[float, int] | None = None  # a moment, and what was unsent at it
         self._flushed_lsn = 0
         self._windows: deque[tuple[int, int]] = deque()  # under way: where each ends, bytes to send
         self._sent = 0  # of all of them
@@ -105,7 +109,9 @@ class Admission:
             to_send = sum(total_bytes for _, total_bytes in self._windows)
             if self._sent < to_send:
                 self._sent = min(self._sent + count, to_send)
-                if self._held:
+                if not self._held:
+                    self._hold()
+                else:
                     self._ahead = max(self._ahead - int(count * CATCH_UP_SHARE), self._ahead_least)
                 self._admit()
 
@@ -133,13 +139,24 @@ class Admission:
         now, unsent = self._monotonic(), self._wal.durable_lsn - self._sent_lsn()
         if unsent >= self._ahead_least // 2:
             self._pressed_at = now
-        if unsent >= self._ahead_most - 2 * self._wal.segment_bytes:
+        if not self._held and self._is_filled(now, unsent):
             self._held = True
+            self._ahead = max(min(unsent, self._ahead_most), self._ahead_least)
         if self._held and unsent > self._ahead:  # the store was away: nobody is to wait for all of that
             self._ahead = min(unsent, self._ahead_most)
         elif now - self._pressed_at >= RELEASE_SECONDS:
             self._held = False
             self._ahead = self._ahead_most
+
+    def _is_filled(self, now: float, unsent: int) -> bool:
+        """Whether producers have filled the log, or would soon."""
+        full = self._ahead_most - 2 * self._wal.segment_bytes
+        since, before = self._measured or (now, unsent)  # a backlog of before the start has not grown
+        if self._measured is None or now - since >= GROWTH_SECONDS:
+            self._measured = now, unsent
+        if now - since >= GROWTH_SECONDS and unsent >= self._ahead_least:
+            unsent += int((unsent - before) / (now - since) * FULL_SECONDS)
+        return unsent >= full
 
     def _admit(self) -> None:
         if self._active and not self._open:

@@ -133,7 +133,7 @@ class Held:
 
 def test_producers_who_have_filled_the_log_are_led_back_into_memory():
     held = Held()
-    assert held.flush(100 * MIB, unflushed=600 * MIB) == held.most - 25 * MIB
+    assert held.flush(100 * MIB, unflushed=600 * MIB) == held.most - 2 * MIB - 25 * MIB
     before = held.wal.admitted[-1]
     held.admission.window_begins(held.lsn, held.lsn + 100 * MIB, 100 * MIB)
     held.admission.sent(40 * MIB)
@@ -206,6 +206,44 @@ def test_memory_that_holds_the_whole_budget_or_next_to_nothing_holds_nobody():
         admission.flushed(0)
         assert not admission.held
         assert admission.window_bytes == 100 * MIB
+
+
+class Filling:
+    """An admission, 718 of 1,000 MiB for producers, memory for 400, whose log grows while a window is sent."""
+
+    def __init__(self, *unsent_mib):
+        self.wal, self.now = RecordedWal(), 100.0
+        self.admission = Admission(self.wal, lambda: self.now, 1000 * MIB, 250 * MIB, 400 * MIB)
+        self.now += 1
+        for unsent in unsent_mib:  # 0.25 s apart
+            self.wal.durable_lsn = unsent * MIB
+            if unsent == unsent_mib[0]:
+                self.admission.window_begins(0, self.wal.durable_lsn, self.wal.durable_lsn)
+            self.admission.sent(0)
+            self.now += 0.25
+
+
+def test_producers_who_would_fill_the_log_within_a_second_are_kept_to_what_is_in_it():
+    filling = Filling(100, 200, 310)  # and 440 more in the next second
+    assert filling.admission.held
+    assert filling.wal.admitted[-1] == 310 * MIB
+    filling.admission.sent(40 * MIB)
+    assert filling.wal.admitted[-1] == (310 + 30) * MIB
+
+
+@pytest.mark.parametrize(
+    "unsent_mib",
+    [
+        pytest.param((100, 200, 290, 370), id="not within a second"),
+        pytest.param((10, 15, 190), id="so far in memory"),
+        pytest.param((600,), id="from before the start"),
+        pytest.param((600, 610, 590), id="not growing"),
+    ],
+)
+def test_a_log_that_does_not_fill_soon_is_all_of_the_producers(unsent_mib):
+    filling = Filling(*unsent_mib)
+    assert not filling.admission.held
+    assert filling.wal.admitted[-1] == (1000 - 250 - 2 - 30) * MIB
 
 
 class OutrunStore(MemoryStore):
