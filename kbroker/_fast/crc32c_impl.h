@@ -19,6 +19,7 @@
 #define KB_CRC_POLYNOMIAL 0x82F63B78u
 #define KB_CRC_ONE 0x80000000u           /* x^0 */
 #define KB_CRC_STREAM_WORDS 128          /* longest of the three streams: 1 KiB, so 3 KiB per round */
+#define KB_CRC_AHEAD (2 * 24 * KB_CRC_STREAM_WORDS) /* fetched early: the streams are too short for the processor to foresee */
 
 static uint32_t kb_crc_tables[8][256];                           /* slicing-by-8 */
 static uint32_t kb_crc_x_pow_2[67];                              /* x^(2^k) */
@@ -117,11 +118,18 @@ KB_CRC_TARGET static uint32_t kb_crc_hardware(uint32_t crc, const uint8_t *p, si
         if (words > KB_CRC_STREAM_WORDS)
             words = KB_CRC_STREAM_WORDS;
         const uint8_t *q = p + 8 * words, *r = q + 8 * words, *end = q;
+        const size_t ahead = n > 24 * words ? KB_CRC_AHEAD : 0;
         uint32_t second = 0, third = 0;
-        for (; p < end; p += 8, q += 8, r += 8) {
-            crc = KB_CRC_STEP8(crc, kb_crc_load64(p));
-            second = KB_CRC_STEP8(second, kb_crc_load64(q));
-            third = KB_CRC_STEP8(third, kb_crc_load64(r));
+        while (p < end) {
+            const uint8_t *line_end = end - p > 64 ? p + 64 : end;
+            __builtin_prefetch(p + ahead);
+            __builtin_prefetch(q + ahead);
+            __builtin_prefetch(r + ahead);
+            for (; p < line_end; p += 8, q += 8, r += 8) {
+                crc = KB_CRC_STEP8(crc, kb_crc_load64(p));
+                second = KB_CRC_STEP8(second, kb_crc_load64(q));
+                third = KB_CRC_STEP8(third, kb_crc_load64(r));
+            }
         }
         crc = kb_crc_fold(crc, kb_crc_word_shift[2 * words]) ^ kb_crc_fold(second, kb_crc_word_shift[words]) ^ third;
         p = r;
