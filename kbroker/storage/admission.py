@@ -141,8 +141,8 @@ class Admission:
             self._pressed_at = now
         if not self._held and self._is_filled(now, unsent):
             self._held = True
-            self._ahead = max(min(unsent, self._ahead_most), self._ahead_least)
-        if self._held and unsent > self._ahead:  # the store was away: nobody is to wait for all of that
+            self._ahead = self._ahead_least
+        if self._held and unsent > self._ahead:  # be it that the store was away: nobody is to wait for all of that
             self._ahead = min(unsent, self._ahead_most)
         elif now - self._pressed_at >= RELEASE_SECONDS:
             self._held = False
@@ -151,11 +151,13 @@ class Admission:
     def _is_filled(self, now: float, unsent: int) -> bool:
         """Whether producers have filled the log, or would soon."""
         full = self._ahead_most - 2 * self._wal.segment_bytes
-        since, before = self._measured or (now, unsent)  # a backlog of before the start has not grown
-        if self._measured is None or now - since >= GROWTH_SECONDS:
+        if self._measured is None:
+            self._measured = now, unsent  # a backlog of before the start has not grown
+        since, before = self._measured
+        if now - since >= GROWTH_SECONDS:
             self._measured = now, unsent
-        if now - since >= GROWTH_SECONDS and unsent >= self._ahead_least:
-            unsent += int((unsent - before) / (now - since) * FULL_SECONDS)
+            if unsent >= self._ahead_least:
+                unsent += int((unsent - before) / (now - since) * FULL_SECONDS)
         return unsent >= full
 
     def _admit(self) -> None:
