@@ -22,7 +22,7 @@ cdef class BatchScan:
     cdef readonly object entries
     cdef readonly Py_ssize_t done               # batches that have ended
     cdef readonly int64_t position              # bytes fed
-    cdef readonly uint32_t crc                  # CRC-32C of all bytes fed
+    cdef readonly uint32_t crc                  # CRC-32C of all bytes fed, once a batch has ended
     cdef readonly object record_counts          # int32[len(entries)]
     cdef readonly object leader_epochs          # columns of the last feed, one element per batch that ended in it
     cdef readonly object attributes

@@ -4,11 +4,14 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from kbroker._fast.crc32c cimport crc32c_c
+from kbroker._fast.crc32c cimport crc32c_c, crc32c_combine_c
 from kbroker._fast.cursor cimport Cursor, cursor_of
 from kbroker._fast.endian cimport load_i16, load_i32, load_i64, load_u32
 from kbroker._fast.marker cimport MARKER_NONE, take_marker
 from kbroker._fast.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL
+
+cdef enum:
+    COMBINED_BYTES_MIN = 2048   # of a smaller batch a second look at its bytes costs less than the arithmetic
 
 cdef enum:
     PROBLEM_NONE
@@ -97,7 +100,6 @@ cdef class BatchScan:
     cdef Py_ssize_t walk(self, const uint8_t* p, Py_ssize_t n, Py_ssize_t ended, int* problem) noexcept nogil:
         cdef int64_t room, take, skip
         cdef int64_t size
-        self.crc = crc32c_c(self.crc, p, n)
         self.position += n
         while n > 0:
             if self.done >= self.count:
@@ -114,6 +116,8 @@ cdef class BatchScan:
             skip = max(<int64_t>0, AT_ATTRIBUTES - self.into_batch)
             if take > skip:
                 self.batch_crc = crc32c_c(self.batch_crc, p + skip, take - skip)
+            if size < COMBINED_BYTES_MIN:
+                self.crc = crc32c_c(self.crc, p, take)
             self.into_batch += take
             p += take
             n -= take
@@ -121,6 +125,9 @@ cdef class BatchScan:
                 problem[0] = self._end_batch(ended)
                 if problem[0] != PROBLEM_NONE:
                     return ended
+                if size >= COMBINED_BYTES_MIN:
+                    self.crc = crc32c_c(self.crc, self.capture, AT_ATTRIBUTES)
+                    self.crc = crc32c_combine_c(self.crc, self.batch_crc, size - AT_ATTRIBUTES)
                 ended += 1
                 self.done += 1
                 self.into_batch = 0

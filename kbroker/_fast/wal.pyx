@@ -37,6 +37,7 @@ from kbroker._fast.pthread cimport (
     pthread_mutex_unlock,
     wait_precisely,
 )
+from kbroker._fast.streaming_copy cimport streaming_copy
 from kbroker._fast.thread_core cimport ANY_CORE, begin_placed, place_beside, worked
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_format cimport (
@@ -173,7 +174,7 @@ cdef class Wal:
         end = entry_end(lsn, size)
         invariant(lsn == self.head and end <= self.current_end and end <= self.evicted + self.arena.arena_bytes)
         p = self.arena.base + lsn % self.arena.arena_bytes
-        memcpy(p + ENTRY_HEADER_BYTES, batch, size)
+        streaming_copy(p + ENTRY_HEADER_BYTES, batch, size)
         store_i64(p + ENTRY_HEADER_BYTES, base_offset)
         store_i32(p + ENTRY_HEADER_BYTES + 12, leader_epoch)
         memset(p + ENTRY_HEADER_BYTES + size, 0, end - lsn - ENTRY_HEADER_BYTES - size)

@@ -21,7 +21,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 
 from kbroker.limits import KIB, MIB
-from kbroker.storage.http_connections import Answer, Connection, ConnectionPool, NotPlain, place_of
+from kbroker.storage.http_connections import Answer, Connection, ConnectionPool, NotPlain, Place, place_of
 from kbroker.storage.object_store import BODY_PIECE_BYTES, BodySource, StoreUnavailable, read_some
 
 ANSWER_BYTES_MAX = 64 * KIB  # of an answer that is read for the sake of the connection
@@ -33,6 +33,7 @@ class _Way(NamedTuple):
     """Where boto3 has stored an object: its key, quoted, comes behind `prefix`."""
 
     origin: str  # scheme, host and port
+    place: Place
     prefix: str  # of the path
     region: str  # that it signed for
     user_agent: str
@@ -72,7 +73,9 @@ class DirectWrites:
         if parts.scheme == "http" and scope and not parts.query and parts.path.endswith(_quoted(key)):
             prefix = parts.path.removesuffix(_quoted(key))
             agent = _text(headers.get("User-Agent", ""))
-            self._way = _Way(f"{parts.scheme}://{parts.netloc}", prefix, scope[1], agent)
+            origin = f"{parts.scheme}://{parts.netloc}"
+            with contextlib.suppress(NotPlain):  # through a proxy
+                self._way = _Way(origin, place_of(origin), prefix, scope[1], agent)
 
     def put(self, key: str, name: str, body: BodySource, headers: Mapping[str, str]) -> str:
         """Stores an object and returns its ETag. `name` is what errors call it.
@@ -87,7 +90,7 @@ class DirectWrites:
         signed |= {"User-Agent": way.user_agent, "Content-Length": str(body.length), "Expect": "100-continue"}
         try:
             return self._connections.run(
-                place_of(way.origin), name, lambda connection: _exchange(connection, target, signed, name, body)
+                way.place, name, lambda connection: _exchange(connection, target, signed, name, body)
             )
         except NotPlain:
             self._way = None
