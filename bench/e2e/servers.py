@@ -62,6 +62,10 @@ class Server:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    def start(self) -> Server:
+        """Starts it; returns when it accepts connections."""
+        raise NotImplementedError
+
     def create_topic(self, topic: str, partitions: int) -> None:
         """Creates the topic and waits until it is there."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})

@@ -211,15 +211,17 @@ def running(kind: str, name: str, work: str | None, options: list[str]) -> Itera
     folder = Path(tempfile.mkdtemp(prefix="kbroker-bench-", dir=work))
     s3 = None
     if kind in KBROKERS or (kind == CEILING and name in STORING):
-        s3 = S3Server(folder / "s3", LINK_MB.get(name)).start()
+        s3 = S3Server(folder / "s3", LINK_MB.get(name))
     if kind in KBROKERS:
-        given = [*KBROKERS[kind], *OPTIONS.get(name, []), *options]
-        server: Server = Kbroker(folder / "kbroker", s3, *given).start()
+        server: Server = Kbroker(folder / "kbroker", s3, *KBROKERS[kind], *OPTIONS.get(name, []), *options)
     elif kind == CEILING:
-        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, []), s3=s3, log_bytes=WAL_BYTES).start()
+        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, []), s3=s3, log_bytes=WAL_BYTES)
     else:
-        server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush").start()
+        server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush")
     try:
+        if s3:
+            s3.start()
+        server.start()
         yield server
     finally:
         server.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from pathlib import Path
 
 import numpy
@@ -50,6 +51,24 @@ def test_segment_files_are_as_the_twin_reads_them(tmp_path: Path) -> None:
             assert all(e.durable_lsn <= e.lsn and e.topic_id == TOPIC and e.leader_epoch == 1 for e in entries)
             found += [e.batch for e in entries]
         assert found == expected
+
+
+def test_large_batches_lie_in_memory_and_in_the_file_as_they_came(tmp_path: Path) -> None:
+    """Copies of 8 KiB and more go past the cache, by lines of 64 bytes: sizes and places around both."""
+    rng = random.Random(8)
+    sizes = [8191, 8192, 8193, *range(8200, 8330, 7), 16_384, 30_001]
+    batches = [batch(size, body=rng.randbytes(size - 61)) for size in sizes]
+    with Log(tmp_path, arena_segments=8).start() as log:
+        expected = []
+        for data in batches:
+            base, _ = log.append(data)
+            expected.append(stored(data, base))
+        in_memory = log.partition().read_bytes(0, len(sizes), 1 << 30)
+        assert log.wal.resident_lsn == 0
+        log.sync()
+        found = [e.batch for segment in log.wal.segments for e in twin.read_segment(Path(segment.path))[1]]
+        assert found == expected
+        assert in_memory == b"".join(expected)
 
 
 def test_header_page_matches_the_twin() -> None:
