@@ -33,7 +33,7 @@ class _Way(NamedTuple):
     """Where boto3 has stored an object: its key, quoted, comes behind `prefix`."""
 
     origin: str  # scheme, host and port
-    place: Place
+    place: Place  # where its connections go
     prefix: str  # of the path
     region: str  # that it signed for
     user_agent: str
