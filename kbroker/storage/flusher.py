@@ -245,12 +245,17 @@ class Flusher:
         store = self._uploader.store_awaited if objects_awaited else self._uploader.store
         try:
             now_ms = self._clock.now_ms()
-            window.start(self._wal, self._reading, now_ms, self._pool, store, self.settings.upload_threads)
+            window.start(self._wal, self._reading, now_ms, self._pool, store, self._uploads_at_once())
         except BaseException:
             self._note_segments(frozenset())
             raise
         self._join_line(window)
         return window
+
+    def _uploads_at_once(self) -> int:
+        """Half of them where producers are not held: records beside them wait less."""
+        threads = self.settings.upload_threads
+        return threads if self._admission.held else (threads + 1) // 2
 
     def _plan_limits(self) -> PlanLimits:
         plan = self.settings.plan
