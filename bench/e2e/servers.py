@@ -76,6 +76,10 @@ class Server:
         """Requests to the object store; 0 for a broker without one."""
         return 0.0
 
+    def unflushed_bytes(self) -> float:
+        """What is in its log alone; 0 for a broker without an object store."""
+        return 0.0
+
     def put_ceiling_mb_per_second(self, seconds: float) -> float | None:
         """What the object store takes while nothing else is done; None for a broker without one."""
         return self.s3.put_ceiling_mb_per_second(seconds) if self.s3 else None
@@ -189,9 +193,16 @@ class Kbroker(Server):
 
     def store_requests(self) -> float:
         """Requests to the object store since the start."""
+        return self._metric("kbroker_store_requests_total{")
+
+    def unflushed_bytes(self) -> float:
+        return self._metric("kbroker_wal_unflushed_bytes ")
+
+    def _metric(self, prefix: str) -> float:
+        """The sum of the samples that begin so."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("kbroker_store_requests_total{"))
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(prefix))
 
     def settle(self) -> None:
         flush = [sys.executable, "-m", "kbroker", "flush", "--data-dir", str(self.data_dir)]

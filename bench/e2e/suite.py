@@ -21,6 +21,8 @@ IDLE_SECONDS = 20.0
 SETTLE_SECONDS = 3.0  # for what comes with new connections and a new topic
 PARKED_PARTITIONS = 10_000
 PUT_CEILING_SECONDS = 24.0
+INGEST_SETTLES_SECONDS = 120.0  # until uploads follow what has come in since the start
+INGEST_SECONDS = 30.0
 WAL_BYTES = 1 << 30  # of `steady`
 Workload = Callable[[Server], Result]
 numbers = itertools.count()
@@ -91,6 +93,23 @@ def _paced_beside_uploads(rate: int, count: int, bulk_records: int, mb_per_secon
         workloads.rdkafka_produce(server, bulk, bulk_records, 1024)
         with workloads.steady_ingest(server, bulk, mb_per_second):
             return _paced_with_floor(server, paced, rate, count)
+
+    return workload
+
+
+def _ingest(mb_per_second: int) -> Workload:
+    """Producing at a rate for minutes: what the broker spends in the last half of one, its uploads included, and what
+    is not uploaded then."""
+
+    def workload(server: Server) -> Result:
+        topic = _topic(server, 12)
+        with workloads.steady_ingest(server, topic, mb_per_second):
+            time.sleep(INGEST_SETTLES_SECONDS)
+            cpu, start = server.cpu_seconds(), time.monotonic()
+            time.sleep(INGEST_SECONDS)
+            seconds, cpu = time.monotonic() - start, server.cpu_seconds() - cpu
+            count = mb_per_second * 1_000_000 * seconds
+            return Result(count / 1024, count, seconds, cpu, {"unflushed_mb": server.unflushed_bytes() / 1e6})
 
     return workload
 
@@ -173,6 +192,7 @@ def steady_state(rows: list[tuple[float, int]], size: int, wal_bytes: int) -> Re
 WORKLOADS: dict[str, Workload] = {
     "paced": _paced(1000, 20_000),
     "paced_busy": _paced_beside_uploads(1000, 20_000, 5_000_000, 50),
+    "ingest": _ingest(50),
     "b_rdk": _produce(workloads.rdkafka_produce, 1_500_000, 1024, 12),
     "a_rdk": _produce(workloads.rdkafka_produce, 1_500_000, 1024, 1),
     "c_rdk": _produce(workloads.rdkafka_produce, 12_000_000, 100, 12),

@@ -6,7 +6,8 @@ from kbroker._fast.pthread cimport pthread_cond_t, pthread_mutex_t
 cdef enum:
     TICK_NS = 2000000           # between two ticks of a core
     TICK_FOR_NS = 20000000      # so long they go on behind the last commit
-    COMMITS_WITHIN_NS = 5000000 # of each other are worth the ticks
+    COMMITS_WITHIN_NS = 5000000 # of each other are worth the ticks, ...
+    COMMIT_BYTES_MAX = 65536    # ... those of so much at most
 
 
 cdef class CoreTicks:
@@ -21,9 +22,9 @@ cdef class CoreTicks:
     cdef void rest(self) noexcept nogil
     cdef void wake(self) noexcept nogil
 
-    cdef inline void lone_commit(self, int64_t began_ns, int64_t last_ended_ns) noexcept nogil:
+    cdef inline void lone_commit(self, int64_t began_ns, int64_t last_ended_ns, int64_t bytes) noexcept nogil:
         """A commit has begun while the I/O thread and the log's have time: ticks where more such are likely to follow."""
-        if began_ns - last_ended_ns < COMMITS_WITHIN_NS:
+        if began_ns - last_ended_ns < COMMITS_WITHIN_NS and bytes <= COMMIT_BYTES_MAX:
             store64(&self.until_ns, began_ns + TICK_FOR_NS)
             if load32(&self.asleep):
                 self.wake()

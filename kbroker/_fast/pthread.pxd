@@ -20,6 +20,7 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from * nogil:
     """
+    #include <errno.h>
     #include <pthread.h>
     #include <sys/prctl.h>
     #include <time.h>
@@ -40,8 +41,14 @@ cdef extern from * nogil:
         until->tv_nsec = ns % 1000000000;
     }
     static void kb_wait_precisely(void) { prctl(PR_SET_TIMERSLACK, 1UL); }
+    static void kb_sleep_until(long long ns) {
+        struct timespec until = {ns / 1000000000, ns % 1000000000};
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+            ;
+    }
     """
     int monotonic_cond_init "kb_monotonic_cond_init"(pthread_cond_t*)     # its timed waits end at what `deadline` gives
     long long monotonic_ns "kb_monotonic_ns"()
     void deadline "kb_deadline"(timespec* until, long long ns)            # so many nanoseconds from now
+    void sleep_until "kb_sleep_until"(long long ns)                       # of monotonic_ns
     void wait_precisely "kb_wait_precisely"()   # timed waits of this thread end within 1 us of their time, not 50

@@ -318,7 +318,7 @@ cdef class Wal:
                 error = self.faults.sync(fd)
             taken_ns = monotonic_ns() - began_ns
             if self.placed.core != ANY_CORE:
-                self.ticks.lone_commit(began_ns, self.placed.load.ended_ns)
+                self.ticks.lone_commit(began_ns, self.placed.load.ended_ns, written_end - start)
             pthread_mutex_lock(&self.lock)
             worked(&self.placed.load, began_ns, began_ns + taken_ns)
             self.commit_ns += taken_ns
@@ -478,20 +478,21 @@ cdef class Wal:
         from kbroker._fast.wal_copy import read_batches_into
         return read_batches_into(self, entries, cumulative, position, out)
 
-    def send_batches(self, entries not None, cumulative not None, int64_t position, int64_t limit, int fd, int timeout_ms):
+    def send_batches(self, entries not None, cumulative not None, int64_t position, int64_t limit, int fd, int timeout_ms,
+                     int64_t rate=0):
         """Sends at most ``limit`` bytes that ``read_batches_into`` would copy to a socket, from memory; returns how many.
 
-        0: they are not in memory. The GIL is released. Raises OSError, TimeoutError when nothing is taken for so long.
+        0: they are not in memory. ``rate``: bytes per second, in small pieces; 0: no limit. The GIL is released. Raises OSError, TimeoutError when nothing is taken for so long.
         """
         from kbroker._fast.wal_in_place import send_batches
-        return send_batches(self, entries, cumulative, position, limit, fd, timeout_ms)
+        return send_batches(self, entries, cumulative, position, limit, fd, timeout_ms, rate)
 
-    def feed_resident(self, scan not None, int64_t limit):
+    def feed_resident(self, scan not None, int64_t limit, int64_t rate=0):
         """Feeds a BatchScan its next batches, or what is left of one, in place, as far as they are in memory and end
-        within ``limit`` bytes, or one that ends within feed_bytes_max; returns their bytes. The GIL is released.
-        Raises BatchScanError."""
+        within ``limit`` bytes, or one that ends within feed_bytes_max; returns their bytes. ``rate`` as above. The GIL
+        is released. Raises BatchScanError."""
         from kbroker._fast.wal_in_place import feed_resident
-        return feed_resident(self, scan, limit)
+        return feed_resident(self, scan, limit, rate)
 
     # -- service -----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 from kbroker._fast.gather import BatchScan
 from kbroker._fast.wal import Wal
 
-def feed_resident(wal: Wal, scan: BatchScan, limit: int) -> int: ...
+def feed_resident(wal: Wal, scan: BatchScan, limit: int, rate: int) -> int: ...
 def send_batches(
     wal: Wal,
     entries: numpy.ndarray,
@@ -13,4 +13,5 @@ def send_batches(
     limit: int,
     fd: int,
     timeout_ms: int,
+    rate: int,
 ) -> int: ...

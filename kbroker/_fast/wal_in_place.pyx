@@ -12,6 +12,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
 
 from kbroker._fast.gather cimport BatchScan
+from kbroker._fast.pthread cimport monotonic_ns, sleep_until
 from kbroker._fast.wal cimport Wal
 from kbroker._fast.wal_copy cimport entry_at
 from kbroker._fast.wal_format cimport IndexRecord
@@ -35,26 +36,43 @@ cdef extern from "<poll.h>" nogil:
     short POLLOUT
 
 cdef enum:
-    PIECES_MAX = 64     # of one system call, ...
-    SEND_BYTES = 262144 # ... during which appends do not get the chunks that it sends from
+    PIECES_MAX = 64      # of one system call, ...
+    SEND_BYTES = 262144  # ... during which appends do not get the chunks that it sends from
+    PACED_BYTES = 131072 # at a time where there is a rate
 
 
-def feed_resident(Wal wal not None, BatchScan scan not None, int64_t limit):
+cdef struct Pace:
+    int64_t rate     # bytes per second; 0: no limit
+    int64_t began_ns
+    int64_t rested   # bytes before which it has rested
+
+
+cdef void keep_pace(Pace* pace, int64_t done) noexcept nogil:
+    # Rests for as long as `done` bytes take, where that is PACED_BYTES since the last time.
+    if pace.rate > 0 and done - pace.rested >= PACED_BYTES:
+        pace.rested = done
+        sleep_until(pace.began_ns + done * 1000000000 // pace.rate)
+
+
+def feed_resident(Wal wal not None, BatchScan scan not None, int64_t limit, int64_t rate):
     """See Wal.feed_resident."""
     cdef int64_t fed
     cdef int problem = 0
+    cdef Pace pace
     limit = min(limit, <int64_t>scan.feed_bytes_max)
     with nogil:
-        fed = feed_batches(wal, scan, limit, &problem)
+        pace = Pace(rate, monotonic_ns(), 0)
+        fed = feed_batches(wal, scan, limit, &pace, &problem)
     scan.raise_problem(problem)
     return fed
 
 
-cdef int64_t feed_batches(Wal wal, BatchScan scan, int64_t limit, int* problem) noexcept nogil:
+cdef int64_t feed_batches(Wal wal, BatchScan scan, int64_t limit, Pace* pace, int* problem) noexcept nogil:
     cdef int64_t fed = 0, lsn, n
     cdef Py_ssize_t ended = 0
     cdef const uint8_t* p
     while scan.done < scan.count and problem[0] == 0:
+        keep_pace(pace, fed)
         lsn = scan.entry[scan.done].lsn + scan.into_batch
         n = scan.entry[scan.done].size - scan.into_batch
         if fed + n > (limit if fed > 0 else scan.feed_bytes_max):
@@ -69,28 +87,32 @@ cdef int64_t feed_batches(Wal wal, BatchScan scan, int64_t limit, int* problem) 
 
 
 def send_batches(Wal wal not None, entries not None, cumulative not None, int64_t position, int64_t limit, int fd,
-                 int timeout_ms):
+                 int timeout_ms, int64_t rate):
     """See Wal.send_batches."""
     cdef const uint8_t[::1] raw = entries.view(numpy.uint8).reshape(-1)
     cdef const int64_t[::1] starts = cumulative
     cdef int64_t count = len(entries), i, sent
+    cdef Pace pace
     if count == 0:
         return 0
     i = entry_at(raw, cumulative, count, position)
     with nogil:
-        sent = send_resident(wal, <const IndexRecord*>&raw[0], count, i, position - starts[i], limit, fd, timeout_ms)
+        pace = Pace(rate, monotonic_ns(), 0)
+        sent = send_resident(wal, <const IndexRecord*>&raw[0], count, i, position - starts[i], limit, fd, timeout_ms,
+                             &pace)
     if sent < 0:
         raise OSError(-sent, os.strerror(-sent))
     return sent
 
 
 cdef int64_t send_resident(Wal wal, const IndexRecord* records, int64_t count, int64_t i, int64_t skip, int64_t limit,
-                           int fd, int timeout_ms) noexcept nogil:
+                           int fd, int timeout_ms, Pace* pace) noexcept nogil:
     # From byte `skip` of batch i on, up to the first that is not in memory. Bytes sent, or -errno.
-    cdef int64_t done = 0, taken
+    cdef int64_t done = 0, taken, piece = SEND_BYTES if pace.rate == 0 else PACED_BYTES
     cdef Py_ssize_t sent
     while done < limit:
-        sent = send_some(wal, records, count, i, skip, min(limit - done, <int64_t>SEND_BYTES), fd)
+        keep_pace(pace, done)
+        sent = send_some(wal, records, count, i, skip, min(limit - done, piece), fd)
         if sent == 0:
             break
         if sent == -EAGAIN:

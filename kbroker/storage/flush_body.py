@@ -23,7 +23,7 @@ from kbroker.storage.joined_body import JoinedBody
 from kbroker.storage.kfs_flush import build_pair
 from kbroker.storage.klix import BATCH_DTYPE, encode_footer
 from kbroker.storage.object_store import BodySource, BytesBody, read_some
-from kbroker.storage.pacing import PacedBody, Pacer
+from kbroker.storage.pacing import PacedBody, Pacer, spread_bytes
 from kbroker.storage.pack import PackImage, encode_directory
 
 
@@ -35,12 +35,12 @@ class WalReader(Protocol):
         ...
 
     def send_batches(
-        self, entries: Any, cumulative: Any, position: int, limit: int, fd: int, timeout_ms: int
+        self, entries: Any, cumulative: Any, position: int, limit: int, fd: int, timeout_ms: int, rate: int
     ) -> int:
         """Sends what `read_batches_into` would copy to a socket, as far as it is in memory; returns how many bytes."""
         ...
 
-    def feed_resident(self, scan: BatchScan, limit: int) -> int:
+    def feed_resident(self, scan: BatchScan, limit: int, rate: int) -> int:
         """Feeds the scan the next batches that are in memory, in place, about `limit` bytes; returns how many bytes."""
         ...
 
@@ -61,9 +61,9 @@ class WalBody:
         """Copies bytes from `position`; returns how many."""
         return self._wal.read_batches_into(self._entries, self._cumulative, position, out)
 
-    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int) -> int:
+    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int, rate: int) -> int:
         """See send_some: what is in memory."""
-        return self._wal.send_batches(self._entries, self._cumulative, position, limit, fd, timeout_ms)
+        return self._wal.send_batches(self._entries, self._cumulative, position, limit, fd, timeout_ms, rate)
 
 
 @dataclass(slots=True)
@@ -185,7 +185,8 @@ class ObjectBuilder:
         try:
             while scan.position < body.length:
                 before = scan.done
-                if fed := self._wal.feed_resident(scan, self._pacer.piece_bytes(len(self._block))):
+                rate = self._pacer.rate
+                if fed := self._wal.feed_resident(scan, spread_bytes(len(self._block), rate), rate):
                     self._pacer.acquire(fed)
                 else:
                     count = read_some(paced, scan.position, self._block[: body.length - scan.position])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from kbroker.storage.flush_plan import FlushPartition, PlanLimits
 PACE_SECONDS = 0.1  # over which what comes in is measured
 PACE_SHARE = 0.8  # of flush_seconds: what a flush of a quiet broker takes
 PACE_FILL = 0.8  # of the way to pressure: where uploads are as fast as what comes in
+PACE_STEEPNESS = 6  # a burst that ends before that has the machine nearly to itself
+LASTING_SECONDS = 60.0  # over which what comes in is averaged ...
+LASTING_TIMES = 2.0  # ... and uploaded so much faster: before it leaves memory
 READING_LEAST = 4.0  # times the slowest is what an object's bytes are read at before they are sent
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
 GATHER_SECONDS = 0.01  # how often the size of what waits for the next window is looked at
@@ -88,6 +92,7 @@ class FlushSchedule:
         self._slowest = float(limits.UPLOAD_BYTES_PER_SECOND_MIN)  # of a paced flush
         self._lock = threading.Lock()  # of what comes in
         self._ingest = 0.0  # bytes per second, lately
+        self._lasting = 0.0  # bytes per second, over LASTING_SECONDS
         self._measured = clock.monotonic(), wal.durable_lsn
         self._next_at = -1e9  # when the next window for object durability may begin
         self._cut_bytes = 0  # what had been appended to object-durable partitions when the last one did
@@ -171,8 +176,9 @@ class FlushSchedule:
     def pace(self, flushed_lsn: int, urgent: bool, least: float = 1.0) -> float:
         """Bytes per second that uploads may take now, 0 for no limit; not below `least` times the slowest.
 
-        As fast as data comes in when PACE_FILL of the way to pressure is unflushed; much slower below, so that a burst
-        has the machine to itself, up to twice as fast above. Without limit when an acknowledgement waits for a flush,
+        Twice what comes in on average over a minute: what lasts is uploaded while it is in memory. As fast as data
+        comes in now when PACE_FILL of the way to pressure is unflushed; much slower below, so that a burst has the
+        machine to itself, up to four times as fast above. Without limit when an acknowledgement waits for a flush,
         be it of this window or a later one.
         """
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
@@ -182,7 +188,13 @@ class FlushSchedule:
             now, durable_lsn = self._clock.monotonic(), self._wal.durable_lsn
             since, lsn = self._measured
             if now - since >= PACE_SECONDS:
-                self._ingest = (self._ingest + (durable_lsn - lsn) / (now - since)) / 2
+                self._note_input(durable_lsn - lsn, now - since)
                 self._measured = now, durable_lsn
         fill = max(0, durable_lsn - flushed_lsn) / (PRESSURE_SHARE * self._settings.wal_bytes)
-        return max(least * self._slowest, self._ingest * (fill / PACE_FILL) ** 3)
+        burst = self._ingest * (fill / PACE_FILL) ** PACE_STEEPNESS
+        return max(least * self._slowest, LASTING_TIMES * self._lasting, burst)
+
+    def _note_input(self, count: int, seconds: float) -> None:
+        rate = count / seconds
+        self._ingest = (self._ingest + rate) / 2
+        self._lasting += (rate - self._lasting) * -math.expm1(-seconds / LASTING_SECONDS)

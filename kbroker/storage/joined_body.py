@@ -31,10 +31,10 @@ class JoinedBody:
             filled += take
         return filled
 
-    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int) -> int:
+    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int, rate: int) -> int:
         """See send_some: what the part at `position` can send."""
         part, inside = self._at(position)
-        return send_some(part, inside, limit, fd, timeout_ms)
+        return send_some(part, inside, limit, fd, timeout_ms, rate)
 
     def _at(self, position: int) -> tuple[BodySource, int]:
         """The part that holds the byte at `position`, and where in it."""

@@ -200,14 +200,15 @@ def read_some(source: BodySource, position: int, out: memoryview) -> int:
     return count
 
 
-def send_some(source: BodySource, position: int, limit: int, fd: int, timeout_ms: int) -> int:
+def send_some(source: BodySource, position: int, limit: int, fd: int, timeout_ms: int, rate: int = 0) -> int:
     """Has a source that can do that send bytes from ``position``, at most ``limit``, to a socket, from where they lie.
 
-    It has a method ``send_to`` of these arguments. Returns how many were sent; 0: these must be read. Raises OSError
-    for what the socket says, TimeoutError when it takes nothing for so long.
+    It has a method ``send_to`` of these arguments. ``rate`` is in bytes per second, 0 for no limit. Returns how many
+    were sent; 0: these must be read. Raises OSError for what the socket says, TimeoutError when it takes nothing for so
+    long.
     """
-    send_to: Callable[[int, int, int, int], int] | None = getattr(source, "send_to", None)
-    return send_to(position, limit, fd, timeout_ms) if send_to is not None else 0
+    send_to: Callable[[int, int, int, int, int], int] | None = getattr(source, "send_to", None)
+    return send_to(position, limit, fd, timeout_ms, rate) if send_to is not None else 0
 
 
 def read_exactly(source: BodySource, position: int, out: memoryview) -> None:

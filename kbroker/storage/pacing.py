@@ -9,8 +9,9 @@ from kbroker.limits import KIB
 from kbroker.storage.object_store import BodySource, send_some
 
 CREDIT_SECONDS = 0.1  # of the rate may be made up for
-PIECE_SECONDS = 0.001  # of the rate go at once, so that others find a core that is free ...
+PIECE_SECONDS = 0.004  # of the rate go at once, so that others find a core that is free ...
 PIECE_BYTES_MIN = 128 * KIB  # ... but not less than this
+SPREAD_SECONDS = 0.05  # of the rate are spread evenly by one call, below the interpreter
 LOOK_SECONDS = 0.1  # a rate that is asked for may have risen
 
 
@@ -18,8 +19,7 @@ class Pacer:
     """Gives leave to send bytes at a rate. Shared by the upload threads.
 
     `wait(seconds)` sleeps and may return early; `monotonic` is the clock's. `rate()`, where given, is asked again and
-    again for the bytes per second, 0 for no limit; it must be quick. `granted(count)` is told of bytes that may go, or
-    have gone.
+    again for the bytes per second, 0 for no limit; it must be quick. `granted(count)` is told of bytes that went.
     """
 
     def __init__(
@@ -53,8 +53,21 @@ class Pacer:
             self._asked += count
         while seconds := self._seconds_until(turn):
             self._wait(min(seconds, LOOK_SECONDS))
+
+    def give_back(self, count: int) -> None:
+        """So many bytes of the last `acquire` do not go."""
+        with self._lock:
+            self._asked -= count
+
+    def went(self, count: int) -> None:
+        """So many bytes are on their way."""
         if self._granted is not None:
             self._granted(count)
+
+    @property
+    def rate(self) -> int:
+        """Bytes per second now, 0 for no limit."""
+        return int(self._rate())
 
     def piece_bytes(self, wanted: int) -> int:
         """How many of `wanted` bytes to ask for at once."""
@@ -77,7 +90,7 @@ class Pacer:
 
 
 class PacedBody:
-    """A body whose reads wait for the pacer, and whose own sends make what comes behind them wait."""
+    """A body whose reads and own sends wait for the pacer."""
 
     __slots__ = ("_body", "_pacer", "length")
 
@@ -90,11 +103,24 @@ class PacedBody:
         """Waits, then reads, less than `out` has room for where the rate is low."""
         count = self._pacer.piece_bytes(min(len(out), self.length - position))
         self._pacer.acquire(count)
+        self._pacer.went(count)
         return self._body.read_into(position, out[:count])
 
-    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int) -> int:
-        """See send_some."""
-        sent = send_some(self._body, position, self._pacer.piece_bytes(limit), fd, timeout_ms)
+    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int, rate: int = 0) -> int:
+        """See send_some; the rate is the pacer's."""
+        rate = self._pacer.rate
+        count = spread_bytes(min(limit, self.length - position), rate)
+        self._pacer.acquire(count)
+        sent = 0
+        try:
+            sent = send_some(self._body, position, count, fd, timeout_ms, rate)
+        finally:
+            self._pacer.give_back(count - sent)
         if sent:
-            self._pacer.acquire(sent)
+            self._pacer.went(sent)
         return sent
+
+
+def spread_bytes(wanted: int, rate: int) -> int:
+    """How many of `wanted` bytes one call spreads evenly at `rate` (bytes per second, 0 for no limit)."""
+    return min(wanted, max(int(rate * SPREAD_SECONDS), PIECE_BYTES_MIN)) if rate else wanted

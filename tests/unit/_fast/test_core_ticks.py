@@ -35,9 +35,9 @@ def wakeups(ticks: CoreTicks) -> list[int]:
     ]
 
 
-def lone_commits(log: Log, count: int) -> None:
+def lone_commits(log: Log, count: int, size: int = 100) -> None:
     for _ in range(count):
-        log.append(wal_harness.batch())
+        log.append(wal_harness.batch(size))
         assert log.sync()
         threading.Event().wait(0.001)
 
@@ -89,6 +89,16 @@ def test_no_core_ticks_while_the_io_thread_is_busy(memory_path: Path) -> None:
         log.wal.resting_io_thread = NONE
         lone_commits(log, 100)
         assert wakeups(log.wal.ticks) == begun
+
+
+@some_cores
+def test_no_core_ticks_beside_bulk(memory_path: Path) -> None:
+    with Log(memory_path, segment_bytes=1 << 23).start() as log:  # no commit ends with a segment
+        begun = started(log)
+        log.wal.resting_io_thread = threading.get_ident()
+        lone_commits(log, 50, size=70_000)
+        assert wakeups(log.wal.ticks) == begun
+        lone_commits_until_all_tick(log, begun)
 
 
 @some_cores

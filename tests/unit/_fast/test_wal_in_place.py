@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,33 @@ def test_what_is_in_memory_is_sent_from_any_byte_on(tmp_path: Path, skipped: int
             reader.join()
             assert got == [expected]
         assert written.pins == 0
+
+
+def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
+    """In pieces of 128 KiB, with a rest before each but the first; the last is not waited for."""
+    with Log(tmp_path, segment_bytes=1 << 20).start() as log:
+        for number in range(80):
+            log.append(batch(10_000, fill=number))
+        log.sync()
+        entries = log.partition().entries(0, log.wal.durable_lsn)
+        cumulative = numpy.zeros(81, numpy.int64)
+        numpy.cumsum(entries["size"], out=cumulative[1:])
+        total, rate = int(cumulative[-1]), 10_000_000
+        least = (total - (128 << 10) - 10_000) / rate
+        start = time.monotonic()
+        scan = BatchScan(entries, 1 << 20)
+        assert log.wal.feed_resident(scan, 1 << 20, rate) == total
+        assert least <= time.monotonic() - start
+        with narrow_sockets() as (ours, theirs):
+            reader = threading.Thread(target=receive, args=(theirs, total))
+            start = time.monotonic()
+            reader.start()
+            assert log.wal.send_batches(entries, cumulative, 0, 1 << 20, ours.fileno(), 10_000, rate) == total
+            assert least <= time.monotonic() - start
+            reader.join()
+        start = time.monotonic()
+        assert log.wal.feed_resident(BatchScan(entries, 1 << 20), 100 << 10, 1) > 90_000  # one piece: at once
+        assert time.monotonic() - start < 60
 
 
 def test_what_has_left_memory_is_not_sent(tmp_path: Path) -> None:

@@ -370,9 +370,9 @@ def test_uploads_go_as_fast_as_data_comes_in_and_without_limit_under_pressure(st
     assert pace_after(8, 0.1) == 16  # 80 MiB/s come in, half of that is believed; a quarter of the way to pressure
     assert pace_after(8, 0.1) == 16  # half the way: a burst is left alone
     near = pace_after(8, 0.1)  # three quarters
-    assert 50 < near < 75
+    assert 40 < near < 60
     faster = pace_after(5, 0.1)
-    assert 1.4 * near < faster
+    assert 2 * near < faster
     assert pace_after(0, 0.1) < 0.6 * faster  # nothing comes in any more
     assert pace_after(4, 0.1) == 0
 
@@ -464,24 +464,24 @@ def test_what_is_read_for_a_flush_is_paced_as_well(start):
     for _ in range(16):
         s.append("t", 0, batch([b"v" * (MIB - 4 * KIB)]))
     s.sync()
-    read_at = []
+    checked_at, sent_at = [], []
 
-    def read_batches_into(*arguments):
-        read_at.append(s.clock.monotonic())
-        return s.wal.read_batches_into(*arguments)
+    def read_batches_into(entries, cumulative, position, out):
+        (sent_at if (checked_at and position == 0) or sent_at else checked_at).append(s.clock.monotonic())
+        return s.wal.read_batches_into(entries, cumulative, position, out)
 
     s.flusher._reading._wait = s.flusher.pacer._wait = s.clock.advance
     with pytest.MonkeyPatch.context() as patch:
         names = "durable_lsn", "trim", "admit"
         wal = SimpleNamespace(**{name: getattr(s.wal, name) for name in names}, read_batches_into=read_batches_into)
-        wal.feed_resident = lambda scan, limit: 0
+        wal.feed_resident = lambda *arguments: 0
         wal.send_batches = lambda *arguments: 0
         patch.setattr(s.flusher, "_wal", wal)
         assert s.flusher.run_once()
-    half = len(read_at) // 2
-    assert 120 <= half <= 128  # in pieces of 128 KiB, once the rate is known
-    assert read_at[half - 1] - read_at[0] == pytest.approx(16 / 64, rel=0.1)  # 16 MiB/s is the slowest
-    assert read_at[-1] - read_at[half] == pytest.approx(16 / 16, rel=0.2)  # less what could have gone while it was read
+    assert 60 <= len(checked_at) <= 64  # in pieces of 256 KiB, once the rate is known
+    assert 120 <= len(sent_at) <= 128  # of 128 KiB
+    assert checked_at[-1] - checked_at[0] == pytest.approx(16 / 64, rel=0.1)  # 16 MiB/s is the slowest
+    assert sent_at[-1] - sent_at[0] == pytest.approx(16 / 16, rel=0.2)  # less what could have gone while it was read
 
 
 def test_what_is_checked_in_memory_is_paced_as_well(start):
@@ -490,9 +490,11 @@ def test_what_is_checked_in_memory_is_paced_as_well(start):
         s.append("t", 0, batch([b"v" * (100 * KIB)]))
     s.sync()
     checked: list[tuple[float, int]] = []
+    rates: list[int] = []
 
-    def feed_resident(*arguments):
-        fed = s.wal.feed_resident(*arguments)
+    def feed_resident(scan, limit, rate):
+        rates.append(rate)
+        fed = s.wal.feed_resident(scan, limit, rate)
         checked.append((s.clock.monotonic(), fed))
         return fed
 
@@ -503,8 +505,10 @@ def test_what_is_checked_in_memory_is_paced_as_well(start):
         patch.setattr(s.flusher, "_wal", wal)
         assert s.flusher.run_once()
     assert sum(fed for _, fed in checked) > 60 * 100 * KIB
-    assert max(fed for _, fed in checked) < 128 * KIB  # one batch at a time: the rate is known
-    assert checked[-1][0] - checked[0][0] == pytest.approx(60 * 100 / 1024 / 64, rel=0.1)  # as what is read
+    assert all(rate == 64 * MIB for rate in rates)  # as what is read; the log's own clock is not the test's
+    assert len(checked) <= 8  # a call spreads what it feeds by itself
+    before = sum(fed for _, fed in checked[:-2])
+    assert checked[-1][0] - checked[0][0] == pytest.approx(before / (64 * MIB), rel=0.1)
 
 
 def test_a_lost_claim_ends_the_reading_of_what_is_left(start, monkeypatch):

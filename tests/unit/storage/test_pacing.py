@@ -1,6 +1,8 @@
 import threading
 import time
 
+import pytest
+
 from kbroker.clock import ManualClock
 from kbroker.storage.object_store import BytesBody, read_exactly
 from kbroker.storage.pacing import PIECE_BYTES_MIN, PacedBody, Pacer
@@ -45,10 +47,50 @@ def test_pieces_are_small_where_the_rate_is_low():
     assert pacer.piece_bytes(1 << 20) == PIECE_BYTES_MIN
     assert pacer.piece_bytes(1000) == 1000
     assert PacedBody(BytesBody(bytes(1 << 20)), pacer).read_into(0, memoryview(bytearray(1 << 20))) == PIECE_BYTES_MIN
-    pacer.set_rate(500 << 20)
+    pacer.set_rate(100 << 20)
     assert PIECE_BYTES_MIN < pacer.piece_bytes(1 << 20) < 1 << 20
     pacer.set_rate(0)
     assert pacer.piece_bytes(1 << 20) == 1 << 20
+
+
+class Sending(BytesBody):
+    """Sends what it is asked for, but no more than `most` in all."""
+
+    def __init__(self, data, most):
+        super().__init__(data)
+        self.left, self.asked = most, []
+
+    def send_to(self, position, limit, fd, timeout_ms, rate):
+        self.asked.append((limit, rate))
+        sent = min(self.left, limit)
+        self.left -= sent
+        return sent
+
+
+def test_a_body_that_sends_itself_spreads_what_it_sends():
+    rate, went = 40 << 20, []
+    clock = ManualClock()
+    pacer = Pacer(clock.monotonic, clock.advance, lambda: float(rate), went.append)
+    inner = Sending(bytes(16 << 20), 6 << 20)
+    body = PacedBody(inner, pacer)
+    start, position = clock.monotonic(), 0
+    while sent := body.send_to(position, 4 << 20, -1, 0):
+        position += sent
+    assert inner.asked == [(2 << 20, rate)] * 4  # 50 ms of the rate each
+    assert went == [2 << 20] * 3  # the last call sent nothing
+    assert clock.monotonic() - start == pytest.approx(6 / 40, rel=0.1)  # what comes next waits for what went
+    assert body.read_into(position, memoryview(bytearray(1 << 20))) > 0
+    assert clock.monotonic() - start == pytest.approx(6 / 40, rel=0.1)  # and for nothing that did not
+    assert inner.send_to(0, 1, -1, 0, 0) == 0
+
+
+def test_the_end_of_a_body_is_all_that_is_waited_for():
+    clock, pacer = paced(1 << 20)
+    body = PacedBody(Sending(bytes(1000), 1000), pacer)
+    assert body.send_to(0, 4 << 20, -1, 0) == 1000
+    start = clock.monotonic()
+    pacer.acquire(1)
+    assert clock.monotonic() - start < 0.01
 
 
 def test_a_rate_that_is_asked_for_counts_at_once():

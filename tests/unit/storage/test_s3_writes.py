@@ -14,7 +14,6 @@ from botocore.config import Config
 from botocore.credentials import ReadOnlyCredentials
 from http_script import ScriptedSockets
 
-from kbroker._fast.gather import BatchScan
 from kbroker._fast.wal import Wal
 from kbroker.clock import ManualClock
 from kbroker.storage import http_connections, s3_writes
@@ -280,8 +279,9 @@ class SelfSending(BytesBody):
         self.sent = 0
         self._turn = True
 
-    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int) -> int:
+    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int, rate: int) -> int:
         assert timeout_ms == 300
+        assert rate == 0
         if self.failures:
             raise self.failures.pop()
         self._turn = not self._turn
@@ -352,5 +352,5 @@ class CountedReads:
         self.sent += count
         return count
 
-    def feed_resident(self, scan: BatchScan, limit: int) -> int:
-        return self.wal.feed_resident(scan, limit)
+    def feed_resident(self, *arguments: Any) -> int:
+        return self.wal.feed_resident(*arguments)

@@ -1,0 +1,57 @@
+"""How fast uploads may be by what comes in: what lasts, bursts, and how seldom it may be looked at."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from kbroker import limits
+from kbroker.clock import ManualClock
+from kbroker.limits import GIB, MIB
+from kbroker.storage.flush_schedule import FlushSchedule, FlushSettings
+
+SLOWEST = limits.UPLOAD_BYTES_PER_SECOND_MIN
+
+
+class Input:
+    """A log that bytes come into, and a schedule that is asked for its pace beside; nothing is flushed by itself."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.wal = SimpleNamespace(
+            durable_lsn=0, object_commits=SimpleNamespace(newest_lsn=0, appended_bytes=0, arm=None, disarm=None)
+        )
+        source = SimpleNamespace(all_partitions=list, kfs_topics=frozenset)
+        self.schedule = FlushSchedule(FlushSettings(wal_bytes=4 * GIB), self.wal, source, self.clock)  # type: ignore[arg-type]
+
+    def come(self, rate: int, seconds: float, *, step: float = 0.1, unflushed: int = 0) -> list[float]:
+        """`rate` bytes per second for so long, all but `unflushed` flushed at once: the pace after each step."""
+        paces = []
+        for _ in range(round(seconds / step)):
+            self.wal.durable_lsn += int(rate * step)
+            self.clock.advance(step)
+            paces.append(self.schedule.pace(max(0, self.wal.durable_lsn - unflushed), urgent=False))
+        return paces
+
+
+def test_what_lasts_is_uploaded_faster_than_it_comes_in() -> None:
+    given = Input()
+    paces = given.come(100 * MIB, 300)
+    assert paces[50] < 100 * MIB  # the first seconds may be of a burst
+    assert paces[600] > 100 * MIB
+    assert paces[-1] == pytest.approx(200 * MIB, rel=0.02)
+    assert given.come(0, 60)[-1] < 100 * MIB
+    assert given.come(0, 600)[-1] == SLOWEST
+
+
+def test_a_burst_is_left_alone() -> None:
+    given = Input()
+    assert max(given.come(250 * MIB, 4, unflushed=GIB)) < 0.15 * 250 * MIB
+    assert max(given.come(0, 1, unflushed=GIB)) < 0.15 * 250 * MIB
+
+
+def test_what_comes_in_counts_the_same_however_seldom_it_is_looked_at() -> None:
+    often, seldom = Input(), Input()
+    often.come(100 * MIB, 90)
+    assert seldom.come(100 * MIB, 90, step=30)[-1] == pytest.approx(often.come(100 * MIB, 0.1)[-1], rel=0.02)
