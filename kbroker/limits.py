@@ -66,6 +66,7 @@ FLUSH_WINDOW_BATCHES_MAX = 500_000  # up to ~100 bytes each while it is flushed:
 FLUSH_TOTAL_BYTES = 256 * MIB  # unflushed data of all partitions that starts a flush
 PACK_BYTES_MAX = 256 * MIB
 FLUSH_SCAN_BLOCK_BYTES = 1 * MIB  # read from the WAL at once while checking and gathering
+FLUSH_FEED_BYTES = 4 * MIB  # checked at once where they lie in memory
 UPLOAD_THREADS = 6  # while producers are held to what is sent; half of them else
 UPLOAD_BYTES_PER_SECOND_MIN = 16 * MIB  # the slowest pace of a paced upload
 FLUSH_WINDOWS = 4  # under way at a time while acknowledgements wait for objects

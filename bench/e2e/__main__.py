@@ -23,7 +23,7 @@ def _measure(kind: str, name: str, work: str | None, options: list[str]) -> tupl
     with running(kind, name, work, options) as server:
         before = server.store_requests()
         result = WORKLOADS[name](server)
-        if result.bytes:
+        if result.bytes and not result.store_requests_per_gb:
             result.store_requests_per_gb = (server.store_requests() - before) / (result.bytes / 1e9)
         return result, server.peak_rss_mib()
 

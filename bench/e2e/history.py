@@ -27,7 +27,7 @@ KEPT = 5  # series before the newest that it is compared with
 CEILING = "ceiling"  # the broker that costs nothing
 Series = tuple[str, str, int]  # workload, options, cores
 LATENCIES = ("p50_ms", "p99_ms", "p99.9_ms")
-PACED = ("paced", "paced_busy")  # at a rate that is given
+PACED = ("paced", "paced_busy", "ingest")  # at a rate that is given
 OWN_RATIOS = ("with_over_without", "idle_cpu_percent", "steady_over_lower", "least_over_median")
 LOWER_IS_BETTER = ("cpu/", *(f"{name}/" for name in LATENCIES), "idle_cpu_percent")
 

@@ -21,7 +21,7 @@ IDLE_SECONDS = 20.0
 SETTLE_SECONDS = 3.0  # for what comes with new connections and a new topic
 PARKED_PARTITIONS = 10_000
 PUT_CEILING_SECONDS = 24.0
-INGEST_SETTLES_SECONDS = 120.0  # until uploads follow what has come in since the start
+INGEST_SETTLES_SECONDS = 150.0  # until uploads follow what has come in since the start
 INGEST_SECONDS = 30.0
 WAL_BYTES = 1 << 30  # of `steady`
 Workload = Callable[[Server], Result]
@@ -105,11 +105,13 @@ def _ingest(mb_per_second: int) -> Workload:
         topic = _topic(server, 12)
         with workloads.steady_ingest(server, topic, mb_per_second):
             time.sleep(INGEST_SETTLES_SECONDS)
-            cpu, start = server.cpu_seconds(), time.monotonic()
+            cpu, requests, start = server.cpu_seconds(), server.store_requests(), time.monotonic()
             time.sleep(INGEST_SECONDS)
             seconds, cpu = time.monotonic() - start, server.cpu_seconds() - cpu
             count = mb_per_second * 1_000_000 * seconds
-            return Result(count / 1024, count, seconds, cpu, {"unflushed_mb": server.unflushed_bytes() / 1e6})
+            extra = {"unflushed_mb": server.unflushed_bytes() / 1e6}
+            per_gb = (server.store_requests() - requests) / (count / 1e9)
+            return Result(count / 1024, count, seconds, cpu, extra, store_requests_per_gb=per_gb)
 
     return workload
 

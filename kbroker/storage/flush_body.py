@@ -180,13 +180,13 @@ class ObjectBuilder:
 
     def _scan(self, plan: PlannedImage, body: WalBody) -> BatchScan:
         fold = self._fold_of(plan.topic_id, plan.partition)
-        scan = BatchScan(plan.entries, len(self._block))
+        scan = BatchScan(plan.entries, max(limits.FLUSH_FEED_BYTES, len(self._block)))
         paced = PacedBody(body, self._pacer)
         try:
             while scan.position < body.length:
                 before = scan.done
                 rate = self._pacer.rate
-                if fed := self._wal.feed_resident(scan, spread_bytes(len(self._block), rate), rate):
+                if fed := self._wal.feed_resident(scan, spread_bytes(limits.FLUSH_FEED_BYTES, rate), rate):
                     self._pacer.acquire(fed)
                 else:
                     count = read_some(paced, scan.position, self._block[: body.length - scan.position])

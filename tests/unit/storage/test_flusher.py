@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from flush_harness import KEYS, KIB, MIB, NOW_MS, ONCE, Storage, batch, topic_id
 
+from kbroker import limits
 from kbroker._fast.records import build_control_batch
 from kbroker.errors import CorruptionError
 from kbroker.storage.flush_body import ObjectBuilder
@@ -500,6 +501,7 @@ def test_what_is_checked_in_memory_is_paced_as_well(start):
 
     s.flusher._reading._wait = s.flusher.pacer._wait = s.clock.advance
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "FLUSH_FEED_BYTES", MIB)
         names = "durable_lsn", "trim", "admit", "read_batches_into", "send_batches"
         wal = SimpleNamespace(**{name: getattr(s.wal, name) for name in names}, feed_resident=feed_resident)
         patch.setattr(s.flusher, "_wal", wal)
