@@ -16,8 +16,8 @@ PACE_SECONDS = 0.1  # over which what comes in is measured
 PACE_SHARE = 0.8  # of flush_seconds: what a flush of a quiet broker takes
 PACE_FILL = 0.8  # of the way to pressure: where uploads are as fast as what comes in
 PACE_STEEPNESS = 6  # a burst that ends before that has the machine nearly to itself
-LASTING_SECONDS = 60.0  # over which what comes in is averaged ...
-LASTING_TIMES = 2.0  # ... and uploaded so much faster: before it leaves memory
+LASTING_SECONDS = 20.0  # time constant of an average of an average of what comes in: a burst counts later, ...
+LASTING_TIMES = 2.0  # ... what lasts is uploaded so much faster than it comes in: before it leaves memory
 READING_LEAST = 4.0  # times the slowest is what an object's bytes are read at before they are sent
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
 GATHER_SECONDS = 0.01  # how often the size of what waits for the next window is looked at
@@ -92,7 +92,7 @@ class FlushSchedule:
         self._slowest = float(limits.UPLOAD_BYTES_PER_SECOND_MIN)  # of a paced flush
         self._lock = threading.Lock()  # of what comes in
         self._ingest = 0.0  # bytes per second, lately
-        self._lasting = 0.0  # bytes per second, over LASTING_SECONDS
+        self._average = self._lasting = 0.0  # of what comes in, bytes per second; of that average
         self._measured = clock.monotonic(), wal.durable_lsn
         self._next_at = -1e9  # when the next window for object durability may begin
         self._cut_bytes = 0  # what had been appended to object-durable partitions when the last one did
@@ -176,7 +176,7 @@ class FlushSchedule:
     def pace(self, flushed_lsn: int, urgent: bool, least: float = 1.0) -> float:
         """Bytes per second that uploads may take now, 0 for no limit; not below `least` times the slowest.
 
-        Twice what comes in on average over a minute: what lasts is uploaded while it is in memory. As fast as data
+        Twice what has come in for a minute or so: what lasts is uploaded while it is in memory. As fast as data
         comes in now when PACE_FILL of the way to pressure is unflushed; much slower below, so that a burst has the
         machine to itself, up to four times as fast above. Without limit when an acknowledgement waits for a flush,
         be it of this window or a later one.
@@ -197,4 +197,7 @@ class FlushSchedule:
     def _note_input(self, count: int, seconds: float) -> None:
         rate = count / seconds
         self._ingest = (self._ingest + rate) / 2
-        self._lasting += (rate - self._lasting) * -math.expm1(-seconds / LASTING_SECONDS)
+        times = seconds / LASTING_SECONDS
+        left = math.exp(-times)
+        self._lasting = rate + (self._lasting - rate + (self._average - rate) * times) * left
+        self._average = rate + (self._average - rate) * left
