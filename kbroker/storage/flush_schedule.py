@@ -16,8 +16,9 @@ PACE_SECONDS = 0.1  # over which what comes in is measured
 PACE_SHARE = 0.8  # of flush_seconds: what a flush of a quiet broker takes
 PACE_FILL = 0.8  # of the way to pressure: where uploads are as fast as what comes in
 PACE_STEEPNESS = 6  # a burst that ends before that has the machine nearly to itself
-LASTING_SECONDS = 20.0  # time constant of an average of an average of what comes in: a burst counts later, ...
-LASTING_TIMES = 2.0  # ... what lasts is uploaded so much faster than it comes in: before it leaves memory
+RECENT_SECONDS = 5.0  # time constant of an average of what comes in; what lasts is no more than that, ...
+LASTING_SECONDS = 20.0  # ... nor than an average with this one of an average: a burst counts little while it goes on
+LASTING_TIMES = 2.0  # what lasts is uploaded so much faster than it comes in: before it leaves memory
 READING_LEAST = 4.0  # times the slowest is what an object's bytes are read at before they are sent
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
 GATHER_SECONDS = 0.01  # how often the size of what waits for the next window is looked at
@@ -92,7 +93,8 @@ class FlushSchedule:
         self._slowest = float(limits.UPLOAD_BYTES_PER_SECOND_MIN)  # of a paced flush
         self._lock = threading.Lock()  # of what comes in
         self._ingest = 0.0  # bytes per second, lately
-        self._average = self._lasting = 0.0  # of what comes in, bytes per second; of that average
+        self._recent = 0.0  # averages of it: over RECENT_SECONDS, ...
+        self._average = self._lasting = 0.0  # ... LASTING_SECONDS, and of that average
         self._measured = clock.monotonic(), wal.durable_lsn
         self._next_at = -1e9  # when the next window for object durability may begin
         self._cut_bytes = 0  # what had been appended to object-durable partitions when the last one did
@@ -192,11 +194,13 @@ class FlushSchedule:
                 self._measured = now, durable_lsn
         fill = max(0, durable_lsn - flushed_lsn) / (PRESSURE_SHARE * self._settings.wal_bytes)
         burst = self._ingest * (fill / PACE_FILL) ** PACE_STEEPNESS
-        return max(least * self._slowest, LASTING_TIMES * self._lasting, burst)
+        lasting = LASTING_TIMES * min(self._recent, self._lasting)
+        return max(least * self._slowest, lasting, burst)
 
     def _note_input(self, count: int, seconds: float) -> None:
         rate = count / seconds
         self._ingest = (self._ingest + rate) / 2
+        self._recent = rate + (self._recent - rate) * math.exp(-seconds / RECENT_SECONDS)
         times = seconds / LASTING_SECONDS
         left = math.exp(-times)
         self._lasting = rate + (self._lasting - rate + (self._average - rate) * times) * left

@@ -41,15 +41,15 @@ def test_what_lasts_is_uploaded_faster_than_it_comes_in() -> None:
     assert paces[100] < 25 * MIB  # the first seconds may be of a burst
     assert paces[400] > 100 * MIB
     assert paces[-1] == pytest.approx(200 * MIB, rel=0.02)
-    assert given.come(0, 60)[-1] < 100 * MIB
-    assert given.come(0, 300)[-1] == SLOWEST
+    assert max(given.come(20 * MIB, 60)[200:]) < 45 * MIB  # less comes in: what there was before is not caught up
+    assert given.come(0, 30)[-1] == SLOWEST
 
 
 def test_a_burst_is_left_alone() -> None:
     given = Input()
     assert max(given.come(250 * MIB, 4, unflushed=GIB)) < 1.1 * SLOWEST
     assert max(given.come(0, 1, unflushed=GIB)) < 1.1 * SLOWEST
-    assert max(given.come(0, 40, unflushed=GIB)) > 2 * SLOWEST  # it is uploaded then
+    assert max(given.come(0, 40, unflushed=GIB)) < 2.5 * SLOWEST  # for a few seconds
 
 
 def test_what_comes_in_counts_the_same_however_seldom_it_is_looked_at() -> None:
