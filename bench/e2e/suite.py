@@ -106,12 +106,13 @@ def _ingest(mb_per_second: int) -> Workload:
         with workloads.steady_ingest(server, topic, mb_per_second):
             time.sleep(INGEST_SETTLES_SECONDS)
             cpu, requests, start = server.cpu_seconds(), server.store_requests(), time.monotonic()
+            before = workloads.records_in(server, topic, 12)
             time.sleep(INGEST_SECONDS)
+            count = workloads.records_in(server, topic, 12) - before
             seconds, cpu = time.monotonic() - start, server.cpu_seconds() - cpu
-            count = mb_per_second * 1_000_000 * seconds
             extra = {"unflushed_mb": server.unflushed_bytes() / 1e6}
-            per_gb = (server.store_requests() - requests) / (count / 1e9)
-            return Result(count / 1024, count, seconds, cpu, extra, store_requests_per_gb=per_gb)
+            per_gb = (server.store_requests() - requests) / (count * 1024 / 1e9)
+            return Result(count, count * 1024, seconds, cpu, extra, store_requests_per_gb=per_gb)
 
     return workload
 

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from confluent_kafka import Consumer, TopicPartition
+
 from bench.e2e.servers import TOOLS, Server
 
 JAVA = ["java", "-Xmx512m", "-cp", f"{TOOLS}/kafka/*"]
@@ -174,6 +176,16 @@ def parked(server: Server, topic: str, partitions: int, connections: int, wait_m
         process.stdout.read()
         if process.wait():
             raise RuntimeError("a parked connection was lost")
+
+
+def records_in(server: Server, topic: str, partitions: int) -> int:
+    """How many records the topic has had."""
+    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "none"})
+    try:
+        ends = [consumer.get_watermark_offsets(TopicPartition(topic, n), 30)[1] for n in range(partitions)]
+    finally:
+        consumer.close()
+    return sum(ends)
 
 
 @contextlib.contextmanager

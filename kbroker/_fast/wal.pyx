@@ -482,7 +482,8 @@ cdef class Wal:
                      int64_t rate=0):
         """Sends at most ``limit`` bytes that ``read_batches_into`` would copy to a socket, from memory; returns how many.
 
-        0: they are not in memory. ``rate``: bytes per second, in small pieces; 0: no limit. The GIL is released. Raises OSError, TimeoutError when nothing is taken for so long.
+        0: they are not in memory. ``rate``: bytes per second, in small pieces; 0: no limit. The GIL is released.
+        Raises OSError, TimeoutError when nothing is taken for so long.
         """
         from kbroker._fast.wal_in_place import send_batches
         return send_batches(self, entries, cumulative, position, limit, fd, timeout_ms, rate)

@@ -48,7 +48,7 @@ cdef struct Pace:
 
 
 cdef void keep_pace(Pace* pace, int64_t done) noexcept nogil:
-    # Rests for as long as `done` bytes take, where that is PACED_BYTES since the last time.
+    # Every PACED_BYTES: sleeps until `done` bytes may have gone.
     if pace.rate > 0 and done - pace.rested >= PACED_BYTES:
         pace.rested = done
         sleep_until(pace.began_ns + done * 1000000000 // pace.rate)

@@ -178,7 +178,7 @@ class FlushSchedule:
     def pace(self, flushed_lsn: int, urgent: bool, least: float = 1.0) -> float:
         """Bytes per second that uploads may take now, 0 for no limit; not below `least` times the slowest.
 
-        Twice what has come in for a minute or so: what lasts is uploaded while it is in memory. As fast as data
+        Twice what has come in for a minute or so, and still does: it is uploaded while it is in memory. As fast as data
         comes in now when PACE_FILL of the way to pressure is unflushed; much slower below, so that a burst has the
         machine to itself, up to four times as fast above. Without limit when an acknowledgement waits for a flush,
         be it of this window or a later one.

@@ -55,7 +55,7 @@ class Pacer:
             self._wait(min(seconds, LOOK_SECONDS))
 
     def give_back(self, count: int) -> None:
-        """So many bytes of the last `acquire` do not go."""
+        """So many bytes that leave was given for do not go. Who waits behind them waits as long as before."""
         with self._lock:
             self._asked -= count
 
@@ -92,11 +92,12 @@ class Pacer:
 class PacedBody:
     """A body whose reads and own sends wait for the pacer."""
 
-    __slots__ = ("_body", "_pacer", "length")
+    __slots__ = ("_body", "_pacer", "_sends_itself", "length")
 
     def __init__(self, body: BodySource, pacer: Pacer) -> None:
         self._body = body
         self._pacer = pacer
+        self._sends_itself = True  # as far as is known: else others would wait for bytes that do not go
         self.length = body.length
 
     def read_into(self, position: int, out: memoryview) -> int:
@@ -108,14 +109,18 @@ class PacedBody:
 
     def send_to(self, position: int, limit: int, fd: int, timeout_ms: int, rate: int = 0) -> int:
         """See send_some; the rate is the pacer's."""
+        wanted = min(limit, self.length - position)
         rate = self._pacer.rate
-        count = spread_bytes(min(limit, self.length - position), rate)
+        count = spread_bytes(wanted, rate) if self._sends_itself else self._pacer.piece_bytes(wanted)
         self._pacer.acquire(count)
+        if not self._pacer.rate:  # it was lifted while others had their turn
+            rate = 0
         sent = 0
         try:
             sent = send_some(self._body, position, count, fd, timeout_ms, rate)
         finally:
             self._pacer.give_back(count - sent)
+        self._sends_itself = sent > 0
         if sent:
             self._pacer.went(sent)
         return sent

@@ -161,8 +161,8 @@ def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
             assert least <= time.monotonic() - start
             reader.join()
         start = time.monotonic()
-        assert log.wal.feed_resident(BatchScan(entries, 1 << 20), 100 << 10, 1) > 90_000  # one piece: at once
-        assert time.monotonic() - start < 60
+        assert log.wal.feed_resident(BatchScan(entries, 1 << 20), 100 << 10, 2_000) > 90_000  # one piece: at once
+        assert time.monotonic() - start < 20  # not 45
 
 
 def test_what_has_left_memory_is_not_sent(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ import time
 import pytest
 
 from kbroker.clock import ManualClock
+from kbroker.storage.joined_body import JoinedBody
 from kbroker.storage.object_store import BytesBody, read_exactly
-from kbroker.storage.pacing import PIECE_BYTES_MIN, PacedBody, Pacer
+from kbroker.storage.pacing import PIECE_BYTES_MIN, PIECE_SECONDS, PacedBody, Pacer
 
 
 def paced(rate):
@@ -81,16 +82,39 @@ def test_a_body_that_sends_itself_spreads_what_it_sends():
     assert clock.monotonic() - start == pytest.approx(6 / 40, rel=0.1)  # what comes next waits for what went
     assert body.read_into(position, memoryview(bytearray(1 << 20))) > 0
     assert clock.monotonic() - start == pytest.approx(6 / 40, rel=0.1)  # and for nothing that did not
-    assert inner.send_to(0, 1, -1, 0, 0) == 0
+    assert body.send_to(position, 4 << 20, -1, 0) == 0
+    assert inner.asked[-1] == (int(rate * PIECE_SECONDS), rate)  # of what must be read
 
 
-def test_the_end_of_a_body_is_all_that_is_waited_for():
+def test_the_end_of_a_body_is_all_that_others_wait_for():
     clock, pacer = paced(1 << 20)
-    body = PacedBody(Sending(bytes(1000), 1000), pacer)
-    assert body.send_to(0, 4 << 20, -1, 0) == 1000
-    start = clock.monotonic()
-    pacer.acquire(1)
-    assert clock.monotonic() - start < 0.01
+
+    class Last(Sending):
+        def send_to(self, *arguments):
+            start = clock.monotonic()
+            pacer.acquire(1)  # another's turn, while this is sent
+            assert clock.monotonic() - start < 0.01
+            return super().send_to(*arguments)
+
+    body = Last(bytes(1000), 1000)
+    assert PacedBody(body, pacer).send_to(0, 4 << 20, -1, 0) == 1000
+    assert body.asked == [(1000, 1 << 20)]
+
+
+def test_a_rate_that_is_lifted_while_others_have_their_turn():
+    clock = ManualClock()
+    rates = [1000.0]
+    pacer = Pacer(clock.monotonic, lambda seconds: rates.__setitem__(0, 0.0), lambda: rates[0])
+    pacer.acquire(1000)
+    inner = Sending(bytes(5000), 5000)
+    assert PacedBody(inner, pacer).send_to(0, 5000, -1, 0) == 5000
+    assert inner.asked == [(5000, 0)]
+
+
+def test_parts_are_sent_at_the_rate():
+    inner = Sending(bytes(1000), 1000)
+    assert JoinedBody([BytesBody(b"head"), inner]).send_to(4, 500, -1, 0, 123) == 500
+    assert inner.asked == [(500, 123)]
 
 
 def test_a_rate_that_is_asked_for_counts_at_once():

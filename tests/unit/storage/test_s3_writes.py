@@ -327,12 +327,15 @@ def test_a_body_of_the_log_is_sent_from_memory_as_far_as_it_is_there(
         whole = partition.read_bytes(0, partition.high_watermark(), 1 << 30)
         assert 0 < log.wal.resident_lsn < log.wal.durable_lsn
         wal = CountedReads(log.wal)
-        body = PacedBody(JoinedBody([WalBody(wal, entries), BytesBody(b"footer")]), Pacer(lambda: 0.0, lambda _: None))
+        pacer = Pacer(lambda: 0.0, lambda _: None, iter([1e12] * 3 + [0.0] * 10_000).__next__)
+        body = PacedBody(JoinedBody([WalBody(wal, entries), BytesBody(b"footer")]), pacer)
         assert writes.put(body) == '"tag"'
         assert server.bodies == [whole + b"footer"]
         assert wal.read > 0
         assert wal.sent > 0
         assert wal.read + wal.sent == len(whole)
+        assert wal.rates[0] == 10**12  # the pacer's
+        assert wal.rates[-1] == 0
 
 
 class CountedReads:
@@ -341,6 +344,7 @@ class CountedReads:
     def __init__(self, wal: Wal) -> None:
         self.wal = wal
         self.read = self.sent = 0
+        self.rates: list[int] = []
 
     def read_batches_into(self, entries: Any, cumulative: Any, position: int, out: memoryview) -> int:
         count = self.wal.read_batches_into(entries, cumulative, position, out)
@@ -349,6 +353,7 @@ class CountedReads:
 
     def send_batches(self, *arguments: Any) -> int:
         count = self.wal.send_batches(*arguments)
+        self.rates.append(arguments[-1])
         self.sent += count
         return count
 
