@@ -67,6 +67,7 @@ FLUSH_TOTAL_BYTES = 256 * MIB  # unflushed data of all partitions that starts a 
 PACK_BYTES_MAX = 256 * MIB
 FLUSH_SCAN_BLOCK_BYTES = 1 * MIB  # read from the WAL at once while checking and gathering
 FLUSH_FEED_BYTES = 4 * MIB  # of batches, checked at once where they lie in memory
+assert FLUSH_SCAN_BLOCK_BYTES <= FLUSH_FEED_BYTES
 UPLOAD_THREADS = 6  # while producers are held to what is sent; half of them else
 UPLOAD_BYTES_PER_SECOND_MIN = 16 * MIB  # the slowest pace of a paced upload
 FLUSH_WINDOWS = 4  # under way at a time while acknowledgements wait for objects

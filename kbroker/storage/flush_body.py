@@ -180,7 +180,7 @@ class ObjectBuilder:
 
     def _scan(self, plan: PlannedImage, body: WalBody) -> BatchScan:
         fold = self._fold_of(plan.topic_id, plan.partition)
-        scan = BatchScan(plan.entries, max(limits.FLUSH_FEED_BYTES, len(self._block)))
+        scan = BatchScan(plan.entries, limits.FLUSH_FEED_BYTES)
         paced = PacedBody(body, self._pacer)
         try:
             while scan.position < body.length:

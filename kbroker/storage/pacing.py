@@ -71,8 +71,7 @@ class Pacer:
 
     def piece_bytes(self, wanted: int) -> int:
         """How many of `wanted` bytes to ask for at once."""
-        rate = self._rate()
-        return min(wanted, max(int(rate * PIECE_SECONDS), PIECE_BYTES_MIN)) if rate else wanted
+        return _bytes_of(PIECE_SECONDS, self._rate(), wanted)
 
     def _seconds_until(self, turn: int) -> float:
         """How long until the byte at `turn` may go; 0 when it may."""
@@ -128,4 +127,9 @@ class PacedBody:
 
 def spread_bytes(wanted: int, rate: int) -> int:
     """How many of `wanted` bytes one call spreads evenly at `rate` (bytes per second, 0 for no limit)."""
-    return min(wanted, max(int(rate * SPREAD_SECONDS), PIECE_BYTES_MIN)) if rate else wanted
+    return _bytes_of(SPREAD_SECONDS, rate, wanted)
+
+
+def _bytes_of(seconds: float, rate: float, wanted: int) -> int:
+    """What goes in so much time, PIECE_BYTES_MIN at least, but no more than `wanted`; all of it without a limit."""
+    return min(wanted, max(int(rate * seconds), PIECE_BYTES_MIN)) if rate else wanted

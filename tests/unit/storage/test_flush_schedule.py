@@ -19,9 +19,7 @@ class Input:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.wal = SimpleNamespace(
-            durable_lsn=0, object_commits=SimpleNamespace(newest_lsn=0, appended_bytes=0, arm=None, disarm=None)
-        )
+        self.wal = SimpleNamespace(durable_lsn=0, object_commits=SimpleNamespace(newest_lsn=0))
         source = SimpleNamespace(all_partitions=list, kfs_topics=frozenset)
         self.schedule = FlushSchedule(FlushSettings(wal_bytes=4 * GIB), self.wal, source, self.clock)  # type: ignore[arg-type]
 
