@@ -3,6 +3,18 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 cdef enum:
     SCAN_CAPTURE_BYTES = 128    # of each batch: the header, and all of a transaction marker
 
+cdef enum:
+    PROBLEM_NONE
+    PROBLEM_ENTRY_SIZE
+    PROBLEM_BASE_OFFSET
+    PROBLEM_SIZE
+    PROBLEM_MAGIC
+    PROBLEM_CRC
+    PROBLEM_LAST_OFFSET
+    PROBLEM_RECORD_COUNT
+    PROBLEM_MARKER
+    PROBLEM_SURPLUS
+
 cdef struct ScanEntry:          # one index entry, 32 bytes, as numpy's INDEX_DTYPE has it (native order)
     int64_t base_offset
     int64_t lsn

@@ -13,18 +13,6 @@ from kbroker._fast.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTR
 cdef enum:
     COMBINED_BYTES_MIN = 2048   # of a smaller batch a second look at its bytes costs less than the arithmetic
 
-cdef enum:
-    PROBLEM_NONE
-    PROBLEM_ENTRY_SIZE
-    PROBLEM_BASE_OFFSET
-    PROBLEM_SIZE
-    PROBLEM_MAGIC
-    PROBLEM_CRC
-    PROBLEM_LAST_OFFSET
-    PROBLEM_RECORD_COUNT
-    PROBLEM_MARKER
-    PROBLEM_SURPLUS
-
 PROBLEMS = (
     "",
     "its index entry is shorter than a batch header",

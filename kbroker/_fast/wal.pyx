@@ -480,20 +480,21 @@ cdef class Wal:
 
     def send_batches(self, entries not None, cumulative not None, int64_t position, int64_t limit, int fd, int timeout_ms,
                      int64_t rate=0):
-        """Sends at most ``limit`` bytes that ``read_batches_into`` would copy to a socket, from memory; returns how many.
+        """Sends at most ``limit`` bytes that ``read_batches_into`` would copy to a socket; returns how many.
 
-        0: they are not in memory. ``rate``: bytes per second, in small pieces; 0: no limit. The GIL is released.
-        Raises OSError, TimeoutError when nothing is taken for so long.
+        0: they cannot be read, ``read_batches_into`` says why. ``rate``: bytes per second, in small pieces; 0: no limit.
+        The GIL is released. Raises OSError for what the socket says, TimeoutError when nothing is taken for so long.
         """
-        from kbroker._fast.wal_in_place import send_batches
+        from kbroker._fast.wal_flush import send_batches
         return send_batches(self, entries, cumulative, position, limit, fd, timeout_ms, rate)
 
-    def feed_resident(self, scan not None, int64_t limit, int64_t rate=0):
-        """Feeds a BatchScan its next batches, or what is left of one, in place, as far as they are in memory and end
-        within ``limit`` bytes, or one that ends within feed_bytes_max; returns their bytes. ``rate`` as above. The GIL
-        is released. Raises BatchScanError."""
-        from kbroker._fast.wal_in_place import feed_resident
-        return feed_resident(self, scan, limit, rate)
+    def feed_batches(self, scan not None, int64_t limit, int64_t rate=0):
+        """Feeds a BatchScan what comes next of its batches, at most ``limit`` bytes; returns how many, 0 at their end.
+
+        ``rate`` as above. The GIL is released. Raises BatchScanError; OSError and ValueError as ``read_batches_into``.
+        """
+        from kbroker._fast.wal_flush import feed_batches
+        return feed_batches(self, scan, limit, rate)
 
     # -- service -----------------------------------------------------------------------------------------------
 

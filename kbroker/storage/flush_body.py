@@ -1,8 +1,7 @@
 """The bytes of a flush: objects described by where their parts lie in the WAL, never held whole in memory.
 
-Building an object looks at its batches once, in memory where they lie, else in blocks that are read: CRCs are checked,
-the index and the checksum of the object follow. Sending it takes them from there a second time, or reads them into the
-buffers of the upload.
+Building an object looks at its batches once, in memory where they lie, else as they are read: CRCs are checked, the
+index and the checksum of the object follow. Sending it takes them from there a second time.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from kbroker.storage.flush_plan import PlannedImage, PlannedObject
 from kbroker.storage.joined_body import JoinedBody
 from kbroker.storage.kfs_flush import build_pair
 from kbroker.storage.klix import BATCH_DTYPE, encode_footer
-from kbroker.storage.object_store import BodySource, BytesBody, read_some
-from kbroker.storage.pacing import PacedBody, Pacer, spread_bytes
+from kbroker.storage.object_store import BodySource, BytesBody
+from kbroker.storage.pacing import Pacer, spread_bytes
 from kbroker.storage.pack import PackImage, encode_directory
 
 
@@ -37,11 +36,11 @@ class WalReader(Protocol):
     def send_batches(
         self, entries: Any, cumulative: Any, position: int, limit: int, fd: int, timeout_ms: int, rate: int
     ) -> int:
-        """Sends what `read_batches_into` would copy to a socket, as far as it is in memory; returns how many bytes."""
+        """Sends what `read_batches_into` would copy to a socket; returns how many bytes, 0 if they cannot be read."""
         ...
 
-    def feed_resident(self, scan: BatchScan, limit: int, rate: int) -> int:
-        """Feeds the scan the next batches that are in memory, in place, about `limit` bytes; returns how many bytes."""
+    def feed_batches(self, scan: BatchScan, limit: int, rate: int) -> int:
+        """Feeds the scan what comes next of its batches, at most `limit` bytes; returns how many."""
         ...
 
 
@@ -62,7 +61,7 @@ class WalBody:
         return self._wal.read_batches_into(self._entries, self._cumulative, position, out)
 
     def send_to(self, position: int, limit: int, fd: int, timeout_ms: int, rate: int) -> int:
-        """See send_some: what is in memory."""
+        """See send_some."""
         return self._wal.send_batches(self._entries, self._cumulative, position, limit, fd, timeout_ms, rate)
 
 
@@ -114,8 +113,8 @@ class BuiltObject:
 class ObjectBuilder:
     """Builds the objects of one flush, in the order of the plan, and folds what they do to each partition.
 
-    Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it; `pacer` is asked
-    at each read; `now_ms` is what segments say of their creation.
+    Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it; `pacer` gives the
+    rate of what is read; `now_ms` is what segments say of their creation.
     """
 
     def __init__(
@@ -125,7 +124,6 @@ class ObjectBuilder:
         self._pacer = pacer
         self._now_ms = now_ms
         self._fold_of = fold_of
-        self._block = memoryview(bytearray(limits.FLUSH_SCAN_BLOCK_BYTES))
 
     def build(self, planned: PlannedObject) -> BuiltObject:
         """Reads and checks every batch of a planned object. CorruptionError names the batch that is damaged."""
@@ -148,14 +146,14 @@ class ObjectBuilder:
 
     def _build_segment(self, plan: PlannedImage) -> BuiltObject:
         batches = WalBody(self._wal, plan.entries)
-        scan = self._scan(plan, batches)
+        scan = self._scan(plan)
         pair = build_pair(plan.entries, scan.record_counts, batches, scan.crc, self._now_ms)
         image = self._described(plan, scan, pair.start, pair.length, pair.body_crc32c)
         return BuiltObject(plan.topic, False, pair.body, pair.crc32c, [image], pair.index)
 
     def _build_image(self, plan: PlannedImage, start: int, parts: list[BodySource]) -> BuiltImage:
         body = WalBody(self._wal, plan.entries)
-        scan = self._scan(plan, body)
+        scan = self._scan(plan)
         batches = np.empty(len(plan.entries), BATCH_DTYPE)
         for name in ("base_offset", "max_timestamp", "size", "last_offset_delta"):
             batches[name] = plan.entries[name]
@@ -178,19 +176,14 @@ class ObjectBuilder:
             record_count=int(scan.record_counts.sum(dtype=np.int64)),
         )
 
-    def _scan(self, plan: PlannedImage, body: WalBody) -> BatchScan:
+    def _scan(self, plan: PlannedImage) -> BatchScan:
         fold = self._fold_of(plan.topic_id, plan.partition)
         scan = BatchScan(plan.entries, limits.FLUSH_FEED_BYTES)
-        paced = PacedBody(body, self._pacer)
         try:
-            while scan.position < body.length:
-                before = scan.done
-                rate = self._pacer.rate
-                if fed := self._wal.feed_resident(scan, spread_bytes(limits.FLUSH_FEED_BYTES, rate), rate):
-                    self._pacer.acquire(fed)
-                else:
-                    count = read_some(paced, scan.position, self._block[: body.length - scan.position])
-                    scan.feed(self._block[:count])
+            while scan.done < len(plan.entries):
+                before, rate = scan.done, self._pacer.rate
+                fed = self._wal.feed_batches(scan, spread_bytes(limits.FLUSH_FEED_BYTES, rate), rate)
+                self._pacer.acquire(fed)
                 fold.add(scan, scan.done - before)
         except BatchScanError as error:
             entry = plan.entries[error.index]

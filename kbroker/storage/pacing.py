@@ -11,7 +11,7 @@ from kbroker.storage.object_store import BodySource, send_some
 CREDIT_SECONDS = 0.1  # of the rate may be made up for
 PIECE_SECONDS = 0.004  # of the rate go at once, so that others find a core that is free ...
 PIECE_BYTES_MIN = 128 * KIB  # ... but not less than this
-SPREAD_SECONDS = 0.05  # of the rate are spread evenly by one call, below the interpreter
+SPREAD_SECONDS = 0.2  # of the rate are spread evenly by one call, below the interpreter
 LOOK_SECONDS = 0.1  # a rate that is asked for may have risen
 
 

@@ -1,8 +1,10 @@
-"""Batches that are checked and sent where they lie in memory."""
+"""Batches that are checked and sent, where they lie in memory or out of the segment files."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import threading
 import time
@@ -72,42 +74,24 @@ def columns(scan: BatchScan, ended: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("room", [900, 5000, 1 << 20])
-def test_a_check_in_place_finds_what_a_check_of_the_bytes_does(tmp_path: Path, room: int) -> None:
+@pytest.mark.parametrize("limit", [700, 4096, 1 << 20])
+def test_a_check_of_the_log_finds_what_a_check_of_the_bytes_does(tmp_path: Path, room: int, limit: int) -> None:
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log)
         plain = BatchScan(written.entries, len(written.whole))
         expected = columns(plain, plain.feed(written.whole))
-        scan, found, in_place = BatchScan(written.entries, room), [], 0
-        while scan.position < len(written.whole):
-            before = scan.done
-            fed = log.wal.feed_resident(scan, 1 << 20)
-            assert fed <= room
-            in_place += fed
-            if not fed:
-                scan.feed(written.whole[scan.position : scan.position + min(room, 700)])
+        scan, found = BatchScan(written.entries, room), []
+        while scan.done < len(written.entries):
+            before, position = scan.done, scan.position
+            fed = log.wal.feed_batches(scan, limit)
+            assert fed == min(room, limit, len(written.whole) - position)
+            assert scan.position == position + fed
             found += columns(scan, scan.done - before)
         assert found == expected
-        assert in_place > (len(written.whole) - written.resident_from) // 2
         assert (scan.done, scan.crc) == (len(written.entries), plain.crc)
         assert numpy.array_equal(scan.record_counts, plain.record_counts)
+        assert log.wal.feed_batches(scan, limit) == 0
         assert written.pins == 0
-
-
-def test_batches_are_checked_in_place_that_end_within_a_feed_and_are_in_memory(tmp_path: Path) -> None:
-    with Log(tmp_path, arena_segments=2).start() as log:
-        written = Written(log)
-        assert log.wal.feed_resident(BatchScan(written.entries, 1 << 20), 1 << 20) == 0  # the first has left memory
-        resident = written.entries[written.first_resident :]
-        size = int(resident["size"][0])
-        assert log.wal.feed_resident(BatchScan(resident, size - 1), 1 << 20) == 0
-        assert log.wal.feed_resident(BatchScan(resident, size), 1 << 20) == size
-        assert log.wal.feed_resident(BatchScan(resident, 1 << 20), 1) == size  # one at least
-        assert log.wal.feed_resident(BatchScan(resident, 1 << 20), 5000) <= 5000
-        scan = BatchScan(resident, 1 << 20)
-        scan.feed(written.whole[written.resident_from :][: size - 1])
-        assert log.wal.feed_resident(scan, 1 << 20) == len(written.whole) - written.resident_from - size + 1
-        assert scan.done == len(resident)
-        assert log.wal.feed_resident(scan, 1 << 20) == 0
 
 
 def test_a_batch_that_is_damaged_in_memory_is_found_there(tmp_path: Path) -> None:
@@ -117,7 +101,7 @@ def test_a_batch_that_is_damaged_in_memory_is_found_there(tmp_path: Path) -> Non
         arena = log.wal.arena
         arena.array[(int(resident["lsn"][7]) + int(resident["size"][7]) - 1) % arena.arena_bytes] ^= 1
         with pytest.raises(BatchScanError, match="CRC") as caught:
-            log.wal.feed_resident(BatchScan(resident, 1 << 20), 1 << 20)
+            log.wal.feed_batches(BatchScan(resident, 1 << 20), 1 << 20)
         assert caught.value.index == 7
         assert written.pins == 0
 
@@ -139,7 +123,7 @@ def test_what_is_in_memory_is_sent_from_any_byte_on(tmp_path: Path, skipped: int
 
 
 def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
-    """In pieces of 128 KiB, with a rest before each but the first; the last is not waited for."""
+    """In pieces of 256 KiB, with a rest before each but the first; the last is not waited for."""
     with Log(tmp_path, segment_bytes=1 << 20).start() as log:
         for number in range(80):
             log.append(batch(10_000, fill=number))
@@ -148,10 +132,10 @@ def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
         cumulative = numpy.zeros(81, numpy.int64)
         numpy.cumsum(entries["size"], out=cumulative[1:])
         total, rate = int(cumulative[-1]), 10_000_000
-        least = (total - (128 << 10) - 10_000) / rate
+        least = (total - (256 << 10) - 10_000) / rate
         start = time.monotonic()
         scan = BatchScan(entries, 1 << 20)
-        assert log.wal.feed_resident(scan, 1 << 20, rate) == total
+        assert log.wal.feed_batches(scan, 1 << 20, rate) == total
         assert least <= time.monotonic() - start
         with narrow_sockets() as (ours, theirs):
             reader = threading.Thread(target=receive, args=(theirs, total))
@@ -161,22 +145,89 @@ def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
             assert least <= time.monotonic() - start
             reader.join()
         start = time.monotonic()
-        assert log.wal.feed_resident(BatchScan(entries, 1 << 20), 100 << 10, 2_000) > 90_000  # one piece: at once
+        assert log.wal.feed_batches(BatchScan(entries, 1 << 20), 100 << 10, 2_000) > 90_000  # one piece: at once
         assert time.monotonic() - start < 20  # not 45
 
 
-def test_what_has_left_memory_is_not_sent(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("position", "limit"), [(0, 1 << 20), (1, 5), (12_345, 60_000), (777, 1 << 20)])
+@pytest.mark.parametrize("direct", [True, False])
+def test_what_has_left_memory_is_sent_from_its_files(
+    tmp_path: Path, position: int, limit: int, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the page cache has it, and whether or not there is a way past the page cache."""
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags, *rest: real(path, direct_flags(flags, direct), *rest))
+    with Log(tmp_path, arena_segments=4, segment_bytes=1 << 20, wal_segments=8).start() as log:
+        for number in range(30):
+            log.append(batch(300_000 - number * 9_000, fill=number))
+        log.sync()
+        partition = log.partition()
+        entries = partition.entries(0, log.wal.durable_lsn)
+        whole = partition.read_bytes(0, partition.high_watermark(), 1 << 30)
+        cumulative = numpy.zeros(len(entries) + 1, numpy.int64)
+        numpy.cumsum(entries["size"], out=cumulative[1:])
+        assert log.wal.resident_lsn > int(entries["lsn"][3])
+        for path in tmp_path.glob("*.wal"):
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        expected = whole[position : position + limit]
+        for _ in range(2):
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                got: list[bytes] = []
+                reader = threading.Thread(target=lambda: got.append(receive(theirs, len(expected))))
+                reader.start()
+                assert log.wal.send_batches(entries, cumulative, position, limit, ours.fileno(), 10_000) == len(expected)
+                reader.join()
+                assert got == [expected]
+        scan = BatchScan(entries, 1 << 20)
+        while log.wal.feed_batches(scan, 100_000):
+            pass
+        assert scan.done == len(entries)
+
+
+def direct_flags(flags: int, direct: bool) -> int:
+    if flags & os.O_DIRECT and not direct:
+        raise OSError(errno.EINVAL, "no O_DIRECT here")
+    return flags
+
+
+def test_what_the_log_does_not_hold_is_neither_sent_nor_checked(tmp_path: Path) -> None:
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log)
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            assert written.send(0, 1 << 20, ours) == 0
-            assert written.send(int(written.cumulative[written.first_resident - 1]) - 1, 1 << 20, ours) == 0
             with pytest.raises(ValueError, match="negative"):
                 written.send(-1, 1, ours)
             with pytest.raises(ValueError, match="INDEX_DTYPE"):
                 log.wal.send_batches(written.entries["lsn"].copy(), written.cumulative, 0, 1, ours.fileno(), 0)
+            with pytest.raises(ValueError, match="one start per entry"):
+                log.wal.send_batches(written.entries, written.cumulative[1:], 0, 1, ours.fileno(), 0)
             assert log.wal.send_batches(written.entries[:0], written.cumulative, 0, 1, ours.fileno(), 0) == 0
+            assert written.send(len(written.whole) + 5, 1, ours) == 0
+            while log.wal.segments[0].first_lsn == 0:
+                log.append(batch(5000), trim=True)
+            assert written.send(0, 1 << 20, ours) == 0
+            with pytest.raises(ValueError, match="does not hold"):
+                log.wal.feed_batches(BatchScan(written.entries, 1 << 20), 1 << 20)
+
+
+def test_a_file_that_has_become_too_short_is_an_error(tmp_path: Path) -> None:
+    with Log(tmp_path, arena_segments=2).start() as log:
+        written = Written(log)
+        first = min(tmp_path.glob("*.wal"))
+        os.truncate(first, 4096 + 1000)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            sent = written.send(0, 1 << 20, ours)  # what is left of it
+            assert theirs.recv(2000) == written.whole[:sent] if sent else True
+            assert written.send(5_000, 1 << 20, ours) == 0
+        with pytest.raises(OSError, match="reading batches"):
+            log.wal.read_batches_into(written.entries, written.cumulative, 5_000, bytearray(100))
+        scan = BatchScan(written.entries, 1 << 20)
+        with pytest.raises(OSError, match="reading batches"):
+            while True:
+                log.wal.feed_batches(scan, 1 << 20)
 
 
 def test_a_socket_that_takes_nothing_or_is_gone(tmp_path: Path) -> None:
@@ -192,7 +243,7 @@ def test_a_socket_that_takes_nothing_or_is_gone(tmp_path: Path) -> None:
 
 
 def test_while_a_socket_takes_nothing_the_log_goes_on(tmp_path: Path) -> None:
-    """No pin is held meanwhile: what comes in takes the place of what was to be sent."""
+    """No pin is held meanwhile: what comes in takes the place of what was to be sent, which is read from its file."""
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log)
         with narrow_sockets() as (ours, theirs):
@@ -212,5 +263,5 @@ def test_while_a_socket_takes_nothing_the_log_goes_on(tmp_path: Path) -> None:
             ours.close()
             while more := theirs.recv(3000):
                 rest += more
-            assert 0 < sent[0] < len(written.whole) - written.resident_from
-            assert first + rest == written.whole[written.resident_from :][: sent[0]]
+            assert sent[0] == len(written.whole) - written.resident_from
+            assert first + rest == written.whole[written.resident_from :]
