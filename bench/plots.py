@@ -46,6 +46,8 @@ TITLES = {
     "f8_wire": "one record a request, 8 connections",
     "paced": "paced 1,000/s, quiet broker",
     "paced_busy": "paced 1,000/s, after 5 GB, beside 50 MB/s",
+    "b_rdk_stored": "produce 1 KiB, 12 partitions, librdkafka, until all is uploaded",
+    "b_java_stored": "produce 1 KiB, 12 partitions, Java, until all is uploaded",
     "ingest": "50 MB/s for minutes, librdkafka, 12 partitions",
     "park2k": "produce 1 KiB beside 2,000 long polls",
     "park5k": "produce 1 KiB beside 5,000 long polls",

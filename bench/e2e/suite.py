@@ -23,6 +23,7 @@ PARKED_PARTITIONS = 10_000
 PUT_CEILING_SECONDS = 24.0
 INGEST_SETTLES_SECONDS = 150.0  # until uploads follow what has come in since the start
 INGEST_SECONDS = 30.0
+STORED_LOOK_SECONDS = 4.0  # a look costs CPU time
 WAL_BYTES = 1 << 30  # of `steady`
 Workload = Callable[[Server], Result]
 numbers = itertools.count()
@@ -117,6 +118,22 @@ def _ingest(mb_per_second: int) -> Workload:
     return workload
 
 
+def _stored(produce: Callable[..., Result], count: int, size: int, partitions: int) -> Workload:
+    """Producing, and then nothing until all of it is uploaded at the broker's own pace: the CPU time of both."""
+
+    def workload(server: Server) -> Result:
+        cpu = server.cpu_seconds()
+        result = produce(server, _topic(server, partitions), count, size)
+        start = time.monotonic()
+        while server.unflushed_bytes():
+            time.sleep(STORED_LOOK_SECONDS)
+        result.extra["upload_seconds"] = time.monotonic() - start
+        result.cpu_seconds = server.cpu_seconds() - cpu
+        return result
+
+    return workload
+
+
 def _beside_parked(connections: int, count: int) -> Workload:
     """Producing beside parked connections; with_over_without compares the median of three runs with that of three
     without them, in alternation, each when all before it is stored. The first run of all gives the broker its memory.
@@ -200,6 +217,8 @@ WORKLOADS: dict[str, Workload] = {
     "a_rdk": _produce(workloads.rdkafka_produce, 1_500_000, 1024, 1),
     "c_rdk": _produce(workloads.rdkafka_produce, 12_000_000, 100, 12),
     "b_java": _produce(workloads.java_produce, 1_500_000, 1024, 12),
+    "b_rdk_stored": _stored(workloads.rdkafka_produce, 1_500_000, 1024, 12),
+    "b_java_stored": _stored(workloads.java_produce, 1_500_000, 1024, 12),
     "a_java": _produce(workloads.java_produce, 1_500_000, 1024, 1),
     "f_rdk": _produce(workloads.rdkafka_produce, 200_000, 100, 1, single=True),
     "f_java": _produce(workloads.java_produce, 200_000, 100, 1, single=True),

@@ -16,7 +16,7 @@ cdef struct FileRange:
 
 cdef class BatchReader:
     """Batches of the WAL, for one call that goes through them in order: where they lie in memory, else in a window over
-    the segment files, which are not overwritten before `release`.
+    their segment files, which are not overwritten before `release`.
 
     Used by one thread. `entries` is borrowed and must not change meanwhile; the window is owned by this object.
     """
@@ -42,7 +42,7 @@ cdef class BatchReader:
     cdef void release(self)
 
 
-# For the entries, an array of INDEX_DTYPE, which may be empty. Raises ValueError for another.
+# For the entries, an array of INDEX_DTYPE in the log's order, which may be empty. Raises ValueError for another.
 cdef BatchReader reader_of(Wal wal, object entries)
 
 # The place of the entry that holds byte `position` of their batches, one after another; `cumulative` is what comes before

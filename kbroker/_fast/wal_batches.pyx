@@ -101,6 +101,7 @@ cdef BatchReader reader_of(Wal wal, object entries):
     cdef const uint8_t[::1] raw = entries.view(numpy.uint8).reshape(-1)
     cdef BatchReader batches = BatchReader.__new__(BatchReader)
     cdef WalSegment segment
+    cdef int64_t first_lsn, last_lsn
     if raw.shape[0] != len(entries) * <int64_t>sizeof(IndexRecord):
         raise ValueError("entries must have INDEX_DTYPE")
     batches.wal = wal
@@ -110,11 +111,19 @@ cdef BatchReader reader_of(Wal wal, object entries):
     batches.ranges = <FileRange*>malloc((len(wal.segments) + 1) * sizeof(FileRange))
     if batches.ranges == NULL:
         raise MemoryError
-    batches.held = list(wal.segments)
-    for segment in batches.held:
-        segment.borrows += 1
-        batches.ranges[batches.range_count] = FileRange(segment.fd, segment.direct_fd, segment.first_lsn, segment.end_lsn)
-        batches.range_count += 1
+    batches.held = []
+    if batches.count == 0:
+        return batches
+    first_lsn = batches.records[0].lsn
+    last_lsn = batches.records[batches.count - 1].lsn
+    for segment in wal.segments:
+        # Only these: one that is trimmed while it is held is not used again, and a new file costs more.
+        if segment.end_lsn > first_lsn and segment.first_lsn <= last_lsn:
+            segment.borrows += 1
+            batches.held.append(segment)
+            batches.ranges[batches.range_count] = FileRange(segment.fd, segment.direct_fd, segment.first_lsn,
+                                                            segment.end_lsn)
+            batches.range_count += 1
     return batches
 
 
