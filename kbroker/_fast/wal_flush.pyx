@@ -36,18 +36,24 @@ cdef extern from "<poll.h>" nogil:
 
 cdef enum:
     PIECES_MAX = 64      # of one system call, ...
-    PIECE_BYTES = 131072 # at a time: appends do not get the chunks that it lies in
+    PIECE_BYTES = 262144 # at a time: appends do not get the chunks that it lies in
+    PACED_BYTES = 131072 # the same where there is a rate
 
 
 cdef struct Pace:
     int64_t rate     # bytes per second; 0: no limit
     int64_t began_ns
     int64_t rested   # bytes before which it has rested
+    int64_t piece    # bytes at a time
+
+
+cdef Pace pace_of(int64_t rate) noexcept nogil:
+    return Pace(rate, monotonic_ns(), 0, PACED_BYTES if rate > 0 else PIECE_BYTES)
 
 
 cdef void keep_pace(Pace* pace, int64_t done) noexcept nogil:
-    # Every PIECE_BYTES: sleeps until `done` bytes may have gone.
-    if pace.rate > 0 and done - pace.rested >= PIECE_BYTES:
+    # Behind each piece: sleeps until `done` bytes may have gone.
+    if pace.rate > 0 and done - pace.rested >= pace.piece:
         pace.rested = done
         sleep_until(pace.began_ns + done * 1000000000 // pace.rate)
 
@@ -61,7 +67,7 @@ def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64
     limit = min(limit, <int64_t>scan.feed_bytes_max)
     try:
         with nogil:
-            pace = Pace(rate, monotonic_ns(), 0)
+            pace = pace_of(rate)
             failed = feed(batches, scan, limit, &pace, &fed, &problem)
     finally:
         batches.release()
@@ -85,10 +91,10 @@ cdef int feed(BatchReader batches, BatchScan scan, int64_t limit, Pace* pace, in
         if size < BATCH_HEADER_BYTES:
             problem[0] = PROBLEM_ENTRY_SIZE
             break
-        n = min(size - skip, min(limit - fed[0], <int64_t>PIECE_BYTES))
+        n = min(size - skip, min(limit - fed[0], pace.piece))
         p = batches.find(i, skip, &n, &pinned)
         if p == NULL:
-            code = batches.load(i, skip, PIECE_BYTES)
+            code = batches.load(i, skip, pace.piece)
             if code != 0:
                 return code
             continue
@@ -111,7 +117,7 @@ def send_batches(Wal wal not None, entries not None, cumulative not None, int64_
     try:
         i = entry_at(batches, cumulative, position, &skip)
         with nogil:
-            pace = Pace(rate, monotonic_ns(), 0)
+            pace = pace_of(rate)
             sent = send(batches, i, skip, limit, fd, timeout_ms, &pace)
     finally:
         batches.release()
@@ -127,7 +133,7 @@ cdef int64_t send(BatchReader batches, int64_t i, int64_t skip, int64_t limit, i
     cdef Py_ssize_t sent
     while done < limit and i < batches.count:
         keep_pace(pace, done)
-        room = min(limit - done, <int64_t>PIECE_BYTES)
+        room = min(limit - done, pace.piece)
         sent = send_some(batches, i, skip, room, fd)
         if sent == 0:
             if batches.load(i, skip, room) != 0:

@@ -124,7 +124,7 @@ def test_what_is_in_memory_is_sent_from_any_byte_on(tmp_path: Path, skipped: int
 
 
 def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
-    """In pieces of 256 KiB, with a rest before each but the first; the last is not waited for."""
+    """In pieces of 128 KiB, with a rest before each but the first; the last is not waited for."""
     with Log(tmp_path, segment_bytes=1 << 20).start() as log:
         for number in range(80):
             log.append(batch(10_000, fill=number))
@@ -133,7 +133,7 @@ def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
         cumulative = numpy.zeros(81, numpy.int64)
         numpy.cumsum(entries["size"], out=cumulative[1:])
         total, rate = int(cumulative[-1]), 10_000_000
-        least = (total - (256 << 10) - 10_000) / rate
+        least = (total - (128 << 10) - 10_000) / rate
         start = time.monotonic()
         scan = BatchScan(entries, 1 << 20)
         assert log.wal.feed_batches(scan, 1 << 20, rate) == total
