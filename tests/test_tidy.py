@@ -31,7 +31,7 @@ READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("channel.pyx", "pthr
 PRINTS = {"kbroker/broker.py": 1}  # the line that says it is ready
 POLLS = {"tests/unit/wire/wire_harness.py"}  # for what the I/O thread is about to do on its own
 # C structures and code below Python; nothing in them is called from Python.
-NO_PYTHON_API = {"channel"}
+NO_PYTHON_API = {"channel", "wal_batches"}
 FORMATS = {
     "kbroker/storage/object_keys.py": "keys",
     "kbroker/storage/klix.py": "klix",

@@ -24,6 +24,7 @@ PUT_CEILING_SECONDS = 24.0
 INGEST_SETTLES_SECONDS = 150.0  # until uploads follow what has come in since the start
 INGEST_SECONDS = 30.0
 STORED_LOOK_SECONDS = 4.0  # a look costs CPU time
+STORED_SECONDS_MAX = 600.0
 WAL_BYTES = 1 << 30  # of `steady`
 Workload = Callable[[Server], Result]
 numbers = itertools.count()
@@ -119,13 +120,16 @@ def _ingest(mb_per_second: int) -> Workload:
 
 
 def _stored(produce: Callable[..., Result], count: int, size: int, partitions: int) -> Workload:
-    """Producing, and then nothing until all of it is uploaded at the broker's own pace: the CPU time of both."""
+    """Producing, and then nothing until all of it is uploaded at the broker's own pace, and up to STORED_LOOK_SECONDS
+    longer: the CPU time of all that."""
 
     def workload(server: Server) -> Result:
         cpu = server.cpu_seconds()
         result = produce(server, _topic(server, partitions), count, size)
         start = time.monotonic()
         while server.unflushed_bytes():
+            if time.monotonic() - start > STORED_SECONDS_MAX:
+                raise TimeoutError("the broker does not upload what it has got")
             time.sleep(STORED_LOOK_SECONDS)
         result.extra["upload_seconds"] = time.monotonic() - start
         result.cpu_seconds = server.cpu_seconds() - cpu

@@ -37,7 +37,7 @@ cdef class BatchReader:
     # Reads at most `room` bytes of the file from there into the window, with later batches that lie near. 0, NOT_HELD or
     # -errno.
     cdef int load(self, int64_t i, int64_t skip, int64_t room) noexcept nogil
-    cdef int read(self, const FileRange* file, int64_t n) noexcept nogil
+    cdef int read(self, const FileRange* file, int64_t n, bint direct) noexcept nogil
     cdef const FileRange* range_of(self, int64_t lsn) noexcept nogil
     cdef void release(self)
 

@@ -22,7 +22,7 @@ cdef extern from "<stdlib.h>" nogil:
 
 cdef enum:
     GAP_BYTES = 8192      # between two batches are read as well rather than by a call of their own
-    DIRECT_BYTES = 16384  # and more do not go through the page cache; ...
+    DIRECT_BYTES = 16384  # a batch of so much, or some that lie near, do not fill the page cache, which costs more; ...
     AHEAD_BYTES = 524288  # ... for less, so much of the log is brought there: other partitions' batches lie between
 
 
@@ -33,7 +33,11 @@ cdef class BatchReader:
 
     cdef const uint8_t* find(self, int64_t i, int64_t skip, int64_t* n, bint* pinned) noexcept nogil:
         cdef int64_t lsn = self.records[i].lsn + skip, window_end = self.window_lsn + self.window_length
-        cdef const uint8_t* p = self.wal.pin(lsn, n[0])
+        cdef const uint8_t* p
+        if n[0] <= 0:
+            pinned[0] = False
+            return NULL
+        p = self.wal.pin(lsn, n[0])
         pinned[0] = p != NULL
         if p == NULL and self.window_lsn <= lsn < window_end:
             n[0] = min(n[0], window_end - lsn)
@@ -43,7 +47,8 @@ cdef class BatchReader:
     cdef int load(self, int64_t i, int64_t skip, int64_t room) noexcept nogil:
         cdef int64_t lsn = self.records[i].lsn + skip, end, next_end
         cdef const FileRange* file = self.range_of(lsn)
-        if file == NULL:
+        cdef bint large = self.records[i].size >= DIRECT_BYTES
+        if file == NULL or skip >= self.records[i].size:
             return NOT_HELD
         room = min(room, <int64_t>WINDOW_BYTES)
         end = min(self.records[i].lsn + self.records[i].size, lsn + room)
@@ -58,15 +63,15 @@ cdef class BatchReader:
             return -ENOMEM
         self.window_length = 0
         self.window_lsn = lsn
-        return self.read(file, end - lsn)
+        return self.read(file, end - lsn, large or end - lsn >= DIRECT_BYTES)
 
-    cdef int read(self, const FileRange* file, int64_t n) noexcept nogil:
-        # The window, from the disk into it where that is long enough to be worth it: filling the page cache costs more.
+    cdef int read(self, const FileRange* file, int64_t n, bint direct) noexcept nogil:
+        # n bytes into the window; `direct`: from the disk, unless the page cache has them.
         cdef int64_t position = SEGMENT_HEADER_BYTES + self.window_lsn - file.first_lsn
         cdef int64_t before = position % PAGE_BYTES
         cdef bint cached = all_cached(file.fd, position, n)
         cdef Py_ssize_t got
-        if not cached and n >= DIRECT_BYTES and file.direct_fd >= 0:
+        if direct and not cached and file.direct_fd >= 0:
             got = pread(file.direct_fd, self.memory, page_up(before + n), position - before)
             if got >= before + n:
                 self.window, self.window_length = self.memory + before, n

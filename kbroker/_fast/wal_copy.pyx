@@ -6,7 +6,8 @@ from libc.string cimport memcpy
 
 from kbroker._fast.atomic cimport load64
 from kbroker._fast.wal cimport Wal, WalSegment
-from kbroker._fast.wal_batches cimport BatchReader, entry_at, raise_failed, reader_of
+from kbroker._fast.wal_batches cimport WINDOW_BYTES, BatchReader, entry_at, raise_failed, reader_of
+
 
 def read_bytes(Wal wal not None, int64_t lsn, int64_t n):
     """See Wal.read."""
@@ -74,7 +75,7 @@ cdef int copy_batches(BatchReader batches, int64_t i, int64_t skip, uint8_t* out
             if pinned:
                 batches.wal.unpin(batches.records[i].lsn + skip, n)
         else:
-            code = batches.load(i, skip, room - done[0])
+            code = batches.load(i, skip, WINDOW_BYTES)
             if code != 0:
                 return code
             continue

@@ -136,7 +136,7 @@ cdef int64_t send(BatchReader batches, int64_t i, int64_t skip, int64_t limit, i
         room = min(limit - done, pace.piece)
         sent = send_some(batches, i, skip, room, fd)
         if sent == 0:
-            if batches.load(i, skip, room) != 0:
+            if batches.load(i, skip, pace.piece) != 0:
                 break
             continue
         if sent == -EAGAIN:

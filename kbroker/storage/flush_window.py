@@ -61,7 +61,7 @@ class FlushWindow:
         in_memory: int,
     ) -> None:
         """Builds every object, in order, and hands it to `pool`; at most `in_memory` wait there to be stored. `reading`
-        is asked at each read. When it raises nothing of the window is under way any more."""
+        gives the rate of what is read. When it raises nothing of the window is under way any more."""
         builder = ObjectBuilder(wal, self._fold_of, reading, now_ms)
         room = threading.BoundedSemaphore(in_memory)
         planned = self._plan.objects

@@ -172,12 +172,12 @@ def test_a_lock_ends(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFac
         first = idle.wait_event("got")
         with group.members(1, EXPLICIT) as other:
             second = other.wait_event("got")
-            # Deliveries so far: the idle one's own client takes the record again if the other is slow to come.
+            # Deliveries so far: the idle one's own client takes the record again if another is slow to come.
             assert int(second.fields[3]) > int(first.fields[3]) == 1
             assert second.at_ns - first.at_ns >= 1_900_000_000
             other.finish()
         with group.members(1, EXPLICIT) as third:
-            assert int(third.wait_event("got").fields[3]) == int(second.fields[3]) + 1
+            assert int(third.wait_event("got").fields[3]) > int(second.fields[3])
 
 
 @ON_A_FOLDER
