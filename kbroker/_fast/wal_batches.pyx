@@ -7,18 +7,13 @@ import numpy
 from libc.errno cimport EIO, ENOMEM
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
+from posix.fcntl cimport POSIX_FADV_WILLNEED, posix_fadvise
+from posix.stdlib cimport posix_memalign
 from posix.unistd cimport pread
 
 from kbroker._fast.page_cache cimport all_cached
 from kbroker._fast.wal cimport Wal, WalSegment
 from kbroker._fast.wal_format cimport PAGE_BYTES, SEGMENT_HEADER_BYTES, IndexRecord, page_up
-
-cdef extern from "<fcntl.h>" nogil:
-    int posix_fadvise(int fd, long position, long length, int advice)
-    int POSIX_FADV_WILLNEED
-
-cdef extern from "<stdlib.h>" nogil:
-    int posix_memalign(void** memory, size_t alignment, size_t size)
 
 cdef enum:
     GAP_BYTES = 8192      # between two batches are read as well rather than by a call of their own

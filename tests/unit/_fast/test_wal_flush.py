@@ -24,6 +24,13 @@ COLUMNS = (
 )
 
 
+def starts_of(entries: numpy.ndarray) -> numpy.ndarray:
+    """The bytes before each batch, and those of all."""
+    starts = numpy.zeros(len(entries) + 1, numpy.int64)
+    numpy.cumsum(entries["size"], out=starts[1:])
+    return starts
+
+
 class Written:
     """A log with batches of two partitions, more than memory holds; what one of them should look like."""
 
@@ -37,8 +44,7 @@ class Written:
         partition = log.partition()
         self.entries = partition.entries(0, log.wal.durable_lsn)
         self.whole = partition.read_bytes(0, partition.high_watermark(), 1 << 30)
-        self.cumulative = numpy.zeros(len(self.entries) + 1, numpy.int64)
-        numpy.cumsum(self.entries["size"], out=self.cumulative[1:])
+        self.cumulative = starts_of(self.entries)
         self.first_resident = int(numpy.searchsorted(self.entries["lsn"], log.wal.resident_lsn))
         assert 0 < self.first_resident < len(self.entries) - 50
         self.resident_from = int(self.cumulative[self.first_resident])
@@ -132,8 +138,7 @@ def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
             log.append(batch(10_000, fill=number))
         log.sync()
         entries = log.partition().entries(0, log.wal.durable_lsn)
-        cumulative = numpy.zeros(81, numpy.int64)
-        numpy.cumsum(entries["size"], out=cumulative[1:])
+        cumulative = starts_of(entries)
         total, rate = int(cumulative[-1]), 10_000_000
         least = (total - (128 << 10) - 10_000) / rate
         start = time.monotonic()
@@ -167,8 +172,7 @@ def test_what_has_left_memory_is_sent_from_its_files(
         partition = log.partition()
         entries = partition.entries(0, log.wal.durable_lsn)
         whole = partition.read_bytes(0, partition.high_watermark(), 1 << 30)
-        cumulative = numpy.zeros(len(entries) + 1, numpy.int64)
-        numpy.cumsum(entries["size"], out=cumulative[1:])
+        cumulative = starts_of(entries)
         assert log.wal.resident_lsn > int(entries["lsn"][3])
         for path in tmp_path.glob("*.wal"):
             with path.open("rb") as file:
