@@ -6,7 +6,7 @@ else is loaded behind it, within a tenth of a second, by the same thread: reques
 
 Threads: kbroker-io-N (sockets, produce and fetch), wal (group commit) with its preparer and sealer, flusher and its
 uploads, retention, cleaner, proposals, group and transaction coordinators, metadata worker, cold reads, workers (other
-requests), control, http.
+requests), control, http, signals.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.log.recovery import LogRecoveryReport, recover_log
 from kbroker.metadata.config_defs import BrokerConfigs
 from kbroker.opening import Cluster, OpenedStore, give_back, open_cluster, open_object_store, probe_store
+from kbroker.signals import SignalThread
 from kbroker.storage.object_store import StoreError
 from kbroker.storage.ownership import Superseded
 from kbroker.storage.patience import Patience
@@ -348,7 +349,7 @@ class Broker:
         if self.stopping.is_set() and not self._gave_up:
             self._gave_up = True
             if self._flushing_last:
-                threading.Thread(target=self.flusher.stop, kwargs={"flush": False}, daemon=True).start()
+                self.flusher.stop(flush=False)
         self.stopping.set()
 
     def stop(self) -> int:
@@ -423,11 +424,12 @@ def run(config: BrokerConfig) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     raise_file_limit()
     broker = Broker(config)
+    signals = SignalThread()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: broker.asked_to_stop())
+        signals.on(number, broker.asked_to_stop)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     broker.start()
-    signal.signal(signal.SIGUSR1, lambda *_: broker.flusher.flush(wait=False))
+    signals.on(signal.SIGUSR1, lambda: broker.flusher.flush(wait=False))
     control = ControlServer(config.data_dir, {"flush": broker.flush, "proposals": broker.look_at_proposals})
     if broker.http is not None:
         broker.http.start()
