@@ -104,6 +104,7 @@ cdef class Wal:
     cdef readonly int64_t bytes_written
     cdef readonly int64_t entries
     cdef int64_t awaited_entries         # a commit waits until there are so many; 0: none does
+    cdef bint at_rest(self) noexcept nogil
     cdef public int64_t resting_io_thread  # threading.get_ident() of the I/O thread while it has time, else 0
     cdef PlacedThread placed             # the WAL thread
     cdef readonly int64_t append_waits

@@ -37,7 +37,8 @@ cdef extern from "<poll.h>" nogil:
 cdef enum:
     PIECES_MAX = 64      # of one system call, ...
     PIECE_BYTES = 262144 # at a time: appends do not get the chunks that it lies in
-    PACED_BYTES = 131072 # the same where there is a rate
+    PACED_BYTES = 131072 # the same where there is a rate, ...
+    REST_BYTES = 524288  # ... and where there is one, but nobody to disturb
 
 
 cdef struct Pace:
@@ -47,8 +48,11 @@ cdef struct Pace:
     int64_t piece    # bytes at a time
 
 
-cdef Pace pace_of(int64_t rate) noexcept nogil:
-    return Pace(rate, monotonic_ns(), 0, PACED_BYTES if rate > 0 else PIECE_BYTES)
+cdef Pace pace_of(Wal wal, int64_t rate) noexcept nogil:
+    cdef int64_t piece = PIECE_BYTES
+    if rate > 0:
+        piece = REST_BYTES if wal.at_rest() else PACED_BYTES
+    return Pace(rate, monotonic_ns(), 0, piece)
 
 
 cdef void keep_pace(Pace* pace, int64_t done) noexcept nogil:
@@ -67,7 +71,7 @@ def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64
     limit = min(limit, <int64_t>scan.feed_bytes_max)
     try:
         with nogil:
-            pace = pace_of(rate)
+            pace = pace_of(wal, rate)
             failed = feed(batches, scan, limit, &pace, &fed, &problem)
     finally:
         batches.release()
@@ -117,7 +121,7 @@ def send_batches(Wal wal not None, entries not None, cumulative not None, int64_
     try:
         i = entry_at(batches, cumulative, position, &skip)
         with nogil:
-            pace = pace_of(rate)
+            pace = pace_of(wal, rate)
             sent = send(batches, i, skip, limit, fd, timeout_ms, &pace)
     finally:
         batches.release()

@@ -49,6 +49,9 @@ class ScheduleWal(Protocol):
     def durable_lsn(self) -> int: ...
 
     @property
+    def is_at_rest(self) -> bool: ...
+
+    @property
     def object_commits(self) -> ObjectCommits: ...
 
 
@@ -178,10 +181,10 @@ class FlushSchedule:
     def pace(self, flushed_lsn: int, urgent: bool, least: float = 1.0) -> float:
         """Bytes per second that uploads may take now, 0 for no limit; not below `least` times the slowest.
 
-        Twice what has come in for a minute or so, and still does: it is uploaded while it is in memory. As fast as data
-        comes in now when PACE_FILL of the way to pressure is unflushed; much slower below, so that a burst has the
-        machine to itself, up to four times as fast above. Without limit when an acknowledgement waits for a flush,
-        be it of this window or a later one.
+        A few times that while nothing comes in, which disturbs nobody. Twice what has come in for a minute or so, and
+        still does: it is uploaded while it is in memory. As fast as data comes in now when PACE_FILL of the way to
+        pressure is unflushed; much slower below, so that a burst has the machine to itself, up to four times as fast
+        above. Without limit when an acknowledgement waits for a flush, be it of this window or a later one.
         """
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
         if not self._settings.paced or urgent or awaited or self.pressure(flushed_lsn):
@@ -195,7 +198,8 @@ class FlushSchedule:
         fill = max(0, durable_lsn - flushed_lsn) / (PRESSURE_SHARE * self._settings.wal_bytes)
         burst = self._ingest * (fill / PACE_FILL) ** PACE_STEEPNESS
         lasting = LASTING_TIMES * min(self._recent, self._lasting)
-        return max(least * self._slowest, lasting, burst)
+        at_rest = limits.UPLOAD_BYTES_PER_SECOND_AT_REST if self._wal.is_at_rest else 0.0
+        return max(least * self._slowest, lasting, burst, at_rest)
 
     def _note_input(self, count: int, seconds: float) -> None:
         rate = count / seconds

@@ -157,6 +157,36 @@ def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
         assert time.monotonic() - start < 20  # not 45
 
 
+def test_pieces_are_larger_while_the_log_is_at_rest(tmp_path: Path) -> None:
+    """Five seconds behind the last commit; the next one ends it."""
+    with Log(tmp_path, segment_bytes=1 << 20).start() as log:
+        for number in range(80):
+            log.append(batch(10_000, fill=number))
+        log.sync()
+        start = time.monotonic()
+        assert not log.wal.is_at_rest
+        while not log.wal.is_at_rest:
+            time.sleep(0.05)
+            assert time.monotonic() - start < 30
+        assert time.monotonic() - start > 4
+        entries = log.partition().entries(0, log.wal.durable_lsn)
+        whole = log.partition().read_bytes(0, log.partition().high_watermark(), 1 << 30)
+        start = time.monotonic()
+        assert log.wal.feed_batches(BatchScan(entries, 1 << 20), 500_000, 2_000) == 500_000
+        with narrow_sockets() as (ours, theirs):
+            got: list[bytes] = []
+            reader = threading.Thread(target=lambda: got.append(receive(theirs, 500_000)))
+            reader.start()
+            starts, wanted = starts_of(entries), 500_000
+            assert log.wal.send_batches(entries, starts, 7, wanted, ours.fileno(), 10_000, 2_000) == wanted
+            reader.join()
+            assert got == [whole[7:500_007]]
+        assert time.monotonic() - start < 60  # one piece each: not three minutes each
+        log.append(batch(100))
+        log.sync()
+        assert not log.wal.is_at_rest
+
+
 @pytest.mark.parametrize(("position", "limit"), [(0, 1 << 20), (1, 5), (12_345, 60_000), (777, 1 << 20)])
 @pytest.mark.parametrize("direct", [True, False])
 def test_what_has_left_memory_is_sent_from_its_files(

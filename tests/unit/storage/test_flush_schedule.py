@@ -19,7 +19,7 @@ class Input:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.wal = SimpleNamespace(durable_lsn=0, object_commits=SimpleNamespace(newest_lsn=0))
+        self.wal = SimpleNamespace(durable_lsn=0, is_at_rest=False, object_commits=SimpleNamespace(newest_lsn=0))
         source = SimpleNamespace(all_partitions=list, kfs_topics=frozenset)
         self.schedule = FlushSchedule(FlushSettings(wal_bytes=4 * GIB), self.wal, source, self.clock)  # type: ignore[arg-type]
 
@@ -48,6 +48,15 @@ def test_a_burst_is_left_alone() -> None:
     assert max(given.come(250 * MIB, 4, unflushed=GIB)) < 1.1 * SLOWEST
     assert max(given.come(0, 1, unflushed=GIB)) < 1.1 * SLOWEST
     assert max(given.come(0, 40, unflushed=GIB)) < 2.1 * SLOWEST  # for a few seconds
+
+
+def test_what_a_burst_has_left_goes_faster_once_the_log_is_at_rest() -> None:
+    given = Input()
+    given.come(250 * MIB, 4, unflushed=GIB)
+    given.wal.is_at_rest = True
+    assert given.come(0, 60, unflushed=GIB)[-1] == limits.UPLOAD_BYTES_PER_SECOND_AT_REST
+    given.wal.is_at_rest = False
+    assert given.come(0, 1, unflushed=GIB)[-1] == SLOWEST
 
 
 def test_what_comes_in_counts_the_same_however_seldom_it_is_looked_at() -> None:

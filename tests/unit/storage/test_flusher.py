@@ -367,8 +367,9 @@ def test_uploads_go_as_fast_as_data_comes_in_and_without_limit_under_pressure(st
         s.clock.advance(seconds)
         return s.flusher._pace() / MIB
 
-    assert pace_after(0, 1) == 16  # the slowest
-    assert pace_after(8, 0.1) == 16  # 80 MiB/s come in, half of that is believed; a quarter of the way to pressure
+    assert pace_after(0, 1) == 64  # nothing has come in yet
+    assert pace_after(1, 1) == 16  # the slowest
+    assert pace_after(7, 0.1) == 16  # 70 MiB/s come in, half of that is believed; a quarter of the way to pressure
     assert pace_after(8, 0.1) == 16  # half the way: a burst is left alone
     near = pace_after(8, 0.1)  # three quarters
     assert 40 < near < 60
