@@ -6,7 +6,7 @@ from kbroker._fast.atomic cimport load64
 from kbroker._fast.commit cimport CommitQueue, ObjectCommits
 from kbroker._fast.core_ticks cimport CoreTicks
 from kbroker._fast.group_commit cimport GroupCommit
-from kbroker._fast.pthread cimport pthread_cond_t, pthread_mutex_t
+from kbroker._fast.pthread cimport monotonic_ns, pthread_cond_t, pthread_mutex_t
 from kbroker._fast.thread_core cimport PlacedThread
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_faults cimport Faults
@@ -19,6 +19,7 @@ cdef enum:
 
 cdef enum:
     WAKEUP_FDS_MAX = 64
+    REST_NS = 5000000000  # without a commit
 
 cdef struct EntryKey:
     uint8_t topic_id[16]
@@ -104,7 +105,6 @@ cdef class Wal:
     cdef readonly int64_t bytes_written
     cdef readonly int64_t entries
     cdef int64_t awaited_entries         # a commit waits until there are so many; 0: none does
-    cdef bint at_rest(self) noexcept nogil
     cdef public int64_t resting_io_thread  # threading.get_ident() of the I/O thread while it has time, else 0
     cdef PlacedThread placed             # the WAL thread
     cdef readonly int64_t append_waits
@@ -122,6 +122,8 @@ cdef class Wal:
     cdef void unpin(self, int64_t lsn, int64_t length) noexcept nogil
     cdef inline bint holds(self, int64_t lsn) noexcept nogil:     # whether it is still in memory
         return load64(&self.resident) <= lsn
+    cdef inline bint at_rest(self) noexcept nogil:                # as `is_at_rest`
+        return monotonic_ns() - load64(&self.placed.load.ended_ns) >= REST_NS
     # Reads from the file (page cache). Returns bytes read or -errno.
     cdef Py_ssize_t read_file(self, int fd, int64_t first_lsn, int64_t lsn, uint8_t* out, Py_ssize_t length) noexcept nogil
     # The kept segment that holds `lsn`, or None. The caller borrows it before it releases the GIL.

@@ -61,7 +61,6 @@ cdef enum:
     PINNED = -10          # a reader still holds the place; the lock is released and the append tries again
     PIN_TRIES = 200
     POPULATE_BYTES = 262144     # of the arena at a time
-    REST_NS = 5000000000  # without a commit
     STOPPED = 0
     FILE_FAILED = 1
 
@@ -767,9 +766,6 @@ cdef class Wal:
     def is_at_rest(self):
         """Nothing has been made durable for five seconds: flushes disturb nobody who appends."""
         return self.at_rest()
-
-    cdef bint at_rest(self) noexcept nogil:
-        return monotonic_ns() - load64(&self.placed.load.ended_ns) >= REST_NS
 
     @property
     def flushed_lsn(self):
