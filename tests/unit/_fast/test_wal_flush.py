@@ -16,6 +16,7 @@ import numpy
 import pytest
 
 from kbroker._fast.gather import BatchScan, BatchScanError
+from tests.integration.until import until
 from tests.reference.wal_harness import Log, batch, marker
 
 COLUMNS = (
@@ -165,10 +166,7 @@ def test_pieces_are_larger_while_the_log_is_at_rest(tmp_path: Path) -> None:
         log.sync()
         start = time.monotonic()
         assert not log.wal.is_at_rest
-        never = threading.Event()
-        while not log.wal.is_at_rest:  # nothing wakes who waits for that nothing happens
-            never.wait(0.05)
-            assert time.monotonic() - start < 30
+        until(lambda: log.wal.is_at_rest, "rest", seconds=30)  # nothing wakes who waits for that nothing happens
         assert time.monotonic() - start > 4
         entries = log.partition().entries(0, log.wal.durable_lsn)
         whole = log.partition().read_bytes(0, log.partition().high_watermark(), 1 << 30)
