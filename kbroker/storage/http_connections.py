@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import http.client
-import io
 import re
 import select
 import socket
@@ -23,15 +22,14 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from kbroker.clock import Clock, SystemClock
-from kbroker.limits import KIB
+from kbroker.storage.http_answer import Answer
 from kbroker.storage.object_store import BodySource, StoreUnavailable, send_some
 
 IDLE_SECONDS = 20.0  # a connection that rested longer may have been closed by the server
-HEADER_BYTES = 16 * KIB
 CONTINUE_SECONDS = 1.0  # how long a server may take to ask for the body; many never do
+_HEAD = re.compile(r"(?:[ -~]+\r\n)+\r\n")
 _CONTINUE = re.compile(rb"HTTP/1\.\d 100")
 _CONTINUE_BYTES = 12
-_WAIT_ALL = getattr(socket, "MSG_WAITALL", 0)
 
 T = TypeVar("T")
 
@@ -47,6 +45,12 @@ class Place(NamedTuple):
     host: str
     port: int
 
+    @property
+    def authority(self) -> str:
+        """What requests name as their Host."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
+
 
 def place_of(url: str) -> Place:
     """Where a request for this URL goes. Raises NotPlain where it would go through a proxy."""
@@ -59,106 +63,44 @@ def place_of(url: str) -> Place:
     return Place(secure, parts.hostname, parts.port or (443 if secure else 80))
 
 
-class _Input(io.BufferedIOBase):
-    """What http.client reads an answer from: lines through a small buffer, the body into the caller's memory."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._buffer = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readline(self, limit: int | None = -1, /) -> bytes:
-        bound = HEADER_BYTES if limit is None or limit < 0 else limit
-        while (end := self._buffer.find(b"\n") + 1) == 0 and len(self._buffer) < bound:
-            more = self._socket.recv(HEADER_BYTES)
-            if not more:  # http.client would take what has come for the whole head
-                raise ConnectionResetError("the connection ended before the answer's head did")
-            self._buffer += more
-        end = min(end or len(self._buffer), bound)
-        line, self._buffer = self._buffer[:end], self._buffer[end:]
-        return line
-
-    def fill(self, out: memoryview) -> None:
-        """Fills `out`. Raises ConnectionError when the body ends before, TimeoutError when nothing comes."""
-        filled = min(len(self._buffer), len(out))
-        out[:filled] = self._buffer[:filled]
-        self._buffer = self._buffer[filled:]
-        # In one call if the socket can: the thread takes the interpreter lock once for a body and not for its pieces.
-        flags = 0 if isinstance(self._socket, ssl.SSLSocket) else _WAIT_ALL
-        while filled < len(out):
-            try:
-                count = self._socket.recv_into(out[filled:], 0, flags)
-            except BlockingIOError:
-                raise TimeoutError(errno.ETIMEDOUT, "nothing came") from None
-            if not count:
-                raise ConnectionError(f"the connection ended after {filled} of {len(out)} bytes")
-            filled += count
-
-
-class Answer(http.client.HTTPResponse):
-    """The head of an answer; `fill` takes as much of its body as the caller wants."""
-
-    def __init__(self, sock: socket.socket, *arguments: object, **options: object) -> None:
-        super().__init__(sock, *arguments, **options)  # type: ignore[arg-type]
-        self._file = self.fp  # keeps the socket open when http.client gives it up because the server will close it
-        self._input = _Input(sock)
-        self.fp = self._input  # type: ignore[assignment]
-
-    def fill(self, out: memoryview) -> None:
-        """The next bytes of the body. Raises ConnectionError when it ends before, TimeoutError when nothing comes."""
-        self._input.fill(out)
-
-    def close(self) -> None:
-        super().close()
-        self._file.close()
-
-
 class Connection:
     """One connection; used by one thread at a time. `reusable`: its last answer was read to the end, and the server
     keeps it open; who reads an answer to the end says so."""
 
     def __init__(self, place: Place, connect_seconds: float, read_seconds: float) -> None:
-        kind = http.client.HTTPSConnection if place.secure else http.client.HTTPConnection
-        self._http = kind(place.host, place.port, timeout=connect_seconds)
-        self._http.response_class = Answer
+        """Connects."""
         self._read_seconds = read_seconds
-        default_port = 443 if place.secure else 80
-        host = f"[{place.host}]" if ":" in place.host else place.host
-        self._host = host if place.port == default_port else f"{host}:{place.port}"
         self.used_at = 0.0
         self.reusable = False
-
-    def connect(self) -> None:
-        self._http.connect()
-        connection: socket.socket = self._http.sock
-        if isinstance(connection, ssl.SSLSocket):
-            connection.settimeout(self._read_seconds)
-            return
-        # The kernel's own time-out: with Python's, the socket would not block, and each piece would be a call.
-        seconds, fraction = divmod(self._read_seconds, 1)
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(fraction * 1e6)))
-        connection.settimeout(None)
+        connection = socket.create_connection((place.host, place.port), connect_seconds)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if place.secure:
+                connection = ssl.create_default_context().wrap_socket(connection, server_hostname=place.host)
+                connection.settimeout(read_seconds)
+            else:
+                _set_time_out(connection, read_seconds)
+        except BaseException:
+            connection.close()
+            raise
+        self._socket = connection
 
     def begin(self, method: str, target: str, headers: Mapping[str, str]) -> None:
-        """Sends the head of a request; a Host is added if there is none."""
+        """Sends the head of a request. Raises NotPlain when a head cannot carry it."""
         self.reusable = False
-        self._http.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
-        for name, value in {"Host": self._host, **headers}.items():
-            self._http.putheader(name, value)
-        self._http.endheaders()
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        head = "\r\n".join([*lines, "", ""])
+        if head.count("\n") != len(lines) + 1 or not _HEAD.fullmatch(head):
+            raise NotPlain("a header that is more than one line of ASCII")
+        self.send(memoryview(head.encode()))
 
     def is_body_wanted(self) -> bool:
         """Of a request that expects 100 (Continue), over a socket without TLS: False when the answer came instead."""
-        connection: socket.socket = self._http.sock
         poll = select.poll()
-        poll.register(connection, select.POLLIN)
+        poll.register(self._socket, select.POLLIN)
         if not poll.poll(CONTINUE_SECONDS * 1000):
             return True
-        # http.client passes over the 100 itself, when the answer is read.
-        start = connection.recv(_CONTINUE_BYTES, socket.MSG_PEEK)
+        start = self._socket.recv(_CONTINUE_BYTES, socket.MSG_PEEK)
         if not start:
             raise ConnectionResetError("the connection ended before the body")
         return bool(_CONTINUE.match(start))
@@ -166,28 +108,33 @@ class Connection:
     def send(self, piece: memoryview) -> None:
         """Sends some of a request's body. Raises TimeoutError when the server takes nothing."""
         try:
-            self._http.sock.sendall(piece)
+            self._socket.sendall(piece)
         except BlockingIOError:
             raise TimeoutError(errno.ETIMEDOUT, "nothing was taken") from None
 
     def send_from(self, body: BodySource, position: int, limit: int) -> int:
         """Has the body send some of itself; 0 if it cannot, or the connection has TLS. Raises as `send` does."""
-        connection: socket.socket = self._http.sock
-        if isinstance(connection, ssl.SSLSocket):
+        if isinstance(self._socket, ssl.SSLSocket):
             return 0
-        return send_some(body, position, limit, connection.fileno(), int(self._read_seconds * 1000))
+        return send_some(body, position, limit, self._socket.fileno(), int(self._read_seconds * 1000))
 
     def answer(self) -> Answer:
-        """The answer's head; to be closed by the caller."""
+        """The answer's head, any before that only asked for the body passed over."""
         try:
-            response = self._http.getresponse()
+            return Answer(self._socket)
         except BlockingIOError:
             raise TimeoutError(errno.ETIMEDOUT, "no answer") from None
-        assert isinstance(response, Answer)
-        return response
 
     def close(self) -> None:
-        self._http.close()
+        self._socket.close()
+
+
+def _set_time_out(connection: socket.socket, seconds: float) -> None:
+    """The kernel's own: with Python's, the socket would not block, and each piece would be a call."""
+    whole, fraction = divmod(seconds, 1)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(whole), int(fraction * 1e6)))
+    connection.settimeout(None)
 
 
 class ConnectionPool:
@@ -236,7 +183,6 @@ class ConnectionPool:
         connection = self._idle_connection(place) if reused else None
         if connection is None:
             connection = Connection(place, *self._timeouts)
-            connection.connect()
         try:
             yield connection
         finally:

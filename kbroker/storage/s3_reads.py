@@ -7,14 +7,14 @@ until the body has filled the buffer. Only 206 with the range that was asked for
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from kbroker.clock import Clock, SystemClock
-from kbroker.storage.http_connections import Answer, Connection, ConnectionPool, NotPlain, place_of
+from kbroker.storage.http_answer import Answer
+from kbroker.storage.http_connections import Connection, ConnectionPool, NotPlain, place_of
 
 URLS_MAX = 4096
 URL_SECONDS = 600.0  # a signed URL is used again for so long ...
@@ -40,20 +40,25 @@ class DirectReads:
         url = self._url(key)
         parts = urlsplit(url)
         target = f"{parts.path}?{parts.query}"
-        headers = {"Range": f"bytes={start}-{start + len(out) - 1}", "Accept-Encoding": "identity"}
+        place = place_of(url)
+        headers = {
+            "Host": place.authority,
+            "Range": f"bytes={start}-{start + len(out) - 1}",
+            "Accept-Encoding": "identity",
+        }
         if if_match is not None:
             headers["If-Match"] = if_match
 
         def exchange(connection: Connection) -> None:
             connection.begin("GET", target, headers)
-            with contextlib.closing(connection.answer()) as answer:
-                if not _is_plain(answer, start, len(out)):
-                    raise NotPlain(f"{answer.status} {answer.reason}")
-                answer.fill(out)
+            answer = connection.answer()
+            if not _is_plain(answer, start, len(out)):
+                raise NotPlain(f"{answer.status} {answer.reason}")
+            answer.fill(out)
             connection.reusable = not answer.will_close
 
         try:
-            self._connections.run(place_of(url), key, exchange)
+            self._connections.run(place, key, exchange)
         except NotPlain:
             with self._lock:
                 self._urls.pop(key, None)
@@ -78,6 +83,6 @@ def _is_plain(answer: Answer, start: int, length: int) -> bool:
     return (
         answer.status == 206
         and answer.length == length
-        and answer.getheader("Content-Range", "").startswith(f"bytes {start}-{start + length - 1}/")
-        and answer.getheader("Content-Encoding", "identity") == "identity"
+        and answer.getheader("Content-Range").startswith(f"bytes {start}-{start + length - 1}/")
+        and answer.getheader("Content-Encoding") in ("", "identity")
     )

@@ -42,6 +42,7 @@ from kbroker.storage.object_store import (
 )
 from kbroker.storage.s3_reads import URL_EXPIRES_SECONDS, DirectReads
 from kbroker.storage.s3_writes import DirectWrites
+from kbroker.storage.sigv4 import Credentials
 
 DIRECT_BYTES_MIN = 64 * KIB  # a smaller body is not worth a way of its own
 DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
@@ -111,14 +112,17 @@ class S3Store:
         self._credentials = session.get_credentials()
         self._connections = ConnectionPool(connect_timeout_s, read_timeout_s, connections_max)
         self._direct_reads = DirectReads(self._sign_get, self._connections)
-        self._direct_writes = DirectWrites(self._client.meta.config, self._frozen_credentials, self._connections)
+        self._direct_writes = DirectWrites(self._frozen_credentials, self._connections)
         self._client.meta.events.register("before-send.s3.PutObject", self._direct_writes.note)
 
-    def _frozen_credentials(self) -> Any:
+    def _frozen_credentials(self) -> Credentials | None:
+        if self._credentials is None:
+            return None
         try:
-            return self._credentials and self._credentials.get_frozen_credentials()
+            frozen = self._credentials.get_frozen_credentials()
         except Exception as error:  # refreshing them raises many kinds; boto3 meets them next
             raise NotPlain(str(error)) from error
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
     def _sign_get(self, key: str) -> str:
         parameters = {"Bucket": self._bucket, "Key": key}

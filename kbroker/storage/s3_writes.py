@@ -1,10 +1,10 @@
 """PUTs past boto3: where they go is learned from boto3's own, and their bodies are sent by large pieces.
 
 boto3 spends two milliseconds of Python on a request and several layers of it on each piece of a body, with the
-interpreter lock that the rest of the broker needs. Here a request is signed with botocore's signer and sent on a kept
-connection. 200 with an ETag is dealt with, and so is an outcome that nobody knows: StoreUnavailable, never tried again
-here. A refusal (3xx, 4xx, 501) says that nothing was stored: boto3 is asked then, as if for the first time. TLS, and
-whatever boto3 has not shown to work, is left to it.
+interpreter lock that the rest of the broker needs. Here a request is signed and sent on a kept connection. 200 with an
+ETag is dealt with, and so is an outcome that nobody knows: StoreUnavailable, never tried again here. A refusal (3xx,
+4xx, 501) says that nothing was stored: boto3 is asked then, as if for the first time. TLS, and whatever boto3 has not
+shown to work, is left to it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
-
 from kbroker.limits import KIB, MIB
-from kbroker.storage.http_connections import Answer, Connection, ConnectionPool, NotPlain, Place, place_of
+from kbroker.storage.http_answer import Answer
+from kbroker.storage.http_connections import Connection, ConnectionPool, NotPlain, Place, place_of
 from kbroker.storage.object_store import BODY_PIECE_BYTES, BodySource, StoreUnavailable, read_some
+from kbroker.storage.sigv4 import Credentials, Signer
 
 ANSWER_BYTES_MAX = 64 * KIB  # of an answer that is read for the sake of the connection
 SELF_SENT_BYTES = 4 * MIB  # of a body that sends itself, at once: it costs no memory
@@ -32,10 +31,9 @@ _SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]*/([^/,]+)/s3/aws4_request
 class _Way(NamedTuple):
     """Where boto3 has stored an object: its key, quoted, comes behind `prefix`."""
 
-    origin: str  # scheme, host and port
     place: Place  # where its connections go
     prefix: str  # of the path
-    region: str  # that it signed for
+    signer: Signer  # for the region that boto3 signed for
     user_agent: str
 
 
@@ -50,12 +48,10 @@ class DirectWrites:
     """Thread-safe.
 
     Args:
-        config: the botocore Config of the client that `note` is registered with.
-        credentials: gives botocore's frozen credentials, refreshed; None if there are none.
+        credentials: gives them, refreshed; None if there are none.
     """
 
-    def __init__(self, config: Any, credentials: Callable[[], Any], connections: ConnectionPool) -> None:
-        self._config = config
+    def __init__(self, credentials: Callable[[], Credentials | None], connections: ConnectionPool) -> None:
         self._credentials = credentials
         self._connections = connections
         self._way: _Way | None = None
@@ -73,9 +69,8 @@ class DirectWrites:
         if parts.scheme == "http" and scope and not parts.query and parts.path.endswith(_quoted(key)):
             prefix = parts.path.removesuffix(_quoted(key))
             agent = _text(headers.get("User-Agent", ""))
-            origin = f"{parts.scheme}://{parts.netloc}"
             with contextlib.suppress(NotPlain):  # through a proxy
-                self._way = _Way(origin, place_of(origin), prefix, scope[1], agent)
+                self._way = _Way(place_of(url), prefix, Signer(scope[1]), agent)
 
     def put(self, key: str, name: str, body: BodySource, headers: Mapping[str, str]) -> str:
         """Stores an object and returns its ETag. `name` is what errors call it.
@@ -102,23 +97,20 @@ class DirectWrites:
         credentials = self._credentials()
         if credentials is None:
             raise NotPlain("no credentials")
-        request = AWSRequest("PUT", way.origin + target, headers=dict(headers))
-        request.context["client_config"] = self._config  # which says that payloads are not signed
-        S3SigV4Auth(credentials, "s3", way.region).add_auth(request)
-        return {name: _text(value) for name, value in request.headers.items()}
+        return way.signer.sign("PUT", target, {"Host": way.place.authority, **headers}, credentials)
 
 
 def _exchange(connection: Connection, target: str, headers: Mapping[str, str], name: str, body: BodySource) -> str:
     connection.begin("PUT", target, headers)
     if not connection.is_body_wanted():
-        with contextlib.closing(connection.answer()) as answer:
-            _check_refused(answer, name)
-            raise NotPlain(f"{answer.status} {answer.reason} before the body")
+        answer = connection.answer()
+        _check_refused(answer, name)
+        raise NotPlain(f"{answer.status} {answer.reason} before the body")
     try:
         is_whole = _send(connection, body)
-        with contextlib.closing(connection.answer()) as answer:
-            _check_refused(answer, name)
-            return _etag(connection, answer, name, is_whole)
+        answer = connection.answer()
+        _check_refused(answer, name)
+        return _etag(connection, answer, name, is_whole)
     except (OSError, http.client.HTTPException) as error:
         raise StoreUnavailable(f"{name}: {type(error).__name__}: {error}") from error
 

@@ -157,10 +157,10 @@ def test_proxies_are_left_to_boto3(server: Server, reads: Reads, monkeypatch) ->
 
 
 def test_certificates_that_are_not_trusted_here_are_left_to_boto3(reads: Reads, monkeypatch) -> None:
-    def untrusted(self) -> None:
+    def untrusted(*_: object) -> None:
         raise ssl.SSLCertVerificationError("self-signed")
 
-    monkeypatch.setattr("kbroker.storage.http_connections.Connection.connect", untrusted)
+    monkeypatch.setattr("kbroker.storage.http_connections.Connection.__init__", untrusted)
     with pytest.raises(NotPlain):
         reads.get(0, 100)
 

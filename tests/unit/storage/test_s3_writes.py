@@ -10,8 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from botocore.config import Config
-from botocore.credentials import ReadOnlyCredentials
 from http_script import ScriptedSockets
 
 from kbroker._fast.wal import Wal
@@ -23,6 +21,7 @@ from kbroker.storage.joined_body import JoinedBody
 from kbroker.storage.object_store import BODY_PIECE_BYTES, BodySource, BytesBody, StoreUnavailable
 from kbroker.storage.pacing import PacedBody, Pacer
 from kbroker.storage.s3_writes import DirectWrites
+from kbroker.storage.sigv4 import Credentials
 from tests.reference.wal_harness import Log, batch
 
 BODY = bytes(range(256)) * (9 * BODY_PIECE_BYTES // 1024)
@@ -62,10 +61,9 @@ class Server(ScriptedSockets):
 class Writes:
     def __init__(self, server: Server) -> None:
         self.origin = f"http://127.0.0.1:{server.port}"
-        self.credentials: ReadOnlyCredentials | None = ReadOnlyCredentials("me", "secret", "token")
+        self.credentials: Credentials | None = Credentials("me", "secret", "token")
         self.connections = ConnectionPool(5.0, 0.3, 2, ManualClock())
-        config = Config(s3={"payload_signing_enabled": False})
-        self.writes = DirectWrites(config, lambda: self.credentials, self.connections)
+        self.writes = DirectWrites(lambda: self.credentials, self.connections)
 
     def learn(self, path: str = "/bucket/run/first%20one", key: str = "run/first one", **headers: str) -> None:
         given = {"Authorization": AUTHORIZATION, "User-Agent": "agent"} | headers
@@ -218,8 +216,25 @@ def test_success_in_the_middle_of_a_body_is_none(server: Server, writes: Writes)
         writes.put(BytesBody(bytes(64 << 20)))  # more than sockets hold
 
 
-def test_addresses_of_ipv6_are_named_in_brackets() -> None:
-    assert http_connections.Connection(http_connections.Place(False, "::1", 9000), 1, 1)._host == "[::1]:9000"
+@pytest.mark.parametrize(
+    ("url", "authority"),
+    [
+        ("http://[::1]:9000/x", "[::1]:9000"),
+        ("http://store:80/x", "store"),
+        ("http://store:443/x", "store:443"),
+        ("https://store/x", "store"),
+    ],
+)
+def test_the_host_is_named_as_in_a_url(url: str, authority: str) -> None:
+    assert http_connections.place_of(url).authority == authority
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: b", "a\nb", "a\rb", "a\0b", "ü"])
+def test_a_header_that_is_no_line_is_left_to_boto3(server: Server, writes: Writes, value: str) -> None:
+    writes.learn()
+    with pytest.raises(NotPlain):
+        writes.writes.put("key", "name", BytesBody(BODY), {"If-Match": value})
+    assert server.requests == []
 
 
 def test_a_server_that_breaks_off_is_heard(server: Server, writes: Writes) -> None:
