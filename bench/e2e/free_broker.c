@@ -14,8 +14,8 @@
  * With `tail` a topic has one partition and that an end: records are kept, and a Fetch is answered as soon as there is
  * something behind its offset, which one consumer may wait for.
  * With `log` it is what a broker has to write and to store that costs nothing beside that: as many bytes as are received
- * are written to FILE and synced, and no more than BYTES received of which another process has not said in COUNTS that
- * they are stored (free_log.h).
+ * are written to FILE and synced before they are acknowledged, and no more than BYTES received of which another process
+ * has not said in COUNTS that they are stored (free_log.h).
  * Beside them ApiVersions, Metadata (4), ListOffsets (1) and InitProducerId (0-1), as far as producers and
  * consumers without a group ask.
  *
@@ -34,6 +34,7 @@
 enum { PRODUCE = 0, FETCH = 1, LIST_OFFSETS = 2, METADATA = 3, API_VERSIONS = 18, INIT_PRODUCER_ID = 22 };
 enum { UNSUPPORTED_VERSION = 35 };
 enum { IN_BYTES = 16384, OUT_BYTES = 65536, TOPICS_MAX = 256, PARTITIONS_MAX = 200 };
+enum { CONNECTIONS_MAX = 4096, HELD_MAX = 64 };
 enum { BATCHES_MAX = 400, PIECES_MAX = 1024, BASE_OFFSET_BYTES = 8 }; /* of one answer to a Fetch */
 
 struct stored { /* what a producer sent, with `tail` */
@@ -55,6 +56,11 @@ struct topic {
         struct connection *waiter; /* for what is stored next */
 };
 
+struct held { /* answers that wait until the log has so many bytes */
+        int64_t log_end;
+        size_t filled; /* where they end in `out` */
+};
+
 enum expected { A_REQUEST, A_TOPIC, A_PARTITION, RECORDS };
 
 struct connection {
@@ -68,6 +74,8 @@ struct connection {
         size_t keep_bytes;
         int64_t fetch_id, fetch_offset; /* of the Fetch that waits */
         size_t have, answer, filled; /* bytes in `in`; where in `out` the last answer begins; bytes in `out` */
+        struct held held[HELD_MAX]; /* with a log: all of `out`, in order */
+        int held_count;
         uint8_t in[IN_BYTES], out[OUT_BYTES];
 };
 
@@ -81,6 +89,7 @@ static struct topic topics[TOPICS_MAX];
 static int topic_count, port;
 static size_t answer_bytes = 1 << 20, copied_bytes;
 static int tail;
+static struct connection *connections[CONNECTIONS_MAX]; /* by their descriptors */
 
 static int64_t get(struct cursor *c, int bytes) {
         if (c->end - c->at < bytes) {
@@ -170,11 +179,40 @@ static void send_all(int fd, struct iovec *pieces, size_t count) {
         }
 }
 
+static void send_answers(struct connection *c, size_t length) {
+        struct iovec answers = {.iov_base = c->out, .iov_len = length};
+        if (length)
+                send_all(c->fd, &answers, 1);
+        c->filled -= length;
+        c->answer -= length;
+        memmove(c->out, c->out + length, c->filled);
+}
+
+/* Sends the answers that waited for what the log has now. */
+static void send_held(struct connection *c) {
+        int64_t written = log_written;
+        size_t length   = 0;
+        int count       = 0;
+        while (count < c->held_count && c->held[count].log_end <= written)
+                length = c->held[count++].filled;
+        c->held_count -= count;
+        for (int i = 0; i < c->held_count; i++)
+                c->held[i] = (struct held){c->held[i + count].log_end, c->held[i + count].filled - length};
+        send_answers(c, length);
+}
+
+/* Sends all answers, or keeps them until the log has what has been received. */
 static void flush(struct connection *c) {
-        struct iovec all = {.iov_base = c->out, .iov_len = c->filled};
-        if (c->filled)
-                send_all(c->fd, &all, 1);
-        c->filled = 0;
+        if (!log_counts) {
+                send_answers(c, c->filled);
+                return;
+        }
+        if (c->held_count == HELD_MAX)
+                c->held_count--;
+        c->held[c->held_count++] = (struct held){log_counts->received, c->filled};
+        send_held(c);
+        for (; c->filled > OUT_BYTES / 2; send_held(c))
+                log_pause();
 }
 
 static void answer_api_versions(struct connection *c, int version) {
@@ -564,32 +602,53 @@ static int receive(struct connection *c) {
         return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
+static void connected(int listener, int poller) {
+        struct connection *c     = calloc(1, sizeof(*c));
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
+        c->fd                    = accept(listener, NULL, NULL);
+        if (c->fd < 0 || c->fd >= CONNECTIONS_MAX || epoll_ctl(poller, EPOLL_CTL_ADD, c->fd, &event))
+                fail("accept");
+        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+        connections[c->fd] = c;
+}
+
+static void disconnected(struct connection *c) {
+        for (int t = 0; t < topic_count; t++)
+                if (topics[t].waiter == c)
+                        topics[t].waiter = NULL;
+        connections[c->fd] = NULL;
+        close(c->fd);
+        free(c->keep);
+        free(c);
+}
+
+static void log_grew(void) {
+        eventfd_t times;
+        eventfd_read(log_event, &times);
+        for (int i = 0; i < CONNECTIONS_MAX; i++)
+                if (connections[i])
+                        send_held(connections[i]);
+}
+
 static void serve(int listener) {
         struct epoll_event events[64], event = {.events = EPOLLIN, .data.ptr = NULL};
+        struct epoll_event written = {.events = EPOLLIN, .data.ptr = &log_event};
         int poller = epoll_create1(0);
-        if (epoll_ctl(poller, EPOLL_CTL_ADD, listener, &event))
+        if (epoll_ctl(poller, EPOLL_CTL_ADD, listener, &event) ||
+            (log_counts && epoll_ctl(poller, EPOLL_CTL_ADD, log_event, &written)))
                 fail("epoll_ctl");
         for (;;) {
                 int ready = epoll_wait(poller, events, 64, -1);
                 for (int i = 0; i < ready; i++) {
                         struct connection *c = events[i].data.ptr;
                         if (!c) {
-                                c       = calloc(1, sizeof(*c));
-                                c->fd   = accept(listener, NULL, NULL);
-                                event   = (struct epoll_event){.events = EPOLLIN, .data.ptr = c};
-                                setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-                                if (c->fd < 0 || epoll_ctl(poller, EPOLL_CTL_ADD, c->fd, &event))
-                                        fail("accept");
-                        } else if (receive(c)) {
-                                if (c->next == A_REQUEST)
-                                        flush(c);
-                        } else {
-                                for (int t = 0; t < topic_count; t++)
-                                        if (topics[t].waiter == c)
-                                                topics[t].waiter = NULL;
-                                close(c->fd);
-                                free(c->keep);
-                                free(c);
+                                connected(listener, poller);
+                        } else if (events[i].data.ptr == &log_event) {
+                                log_grew();
+                        } else if (!receive(c)) {
+                                disconnected(c);
+                        } else if (c->next == A_REQUEST) {
+                                flush(c);
                         }
                 }
         }

@@ -1,15 +1,17 @@
 /* The log of a broker that costs nothing: as many bytes as its producers send are written and synced, and received only
- * as far as another process, which shares two counters with it, has stored those before.
+ * as far as another process, which shares two counters with it, has stored those before. `log_event` can be read when
+ * more is written.
  */
 #include "program.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { LOG_PIECE_BYTES = 1 << 20, LOG_PIECES_MAX = 4, LOG_BEHIND_BYTES = 64 << 20 };
+enum { LOG_BLOCK_BYTES = 4096, LOG_PIECE_BYTES = 1 << 20, LOG_PIECES_MAX = 4, LOG_BEHIND_BYTES = 64 << 20 };
 
 struct log_counts {
         _Atomic int64_t received, stored; /* bytes of records; `stored` is the other process's */
@@ -18,23 +20,32 @@ struct log_counts {
 static struct log_counts *log_counts; /* NULL: no log is kept */
 static _Atomic int64_t log_written;
 static int64_t log_bytes; /* of the file, and the most that may be unstored */
-static int log_file;
+static int log_file, log_event;
 
 static void log_pause(void) {
         nanosleep(&(struct timespec){0, 500000}, NULL);
 }
 
+/* Writes what has been received, once it is a piece or has waited for one pause. */
 static void *log_write(void *pieces) {
+        int64_t at = 0;
         for (;;) {
-                int64_t written = log_written, n = (log_counts->received - written) / LOG_PIECE_BYTES;
-                int64_t at = written % log_bytes, behind = (log_bytes - at) / LOG_PIECE_BYTES;
-                n = n < behind ? n : behind;
-                n = (n < LOG_PIECES_MAX ? n : LOG_PIECES_MAX) * LOG_PIECE_BYTES;
-                if (!n)
+                if (log_counts->received - log_written < LOG_PIECE_BYTES)
                         log_pause();
-                else if (pwrite(log_file, pieces, (size_t)n, at) != n || fdatasync(log_file))
+                int64_t n = log_counts->received - log_written, most = LOG_PIECES_MAX * LOG_PIECE_BYTES;
+                if (!n)
+                        continue;
+                if (at == log_bytes)
+                        at = 0;
+                most          = most < log_bytes - at ? most : log_bytes - at;
+                n             = n < most ? n : most;
+                int64_t whole = (n + LOG_BLOCK_BYTES - 1) / LOG_BLOCK_BYTES * LOG_BLOCK_BYTES;
+                if (pwrite(log_file, pieces, (size_t)whole, at) != whole || fdatasync(log_file))
                         fail("log");
-                log_written = written + n;
+                at += whole;
+                log_written += n;
+                if (eventfd_write(log_event, 1))
+                        fail("log");
         }
         return NULL;
 }
@@ -44,7 +55,7 @@ static void log_open(const char *path, const char *counts, int64_t bytes) {
         pthread_t thread;
         void *pieces;
         log_bytes = bytes / LOG_PIECE_BYTES * LOG_PIECE_BYTES;
-        if (log_bytes <= 0 || posix_memalign(&pieces, 4096, LOG_PIECES_MAX * LOG_PIECE_BYTES))
+        if (log_bytes <= 0 || posix_memalign(&pieces, LOG_BLOCK_BYTES, LOG_PIECES_MAX * LOG_PIECE_BYTES))
                 fail("log");
         memset(pieces, 1, LOG_PIECES_MAX * LOG_PIECE_BYTES);
         log_file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
@@ -58,7 +69,8 @@ static void log_open(const char *path, const char *counts, int64_t bytes) {
         if (shared < 0 || ftruncate(shared, sizeof(*log_counts)))
                 fail(counts);
         log_counts = mmap(NULL, sizeof(*log_counts), PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0);
-        if (log_counts == MAP_FAILED || (errno = pthread_create(&thread, NULL, log_write, pieces)))
+        log_event  = eventfd(0, EFD_NONBLOCK);
+        if (log_counts == MAP_FAILED || log_event < 0 || (errno = pthread_create(&thread, NULL, log_write, pieces)))
                 fail("log");
 }
 
