@@ -14,22 +14,13 @@ from kbroker._fast.page_cache cimport all_cached
 from kbroker._fast.produce_codec cimport free_produce, parse_produce, prevalidate
 from kbroker._fast.pthread cimport monotonic_ns
 from kbroker._fast.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
+from kbroker._fast.sendmsg cimport MSG_MORE, MSG_NOSIGNAL, iovec, msghdr, sendmsg
 from kbroker._fast.wal cimport Wal
 from kbroker._fast.wal_cache cimport CACHE_ABSENT, CACHE_FAILED, CACHE_FULL, CACHE_RETRY, CachePiece, WalFile
 from kbroker._fast.wal_format cimport SEGMENT_HEADER_BYTES
 
 cdef extern from "sys/socket.h" nogil:
-    struct iovec:
-        void* iov_base
-        size_t iov_len
-    struct msghdr:
-        iovec* msg_iov
-        size_t msg_iovlen
     ssize_t recv(int fd, void* buffer, size_t length, int flags)
-    ssize_t sendmsg(int fd, const msghdr* message, int flags)
-    enum:
-        MSG_MORE
-        MSG_NOSIGNAL
 
 cdef extern from "sys/sendfile.h" nogil:
     ssize_t sendfile(int out_fd, int in_fd, off_t* position, size_t count)

@@ -31,8 +31,14 @@ cdef class BatchReader:
     cdef const uint8_t* window
     cdef int64_t window_lsn
     cdef int64_t window_length
-    # The next bytes of batch i from byte `skip` on, at most n[0], which becomes how many there are; NULL: to be loaded.
-    # `pinned`: to be unpinned from the WAL. What is in the window stays there until the next load.
+    # n bytes on from byte `skip` of batch i: into a batch that has bytes left, or behind the last.
+    cdef inline void advance(self, int64_t* i, int64_t* skip, int64_t n) noexcept nogil:
+        skip[0] += n
+        while i[0] < self.count and skip[0] >= self.records[i[0]].size:
+            skip[0] -= self.records[i[0]].size
+            i[0] += 1
+    # The next bytes of batch i from byte `skip` on, which it must have, at most n[0], which becomes how many there are;
+    # NULL: to be loaded. `pinned`: to be unpinned from the WAL. What is in the window stays there until the next load.
     cdef const uint8_t* find(self, int64_t i, int64_t skip, int64_t* n, bint* pinned) noexcept nogil
     # Reads at most `room` bytes of the file from there into the window, with later batches that lie near. 0, NOT_HELD or
     # -errno.
@@ -45,8 +51,8 @@ cdef class BatchReader:
 # For the entries, an array of INDEX_DTYPE in the log's order, which may be empty. Raises ValueError for another.
 cdef BatchReader reader_of(Wal wal, object entries)
 
-# The place of the entry that holds byte `position` of their batches, one after another; `cumulative` is what comes before
-# each. Raises ValueError where it does not fit.
+# The place of the entry that holds byte `position` of their batches, one after another, or their number where none does;
+# `cumulative` is what comes before each. Raises ValueError where it does not fit.
 cdef int64_t entry_at(BatchReader batches, object cumulative, int64_t position, int64_t* skip) except -1
 
 cdef int raise_failed(int code) except -1

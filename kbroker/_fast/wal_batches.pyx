@@ -11,6 +11,7 @@ from posix.fcntl cimport POSIX_FADV_WILLNEED, posix_fadvise
 from posix.stdlib cimport posix_memalign
 from posix.unistd cimport pread
 
+from kbroker._fast.invariant cimport invariant
 from kbroker._fast.page_cache cimport all_cached
 from kbroker._fast.wal cimport Wal, WalSegment
 from kbroker._fast.wal_format cimport PAGE_BYTES, SEGMENT_HEADER_BYTES, IndexRecord, page_up
@@ -29,9 +30,7 @@ cdef class BatchReader:
     cdef const uint8_t* find(self, int64_t i, int64_t skip, int64_t* n, bint* pinned) noexcept nogil:
         cdef int64_t lsn = self.records[i].lsn + skip, window_end = self.window_lsn + self.window_length
         cdef const uint8_t* p
-        if n[0] <= 0:
-            pinned[0] = False
-            return NULL
+        invariant(n[0] > 0)
         p = self.wal.pin(lsn, n[0])
         pinned[0] = p != NULL
         if p == NULL and self.window_lsn <= lsn < window_end:
@@ -43,7 +42,7 @@ cdef class BatchReader:
         cdef int64_t lsn = self.records[i].lsn + skip, end, next_end
         cdef const FileRange* file = self.range_of(lsn)
         cdef bint large = self.records[i].size >= DIRECT_BYTES
-        if file == NULL or skip >= self.records[i].size:
+        if file == NULL:
             return NOT_HELD
         room = min(room, <int64_t>WINDOW_BYTES)
         end = min(self.records[i].lsn + self.records[i].size, lsn + room)
@@ -52,7 +51,7 @@ cdef class BatchReader:
             if not end <= self.records[i].lsn <= end + GAP_BYTES or next_end > min(lsn + room, file.end_lsn):
                 break
             end = next_end
-        if end <= lsn or end > file.end_lsn:
+        if end > file.end_lsn:
             return NOT_HELD
         if self.memory == NULL and posix_memalign(<void**>&self.memory, PAGE_BYTES, WINDOW_BYTES + 2 * PAGE_BYTES):
             return -ENOMEM
@@ -135,7 +134,8 @@ cdef int64_t entry_at(BatchReader batches, object cumulative, int64_t position, 
     if position < 0:
         raise ValueError("position is negative")
     i = <int64_t>numpy.searchsorted(cumulative[:batches.count], position, side="right") - 1
-    skip[0] = position - starts[i]
+    skip[0] = 0
+    batches.advance(&i, skip, position - starts[i])
     return i
 
 

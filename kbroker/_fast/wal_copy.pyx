@@ -65,23 +65,15 @@ cdef int copy_batches(BatchReader batches, int64_t i, int64_t skip, uint8_t* out
     cdef const uint8_t* p
     while i < batches.count and done[0] < room:
         n = min(<int64_t>batches.records[i].size - skip, room - done[0])
-        if n <= 0:  # beyond the end of the last
-            skip = 0
-            i += 1
-            continue
         p = batches.find(i, skip, &n, &pinned)
-        if p != NULL:
-            memcpy(out + done[0], p, n)
-            if pinned:
-                batches.wal.unpin(batches.records[i].lsn + skip, n)
-        else:
+        if p == NULL:
             code = batches.load(i, skip, WINDOW_BYTES)
             if code != 0:
                 return code
             continue
+        memcpy(out + done[0], p, n)
+        if pinned:
+            batches.wal.unpin(batches.records[i].lsn + skip, n)
         done[0] += n
-        skip += n
-        if skip == batches.records[i].size:
-            skip = 0
-            i += 1
+        batches.advance(&i, &skip, n)
     return 0

@@ -13,19 +13,9 @@ from libc.string cimport memset
 from kbroker._fast.gather cimport PROBLEM_ENTRY_SIZE, BatchScan
 from kbroker._fast.pthread cimport monotonic_ns, sleep_until
 from kbroker._fast.record_batch cimport BATCH_HEADER_BYTES
+from kbroker._fast.sendmsg cimport MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr, sendmsg
 from kbroker._fast.wal cimport Wal
 from kbroker._fast.wal_batches cimport BatchReader, entry_at, raise_failed, reader_of
-
-cdef extern from "<sys/socket.h>" nogil:
-    cdef struct iovec:
-        void* iov_base
-        size_t iov_len
-    cdef struct msghdr:
-        iovec* msg_iov
-        size_t msg_iovlen
-    ssize_t sendmsg(int fd, const msghdr* message, int flags)
-    int MSG_DONTWAIT
-    int MSG_NOSIGNAL
 
 cdef extern from "<poll.h>" nogil:
     cdef struct pollfd:
@@ -133,7 +123,7 @@ def send_batches(Wal wal not None, entries not None, cumulative not None, int64_
 cdef int64_t send(BatchReader batches, int64_t i, int64_t skip, int64_t limit, int fd, int timeout_ms,
                   Pace* pace) noexcept nogil:
     # From byte `skip` of batch i on, up to what cannot be read. Bytes sent, or -errno of the socket.
-    cdef int64_t done = 0, taken, room
+    cdef int64_t done = 0, room
     cdef Py_ssize_t sent
     while done < limit and i < batches.count:
         keep_pace(pace, done)
@@ -151,13 +141,7 @@ cdef int64_t send(BatchReader batches, int64_t i, int64_t skip, int64_t limit, i
         if sent < 0:
             return sent
         done += sent
-        while sent > 0:
-            taken = min(<int64_t>batches.records[i].size - skip, sent)
-            sent -= taken
-            skip += taken
-            if skip == batches.records[i].size:
-                skip = 0
-                i += 1
+        batches.advance(&i, &skip, sent)
     return done
 
 
@@ -181,10 +165,7 @@ cdef Py_ssize_t send_some(BatchReader batches, int64_t i, int64_t skip, int64_t 
         pins[count] = batches.records[i].lsn + skip if pinned else -1
         count += 1
         room -= n
-        skip += n
-        if skip == batches.records[i].size:
-            skip = 0
-            i += 1
+        batches.advance(&i, &skip, n)
     if count:
         memset(&message, 0, sizeof(message))
         message.msg_iov = pieces

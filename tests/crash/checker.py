@@ -11,8 +11,9 @@ from pathlib import Path
 from tests.crash.ledger import Ledger, verify, verify_commits
 from tests.crash.load import COMMIT_RETRIABLE, GROUP, Load
 from tests.crash.raw_client import RawClient
-from tests.crash.small_broker import Place, connect, small_broker, spawn, until
+from tests.crash.small_broker import Place, connect, small_broker, spawn
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.until import until
 
 TOPIC = "ledger"
 PARTITIONS = 6
@@ -38,7 +39,7 @@ def committed_offsets(client: RawClient, partitions: int) -> dict[int, tuple[int
         assert answer in COMMIT_RETRIABLE, f"OffsetFetch: error {answer}"
         return False
 
-    until(loaded, what="loading the group")
+    until(loaded, "loading of the group")
     return found[0]
 
 

@@ -6,10 +6,7 @@ import os
 import re
 import socket
 import subprocess
-import threading
-import time
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +18,6 @@ SMALL = (
     "--memory-bytes", "64MiB", "--arena-bytes", "8MiB", "--wal-bytes", "12MiB", "--flush-seconds", "0.7",
     "--pack-below-bytes", "64KiB",
 )  # fmt: skip
-POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -53,15 +49,6 @@ def small_broker(
 def connect(broker: BrokerProcess, timeout_seconds: float = 30.0) -> RawClient:
     """A connection to a running broker."""
     return RawClient((broker.host, broker.port), timeout_seconds)
-
-
-def until(condition: Callable[[], object], timeout_seconds: float = 30.0, what: str = "it") -> None:
-    """Waits for another process, which offers nothing to wait on. AssertionError after the time-out."""
-    deadline = time.monotonic() + timeout_seconds
-    never = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {timeout_seconds} s"
-        never.wait(POLL_SECONDS)
 
 
 def free_port() -> int:

@@ -13,8 +13,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.crash.small_broker import Place, free_port, metrics, small_broker, until
+from tests.crash.small_broker import Place, free_port, metrics, small_broker
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.until import until
 
 TOPIC = "kept"
 KEYS = 40
@@ -91,14 +92,14 @@ def test_the_newest_values_survive_kills_and_the_loss_of_the_disk(place: Place, 
         admin.create_topics([NewTopic(TOPIC, 1, config=CONFIGS)])[TOPIC].result(30)
         for _ in range(3):
             write(broker, rng, expected, 3)
-            until(lambda: rounds_of(port) >= 1, what="a compaction")
+            until(lambda: rounds_of(port) >= 1, "compaction")
             broker.kill()
             broker.start()
             assert without_tombstones(newest(read_all(broker))) == without_tombstones(expected)
         before = rounds_of(port)
         write(broker, rng, expected, 1)
         broker.flush()
-        until(lambda: rounds_of(port) > before, what="a last compaction")
+        until(lambda: rounds_of(port) > before, "last compaction")
         assert broker.stop() == 0
         shutil.rmtree(broker.data_dir)
         broker.start()

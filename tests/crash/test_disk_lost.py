@@ -16,8 +16,9 @@ from tests.crash.checker import PARTITIONS, TOPIC, check_all, pause
 from tests.crash.ledger import Ledger
 from tests.crash.load import COMMIT_RETRIABLE, Load
 from tests.crash.raw_client import LATEST, RawClient, batches_of
-from tests.crash.small_broker import Place, connect, refused_start, small_broker, until
+from tests.crash.small_broker import Place, connect, refused_start, small_broker
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.until import until
 
 QUIET = (
     "--memory-bytes",
@@ -59,7 +60,7 @@ def commit(client: RawClient, facts: Facts, offset: int) -> None:
         assert errors <= COMMIT_RETRIABLE | {0}
         return errors == {0}
 
-    until(done, what="a commit")
+    until(done, "commit")
 
 
 def fill(client: RawClient) -> Facts:
@@ -133,10 +134,7 @@ def check(client: RawClient, facts: Facts) -> None:
     for partition, values in enumerate(facts.values):
         assert read(client, partition) == values
     found: list[dict[int, tuple[int, str]] | int] = []
-    until(
-        lambda: isinstance(found.append(client.committed(GROUP, NAME, range(2))) or found[-1], dict),
-        what="loading",
-    )
+    until(lambda: isinstance(found.append(client.committed(GROUP, NAME, range(2))) or found[-1], dict), "loading")
     assert found[-1] == facts.committed
     # The producer's last batch again, as after a lost answer: the same offset, and nothing appended.
     again = client.produce(NAME, 0, facts.last_batch)

@@ -21,8 +21,9 @@ from confluent_kafka.admin import (
 
 from kbroker.storage.object_keys import KlixKey, PackKey, parse_key, split_root
 from kbroker.storage.store_url import open_store
-from tests.crash.small_broker import Place, free_port, metrics, small_broker, until
+from tests.crash.small_broker import Place, free_port, metrics, small_broker
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.until import until
 
 TOPIC = "many-flushes"
 PARTITIONS = 3
@@ -120,7 +121,7 @@ def test_merging_survives_kills_and_the_loss_of_the_disk(
         broker.flush()
         assert len(objects.packs()) >= FLUSHES
         set_merging(broker, enable="true")
-        until(lambda: not objects.packs(), 60, "the end of the packs")
+        until(lambda: not objects.packs(), "end of the packs", seconds=60)
         assert metrics(port)["kbroker_merge_failures_total"] == 0
         assert metrics(port)["kbroker_merge_replaced_total"] >= FLUSHES * PARTITIONS
         assert "note:" not in verify(place)
@@ -131,12 +132,12 @@ def test_merging_survives_kills_and_the_loss_of_the_disk(
         write(broker, expected, port)
         before = objects.merged()
         set_merging(broker, enable="true")
-        until(lambda: objects.merged() != before, 60, "a new object")
+        until(lambda: objects.merged() != before, "new object", seconds=60)
         broker.kill()
         broker.start()
         assert read_all(broker) == expected
         set_merging(broker, io_max_bytes_per_second="50000000")
-        until(lambda: len(objects.packs()) < FLUSHES, 60, "the end of most packs")
+        until(lambda: len(objects.packs()) < FLUSHES, "end of most packs", seconds=60)
         broker.flush()
         assert broker.stop() == 0
         shutil.rmtree(broker.data_dir)

@@ -17,9 +17,10 @@ from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.ledger import Ledger
 from tests.crash.load import Load
 from tests.crash.raw_client import LATEST
-from tests.crash.small_broker import Place, connect, free_port, in_s3, metrics, small_broker, until
+from tests.crash.small_broker import Place, connect, free_port, in_s3, metrics, small_broker
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.s3_server import S3Server
+from tests.integration.until import until
 
 OBJECT = {"kbroker.durability": "object"}
 # Flushes by age or size would hide what does not wait for its own.
@@ -49,7 +50,7 @@ def run_losses(folder: Path, place: Place, rounds: int, seed: int) -> dict[str, 
         with load.running():
             for _ in range(rounds):
                 acknowledged = ledger.counts()[0]
-                until(lambda before=acknowledged: ledger.counts()[0] > before, what="an acknowledgement")
+                until(lambda before=acknowledged: ledger.counts()[0] > before, "acknowledgement")
                 pause(draw.uniform(0.2, 2.0))
                 lose_disk_and_start(broker)
                 counted["lost"] += 1

@@ -21,8 +21,9 @@ from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.crash.checker import TOPIC, pause
-from tests.crash.small_broker import Place, connect, small_broker, until
+from tests.crash.small_broker import Place, connect, small_broker
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.until import until
 
 # Flushes by age or size would hide what does not wait for its own.
 SLOW = (
@@ -199,11 +200,13 @@ def run_deaths(broker: BrokerProcess, copier: Copier, draw: random.Random, keep_
         try:
             for _ in range(DEATHS):
                 before = len(copier.committed)
-                until(lambda least=before + 2: len(copier.committed) >= least or running.done(), SECONDS, "a commit")
+                until(
+                    lambda least=before + 2: len(copier.committed) >= least or running.done(), "commit", seconds=SECONDS
+                )
                 pause(draw.uniform(0.0, 1.0))
                 die()
             before = len(copier.committed)
-            until(lambda: len(copier.committed) > before or running.done(), SECONDS, "a commit after the deaths")
+            until(lambda: len(copier.committed) > before or running.done(), "commit after the deaths", seconds=SECONDS)
         finally:
             copier.stop.set()
         running.result(2 * SECONDS)

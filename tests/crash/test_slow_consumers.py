@@ -14,8 +14,9 @@ from kbroker._fast.records import build_batch
 from kbroker.limits import MIB
 from kbroker.protocol.codec import encode_request_frame
 from tests.crash.raw_client import LATEST, VERSIONS, RawClient, fetch_request, produce_request
-from tests.crash.small_broker import connect, in_folder, peak_rss_bytes, small_broker, until
+from tests.crash.small_broker import connect, in_folder, peak_rss_bytes, small_broker
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.until import until
 
 CONSUMERS = 1_000
 MEMORY_BYTES = 128 * MIB
@@ -108,7 +109,7 @@ def test_a_producer_beside_a_thousand_consumers_that_do_not_read(tmp_path: Path)
             assert peak_rss_bytes(broker.pid) <= MEMORY_BYTES + RSS_ABOVE_MEMORY_BYTES
             # One that reads is served as well.
             with connect(broker) as reader:
-                until(lambda: reader.fetch("t", 0, 0, max_wait_ms=1000).records, what="a read from the beginning")
+                until(lambda: reader.fetch("t", 0, 0, max_wait_ms=1000).records, "read from the beginning")
         assert broker.stop() == 0
     finally:
         broker.kill()

@@ -20,19 +20,10 @@ from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.ledger import Ledger
 from tests.crash.load import Load
 from tests.crash.raw_client import LATEST, RawClient
-from tests.crash.small_broker import (
-    Place,
-    connect,
-    free_port,
-    in_s3,
-    metrics,
-    refused_start,
-    small_broker,
-    spawn,
-    until,
-)
+from tests.crash.small_broker import Place, connect, free_port, in_s3, metrics, refused_start, small_broker, spawn
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.s3_server import S3Server
+from tests.integration.until import until
 
 pytestmark = pytest.mark.s3
 
@@ -112,17 +103,17 @@ def test_acknowledgements_go_on_and_flushes_come_back(
             client.create_topic(TOPIC, PARTITIONS)
         load = Load((broker.host, broker.port), TOPIC, ledger, 3)
         with load.running():
-            until(lambda: running.flushes() >= 1, what="a flush")
+            until(lambda: running.flushes() >= 1, "flush")
             outage = proxy.cut() if kind == "cut" else proxy.fail(int(kind))
             assert proxy.wait_for(lambda: outage.struck >= 3)
             before, seen, _ = ledger.counts()
             flushes = running.flushes()
-            until(lambda: ledger.counts()[0] > before + 500, what="acknowledgements in the outage")
-            until(lambda: ledger.counts()[1] > seen + 500, what="reads in the outage")
+            until(lambda: ledger.counts()[0] > before + 500, "acknowledgements in the outage")
+            until(lambda: ledger.counts()[1] > seen + 500, "reads in the outage")
             assert running.flushes() == flushes
             assert load.refusals == 0
             proxy.heal()
-            until(lambda: running.flushes() >= flushes + 2, what="flushes after the outage")
+            until(lambda: running.flushes() >= flushes + 2, "flushes after the outage")
         check_all(broker, ledger, finished=True)
         assert load.refusals == 0
         check_without_the_disk(running, ledger)
@@ -144,8 +135,8 @@ def test_metadata_changes_are_refused_and_produce_goes_on(
             refused = creating.result(30).topics[0].error_code
             assert refused not in (0, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.TOPIC_ALREADY_EXISTS)
         proxy.heal()
-        until(lambda: created(client, "v"), what="creating a topic")
-        until(lambda: created(client, "u"), what="creating the refused topic")
+        until(lambda: created(client, "v"), "creating a topic")
+        until(lambda: created(client, "u"), "creating the refused topic")
         assert running.broker.stop() == 0
 
 
@@ -162,7 +153,7 @@ def test_a_full_log_makes_producers_wait_and_then_refuses(
     batch = build_batch([(b"key", bytes(200_000), 0, None)])
     with behind(tmp_path, s3, proxy, prefix, TIGHT) as running, connect(running.broker) as client:
         client.create_topic("t", 1)
-        until(lambda: client.commit("g", "t", {0: (0, "")}) == {0: 0}, what="a first commit")
+        until(lambda: client.commit("g", "t", {0: (0, "")}) == {0: 0}, "first commit")
         proxy.fail()
         appended = 0
         while True:
@@ -285,7 +276,7 @@ def test_a_broker_that_was_superseded_in_an_outage_writes_nothing_more(
         first = running.broker
         client.create_topic("t", 1)
         assert client.produce("t", 0, BATCH).error_code == 0
-        until(lambda: running.flushes() >= 1, what="a flush")
+        until(lambda: running.flushes() >= 1, "flush")
         outage = proxy.cut() if kind == "cut" else proxy.fail()
         assert client.produce("t", 0, BATCH).error_code == 0
         assert proxy.wait_for(lambda: outage.struck >= 1)
@@ -349,7 +340,7 @@ def test_two_starts_at_the_same_moment(tmp_path: Path, s3: S3Server, proxy: Faul
     try:
         assert proxy.wait_for(lambda: held.struck == 2)
         proxy.heal()
-        until(lambda: any(process.poll() is not None for process in processes), what="the refusal")
+        until(lambda: any(process.poll() is not None for process in processes), "refusal")
         codes = [process.poll() for process in processes]
         assert sorted(codes, key=str) == [1, None]
         ended.wait(0.5)

@@ -19,9 +19,10 @@ from kbroker.protocol.apis.k26_end_txn import EndTxnRequest
 from kbroker.protocol.apis.k65_describe_transactions import DescribeTransactionsRequest
 from tests.crash.fault_proxy import FaultProxy
 from tests.crash.raw_client import LATEST, RawClient, fetch_request, produce_request
-from tests.crash.small_broker import connect, until
+from tests.crash.small_broker import connect
 from tests.crash.test_store_outage import TIGHT, behind
 from tests.integration.s3_server import S3Server
+from tests.integration.until import until
 
 pytestmark = pytest.mark.s3
 FILLER = build_batch([(b"key", bytes(200_000), 0, None)])
@@ -55,7 +56,7 @@ class Producer:
             v3_and_below_producer_epoch=self.producer[1],
             v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0])],
         )
-        until(lambda: self._added(request), what="a partition in the transaction")
+        until(lambda: self._added(request), "partition in the transaction")
         batch = build_batch([(None, value, 0, None)], transactional=True, base_sequence=self.sequence, **identity)
         produce: ProduceRequest = produce_request("t", [(0, batch)])
         produce.transactional_id = self.name
@@ -150,7 +151,7 @@ def test_ends_have_a_reserve_and_wait_when_that_is_gone(
     with behind(tmp_path, s3, proxy, prefix, TIGHT) as running, connect(running.broker) as client:
         for name, partitions in (("t", 1), ("filler", 1), ("wide", 8)):
             client.create_topic(name, partitions)
-        until(lambda: client.commit("g", "wide", {0: (0, "")}) == {0: 0}, what="a first commit")
+        until(lambda: client.commit("g", "wide", {0: (0, "")}) == {0: 0}, "first commit")
         names = [f"id-{number}" for number in range(6)]
         connections = [connect(running.broker) for _ in names]
         producers = [Producer(connection, name) for connection, name in zip(connections, names, strict=True)]
@@ -161,8 +162,8 @@ def test_ends_have_a_reserve_and_wait_when_that_is_gone(
         # Clients have no space any more; transactions end all the same.
         assert producers[0].end(commit=True) == 0
         assert producers[1].end(commit=False) == 0
-        until(lambda: state_of(client, "id-0") == "CompleteCommit", what="the first transaction's markers")
-        until(lambda: state_of(client, "id-1") == "CompleteAbort", what="the second transaction's markers")
+        until(lambda: state_of(client, "id-0") == "CompleteCommit", "first transaction's markers")
+        until(lambda: state_of(client, "id-1") == "CompleteAbort", "second transaction's markers")
         assert committed_values(client) == [b"id-0"]
         take_the_reserve(client)
         # Now nothing can be written: ends are refused or wait, and whoever only asks is answered meanwhile.
@@ -177,13 +178,13 @@ def test_ends_have_a_reserve_and_wait_when_that_is_gone(
         proxy.heal()
         # All of it ends by itself; who was refused asks again.
         for index, producer in enumerate(producers[2:]):
-            until(lambda p=producer, commit=index % 2 == 0: p.end(commit) == 0, 60, "the end of a transaction")
+            until(lambda p=producer, commit=index % 2 == 0: p.end(commit) == 0, "end of a transaction", seconds=60)
         wanted = ["CompleteCommit", "CompleteAbort"] * 3
-        until(lambda: [state_of(client, name) for name in names] == wanted, 60, "all markers")
+        until(lambda: [state_of(client, name) for name in names] == wanted, "all markers", seconds=60)
         assert committed_values(client) == [b"id-0", b"id-2", b"id-4"]
         producers[3].begin(b"after")
-        until(lambda: producers[3].end(commit=True) == 0, what="a later commit")
-        until(lambda: committed_values(client)[-1] == b"after", what="its marker")
+        until(lambda: producers[3].end(commit=True) == 0, "later commit")
+        until(lambda: committed_values(client)[-1] == b"after", "marker of it")
         for connection in connections:
             connection.close()
         assert running.broker.stop() == 0, running.broker.log()[-4000:]

@@ -11,7 +11,7 @@ _pause = threading.Event()
 
 
 def until(
-    holds: Callable[[], bool],
+    holds: Callable[[], object],
     what: str | Callable[[], str],
     *,
     seconds: float = 60.0,

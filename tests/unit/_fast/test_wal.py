@@ -220,11 +220,12 @@ def test_read_batches_into_any_range(tmp_path: Path) -> None:
         cumulative = numpy.zeros(len(entries) + 1, dtype=numpy.int64)
         numpy.cumsum(entries["size"], out=cumulative[1:])
         assert cumulative[-1] == len(whole)
-        for position, length in ((0, len(whole)), (1, 5), (60_000, 3000), (len(whole) - 7, 100), (4321, 44_444)):
+        end = len(whole)
+        for position, length in ((0, end), (1, 5), (60_000, 3000), (end - 7, 100), (end, 5), (4321, 44_444)):
             out = bytearray(length)
             got = log.wal.read_batches_into(entries, cumulative, position, out)
             assert out[:got] == whole[position : position + length]
-            assert got == min(length, len(whole) - position)
+            assert got == min(length, end - position)
 
 
 def test_reads_stay_inside_what_the_log_holds(tmp_path: Path) -> None:

@@ -241,6 +241,7 @@ def test_what_the_log_does_not_hold_is_neither_sent_nor_checked(tmp_path: Path) 
             with pytest.raises(ValueError, match="one start per entry"):
                 log.wal.send_batches(written.entries, written.cumulative[1:], 0, 1, ours.fileno(), 0)
             assert log.wal.send_batches(written.entries[:0], written.cumulative, 0, 1, ours.fileno(), 0) == 0
+            assert written.send(len(written.whole), 1, ours) == 0
             assert written.send(len(written.whole) + 5, 1, ours) == 0
             assert written.held == 0
             while log.wal.segments[0].first_lsn == 0:
