@@ -1,7 +1,8 @@
 """Keeps the WAL's segment files: the next one ready, full ones indexed, flushed ones given up.
 
-Two threads of the WAL's own, woken through its eventfds. `lock` protects the list of spare files and every change of
-the segment list; it is never held during bulk I/O, except while a failed file is replaced.
+Two threads of the WAL's own, woken through its eventfds. `lock` protects every change of the segment list and is never
+held while the disk is waited for: uploads and appends would wait as well. `files` is held while files are given up, so
+that they go in the log's order, and protects the list of spare ones; it is taken before `lock`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class SegmentKeeper:
         self.file_bytes = wal_files.HEADER_BYTES + wal.segment_bytes
         self.files_max = wal.wal_bytes // self.file_bytes
         self.prepared_ahead = 2 if self.files_max >= 8 else 1
-        self.lock = threading.RLock()
+        self.files, self.lock = threading.Lock(), threading.Lock()
         self.spares: list[Path] = []
         self.retired: list[Path] = []  # segment files that recovery found useless, in the order of removal
         self.previous_end_lsn: int | None = 0  # for the header of the first segment; None: already written
@@ -90,7 +91,7 @@ class SegmentKeeper:
         """Checks that a directory with segments has been recovered."""
         if not self.recovered and any(wal_files.SEGMENT_NAME.fullmatch(p.name) for p in self.directory.iterdir()):
             raise RuntimeError(f"{self.directory} holds WAL segments: recover first")
-        with self.lock:
+        with self.files:
             while self.retired:
                 self._remove(self.retired[0])
                 self.retired.pop(0)
@@ -142,25 +143,26 @@ class SegmentKeeper:
     # -- preparing -------------------------------------------------------------------------------------------------
 
     def prepare_once(self) -> bool:
-        """Makes one more segment ready if one is wanted and the budget allows it, else some memory for those that are.
-
-        True: call again.
+        """Gives up what is kept for readers alone, then makes one more segment ready if one is wanted and the budget
+        allows it, else some memory for those that are. True: call again.
         """
+        self._give_up_cache()
         if self.ready.is_set() and not self._segment_is_wanted():
             return self._populate()
-        with self.lock:
-            first_lsn = self.wal.head_lsn if not self.ready.is_set() else self.wal.segments[-1].end_lsn
+        with self.files:
             if not self._make_room():
                 self.settled.set()
                 return False
             spare = self.spares.pop() if self.spares else None
+        with self.lock:
+            first_lsn = self.wal.head_lsn if not self.ready.is_set() else self.wal.segments[-1].end_lsn
             previous = self.previous_end_lsn
         try:
             zeros = self.zeros_for(first_lsn)
             segment = self._create(first_lsn, first_lsn + self.wal.segment_bytes, previous, spare, zeros)
         except BaseException:
             if spare is not None:
-                with self.lock:
+                with self.files:
                     self.spares.append(spare)
             raise
         with self.lock:
@@ -168,8 +170,7 @@ class SegmentKeeper:
                 self._announced = first_lsn, previous
             self.previous_end_lsn = None
             self.wal.install(segment)
-            self._give_up_cache()
-            self.update_limit()
+            self._update_limit()
             self.last_error = None
         self.ready.set()
         self.settled.set()
@@ -249,17 +250,20 @@ class SegmentKeeper:
     def replace_failed(self, durable_lsn: int) -> None:
         """A write or sync has failed: what is not durable goes into a fresh file. WAL thread only."""
         size = self.wal.segment_bytes
-        with self.lock:
+        with self.files:
             end_lsn = (durable_lsn // size + 1) * size
             log.error("the WAL file at %d failed (errno %d): going on in a new one", durable_lsn, self.wal.last_errno)
             if self.disk_bytes() >= self.files_max * self.file_bytes:
                 self._drop_oldest()  # the budget may be passed by one file rather than fail
             spare = self.spares.pop() if self.spares else None
             # A file of which nothing was durable is replaced as a whole, with what only its header knew.
-            announced_lsn, announced_end = self._announced
+            with self.lock:
+                announced_lsn, announced_end = self._announced
             previous = announced_end if durable_lsn == announced_lsn else durable_lsn
-            self.wal.install_replacement(self._create(durable_lsn, end_lsn, previous, spare, lambda _: False))
-            self.update_limit()
+            replacement = self._create(durable_lsn, end_lsn, previous, spare, lambda _: False)
+            with self.lock:
+                self.wal.install_replacement(replacement)
+                self._update_limit()
 
     # -- sealing ---------------------------------------------------------------------------------------------------
 
@@ -277,8 +281,7 @@ class SegmentKeeper:
                 os.sched_yield()  # lets the GIL go
         with self.lock:
             self.wal.mark_sealed(segment)
-            self._give_up_cache()
-            self.update_limit()
+            self._update_limit()
         self._kick(self.wal.prepare_eventfd)
         return True
 
@@ -287,8 +290,7 @@ class SegmentKeeper:
     def flushed(self) -> None:
         """The flushed position has moved."""
         with self.lock:
-            self._give_up_cache()
-            self.update_limit()
+            self._update_limit()
         self._kick(self.wal.prepare_eventfd)
         self.wal.notify()
 
@@ -296,19 +298,21 @@ class SegmentKeeper:
         """Producers stop at ``lsn``, or where the budget ends; None: only there."""
         with self.lock:
             self._admitted_lsn = lsn
-            self.update_limit()
+            self._update_limit()
             waited = self.wal.append_waits != self._waits_seen
             self._waits_seen = self.wal.append_waits
         if waited:
             self.wal.notify()
 
     def _give_up_cache(self) -> None:
-        while self._bytes_of(self.wal.segments) > self.wal.wal_bytes // 2 and self._drop_oldest():
-            pass
+        with self.files:
+            while self._bytes_of(self.wal.segments) > self.wal.wal_bytes // 2 and self._drop_oldest():
+                pass
 
     def _drop_oldest(self) -> bool:
         # In WAL order, each removal synced before the next: a crash leaves no hole in the log.
-        segment = self.wal.drop_oldest()
+        with self.lock:
+            segment = self.wal.drop_oldest()
         if segment is None:
             return False
         self._sizes.pop(segment.path, None)
@@ -326,8 +330,8 @@ class SegmentKeeper:
             path.unlink(missing_ok=True)
         wal_files.sync_directory(self.directory)
 
-    def update_limit(self) -> None:
-        """Where appends that are not internal must stop: the budget less the last reserve, or before."""
+    def _update_limit(self) -> None:
+        # Where appends that are not internal must stop: the budget less the last reserve, or before.
         segments = self.wal.segments
         if not segments:
             return

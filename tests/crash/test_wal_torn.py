@@ -100,6 +100,7 @@ def fill(folder: Path, segments: int = 3) -> None:
                 log.sync()
             i += 1
         log.sync()
+        log.until(lambda: log.wal.segments[-1].first_lsn > log.wal.head_lsn)  # one more is ready
 
 
 def segments_of(folder: Path) -> dict[str, bytes]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from pathlib import Path
 
 import numpy
 import pytest
 
-from kbroker._fast import wal_keeper
+from kbroker._fast import wal_files, wal_keeper
 from kbroker._fast.arena import Arena
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.index_entries import INDEX_DTYPE
@@ -114,6 +115,30 @@ def test_appends_wait_at_the_budget_and_go_on_after_a_trim(tmp_path: Path) -> No
         log.wal.trim(log.wal.durable_lsn)
         log.append(batch(8000))
         assert log.wal.disk_bytes <= log.wal.wal_bytes
+
+
+def test_a_disk_that_is_slow_to_give_up_files_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither uploads, which tell how far producers may go, nor flushes and appends wait for the sync of a removal."""
+    removing, go_on = threading.Event(), threading.Event()
+
+    def slow(directory: Path) -> None:
+        removing.set()
+        assert go_on.wait(10)
+
+    with Log(tmp_path, wal_segments=8).start() as log:
+        while log.wal.head_lsn < 5 * SEGMENT:
+            log.append(batch(8000))
+        log.sync()
+        log.until(lambda: log.wal.segments[0].sealed and log.wal.segments[-1].first_lsn > log.wal.head_lsn)
+        monkeypatch.setattr(wal_files, "sync_directory", slow)
+        log.wal.trim(SEGMENT)
+        assert removing.wait(10)
+        log.wal.admit(log.wal.head_lsn + SEGMENT)
+        log.wal.trim(2 * SEGMENT)
+        log.append(batch(8000))
+        log.sync()
+        assert log.wal.flushed_lsn == 2 * SEGMENT
+        go_on.set()
 
 
 def test_the_last_reserve_is_for_internal_appends(tmp_path: Path) -> None:
