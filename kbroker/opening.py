@@ -51,6 +51,7 @@ class OpenedStore:
     plain: ObjectStore
     retrying: RetryingStore
     counters: StoreCounters
+    checks_crc: bool = False  # as the probe has found
 
 
 @dataclass(slots=True)
@@ -208,8 +209,9 @@ def _store_failure(config: BrokerConfig, error: Exception) -> StartError:
 
 def probe_store(config: BrokerConfig, store: OpenedStore) -> None:
     """Proves that the store does what kbroker needs. Raises StartError."""
-    probe(store.plain, "kbroker")
-    logger.debug("%s enforces conditional writes", config.object_store)
+    store.checks_crc = probe(store.plain, "kbroker")
+    checks = "checks" if store.checks_crc else "does not check"
+    logger.debug("%s enforces conditional writes and %s the CRC of what it stores", config.object_store, checks)
 
 
 def broker_configs(config: BrokerConfig, address: tuple[str, int]) -> BrokerConfigs:

@@ -141,6 +141,7 @@ def _flusher(
             flush_seconds=config.flush_seconds,
             wal_bytes=config.wal_bytes,
             memory_bytes=config.arena_bytes,
+            store_checks_crc=store.checks_crc,
             plan=PlanLimits(
                 pack_below_bytes=config.pack_below_bytes,
                 window_bytes_max=min(

@@ -27,7 +27,8 @@ cdef class BatchScan:
     """Checks batches as their bytes stream by, and collects the header fields that a flush needs.
 
     The bytes fed must be the batches of `entries` one after another, cut anywhere. Each batch must be what its entry
-    says (base offset, size, last offset delta) and carry a right CRC. The fields of the batches that ended in the last
+    says (base offset, size, last offset delta) and carry a right CRC; of bytes that are trusted only the header is read,
+    and `crc` is what follows from the CRC that it carries. The fields of the batches that ended in the last
     feed stand in the column arrays until the next feed; `record_counts` is for the whole scan.
     Owner of all arrays: this object. `entries` is borrowed and must not change meanwhile.
     """
@@ -56,8 +57,11 @@ cdef class BatchScan:
     cdef int32_t* coordinator_epoch
     cdef int64_t into_batch                     # bytes of the current batch seen so far
     cdef uint32_t batch_crc
+    cdef bint carried                           # some of the current batch is trusted: its CRC is the one it carries
     cdef uint8_t capture[SCAN_CAPTURE_BYTES]
-    # Takes bytes of which the first batch that ends gets the columns at `ended`; returns the next free place.
-    cdef Py_ssize_t walk(self, const uint8_t* p, Py_ssize_t n, Py_ssize_t ended, int* problem) noexcept nogil
+    # Takes bytes of which the first batch that ends gets the columns at `ended`; returns the next free place. Those that
+    # are `trusted` are read in small batches alone, where adding up CRCs costs more.
+    cdef Py_ssize_t walk(self, const uint8_t* p, Py_ssize_t n, bint trusted, Py_ssize_t ended,
+                         int* problem) noexcept nogil
     cdef int raise_problem(self, int problem) except -1
     cdef int _end_batch(self, Py_ssize_t column) noexcept nogil

@@ -76,7 +76,7 @@ cdef class BatchScan:
         if view.shape[0] > self.feed_bytes_max:
             raise ValueError("feed is larger than feed_bytes_max")
         with nogil:
-            ended = self.walk(&view[0], view.shape[0], 0, &problem)
+            ended = self.walk(&view[0], view.shape[0], False, 0, &problem)
         self.raise_problem(problem)
         return ended
 
@@ -85,7 +85,8 @@ cdef class BatchScan:
             raise BatchScanError(self.done, PROBLEMS[problem])
         return 0
 
-    cdef Py_ssize_t walk(self, const uint8_t* p, Py_ssize_t n, Py_ssize_t ended, int* problem) noexcept nogil:
+    cdef Py_ssize_t walk(self, const uint8_t* p, Py_ssize_t n, bint trusted, Py_ssize_t ended,
+                         int* problem) noexcept nogil:
         cdef int64_t room, take, skip
         cdef int64_t size
         self.position += n
@@ -102,7 +103,9 @@ cdef class BatchScan:
             if room > 0:
                 memcpy(self.capture + self.into_batch, p, min(take, room))
             skip = max(<int64_t>0, AT_ATTRIBUTES - self.into_batch)
-            if take > skip:
+            if trusted and size >= COMBINED_BYTES_MIN:
+                self.carried = True
+            elif take > skip:
                 self.batch_crc = crc32c_c(self.batch_crc, p + skip, take - skip)
             if size < COMBINED_BYTES_MIN:
                 self.crc = crc32c_c(self.crc, p, take)
@@ -120,6 +123,7 @@ cdef class BatchScan:
                 self.done += 1
                 self.into_batch = 0
                 self.batch_crc = 0
+                self.carried = False
         return ended
 
     cdef int _end_batch(self, Py_ssize_t column) noexcept nogil:
@@ -134,7 +138,9 @@ cdef class BatchScan:
             return PROBLEM_SIZE
         if p[16] != 2:
             return PROBLEM_MAGIC
-        if load_u32(p + 17) != self.batch_crc:
+        if self.carried:
+            self.batch_crc = load_u32(p + 17)
+        elif load_u32(p + 17) != self.batch_crc:
             return PROBLEM_CRC
         if load_i32(p + 23) != entry.last_offset_delta or entry.last_offset_delta < 0:
             return PROBLEM_LAST_OFFSET

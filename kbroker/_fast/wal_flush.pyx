@@ -52,7 +52,7 @@ cdef void keep_pace(Pace* pace, int64_t done) noexcept nogil:
         sleep_until(pace.began_ns + done * 1000000000 // pace.rate)
 
 
-def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64_t rate):
+def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64_t rate, bint trust_memory):
     """See Wal.feed_batches."""
     cdef BatchReader batches = reader_of(wal, scan.entries)
     cdef int64_t fed = 0
@@ -62,7 +62,7 @@ def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64
     try:
         with nogil:
             pace = pace_of(wal, rate)
-            failed = feed(batches, scan, limit, &pace, &fed, &problem)
+            failed = feed(batches, scan, limit, trust_memory, &pace, &fed, &problem)
     finally:
         batches.release()
     scan.raise_problem(problem)
@@ -71,7 +71,7 @@ def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64
     return fed
 
 
-cdef int feed(BatchReader batches, BatchScan scan, int64_t limit, Pace* pace, int64_t* fed,
+cdef int feed(BatchReader batches, BatchScan scan, int64_t limit, bint trust_memory, Pace* pace, int64_t* fed,
               int* problem) noexcept nogil:
     # 0, or as BatchReader.load.
     cdef int64_t size, skip, n
@@ -92,7 +92,7 @@ cdef int feed(BatchReader batches, BatchScan scan, int64_t limit, Pace* pace, in
             if code != 0:
                 return code
             continue
-        ended = scan.walk(p, n, ended, problem)
+        ended = scan.walk(p, n, pinned and trust_memory, ended, problem)
         if pinned:
             batches.wal.unpin(batches.records[i].lsn + skip, n)
         fed[0] += n

@@ -39,7 +39,7 @@ class WalReader(Protocol):
         """Sends what `read_batches_into` would copy to a socket; returns how many bytes, 0 if they cannot be read."""
         ...
 
-    def feed_batches(self, scan: BatchScan, limit: int, rate: int) -> int:
+    def feed_batches(self, scan: BatchScan, limit: int, rate: int, trust_memory: bool) -> int:
         """Feeds the scan what comes next of its batches, at most `limit` bytes; returns how many."""
         ...
 
@@ -114,19 +114,27 @@ class ObjectBuilder:
     """Builds the objects of one flush, in the order of the plan, and folds what they do to each partition.
 
     Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it; `pacer` gives the
-    rate of what is read; `now_ms` is what segments say of their creation.
+    rate of what is read; `now_ms` is what segments say of their creation; `trust_memory`: batches in memory have the
+    CRC that they carry, as they had when they came in; the store refuses a body of which that is not true.
     """
 
     def __init__(
-        self, wal: WalReader, fold_of: Callable[[bytes, int], PartitionFold], pacer: Pacer, now_ms: int = 0
+        self,
+        wal: WalReader,
+        fold_of: Callable[[bytes, int], PartitionFold],
+        pacer: Pacer,
+        now_ms: int = 0,
+        *,
+        trust_memory: bool = False,
     ) -> None:
         self._wal = wal
         self._pacer = pacer
         self._now_ms = now_ms
         self._fold_of = fold_of
+        self._trust_memory = trust_memory
 
     def build(self, planned: PlannedObject) -> BuiltObject:
-        """Reads and checks every batch of a planned object. CorruptionError names the batch that is damaged."""
+        """Checks every batch of a planned object. CorruptionError names the batch that is damaged."""
         if planned.kfs:
             return self._build_segment(planned.images[0])
         parts: list[BodySource] = []
@@ -182,7 +190,8 @@ class ObjectBuilder:
         try:
             while scan.done < len(plan.entries):
                 before, rate = scan.done, self._pacer.rate
-                fed = self._wal.feed_batches(scan, spread_bytes(limits.FLUSH_FEED_BYTES, rate), rate)
+                some = spread_bytes(limits.FLUSH_FEED_BYTES, rate)
+                fed = self._wal.feed_batches(scan, some, rate, self._trust_memory)
                 self._pacer.acquire(fed)
                 fold.add(scan, scan.done - before)
         except BatchScanError as error:

@@ -74,6 +74,7 @@ class FlushSettings:
     total_bytes: int = limits.FLUSH_TOTAL_BYTES
     wal_bytes: int = 4 * limits.GIB
     memory_bytes: int = 0  # how much of the log, its newest part, is in memory
+    store_checks_crc: bool = False  # it refuses a body that has not the CRC-32C that is named
     paced: bool = True
     upload_threads: int = limits.UPLOAD_THREADS
     delete_grace_ms: int = 60_000  # for objects that a flush finds dead: of a topic deleted meanwhile, say

@@ -40,7 +40,7 @@ from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.numbered_log import Fenced
 from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.object_store import ChecksumMismatch, ObjectStore
 from kbroker.storage.pacing import Pacer
 from kbroker.storage.upload import Claim, ClaimLost, FlushStopped, StoredFile, StoreGuard, Uploader
 
@@ -147,6 +147,7 @@ class Flusher:
         self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace, self._admission.sent)
         self._reading = Pacer(clock.monotonic, self._stop.wait, lambda: self._pace(READING_LEAST))
         self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set, self._admission.open)
+        self._trust_memory = self.settings.store_checks_crc
         self._segments: frozenset[str] | None = frozenset()  # topics whose segments are being stored; None: planning
         # A hedge is a second thread for a PUT, and its loser may stay for a while.
         self.hedged = HedgedStore(store, clock, 3 * self.settings.windows)
@@ -248,7 +249,8 @@ class Flusher:
         store = self._uploader.store_awaited if objects_awaited else self._uploader.store
         try:
             now_ms = self._clock.now_ms()
-            window.start(self._wal, self._reading, now_ms, self._pool, store, self._uploads_at_once())
+            at_once = self._uploads_at_once()
+            window.start(self._wal, self._reading, now_ms, self._pool, store, at_once, self._trust_memory)
         except BaseException:
             self._note_segments(frozenset())
             raise
@@ -466,6 +468,8 @@ class Flusher:
                 self._fail(error)
             except Exception as error:
                 # Nothing is lost (see the module), but nobody knows this failure: say so, and try again.
+                if isinstance(error, ChecksumMismatch):
+                    self._trust_memory = False  # if a batch is damaged, that finds it
                 self.metrics.failures += 1
                 self.metrics.last_error = repr(error)
                 logger.exception("flush failed; trying again in %s s", RETRY_SECONDS)

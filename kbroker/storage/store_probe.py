@@ -7,6 +7,7 @@ import os
 from kbroker._fast.crc32c import crc32c
 from kbroker.errors import StartError
 from kbroker.storage.object_store import (
+    ChecksumMismatch,
     ObjectStore,
     PreconditionFailed,
     StoreDenied,
@@ -18,11 +19,14 @@ PROBE_DIRECTORY = "_probe/"
 _WRONG_ETAG = '"00000000000000000000000000000000"'
 
 
-def probe(store: ObjectStore, root: str) -> None:
-    """Six requests on a new key under ``<root>_probe/``, removed afterwards. StartError says what to do."""
+def probe(store: ObjectStore, root: str) -> bool:
+    """Seven requests on new keys under ``<root>_probe/``, removed afterwards. StartError says what to do.
+
+    Returns whether the store refuses a body that has not the CRC-32C that is named.
+    """
     key = f"{root}{PROBE_DIRECTORY}{os.urandom(16).hex()}"
     try:
-        _probe_key(store, key)
+        return _probe_key(store, key)
     except StoreDenied as error:
         raise StartError(f"object store refuses access: {error}; check credentials and permissions") from error
     except StoreUnavailable as error:
@@ -31,7 +35,7 @@ def probe(store: ObjectStore, root: str) -> None:
         raise StartError(f"object store is not usable: {error}") from error
 
 
-def _probe_key(store: ObjectStore, key: str) -> None:
+def _probe_key(store: ObjectStore, key: str) -> bool:
     first, second = b"kbroker probe 1", b"kbroker probe 2"
     store.put(key, first, if_none_match=True, crc32c=crc32c(first))
     try:
@@ -41,8 +45,13 @@ def _probe_key(store: ObjectStore, key: str) -> None:
             raise StartError(f"object store does not list {key}, which was just written: it cannot hold a log")
         if store.get(key, 0, 2 * len(first)) != first:
             raise StartError(f"object store does not return the bytes just written to {key}")
+        try:
+            store.put(f"{key}-crc", first, crc32c=crc32c(second))
+        except ChecksumMismatch:
+            return True
+        return False
     finally:
-        store.delete([key])
+        store.delete([key, f"{key}-crc"])
 
 
 def _must_refuse(store: ObjectStore, key: str, body: bytes, condition: str, if_match: str | None) -> None:

@@ -23,6 +23,7 @@ from kbroker.storage.object_keys import ObjectKeys, klix_key, pack_key
 from kbroker.storage.object_store import (
     BodySource,
     BytesBody,
+    ChecksumMismatch,
     NotFound,
     ObjectMeta,
     ObjectStore,
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 BACKOFF_SECONDS_FIRST = 0.2
 BACKOFF_SECONDS_MAX = 20.0
+REFUSED_BODIES_MAX = 3
 GENERATIONS_MAX = 1_000  # leftovers at one offset; more than that is not an accident
 
 
@@ -88,9 +90,10 @@ class StoreGuard:
     def run(self, what: str, request: Callable[[], T]) -> T:
         """The result of `request`, tried again after every StoreError but PreconditionFailed and NotFound.
 
-        Raises FlushStopped, ClaimLost, and what else `request` raises.
+        Raises FlushStopped, ClaimLost, and what else `request` raises; ChecksumMismatch when a body was refused so
+        often that it is damaged here and not on its way.
         """
-        failures = 0
+        failures = refused = 0
         while True:
             if self._stopping():
                 raise FlushStopped(what)
@@ -101,6 +104,9 @@ class StoreGuard:
                 raise
             except StoreError as error:
                 self._note_failure(what, error, failures)
+                refused += isinstance(error, ChecksumMismatch)
+                if refused == REFUSED_BODIES_MAX:
+                    raise
             # Half of the delay is random: threads and brokers that failed together must not come back together.
             delay = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2 ** min(failures, 16))
             failures += 1

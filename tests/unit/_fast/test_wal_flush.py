@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy
@@ -33,13 +33,16 @@ def starts_of(entries: numpy.ndarray) -> numpy.ndarray:
 
 
 class Written:
-    """A log with batches of two partitions, more than memory holds; what one of them should look like."""
+    """A log with batches of two partitions, more than memory holds; what one of them should look like. `more` come
+    last but one."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, more: Sequence[bytes] = ()) -> None:
         self.log = log
         for number in range(300):
             log.append(batch(200 + number * 13 % 700, fill=number % 256, producer_id=number, epoch=1, sequence=number))
             log.append(batch(500, fill=9), log.partition(index=1))
+        for data in more:
+            log.append(data)
         log.append(marker(commit=True, producer_id=number, epoch=1, coordinator_epoch=7))
         log.sync()
         partition = log.partition()
@@ -85,15 +88,20 @@ def columns(scan: BatchScan, ended: int) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("room", [900, 5000, 1 << 20])
 @pytest.mark.parametrize("limit", [700, 4096, 1 << 20])
-def test_a_check_of_the_log_finds_what_a_check_of_the_bytes_does(tmp_path: Path, room: int, limit: int) -> None:
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_check_of_the_log_finds_what_a_check_of_the_bytes_does(
+    tmp_path: Path, room: int, limit: int, trust: bool
+) -> None:
     with Log(tmp_path, arena_segments=2).start() as log:
-        written = Written(log)
+        for number in range(20):
+            log.append(batch(1000 * number))
+        written = Written(log, [batch(3000, fill=7), batch(20_000, fill=8), batch(2048 - 61, fill=9)])
         plain = BatchScan(written.entries, len(written.whole))
         expected = columns(plain, plain.feed(written.whole))
         scan, found = BatchScan(written.entries, room), []
         while scan.done < len(written.entries):
             before, position = scan.done, scan.position
-            fed = log.wal.feed_batches(scan, limit)
+            fed = log.wal.feed_batches(scan, limit, trust_memory=trust)
             assert fed == min(room, limit, len(written.whole) - position)
             assert scan.position == position + fed
             found += columns(scan, scan.done - before)
@@ -114,6 +122,37 @@ def test_a_batch_that_is_damaged_in_memory_is_found_there(tmp_path: Path) -> Non
             log.wal.feed_batches(BatchScan(resident, 1 << 20), 1 << 20)
         assert caught.value.index == 7
         assert written.held == 0
+
+
+def test_a_large_batch_in_memory_is_taken_for_what_it_carries_where_memory_is_trusted(tmp_path: Path) -> None:
+    """The damage does not change the CRC of the whole: a store that checks it refuses the body."""
+    with Log(tmp_path, arena_segments=2).start() as log:
+        written = Written(log, [batch(20_000, fill=7)])
+        whole, large = BatchScan(written.entries, len(written.whole)), len(written.entries) - 2
+        whole.feed(written.whole)
+        arena = log.wal.arena
+        end = int(written.entries["lsn"][large]) + int(written.entries["size"][large])
+        arena.array[(end - 1) % arena.arena_bytes] ^= 1
+        scan = BatchScan(written.entries, 1 << 20)
+        while log.wal.feed_batches(scan, 5000, trust_memory=True):
+            pass
+        assert scan.crc == whole.crc
+        with pytest.raises(BatchScanError, match="CRC") as caught:
+            log.wal.feed_batches(BatchScan(written.entries, 1 << 20), 1 << 20)
+        assert caught.value.index == large
+        assert written.held == 0
+
+
+def test_a_large_batch_that_is_damaged_in_its_file_is_found_there(tmp_path: Path) -> None:
+    with Log(tmp_path, arena_segments=2).start() as log:
+        log.append(batch(20_000, fill=7))
+        written = Written(log)
+        with open(min(tmp_path.glob("*.wal")), "r+b") as file:
+            file.seek(4096 + int(written.entries["lsn"][0]) + 15_000)
+            file.write(b"damage")
+        with pytest.raises(BatchScanError, match="CRC") as caught:
+            log.wal.feed_batches(BatchScan(written.entries, 1 << 20), 1 << 20, trust_memory=True)
+        assert caught.value.index == 0
 
 
 @pytest.mark.parametrize(("skipped", "limit"), [(0, 1 << 20), (0, 10), (1, 30_000), (12_345, 1), (777, 50_000)])

@@ -17,6 +17,7 @@ from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.numbered_log import Fenced, NumberedLog
 from kbroker.storage.object_keys import PackKey, klix_key
+from kbroker.storage.object_store import ChecksumMismatch
 from kbroker.storage.store_faults import Fault, FaultyStore, When
 from kbroker.storage.upload import ClaimLost, FlushStopped
 
@@ -146,6 +147,21 @@ def test_damage_in_the_wal_is_named_and_never_uploaded(start):
     assert not s.flusher.flush(wait=True, timeout=20)
     assert isinstance(s.stopped[0], CorruptionError)
     assert "CRC" in s.flusher.metrics.last_error
+
+
+def test_damage_in_memory_that_is_trusted_is_refused_by_the_store_and_then_named(start):
+    s = start(topics=[("t", 1)], settings=FlushSettings(store_checks_crc=True, paced=False), waits=lambda _: False)
+    s.append("t", 0, batch([b"v" * 5000]))
+    s.sync()
+    entry = s.table.partition("t", 0).entries(0, s.wal.durable_lsn)[0]
+    s.wal.arena.array[int(entry["lsn"]) + 4000] ^= 1
+    with pytest.raises(ChecksumMismatch):
+        s.flusher.run_once()
+    s.flusher.start()
+    assert not s.flusher.flush(wait=True, timeout=20)
+    assert isinstance(s.stopped[0], CorruptionError)
+    assert "offset 0: CRC" in s.flusher.metrics.last_error
+    assert data_keys(s) == []
 
 
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
@@ -491,7 +507,7 @@ def test_what_is_checked_is_paced_as_well(start):
     checked: list[tuple[float, int]] = []
     rates: list[int] = []
 
-    def feed_batches(scan, limit, rate):
+    def feed_batches(scan, limit, rate, trust_memory):
         rates.append(rate)
         fed = s.wal.feed_batches(scan, limit, rate)
         checked.append((s.clock.monotonic(), fed))

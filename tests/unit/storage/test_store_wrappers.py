@@ -179,13 +179,24 @@ def test_faults_strike_where_and_as_often_as_scripted() -> None:
 # -- the probe -------------------------------------------------------------------------------------------------------
 
 
-def test_a_good_store_passes_with_six_requests_and_nothing_left() -> None:
+def test_a_good_store_passes_with_seven_requests_and_nothing_left() -> None:
     inner = MemoryStore()
     store = FaultyStore(inner)
-    probe(store, "root/")
-    assert len([operation for operation, _ in store.operations if operation != "list"]) == 5
+    assert probe(store, "root/")
+    assert len([operation for operation, _ in store.operations if operation != "list"]) == 6
     assert all(key.startswith("root/_probe/") for _, key in store.operations)
     assert list(inner.list("")) == []
+
+
+def test_a_store_that_does_not_check_what_it_stores_passes_and_is_known() -> None:
+    class Careless(MemoryStore):
+        def put(self, key: str, body: Any, **options: Any) -> Any:
+            options.pop("crc32c", None)
+            return super().put(key, body, **options)
+
+    store = Careless()
+    assert not probe(store, "root/")
+    assert list(store.list("")) == []
 
 
 @pytest.mark.parametrize("lost", ["if_none_match", "if_match"])
