@@ -427,6 +427,10 @@ static void store(struct topic *t, uint8_t *bytes, size_t length) {
 }
 
 static void answer(struct connection *c, int api_key, int64_t correlation_id, struct cursor *r) {
+        if (log_counts && api_key == FETCH) {
+                errno = EPROTO;
+                fail("a Fetch beside a log");
+        }
         flush(c); /* answers come in order, and those of Fetch go out from elsewhere */
         if (api_key == FETCH) {
                 (tail ? start_tail : answer_fetch)(c, correlation_id, r);

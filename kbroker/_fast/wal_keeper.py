@@ -143,12 +143,11 @@ class SegmentKeeper:
     # -- preparing -------------------------------------------------------------------------------------------------
 
     def prepare_once(self) -> bool:
-        """Gives up what is kept for readers alone, then makes one more segment ready if one is wanted and the budget
-        allows it, else some memory for those that are. True: call again.
+        """Makes one more segment ready if one is wanted and the budget allows it. Else it gives up one that is kept for
+        readers alone, or makes some memory ready. True: call again.
         """
-        self._give_up_cache()
         if self.ready.is_set() and not self._segment_is_wanted():
-            return self._populate()
+            return self._give_up_one() or self._populate()
         with self.files:
             if not self._make_room():
                 self.settled.set()
@@ -304,10 +303,9 @@ class SegmentKeeper:
         if waited:
             self.wal.notify()
 
-    def _give_up_cache(self) -> None:
+    def _give_up_one(self) -> bool:
         with self.files:
-            while self._bytes_of(self.wal.segments) > self.wal.wal_bytes // 2 and self._drop_oldest():
-                pass
+            return self._bytes_of(self.wal.segments) > self.wal.wal_bytes // 2 and self._drop_oldest()
 
     def _drop_oldest(self) -> bool:
         # In WAL order, each removal synced before the next: a crash leaves no hole in the log.

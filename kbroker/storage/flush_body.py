@@ -1,7 +1,8 @@
 """The bytes of a flush: objects described by where their parts lie in the WAL, never held whole in memory.
 
-Building an object looks at its batches once, in memory where they lie, else as they are read: CRCs are checked, the
-index and the checksum of the object follow. Sending it takes them from there a second time.
+Building an object looks at its batches once, in memory where they lie, else as they are read: CRCs are checked (but for
+large batches in memory, where the store checks them), the index and the checksum of the object follow. Sending it takes
+them from there a second time.
 """
 
 from __future__ import annotations

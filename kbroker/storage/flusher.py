@@ -1,6 +1,6 @@
 """The flusher: makes objects of what the WAL holds, names them in the manifest, and only then lets the WAL go.
 
-One flush: take a prefix of the WAL; plan the objects (flush_plan); build each by reading and checking its batches
+One flush: take a prefix of the WAL; plan the objects (flush_plan); build each by checking its batches
 (flush_body); store it (upload); when all are stored commit one manifest record with the objects, what the window did to
 offsets, epochs, transactions and producers, and the WAL position; then trim. A failure before the record leaves objects
 that nothing names; a failure after it leaves WAL that recovery skips. Nothing in between exists.
@@ -147,7 +147,7 @@ class Flusher:
         self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace, self._admission.sent)
         self._reading = Pacer(clock.monotonic, self._stop.wait, lambda: self._pace(READING_LEAST))
         self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set, self._admission.open)
-        self._trust_memory = self.settings.store_checks_crc
+        self._trust_memory = self.guard.gives_up_refused = self.settings.store_checks_crc
         self._segments: frozenset[str] | None = frozenset()  # topics whose segments are being stored; None: planning
         # A hedge is a second thread for a PUT, and its loser may stay for a while.
         self.hedged = HedgedStore(store, clock, 3 * self.settings.windows)
@@ -469,7 +469,7 @@ class Flusher:
             except Exception as error:
                 # Nothing is lost (see the module), but nobody knows this failure: say so, and try again.
                 if isinstance(error, ChecksumMismatch):
-                    self._trust_memory = False  # if a batch is damaged, that finds it
+                    self._trust_memory = self.guard.gives_up_refused = False  # a batch that is damaged is found now
                 self.metrics.failures += 1
                 self.metrics.last_error = repr(error)
                 logger.exception("flush failed; trying again in %s s", RETRY_SECONDS)

@@ -60,6 +60,11 @@ class Answer:
         self.length = int(length) if is_length else None
         self.will_close = match[1] == "0" or "close" in self._headers.get("connection", "").lower()
 
+    @property
+    def has_rest(self) -> bool:
+        """Something has come that is not taken: behind the body it belongs to no answer."""
+        return bool(self._rest)
+
     def getheader(self, name: str) -> str:
         """The value of a header; empty without one, those of several with commas between."""
         return self._headers.get(name.lower(), "")

@@ -158,7 +158,7 @@ def _etag(connection: Connection, answer: Answer, name: str, is_whole: bool) -> 
         answer.fill(memoryview(content))
         if b"<Error" in content:
             raise StoreUnavailable(f"{name}: {answer.status} with an error: {bytes(content[:200])!r}")
-        connection.reusable = not answer.will_close
+        connection.reusable = not answer.will_close and not answer.has_rest
     return etag
 
 

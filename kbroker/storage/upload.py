@@ -62,7 +62,8 @@ class StoreGuard:
     """Retries store requests for as long as it takes, and re-reads the claim after every outage.
 
     `wait(seconds)` returns True when the flusher should stop; `on_failure` is called when the store has not done what
-    it should. Used by the flusher's threads at the same time.
+    it should; `gives_up_refused`: a body that the store refuses for its CRC again and again may be damaged here. Used
+    by the flusher's threads at the same time.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class StoreGuard:
         self._on_failure = on_failure
         self._lock = threading.Lock()
         self._outage = False
+        self.gives_up_refused = False
         self.retries = 0
         self.last_error: str | None = None
 
@@ -90,8 +92,7 @@ class StoreGuard:
     def run(self, what: str, request: Callable[[], T]) -> T:
         """The result of `request`, tried again after every StoreError but PreconditionFailed and NotFound.
 
-        Raises FlushStopped, ClaimLost, and what else `request` raises; ChecksumMismatch when a body was refused so
-        often that it is damaged here and not on its way.
+        Raises FlushStopped, ClaimLost, and what else `request` raises; ChecksumMismatch for a body that is given up.
         """
         failures = refused = 0
         while True:
@@ -105,7 +106,7 @@ class StoreGuard:
             except StoreError as error:
                 self._note_failure(what, error, failures)
                 refused += isinstance(error, ChecksumMismatch)
-                if refused == REFUSED_BODIES_MAX:
+                if self.gives_up_refused and refused >= REFUSED_BODIES_MAX:
                     raise
             # Half of the delay is random: threads and brokers that failed together must not come back together.
             delay = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2 ** min(failures, 16))

@@ -164,6 +164,15 @@ def test_damage_in_memory_that_is_trusted_is_refused_by_the_store_and_then_named
     assert data_keys(s) == []
 
 
+def test_a_body_that_is_damaged_on_its_way_is_sent_again(start):
+    s = start(FaultyStore(MemoryStore()), topics=[("t", 1)], waits=lambda seconds: False)
+    s.append("t", 0, batch([b"v" * 5000]))
+    s.sync()
+    s.store.inject(Fault("put", key_part="_packs/", times=5, error=ChecksumMismatch))
+    assert s.flusher.run_once()
+    assert s.stored("t", 0) == s.in_wal("t", 0)
+
+
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
 @pytest.mark.parametrize("part", ["_packs/", ".obj", "_manifest/"])
 def test_a_failed_write_is_repeated_until_it_is_true(start, part, when):

@@ -141,6 +141,13 @@ def test_a_server_that_announces_the_end_is_believed(server: Server, reads: Read
     assert server.connections == 2
 
 
+def test_a_connection_with_bytes_that_belong_to_no_answer_is_not_used_again(server: Server, reads: Reads) -> None:
+    server.script.append((right(0, 100) + b"more", False))
+    assert reads.get(0, 100) == BODY[:100]
+    assert reads.get(100, 200) == BODY[100:200]
+    assert server.connections == 2
+
+
 def test_headers_without_end_are_an_error(server: Server, reads: Reads) -> None:
     server.script.append((b"HTTP/1.1 206 Partial Content\r\nX: " + bytes(200_000), True))
     with pytest.raises(StoreUnavailable):

@@ -199,6 +199,12 @@ def test_a_store_that_does_not_check_what_it_stores_passes_and_is_known() -> Non
     assert list(store.list("")) == []
 
 
+def test_a_wrong_crc_that_is_refused_in_some_other_way_says_nothing() -> None:
+    store = FaultyStore(MemoryStore())
+    store.inject(Fault("put", key_part="-crc", error=StoreError))
+    assert not probe(store, "root/")
+
+
 @pytest.mark.parametrize("lost", ["if_none_match", "if_match"])
 def test_a_store_that_ignores_conditions_is_refused(lost: str) -> None:
     class Careless(MemoryStore):

@@ -8,6 +8,7 @@ import pytest
 
 from kbroker._fast.records import BatchHeader, iter_batches
 from kbroker.errors import CorruptionError
+from tests.integration.until import until
 from tests.reference.wal_harness import SEGMENT, Log, batch, copy_folder
 
 SIZES = [SEGMENT // 2, SEGMENT, 4 * SEGMENT]
@@ -81,4 +82,4 @@ def test_the_budget_counts_the_bytes_of_files_and_not_their_number(tmp_path: Pat
         on_disk = sum(path.stat().st_size for path in tmp_path.iterdir() if path.suffix in (".wal", ".free"))
         assert old / 2 < log.wal.disk_bytes <= on_disk <= budget
         log.wal.trim(log.sync())
-        log.until(lambda: log.wal.disk_bytes <= budget // 2 + segment_bytes + 4096)
+        until(lambda: log.wal.disk_bytes <= budget // 2 + segment_bytes + 4096, "room")
