@@ -176,7 +176,7 @@ def main() -> None:
         "kbroker syncs its log before every acknowledgement and uploads to an S3 server on the same machine;",
         "`kafka` is Apache Kafka with its defaults (no sync), `kafka-flush` flushes after every message; `ceiling` is",
         "the client against a broker that neither reads nor writes: no broker lets it be faster. For the minute in",
-        "which everything is uploaded it also writes a log and has as much stored.",
+        "which everything is uploaded it also syncs a log before it acknowledges and has as much stored.",
         "",
         "![Throughput](plots/throughput.svg)",
         "![CPU per GB](plots/cpu.svg)",
