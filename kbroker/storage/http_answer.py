@@ -61,9 +61,10 @@ class Answer:
         self.will_close = match[1] == "0" or "close" in self._headers.get("connection", "").lower()
 
     @property
-    def has_rest(self) -> bool:
-        """Something has come that is not taken: behind the body it belongs to no answer."""
-        return bool(self._rest)
+    def is_over(self) -> bool:
+        """Behind the body: another request may follow. The server keeps the connection, and nothing came that belongs
+        to no answer."""
+        return not self.will_close and not self._rest
 
     def getheader(self, name: str) -> str:
         """The value of a header; empty without one, those of several with commas between."""

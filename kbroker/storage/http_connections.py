@@ -27,7 +27,7 @@ from kbroker.storage.object_store import BodySource, StoreUnavailable, send_some
 
 IDLE_SECONDS = 20.0  # a connection that rested longer may have been closed by the server
 CONTINUE_SECONDS = 1.0  # how long a server may take to ask for the body; many never do
-_HEAD = re.compile(r"(?:[ -~]+\r\n)+\r\n")
+_LINE = re.compile(r"[ -~]+")
 _CONTINUE = re.compile(rb"HTTP/1\.\d 100")
 _CONTINUE_BYTES = 12
 
@@ -89,10 +89,9 @@ class Connection:
         """Sends the head of a request. Raises NotPlain when a head cannot carry it."""
         self.reusable = False
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        head = "\r\n".join([*lines, "", ""])
-        if head.count("\n") != len(lines) + 1 or not _HEAD.fullmatch(head):
+        if not all(map(_LINE.fullmatch, lines)):
             raise NotPlain("a header that is more than one line of ASCII")
-        self.send(memoryview(head.encode()))
+        self.send(memoryview("\r\n".join([*lines, "", ""]).encode()))
 
     def is_body_wanted(self) -> bool:
         """Of a request that expects 100 (Continue), over a socket without TLS: False when the answer came instead."""

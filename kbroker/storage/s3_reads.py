@@ -55,7 +55,7 @@ class DirectReads:
             if not _is_plain(answer, start, len(out)):
                 raise NotPlain(f"{answer.status} {answer.reason}")
             answer.fill(out)
-            connection.reusable = not answer.will_close and not answer.has_rest
+            connection.reusable = answer.is_over
 
         try:
             self._connections.run(place, key, exchange)

@@ -33,7 +33,7 @@ class _Way(NamedTuple):
 
     place: Place  # where its connections go
     prefix: str  # of the path
-    signer: Signer  # for the region that boto3 signed for
+    region: str  # that it signed for
     user_agent: str
 
 
@@ -54,6 +54,7 @@ class DirectWrites:
     def __init__(self, credentials: Callable[[], Credentials | None], connections: ConnectionPool) -> None:
         self._credentials = credentials
         self._connections = connections
+        self._signer = Signer()
         self._way: _Way | None = None
         self._sent = threading.local()
 
@@ -70,7 +71,7 @@ class DirectWrites:
             prefix = parts.path.removesuffix(_quoted(key))
             agent = _text(headers.get("User-Agent", ""))
             with contextlib.suppress(NotPlain):  # through a proxy
-                self._way = _Way(place_of(url), prefix, Signer(scope[1]), agent)
+                self._way = _Way(place_of(url), prefix, scope[1], agent)
 
     def put(self, key: str, name: str, body: BodySource, headers: Mapping[str, str]) -> str:
         """Stores an object and returns its ETag. `name` is what errors call it.
@@ -97,7 +98,7 @@ class DirectWrites:
         credentials = self._credentials()
         if credentials is None:
             raise NotPlain("no credentials")
-        return way.signer.sign("PUT", target, {"Host": way.place.authority, **headers}, credentials)
+        return self._signer.sign("PUT", target, {"Host": way.place.authority, **headers}, credentials, way.region)
 
 
 def _exchange(connection: Connection, target: str, headers: Mapping[str, str], name: str, body: BodySource) -> str:
@@ -158,7 +159,7 @@ def _etag(connection: Connection, answer: Answer, name: str, is_whole: bool) -> 
         answer.fill(memoryview(content))
         if b"<Error" in content:
             raise StoreUnavailable(f"{name}: {answer.status} with an error: {bytes(content[:200])!r}")
-        connection.reusable = not answer.will_close and not answer.has_rest
+        connection.reusable = answer.is_over
     return etag
 
 

@@ -26,9 +26,8 @@ class Credentials(NamedTuple):
 class Signer:
     """Thread-safe. Keeps the key that is derived once a day from the credentials."""
 
-    def __init__(self, region: str) -> None:
-        self._region = region
-        self._kept: tuple[str, str, bytes] = "", "", b""  # secret and day, and the key derived from them
+    def __init__(self) -> None:
+        self._kept: tuple[str, str, str, bytes] = "", "", "", b""  # secret, day and region; the key derived from them
 
     def sign(
         self,
@@ -36,6 +35,7 @@ class Signer:
         target: str,
         headers: Mapping[str, str],
         credentials: Credentials,
+        region: str,
         now: datetime.datetime | None = None,
     ) -> dict[str, str]:
         """`headers`, all of which are signed, and those that the signature adds.
@@ -53,23 +53,23 @@ class Signer:
         names = ";".join(name for name, _ in canonical)
         lines = "".join(f"{name}:{value}\n" for name, value in canonical)
         request = f"{method}\n{target}\n\n{lines}\n{names}\n{_PAYLOAD}".encode()
-        scope = f"{time[:8]}/{self._region}/s3/aws4_request"
+        scope = f"{time[:8]}/{region}/s3/aws4_request"
         text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{hashlib.sha256(request).hexdigest()}"
-        signature = _hmac(self._key(credentials.secret_key, time[:8]), text).hex()
+        signature = _hmac(self._key(credentials.secret_key, time[:8], region), text).hex()
         credential = f"{credentials.access_key}/{scope}"
         signed["Authorization"] = (
             f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
         )
         return signed
 
-    def _key(self, secret: str, day: str) -> bytes:
+    def _key(self, secret: str, day: str, region: str) -> bytes:
         kept = self._kept
-        if kept[:2] == (secret, day):
-            return kept[2]
+        if kept[:3] == (secret, day, region):
+            return kept[3]
         key = f"AWS4{secret}".encode()
-        for text in (day, self._region, "s3", "aws4_request"):
+        for text in (day, region, "s3", "aws4_request"):
             key = _hmac(key, text)
-        self._kept = secret, day, key
+        self._kept = secret, day, region, key
         return key
 
 

@@ -26,7 +26,8 @@ def probe(store: ObjectStore, root: str) -> bool:
     """
     key = f"{root}{PROBE_DIRECTORY}{os.urandom(16).hex()}"
     try:
-        return _probe_key(store, key)
+        _probe_key(store, key)
+        return _checks_crc(store, f"{key}-crc")
     except StoreDenied as error:
         raise StartError(f"object store refuses access: {error}; check credentials and permissions") from error
     except StoreUnavailable as error:
@@ -35,7 +36,7 @@ def probe(store: ObjectStore, root: str) -> bool:
         raise StartError(f"object store is not usable: {error}") from error
 
 
-def _probe_key(store: ObjectStore, key: str) -> bool:
+def _probe_key(store: ObjectStore, key: str) -> None:
     first, second = b"kbroker probe 1", b"kbroker probe 2"
     store.put(key, first, if_none_match=True, crc32c=crc32c(first))
     try:
@@ -45,16 +46,20 @@ def _probe_key(store: ObjectStore, key: str) -> bool:
             raise StartError(f"object store does not list {key}, which was just written: it cannot hold a log")
         if store.get(key, 0, 2 * len(first)) != first:
             raise StartError(f"object store does not return the bytes just written to {key}")
-        try:
-            store.put(f"{key}-crc", first, crc32c=crc32c(second))
-        except ChecksumMismatch:
-            return True
-        except StoreError:  # refused in some other way: nothing follows from it
-            return False
-        store.delete([f"{key}-crc"])
-        return False
     finally:
         store.delete([key])
+
+
+def _checks_crc(store: ObjectStore, key: str) -> bool:
+    body = b"kbroker probe 3"
+    try:
+        store.put(key, body, crc32c=crc32c(body) ^ 1)
+    except ChecksumMismatch:
+        return True
+    except StoreError:  # refused in some other way: nothing follows from it
+        return False
+    store.delete([key])
+    return False
 
 
 def _must_refuse(store: ObjectStore, key: str, body: bytes, condition: str, if_match: str | None) -> None:

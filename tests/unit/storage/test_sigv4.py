@@ -39,19 +39,20 @@ def test_the_same_as_botocores(
     target = "/" + "".join(path)
     theirs = of_botocore(target, host, headers, credentials, region)
     now = datetime.datetime.strptime(theirs.context["timestamp"], "%Y%m%dT%H%M%SZ")
-    ours = Signer(region).sign("PUT", target, {"Host": host, **headers}, credentials, now)
+    ours = Signer().sign("PUT", target, {"Host": host, **headers}, credentials, region, now)
     assert {name.lower(): value for name, value in ours.items()} == {
         "host": host,
         **{name.lower(): value for name, value in theirs.headers.items()},
     }
 
 
-def test_the_kept_key_is_of_one_secret_and_one_day() -> None:
+def test_the_kept_key_is_of_one_secret_one_day_and_one_region() -> None:
     """A signer that has been used signs as a new one does."""
-    signer = Signer("us-east-1")
+    signer = Signer()
     first = datetime.datetime(2026, 2, 28, 23, 59, 59, tzinfo=datetime.UTC)
     for now in (first, first + datetime.timedelta(seconds=1), first):
         for secret in ("one", "two", "one"):
             credentials = Credentials("AKIA", secret, None)
-            arguments = ("PUT", "/bucket/key", {"Host": "store"}, credentials, now)
-            assert signer.sign(*arguments) == Signer("us-east-1").sign(*arguments)
+            for region in ("us-east-1", "eu-north-1"):
+                arguments = ("PUT", "/bucket/key", {"Host": "store"}, credentials, region, now)
+                assert signer.sign(*arguments) == Signer().sign(*arguments)
