@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import http.client
+import ipaddress
 import re
 import select
 import socket
@@ -63,6 +64,13 @@ def place_of(url: str) -> Place:
     return Place(secure, parts.hostname, parts.port or (443 if secure else 80))
 
 
+def _do_not_pace_loopback(connection: socket.socket) -> None:
+    """Nothing is congested there, and what is not paced needs no timers."""
+    if ipaddress.ip_address(connection.getpeername()[0].partition("%")[0]).is_loopback:
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+
+
 class Connection:
     """One connection; used by one thread at a time. `reusable`: its last answer was read to the end, and the server
     keeps it open; who reads an answer to the end says so."""
@@ -75,6 +83,7 @@ class Connection:
         connection = socket.create_connection((place.host, place.port), connect_seconds)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _do_not_pace_loopback(connection)
             if place.secure:
                 connection = ssl.create_default_context().wrap_socket(connection, server_hostname=place.host)
                 connection.settimeout(read_seconds)
