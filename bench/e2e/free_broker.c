@@ -613,6 +613,7 @@ static void connected(int listener, int poller) {
         if (c->fd < 0 || c->fd >= CONNECTIONS_MAX || epoll_ctl(poller, EPOLL_CTL_ADD, c->fd, &event))
                 fail("accept");
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+        setsockopt(c->fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* not paced, as with kbroker */
         connections[c->fd] = c;
 }
 
