@@ -66,7 +66,7 @@ def place_of(url: str) -> Place:
 
 def _do_not_pace_loopback(connection: socket.socket) -> None:
     """Nothing is congested there, and what is not paced needs no timers."""
-    if ipaddress.ip_address(connection.getpeername()[0].partition("%")[0]).is_loopback:
+    if ipaddress.ip_address(connection.getpeername()[0]).is_loopback:
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
