@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 
 cdef class Arena:
-    """One preallocated memory block, a memfd mapping, used as a ring of chunks.
+    """One preallocated memory block, used as a ring of chunks.
 
     It is the memory image of the newest part of the WAL: the byte at WAL position `lsn` lies at
     `base + lsn % arena_bytes` while `lsn` is resident. A chunk is reused only when its pin count is zero.
@@ -12,9 +12,8 @@ cdef class Arena:
     cdef readonly object array           # memoryview of its bytes, writable, keeps the mapping alive
     cdef readonly int64_t arena_bytes    # a multiple of the WAL segment size
     cdef readonly int64_t chunk_bytes
-    cdef readonly int fd                 # memfd; another process could map it
     cdef uint8_t* base
     cdef int32_t* pins                   # one atomic count per chunk
-    # Gives `length` bytes at WAL position `position` their pages, without changing them; they must not go round the
-    # ring's end. False where the system cannot.
+    # Gives `length` bytes at WAL position `position` their pages, without changing them, and lets the system make huge
+    # pages of those later (decision 028); they must not go round the ring's end. False where the system cannot.
     cdef bint populate(self, int64_t position, int64_t length)

@@ -1,11 +1,9 @@
 """The memory image of the newest WAL: one block, mapped once, used as a ring of chunks."""
 
 import mmap
-import os
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from posix.unistd cimport close
 
 cdef extern from * nogil:
     """
@@ -15,13 +13,12 @@ cdef extern from * nogil:
     #endif
     """
     int madvise(void* start, size_t length, int advice)
-    int MADV_POPULATE_WRITE
+    int MADV_POPULATE_WRITE, MADV_HUGEPAGE
 
 
 cdef class Arena:
     def __cinit__(self, int64_t arena_bytes, int64_t chunk_bytes):
         cdef const uint8_t[::1] view
-        self.fd = -1
         if chunk_bytes <= 0 or chunk_bytes % 4096 != 0:
             raise ValueError(f"chunk_bytes must be a multiple of 4096, not {chunk_bytes}")
         if arena_bytes <= 0 or arena_bytes % chunk_bytes != 0:
@@ -31,20 +28,20 @@ cdef class Arena:
         self.pins = <int32_t*>calloc(arena_bytes // chunk_bytes, sizeof(int32_t))
         if self.pins == NULL:
             raise MemoryError
-        self.fd = os.memfd_create("kbroker-arena", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, arena_bytes)
-        self.array = memoryview(mmap.mmap(self.fd, arena_bytes, mmap.MAP_SHARED))
+        self.array = memoryview(mmap.mmap(-1, arena_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         view = self.array
         self.base = <uint8_t*>&view[0]  # lives as long as self.array
 
     def __dealloc__(self):
         free(self.pins)
-        if self.fd >= 0:
-            close(self.fd)
 
     cdef bint populate(self, int64_t position, int64_t length):
+        cdef uint8_t* start = self.base + position % self.arena_bytes
         with nogil:
-            return madvise(self.base + position % self.arena_bytes, length, MADV_POPULATE_WRITE) == 0
+            if madvise(start, length, MADV_POPULATE_WRITE) != 0:
+                return False
+            madvise(start, length, MADV_HUGEPAGE)
+        return True
 
     def pin_count(self, int64_t chunk):
         """Pins on one chunk now; for tests and metrics."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import random
+import re
 import threading
 from pathlib import Path
 
@@ -342,15 +345,37 @@ def test_sizes_are_checked(tmp_path: Path) -> None:
     assert WalSegment(-1, 0, 8, "x").end_lsn == 8
 
 
+def resident_bytes(memory: memoryview) -> int:
+    """How much of it, from the start of a page on, has its pages (mincore(2))."""
+    pages = ctypes.create_string_buffer(len(memory) // mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(memory)), pages) == 0
+    return sum(page & 1 for page in pages.raw) * mmap.PAGESIZE
+
+
+def may_become_huge(memory: memoryview) -> int:
+    """How much of it lies in mappings that the system may make huge pages of (`hg` in smaps)."""
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("a system without huge pages")
+    start, total = ctypes.addressof(ctypes.c_char.from_buffer(memory)), 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            first, end = (int(address, 16) for address in found.groups())
+        elif line.startswith("VmFlags:") and " hg" in line:
+            total += max(0, min(end, start + len(memory)) - max(first, start))
+    return total
+
+
 def test_the_arena_has_its_memory_before_appends_come_to_it(tmp_path: Path) -> None:
     with Log(tmp_path, arena_segments=8).start() as log:
 
         def segments_in_memory() -> int:
             while log.wal.populate():
                 pass
-            return os.fstat(log.wal.arena.fd).st_blocks * 512 // SEGMENT
+            return resident_bytes(log.wal.arena.array) // SEGMENT
 
         assert segments_in_memory() == 2
+        assert may_become_huge(log.wal.arena.array) == 2 * SEGMENT  # what has its pages already, decision 028
         while log.wal.head_lsn < SEGMENT:
             log.append(batch(30_000), trim=True)
         assert segments_in_memory() == 3
@@ -358,6 +383,7 @@ def test_the_arena_has_its_memory_before_appends_come_to_it(tmp_path: Path) -> N
             segments_in_memory()  # before the head leaves the segment: what it has passed is not populated any more
             log.append(batch(30_000), trim=True)
         assert segments_in_memory() == 8
+        assert may_become_huge(log.wal.arena.array) == 8 * SEGMENT
 
 
 def test_memory_that_comes_later_changes_nothing(tmp_path: Path) -> None:
