@@ -6,7 +6,10 @@
 
 from libc.stdint cimport int64_t
 
+from kbroker._fast.channel cimport Channel
+
 cdef enum:
+    ROUND_TRIP_KEPT_MS = 1000
     ANSWER_BYTES_PER_RTT_US = 10240     # ten round trips' worth at 1 GB/s
 
 cdef extern from * nogil:
@@ -25,10 +28,14 @@ cdef extern from * nogil:
     int64_t round_trip_us(int fd)
 
 
-cdef inline int64_t answer_limit(int fd, int64_t near_bytes, int64_t min_bytes, int64_t max_bytes) noexcept nogil:
+cdef inline int64_t answer_limit(Channel* ch, int64_t now_ms, int64_t near_bytes, int64_t min_bytes,
+                                 int64_t max_bytes) noexcept nogil:
     """Bytes for the answer to a Fetch that asks for min_bytes to max_bytes; near_bytes where the client is near."""
     cdef int64_t limit
     if max_bytes <= near_bytes:
         return max_bytes
-    limit = max(near_bytes, round_trip_us(fd) * ANSWER_BYTES_PER_RTT_US)
+    if now_ms >= ch.round_trip_ms:
+        ch.round_trip_us = round_trip_us(ch.fd)
+        ch.round_trip_ms = now_ms + ROUND_TRIP_KEPT_MS
+    limit = max(near_bytes, ch.round_trip_us * ANSWER_BYTES_PER_RTT_US)
     return min(max_bytes, max(limit, min_bytes))

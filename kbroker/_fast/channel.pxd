@@ -51,6 +51,8 @@ cdef struct Channel:
     int64_t output_bytes
     bint waiting            # is in the reactor's waiting list: the cache of WAL files is to wake it
     int32_t held            # the block in that cache that it waits for, -1: none
+    int64_t round_trip_us   # of the way to the client, ...
+    int64_t round_trip_ms   # ... and when it is to be asked for again
     int64_t read_ms         # last progress in each direction
     int64_t write_ms
     void* connection        # the Connection; NULL until the reactor has made one

@@ -17,6 +17,9 @@ cdef class FetchRequest(Request):
     cdef int64_t min_bytes
     cdef int64_t max_bytes
     cdef FetchWait wait             # None: not parked
+    cdef bytes found_topic          # what this attempt has looked up last, ...
+    cdef object found_log           # ... and found, ...
+    cdef list found_partitions      # ... and its partitions
     cdef int begin(self, const uint8_t* frame, FetchFrame* parsed) except -1
     cdef int open_slots(self, const uint8_t* frame, FetchFrame* parsed) except -1
     cdef int update_session(self, const uint8_t* frame, FetchFrame* parsed) except -1

@@ -163,16 +163,17 @@ cdef class FetchRequest(Request):
         return self.sink.finish(self)
 
     cdef int look_up(self, FetchSlot slot) except -1:
-        cdef list partitions
         slot.partition = None
-        if self.api_version >= FETCH_TOPIC_ID_VERSION:
-            slot.topic_log = self.sink.topics_by_id.get(slot.topic)
-        else:
-            slot.topic_log = self.sink.topics_by_name.get(slot.topic.decode("utf-8", "replace"))
-        if slot.topic_log is not None:
-            partitions = slot.topic_log.partitions
-            if 0 <= slot.index < len(partitions):
-                slot.partition = partitions[slot.index]
+        if slot.topic is not self.found_topic:
+            self.found_topic = slot.topic
+            if self.api_version >= FETCH_TOPIC_ID_VERSION:
+                self.found_log = self.sink.topics_by_id.get(slot.topic)
+            else:
+                self.found_log = self.sink.topics_by_name.get(slot.topic.decode("utf-8", "replace"))
+            self.found_partitions = None if self.found_log is None else self.found_log.partitions
+        slot.topic_log = self.found_log
+        if self.found_partitions is not None and 0 <= slot.index < len(self.found_partitions):
+            slot.partition = self.found_partitions[slot.index]
         return 0
 
     cdef int check(self, FetchSlot slot) except -1:
@@ -236,10 +237,11 @@ cdef class FetchRequest(Request):
 
     cdef int attempt(self, bint final) except -1:
         """1 when the request was answered: enough data, an error, or `final` (no more waiting)."""
-        cdef ReadPlan plan = ReadPlan()
+        cdef ReadPlan plan = ReadPlan.__new__(ReadPlan)
         cdef FetchSlot slot
         cdef int64_t total = 0
         cdef bint now = final
+        self.found_topic = None
         for slot in self.slots:
             self.check(slot)
             if slot.error != 0 or slot.diverging_end >= 0:
@@ -459,6 +461,8 @@ cdef class FetchRequest(Request):
     cdef list aborted_in(self, FetchSlot slot):
         """(producer id, first offset) of the aborted transactions that overlap the data sent, by first offset."""
         cdef list aborted
+        if not slot.aborted:
+            return []
         if slot.end_ref > slot.first_ref:
             aborted = aborted_between(slot.aborted, slot.fetch_offset, slot.upper)
         else:

@@ -1,5 +1,6 @@
 """Fetch sessions: the partitions that a consumer fetches, kept between its requests (KIP-227)."""
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 import random
@@ -8,6 +9,7 @@ cdef enum:
     EVICTION_IDLE_MS = 120000   # min.incremental.fetch.session.eviction.ms
 
 
+@cython.freelist(64)
 cdef class FetchSlot:
     def __cinit__(self):
         self.told_high_watermark = -1

@@ -55,7 +55,6 @@ cdef extern from * nogil:
     #include <netinet/in.h>
     #include <netinet/tcp.h>
     #include <arpa/inet.h>
-    #include <stdio.h>
     #include <unistd.h>
     #include <fcntl.h>
     static int kb_is_loopback(const struct sockaddr_storage *peer) {
@@ -87,6 +86,7 @@ cdef enum:
     FIRST_SEND_BYTES = 131072   # of a new answer, before others get their turn
     SEND_TURN_BYTES = 524288    # of one that goes on
     ROUND_SEND_BYTES = 1048576  # of all those; then what has arrived is looked at
+    ALONE_NS = 10000000         # without a commit: nobody produces beside who is alone
     RELEASE_DELAY_MS = 50       # sent answers keep WAL files for no longer than this
     RETRY_DELAY_MS = 100        # stalled requests are retried at least so often
 
@@ -115,6 +115,16 @@ cdef int append_channel(Channel*** array, int32_t* count, int32_t* capacity, Cha
     array[0][count[0]] = ch
     count[0] += 1
     return 0
+
+
+cdef inline bint may_be_read(const Channel* ch) noexcept nogil:
+    return (
+        ch.frame_count == 0
+        and not ch.starved
+        and not ch.closing
+        and not ch.close_when_sent
+        and ch.output_bytes < OUTPUT_PAUSE_BYTES
+    )
 
 
 cdef class Poller(RequestSink):
@@ -189,22 +199,20 @@ cdef class Poller(RequestSink):
             ch.dirty = True
 
     cdef void watch(self, Channel* ch, bint writable) noexcept nogil:
-        """Tells epoll what the channel can go on with."""
-        cdef epoll_event event
+        """Tells epoll what the channel can go on with. That it must not be read is told when something has come: few
+        clients send while an answer is on its way to them."""
         cdef uint32_t wanted = EPOLLOUT if writable else 0
-        if (
-            ch.frame_count == 0
-            and not ch.starved
-            and not ch.closing
-            and not ch.close_when_sent
-            and ch.output_bytes < OUTPUT_PAUSE_BYTES
-        ):
+        if may_be_read(ch):
             wanted |= EPOLLIN
-        if wanted != ch.events:
-            ch.events = wanted
-            event.events = wanted
-            event.data.u64 = <uint64_t><uintptr_t>ch
-            epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, ch.fd, &event)
+        if wanted != ch.events and wanted | EPOLLIN != ch.events:
+            self.watch_for(ch, wanted)
+
+    cdef void watch_for(self, Channel* ch, uint32_t events) noexcept nogil:
+        cdef epoll_event event
+        ch.events = events
+        event.events = events
+        event.data.u64 = <uint64_t><uintptr_t>ch
+        epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, ch.fd, &event)
 
     cdef void queue(self, Channel* ch) noexcept nogil:
         if not ch.queued and append_channel(&self.senders, &self.sender_count, &self.sender_capacity, ch) == 0:
@@ -212,12 +220,14 @@ cdef class Poller(RequestSink):
 
     cdef void send_dirty(self) noexcept nogil:
         """What is new goes out at once, a little of each: small answers never wait for large ones. Then those go on
-        that have more, in turn, for as long as a round may take."""
+        that have more, in turn, for as long as a round may take. Who is alone has the whole round."""
         cdef int32_t i, count
-        cdef int64_t end
+        cdef int64_t end, first = FIRST_SEND_BYTES
+        if self.dirty_count == 1 and self.sender_count == 0 and self.wal.has_rested(ALONE_NS):
+            first = ROUND_SEND_BYTES
         for i in range(self.dirty_count):
             self.dirty[i].dirty = False
-            self.send(self.dirty[i], FIRST_SEND_BYTES)
+            self.send(self.dirty[i], first)
         self.dirty_count = 0
         i = 0
         count = self.sender_count
@@ -340,6 +350,9 @@ cdef class Poller(RequestSink):
 
     cdef void serve(self, Channel* ch, uint32_t events) noexcept nogil:
         """Does what a socket is ready for."""
+        if events & EPOLLIN and not may_be_read(ch):
+            self.watch_for(ch, ch.events & ~<uint32_t>EPOLLIN)
+            events &= ~<uint32_t>EPOLLIN
         if events & EPOLLOUT:
             self.queue(ch)
         if events & EPOLLIN:

@@ -529,7 +529,8 @@ cdef class Reactor(Poller):
             ):
                 return self.fail(connection, f"Fetch request (version {version}) malformed or not supported")
             self.fetch_frame.max_bytes = answer_limit(
-                connection.channel.fd, self.fetch_near_bytes, self.fetch_frame.min_bytes, self.fetch_frame.max_bytes
+                connection.channel, self.loop_ms, self.fetch_near_bytes, self.fetch_frame.min_bytes,
+                self.fetch_frame.max_bytes
             )
             request = FetchRequest.__new__(FetchRequest)
             self.enqueue(connection, request, frame)

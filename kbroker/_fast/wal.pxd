@@ -123,7 +123,10 @@ cdef class Wal:
     cdef inline bint holds(self, int64_t lsn) noexcept nogil:     # whether it is still in memory
         return load64(&self.resident) <= lsn
     cdef inline bint at_rest(self) noexcept nogil:                # as `is_at_rest`
-        return monotonic_ns() - load64(&self.placed.load.ended_ns) >= REST_NS
+        return self.has_rested(REST_NS)
+
+    cdef inline bint has_rested(self, int64_t ns) noexcept nogil: # without a commit
+        return monotonic_ns() - load64(&self.placed.load.ended_ns) >= ns
     # Reads from the file (page cache). Returns bytes read or -errno.
     cdef Py_ssize_t read_file(self, int fd, int64_t first_lsn, int64_t lsn, uint8_t* out, Py_ssize_t length) noexcept nogil
     # The kept segment that holds `lsn`, or None. The caller borrows it before it releases the GIL.

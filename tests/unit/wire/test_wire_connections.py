@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+import time
 
 import pytest
 from wire_harness import (
@@ -133,6 +134,48 @@ def test_slow_consumer_gets_every_byte_and_no_producer_waits(tmp_path):
         got = fetched(consumer.receive()[1])
         assert values(got.records) == [bytes([i]) * 200_000 for i in range(30)]
         assert broker.reactor.socket_bytes[2] > 0
+
+
+def test_a_connection_is_not_read_while_its_answer_is_unsent_or_its_request_waits(tmp_path):
+    """What it sends meanwhile stays in its socket, and does not keep the I/O thread busy."""
+    held = []
+    with (
+        wire_broker(tmp_path, arena_bytes=16 * MIB, options=LARGE_ANSWERS, dispatch=held.append) as broker,
+        Client(broker) as other,
+        Client(broker) as consumer,
+        Client(broker) as asking,
+    ):
+        for _ in range(12):
+            assert produced(other.ask(0, 9, produce_request(batch(b"x" * 900_000)))).error_code == 0
+        consumer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        consumer.send(1, 11, fetch_request(("t", 0, 0), partition_max_bytes=50 * MIB))
+        until(lambda: broker.reactor.metrics().get(1, (0,))[0] == 1)
+        heartbeat = struct.pack(">ihhi", 8, 12, 0, 7)  # such requests are held
+        asking.socket.sendall(heartbeat)
+        until(lambda: held)
+        behind = broker.reactor.socket_bytes[0] + len(heartbeat)
+        asking.socket.sendall(heartbeat)  # is received, and waits for the one before it
+        until(lambda: broker.reactor.socket_bytes[0] == behind)
+
+        later = [consumer.frame(0, 9, produce_request(batch(b"%d" % i))) for i in range(100)]
+        consumer.socket.sendall(b"".join(later))
+        asking.socket.sendall(heartbeat * 100)
+        waits = fetch_request(("t", 0, 12), max_wait_ms=300, min_bytes=MIB)
+        cpu = time.process_time()
+        for _ in range(3):  # rounds in which both could have been read
+            behind += len(other.frame(1, 11, waits))
+            other.ask(1, 11, waits)
+        assert time.process_time() - cpu < 0.45
+        assert broker.reactor.socket_bytes[0] == behind
+
+        got = fetched(consumer.receive()[1])
+        assert values(got.records) == [b"x" * 900_000] * 12
+        for _ in later:
+            assert produced(consumer.receive()[1]).error_code == 0
+        for i in range(102):
+            until(lambda i=i: len(held) > i)
+            held[i].complete(struct.pack(">i", i))
+            assert asking.receive_frame() == struct.pack(">i", i)
 
 
 def test_small_batches_from_files(tmp_path):
