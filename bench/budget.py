@@ -2,13 +2,15 @@
 
 Samples the broker with `perf record` while a workload of bench.e2e runs for the second time, when all has been loaded
 and its memory been used, and sorts the samples into steps by the functions on their stacks: per GB, or per request
-where requests carry one record. perf must be installed and allowed.
+where requests carry one record. With --calls it counts system calls and context switches instead, per MB or per
+request. perf must be installed and allowed.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -32,6 +34,9 @@ RULES = (
     ("batches, log and fetch in Cython", ("__pyx_",)),
     ("Python and its libraries", ("",)),
 )
+CALLS = ("epoll_wait", "recvfrom", "sendmsg", "sendto", "futex", "read", "write", "pwrite64", "fdatasync", "pread64",
+         "cachestat", "clock_nanosleep", "madvise")  # fmt: skip
+SWITCHES = "context-switches"
 
 
 def _stacks(text: str) -> Iterator[list[str]]:
@@ -67,23 +72,43 @@ def sampled(workload: str, options: list[str]) -> tuple[dict[str, float], float,
     return {step: count / HERTZ for step, count in counts.items()}, result.records, result.bytes / 1e9
 
 
+def counted(workload: str, options: list[str]) -> tuple[dict[str, float], float, float]:
+    """System calls and context switches, records and GB of one run."""
+    with running("kbroker", workload, None, options) as broker:
+        WORKLOADS[workload](broker)
+        events = ",".join([*(f"syscalls:sys_enter_{call}" for call in CALLS), SWITCHES])
+        command = ["perf", "stat", "-x", ",", "-e", events, "-p", str(broker.process.pid)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as perf:
+            result = WORKLOADS[workload](broker)
+            perf.send_signal(signal.SIGINT)
+            _, text = perf.communicate()
+    rows = [line.split(",") for line in text.splitlines() if line.count(",") > 2]
+    counts = {row[2].removeprefix("syscalls:sys_enter_"): float(row[0]) for row in rows}
+    return counts, result.records, result.bytes / 1e9
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", default="b_rdk,c_rdk,f1_wire,f8_wire")
     parser.add_argument("--options", default="", help="more options for kbroker serve")
+    parser.add_argument("--calls", action="store_true", help="count system calls and context switches")
     arguments = parser.parse_args()
-    names = arguments.workloads.split(",")
+    steps = (*CALLS, SWITCHES) if arguments.calls else tuple(step for step, _ in RULES)
     columns = {}
-    for name in names:
-        steps, records, gigabytes = sampled(name, arguments.options.split())
-        single = name.startswith("f")
-        scale = 1e6 / records if single else 1 / gigabytes
-        columns[f"{name}, {'µs a request' if single else 's/GB'}"] = {s: t * scale for s, t in steps.items()}
-    print("| Step | " + " | ".join(columns) + " |")
+    for name in arguments.workloads.split(","):
+        measure = counted if arguments.calls else sampled
+        found, records, gigabytes = measure(name, arguments.options.split())
+        if name.startswith("f"):
+            unit, scale = ("a request", 1 / records) if arguments.calls else ("µs a request", 1e6 / records)
+        else:
+            unit, scale = ("a MB", 1e-3 / gigabytes) if arguments.calls else ("s/GB", 1 / gigabytes)
+        columns[f"{name}, {unit}"] = {step: value * scale for step, value in found.items()}
+    print(f"| {'Call' if arguments.calls else 'Step'} | " + " | ".join(columns) + " |")
     print("|---" * (len(columns) + 1) + "|")
-    for step, _ in RULES:
+    for step in steps:
         print(f"| {step} | " + " | ".join(f"{column.get(step, 0.0):.2f}" for column in columns.values()) + " |")
-    print("| sum | " + " | ".join(f"{sum(column.values()):.2f}" for column in columns.values()) + " |")
+    if not arguments.calls:
+        print("| sum | " + " | ".join(f"{sum(column.values()):.2f}" for column in columns.values()) + " |")
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ cdef class Wal:
                         const uint8_t* batch, uint32_t size, bint internal, int64_t* end_lsn) noexcept nogil:
         cdef int64_t lsn, end
         cdef int tries = 0
-        cdef bint beside = False
+        cdef bint awaited
         cdef uint8_t* p
         cdef EntryHeader h
         if ENTRY_HEADER_BYTES + <int64_t>size > self.segment_bytes:
@@ -194,14 +194,12 @@ cdef class Wal:
         store64(&self.head, end)
         store64(&self.data_end, end)
         self.entries += 1
-        if self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX:
-            # The WAL thread lives: it ends closed or has_failed.
-            beside = place_beside(&self.placed, load64(&self.resting_io_thread))
-            if not beside:
-                pthread_cond_signal(&self.work)
+        awaited = self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX
+        if awaited:
+            place_beside(&self.placed, load64(&self.resting_io_thread))  # it lives: it ends closed or has_failed
         pthread_mutex_unlock(&self.lock)
-        if beside:
-            pthread_cond_signal(&self.work)  # on this core it would run at once, only to wait for the lock
+        if awaited:
+            pthread_cond_signal(&self.work)  # before, it would run at once, only to wait for the lock
         end_lsn[0] = end
         return lsn
 

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SERVER_VARIABLE = "KBROKER_TEST_S3_SERVER"
@@ -20,21 +20,32 @@ START_TRIES = 100
 
 
 @dataclass(frozen=True)
+class Certificate:
+    """Files, PEM."""
+
+    chain: Path
+    key: Path
+
+
+@dataclass(frozen=True)
 class S3Server:
-    """A running server; the process and the folder belong to ``s3_server``."""
+    """A running server; the process and the folder belong to ``s3_server``. `authority` is a file that holds the
+    certificate of who vouches for it, when it speaks TLS."""
 
     endpoint: str
     folder: Path
     pid: int
+    authority: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        """Variables that boto3's credential chain needs to reach this server."""
-        return {
+        """Variables that boto3's credential chain needs to reach this server, and what it trusts."""
+        variables = {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_DEFAULT_REGION": REGION,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+        return variables if self.authority is None else {**variables, "AWS_CA_BUNDLE": str(self.authority)}
 
     def create_bucket(self, bucket: str = BUCKET) -> None:
         """Creates a bucket; no error if it is there."""
@@ -46,6 +57,7 @@ class S3Server:
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
             region_name=REGION,
+            verify=None if self.authority is None else str(self.authority),
         )
         with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists):
             client.create_bucket(Bucket=bucket)
@@ -62,7 +74,9 @@ def find_server() -> str | None:
 
 
 @contextlib.contextmanager
-def s3_server(folder: Path, *, bucket: str | None = BUCKET) -> Iterator[S3Server]:
+def s3_server(
+    folder: Path, *, bucket: str | None = BUCKET, certificate: Certificate | None = None
+) -> Iterator[S3Server]:
     """Starts the server over ``folder`` with one bucket, and ends it. RuntimeError if there is no binary."""
     binary = find_server()
     if binary is None:
@@ -70,9 +84,11 @@ def s3_server(folder: Path, *, bucket: str | None = BUCKET) -> Iterator[S3Server
     data = folder / "s3-data"
     data.mkdir(parents=True, exist_ok=True)
     with open(folder / "s3-server.log", "ab") as log:
-        process, port = _start(binary, data, log.fileno())
+        process, port = _start(binary, data, log.fileno(), certificate)
     try:
         server = S3Server(f"http://127.0.0.1:{port}", data, process.pid)
+        if certificate is not None:
+            server = replace(server, endpoint=f"https://127.0.0.1:{port}", authority=certificate.chain)
         if bucket is not None:
             server.create_bucket(bucket)
         yield server
@@ -85,13 +101,16 @@ def s3_server(folder: Path, *, bucket: str | None = BUCKET) -> Iterator[S3Server
             process.wait()
 
 
-def _start(binary: str, data: Path, log: int) -> tuple[subprocess.Popen[bytes], int]:
+def _start(
+    binary: str, data: Path, log: int, certificate: Certificate | None
+) -> tuple[subprocess.Popen[bytes], int]:
+    tls = [] if certificate is None else ["--cert", str(certificate.chain), "--key", str(certificate.key)]
     # The port is free when asked for, and may be taken a moment later: then the server exits, and another is tried.
     for _ in range(5):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        command = [binary, "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet", "posix", str(data)]
+        command = [binary, "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet", *tls, "posix", str(data)]
         environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         for _ in range(START_TRIES):

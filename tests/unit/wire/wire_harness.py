@@ -150,7 +150,7 @@ class Client:
     """One connection."""
 
     def __init__(self, broker: WireBroker, timeout: float = 20.0) -> None:
-        self.socket = socket.create_connection(broker.address, timeout)
+        self.socket = socket.create_connection(broker.address[:2], timeout)
         self.correlation_id = 0
         self.asked: dict[int, tuple[int, int]] = {}
 
