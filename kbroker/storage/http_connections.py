@@ -75,8 +75,10 @@ class Connection:
     """One connection; used by one thread at a time. `reusable`: its last answer was read to the end, and the server
     keeps it open; who reads an answer to the end says so."""
 
-    def __init__(self, place: Place, connect_seconds: float, read_seconds: float) -> None:
-        """Connects."""
+    def __init__(
+        self, place: Place, connect_seconds: float, read_seconds: float, context: ssl.SSLContext | None = None
+    ) -> None:
+        """Connects; `context`: whom a connection with TLS trusts."""
         self._read_seconds = read_seconds
         self.used_at = 0.0
         self.reusable = False
@@ -84,8 +86,8 @@ class Connection:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _do_not_pace_loopback(connection)
-            if place.secure:
-                connection = ssl.create_default_context().wrap_socket(connection, server_hostname=place.host)
+            if context is not None:
+                connection = context.wrap_socket(connection, server_hostname=place.host)
                 connection.settimeout(read_seconds)
             else:
                 _set_time_out(connection, read_seconds)
@@ -146,10 +148,22 @@ def _set_time_out(connection: socket.socket, seconds: float) -> None:
 
 
 class ConnectionPool:
-    """Thread-safe: a connection is lent to one thread at a time; at most `idle_max` rest."""
+    """Thread-safe: a connection is lent to one thread at a time; at most `idle_max` rest.
 
-    def __init__(self, connect_seconds: float, read_seconds: float, idle_max: int, clock: Clock | None = None) -> None:
+    `authorities`: a file with the certificates of those that TLS trusts; None: the machine's.
+    """
+
+    def __init__(
+        self,
+        connect_seconds: float,
+        read_seconds: float,
+        idle_max: int,
+        clock: Clock | None = None,
+        authorities: str | None = None,
+    ) -> None:
         self._clock = clock or SystemClock()
+        self._authorities = authorities
+        self._context: ssl.SSLContext | None = None
         self._timeouts = connect_seconds, read_seconds
         self._idle_max = idle_max
         self._lock = threading.Lock()
@@ -190,7 +204,7 @@ class ConnectionPool:
         """A connection for the block; kept afterwards when its last answer was read to the end."""
         connection = self._idle_connection(place) if reused else None
         if connection is None:
-            connection = Connection(place, *self._timeouts)
+            connection = Connection(place, *self._timeouts, self._tls() if place.secure else None)
         try:
             yield connection
         finally:
@@ -201,6 +215,12 @@ class ConnectionPool:
                     self._idle.append((place, connection))
             if not keep:
                 connection.close()
+
+    def _tls(self) -> ssl.SSLContext:
+        """Made once: it reads a file."""
+        if self._context is None:
+            self._context = ssl.create_default_context(cafile=self._authorities)
+        return self._context
 
     def _idle_connection(self, place: Place) -> Connection | None:
         stale = []

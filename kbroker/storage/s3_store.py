@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import boto3
+import botocore.session
 from botocore import exceptions as aws
 from botocore.config import Config
 
@@ -91,7 +92,8 @@ class S3Store:
         """`copy_bucket`: where the sources of upload_part_copy are, if in another one."""
         self._bucket = bucket
         self._copy_bucket = copy_bucket or bucket
-        session = boto3.session.Session()
+        core = botocore.session.get_session()
+        session = boto3.session.Session(botocore_session=core)
         self._client = session.client(
             "s3",
             endpoint_url=endpoint,
@@ -110,7 +112,8 @@ class S3Store:
         )
 
         self._credentials = session.get_credentials()
-        self._connections = ConnectionPool(connect_timeout_s, read_timeout_s, connections_max)
+        authorities = core.get_config_variable("ca_bundle")
+        self._connections = ConnectionPool(connect_timeout_s, read_timeout_s, connections_max, authorities=authorities)
         self._direct_reads = DirectReads(self._sign_get, self._connections)
         self._direct_writes = DirectWrites(self._frozen_credentials, self._connections)
         self._client.meta.events.register("before-send.s3.PutObject", self._direct_writes.note)

@@ -16,6 +16,7 @@ from kbroker.storage.object_store import (
 )
 
 PROBE_DIRECTORY = "_probe/"
+_CHECK_AUTHORITY = "name a file with the authority's certificate in AWS_CA_BUNDLE"
 _WRONG_ETAG = '"00000000000000000000000000000000"'
 
 
@@ -31,7 +32,8 @@ def probe(store: ObjectStore, root: str) -> bool:
     except StoreDenied as error:
         raise StartError(f"object store refuses access: {error}; check credentials and permissions") from error
     except StoreUnavailable as error:
-        raise StartError(f"object store cannot be reached: {error}; check endpoint, network and disk") from error
+        check = _CHECK_AUTHORITY if "CERTIFICATE_VERIFY_FAILED" in str(error) else "check endpoint, network and disk"
+        raise StartError(f"object store cannot be reached: {error}; {check}") from error
     except StoreError as error:
         raise StartError(f"object store is not usable: {error}") from error
 
