@@ -115,6 +115,8 @@ cdef class FetchRequest(Request):
         if parsed.session_epoch == 0 and parsed.version >= 7 and self.slots:
             self.session = sessions.open(parsed.version >= FETCH_TOPIC_ID_VERSION,
                                          {(slot.topic, slot.index): slot for slot in self.slots}, self.sink.loop_ms)
+            if self.session is not None:
+                self.session.busy = True
         return 0
 
     cdef int update_session(self, const uint8_t* frame, FetchFrame* parsed) except -1:
@@ -126,7 +128,7 @@ cdef class FetchRequest(Request):
         cdef int32_t i, number = -1
         if session is None:
             return self.refuse(FETCH_SESSION_ID_NOT_FOUND)
-        if session.epoch != parsed.session_epoch:
+        if session.epoch != parsed.session_epoch or session.busy:
             return self.refuse(INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != (parsed.version >= FETCH_TOPIC_ID_VERSION):
             return self.refuse(FETCH_SESSION_TOPIC_ID_ERROR)
@@ -148,6 +150,7 @@ cdef class FetchRequest(Request):
                 session.slots[key] = slot
             _ask(slot, entry)
         self.session = session
+        session.busy = True
         self.incremental = True
         self.slots = list(session.slots.values())
         return 0
@@ -187,6 +190,11 @@ cdef class FetchRequest(Request):
                 slot.cold = None
                 slot.cold_error = 0
                 slot.cold_asked = False
+                if self.wait is not None:
+                    if partition is not None:
+                        partition.waiters.discard(self.wait)
+                    if slot.partition is not None:
+                        slot.partition.waiters.add(self.wait)
             partition = slot.partition
         if partition is None or partition.deleted:
             slot.error = UNKNOWN_TOPIC_OR_PARTITION
@@ -424,6 +432,8 @@ cdef class FetchRequest(Request):
             slot.cold_error = 0
             slot.cold_asked = False
             slot.aborted = None
+        if self.session is not None:
+            self.session.busy = False
         self.response = response
         self.done = True
         return self.sink.finish(self)
@@ -511,6 +521,8 @@ cdef class FetchRequest(Request):
 
     cdef int cancel(self) except -1:
         self.leave()
+        if self.session is not None:
+            self.session.busy = False
         self.done = True
         return 0
 

@@ -45,6 +45,7 @@ cdef class FetchSession:
     cdef readonly bint uses_topic_ids
     cdef readonly dict slots                # (topic, index) -> FetchSlot, in the order they are served
     cdef int64_t used_ms
+    cdef bint busy                          # a request is at work on its slots
 
 
 cdef class FetchSessions:

@@ -36,6 +36,7 @@ cdef class Poller(RequestSink):
     cdef int accepted_fds[ACCEPTS_PER_TURN]
     cdef int32_t accepted_listeners[ACCEPTS_PER_TURN]
     cdef int32_t accepted
+    cdef int accept_errno               # why none can be accepted until the next sweep; 0: they can
     cdef Scratch scratch
     cdef Channel** ready                # with frames to start, or to be closed
     cdef int32_t ready_count

@@ -1,5 +1,6 @@
 """The part of a reactor that runs without the GIL: wait, accept, receive, cut frames, send."""
 
+from libc.errno cimport EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove
@@ -222,7 +223,7 @@ cdef class Poller(RequestSink):
         """What is new goes out at once, a little of each: small answers never wait for large ones. Then those go on
         that have more, in turn, for as long as a round may take. Who is alone has the whole round."""
         cdef int32_t i, count
-        cdef int64_t end, first = FIRST_SEND_BYTES
+        cdef int64_t end = self.scratch.bytes_out, first = FIRST_SEND_BYTES
         if self.dirty_count == 1 and self.sender_count == 0 and self.wal.has_rested(ALONE_NS):
             first = ROUND_SEND_BYTES
         for i in range(self.dirty_count):
@@ -231,7 +232,9 @@ cdef class Poller(RequestSink):
         self.dirty_count = 0
         i = 0
         count = self.sender_count
-        end = self.scratch.bytes_out + ROUND_SEND_BYTES
+        if first == FIRST_SEND_BYTES:
+            end = self.scratch.bytes_out
+        end += ROUND_SEND_BYTES
         while i < count and self.scratch.bytes_out < end:
             self.senders[i].queued = False
             self.send(self.senders[i], SEND_TURN_BYTES)
@@ -273,7 +276,12 @@ cdef class Poller(RequestSink):
         if state == SEND_FAILED or (ch.close_when_sent and ch.output_count == 0):
             ch.closing = True
             self.mark_ready(ch)
-        elif ch.frame_count > 0 and ch.output_bytes < OUTPUT_PAUSE_BYTES and ch.in_flight == 0:
+        elif (
+            ch.frame_count > 0
+            and ch.output_bytes < OUTPUT_PAUSE_BYTES
+            and ch.in_flight == 0
+            and not ch.close_when_sent
+        ):
             self.mark_ready(ch)
         self.watch(ch, state == SEND_AGAIN)
 
@@ -302,6 +310,9 @@ cdef class Poller(RequestSink):
         while self.accepted < ACCEPTS_PER_TURN:
             fd = accept_socket(self.listener_fds[listener])
             if fd < 0:
+                if errno == EMFILE or errno == ENFILE or errno == ENOBUFS or errno == ENOMEM:
+                    self.accept_errno = errno
+                    self.remove_fd(self.listener_fds[listener])     # it would be ready again and again
                 return
             self.accepted_fds[self.accepted] = fd
             self.accepted_listeners[self.accepted] = listener

@@ -9,6 +9,7 @@ Back-pressure: a connection is not read while one of its frames cannot start, wh
 answers are unsent, or while the frame it is sending does not fit the memory budget.
 """
 
+import os
 import threading
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -273,7 +274,9 @@ cdef class Reactor(Poller):
         """Gives each new connection to the reactor that has the fewest."""
         cdef Reactor other, least
         cdef int32_t i, total
-        for i in range(self.accepted):
+        while self.accepted > 0:
+            self.accepted -= 1
+            i = self.accepted
             least = self
             total = 0
             for other in self.peers:
@@ -290,7 +293,6 @@ cdef class Reactor(Poller):
                 self.adopt(self.accepted_fds[i], self.accepted_listeners[i])
             else:
                 least.call_later(_Adoption(least, self.accepted_fds[i], self.accepted_listeners[i]))
-        self.accepted = 0
         return 0
 
     cdef int adopt(self, int fd, int32_t listener) except -1:
@@ -473,6 +475,8 @@ cdef class Reactor(Poller):
             if connection.channel == NULL or self.draining:
                 break
             frame = channel_pop(ch)
+            if ch.partial != NULL:
+                ch.read_ms = self.loop_ms   # its rest was not received while this one waited
             try:
                 self.start(connection, frame)
             except Exception:
@@ -694,6 +698,8 @@ cdef class Reactor(Poller):
         """Once a second: closes idle connections and those that make no progress."""
         cdef Channel* ch = self.channels
         self.sweep_ms = self.loop_ms + SWEEP_INTERVAL_MS
+        if self.accept_errno != 0:
+            self.accept_again()
         while ch != NULL:
             if ch.closing:
                 pass
@@ -701,7 +707,7 @@ cdef class Reactor(Poller):
                 if self.loop_ms - ch.write_ms > self.no_progress_ms:
                     ch.reason = b"its answers were not read"
                     ch.closing = True
-            elif ch.partial != NULL and not ch.starved:
+            elif ch.partial != NULL and not ch.starved and ch.frame_count == 0:
                 if self.loop_ms - ch.read_ms > self.no_progress_ms:
                     ch.reason = b"a request was not sent to its end"
                     ch.closing = True
@@ -712,6 +718,15 @@ cdef class Reactor(Poller):
             ):
                 self.drop(ch)
             ch = ch.following
+        return 0
+
+    cdef int accept_again(self) except -1:
+        cdef int32_t i
+        self.logger.warning("cannot accept connections: %s", os.strerror(self.accept_errno))
+        self.accept_errno = 0
+        for i in range(len(self.listeners)):
+            if self.listener_fds[i] >= 0:
+                self.add_fd(self.listener_fds[i], TAG_LISTENER + i)     # no change where it is watched
         return 0
 
     cdef int grant_starved(self) except -1:

@@ -125,8 +125,11 @@ cdef class Wal:
     cdef inline bint at_rest(self) noexcept nogil:                # as `is_at_rest`
         return self.has_rested(REST_NS)
 
-    cdef inline bint has_rested(self, int64_t ns) noexcept nogil: # without a commit
-        return monotonic_ns() - load64(&self.placed.load.ended_ns) >= ns
+    cdef inline bint has_rested(self, int64_t ns) noexcept nogil: # without a commit, and none is under way
+        return (
+            load64(&self.head) == load64(&self.durable_end)
+            and monotonic_ns() - load64(&self.placed.load.ended_ns) >= ns
+        )
     # Reads from the file (page cache). Returns bytes read or -errno.
     cdef Py_ssize_t read_file(self, int fd, int64_t first_lsn, int64_t lsn, uint8_t* out, Py_ssize_t length) noexcept nogil
     # The kept segment that holds `lsn`, or None. The caller borrows it before it releases the GIL.

@@ -49,3 +49,40 @@ def test_sessions_are_refused_when_none_may_go(tmp_path):
         assert client.ask(1, 12, fetch_request(session=(small, 1))).error_code == 70
         broker.reactor.clock_offset_ms += 121_000
         assert client.ask(1, 12, fetch_request(("t", 0, 0), session=(0, 0))).session_id > 0
+
+
+def test_a_session_is_of_one_request_at_a_time(tmp_path):
+    """Who goes on with it on another connection, while a request waits, would share its slots."""
+    from wire_harness import LONG_MS, fetch_request
+
+    with wire_broker(tmp_path) as broker, Client(broker) as client, Client(broker) as other:
+        session = client.ask(1, 12, fetch_request(("t", 0, 0), session=(0, 0))).session_id
+        waiting = fetch_request(session=(session, 1), max_wait_ms=LONG_MS)
+        client.send(1, 12, waiting)
+        until(lambda: broker.reactor.parked_count == 1)
+        assert other.ask(1, 12, fetch_request(session=(session, 2))).error_code == 71
+        assert produced(other.ask(0, 9, produce_request(batch(b"a")))).error_code == 0
+        assert client.receive()[1].error_code == 0
+        assert other.ask(1, 12, fetch_request(session=(session, 2))).error_code == 0
+
+
+def test_a_fetch_that_waits_follows_a_topic_to_its_namesake(tmp_path):
+    from wire_harness import LONG_MS, fetch_request, fetched
+
+    from kbroker._fast.partition import Partition
+
+    with wire_broker(tmp_path) as broker, Client(broker) as client, Client(broker) as other:
+        client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
+        until(lambda: broker.reactor.parked_count == 1)
+        topic = broker.logs.by_name["t"]
+        old = topic.partitions[0]
+
+        def replace():
+            new = Partition(broker.wal, "t", bytes(16), 0, 7, 1)
+            old.release()
+            topic.partitions[0] = new
+
+        broker.reactor.submit(replace)
+        until(lambda: topic.partitions[0] is not old)
+        assert produced(other.ask(0, 9, produce_request(batch(b"a")))).error_code == 0
+        assert len(fetched(client.receive()[1]).records) == len(batch(b"a"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
 import threading
 import time
 
 import pytest
+import wire_harness
 from wire_harness import (
     LONG_MS,
     MIB,
@@ -24,7 +26,7 @@ from wire_harness import (
 )
 
 from kbroker import limits
-from kbroker.wire.listener import WireOptions
+from kbroker.wire.listener import WireOptions, bind
 
 LARGE_ANSWERS = WireOptions(fetch_near_bytes=50 * MIB)
 
@@ -176,6 +178,57 @@ def test_a_connection_is_not_read_while_its_answer_is_unsent_or_its_request_wait
             until(lambda i=i: len(held) > i)
             held[i].complete(struct.pack(">i", i))
             assert asking.receive_frame() == struct.pack(">i", i)
+
+
+def test_what_follows_a_malformed_frame_does_not_keep_the_thread_busy(tmp_path, monkeypatch):
+    """The answer before it is still to be sent, and nobody reads it."""
+
+    def bind_with_small_buffers(host, port):
+        listening = bind(host, port)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return listening
+
+    monkeypatch.setattr(wire_harness, "bind", bind_with_small_buffers)
+    with wire_broker(tmp_path) as broker, Client(broker) as other, socket.socket() as reader:
+        assert produced(other.ask(0, 9, produce_request(batch(b"x" * 60_000)))).error_code == 0
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(broker.address)
+        before = broker.reactor.socket_bytes[1]
+        reader.sendall(other.frame(1, 11, fetch_request(("t", 0, 0))))
+        until(lambda: broker.reactor.socket_bytes[1] > before)
+        assert broker.reactor.metrics()[1][2] > broker.reactor.socket_bytes[1] - before  # something is unsent
+        reader.sendall(struct.pack(">i", 4) + b"oops" + struct.pack(">ihhi", 8, 12, 0, 7))
+        waits = fetch_request(("t", 0, 1), max_wait_ms=300, min_bytes=MIB)
+        cpu = time.process_time()
+        for _ in range(3):
+            other.ask(1, 11, waits)
+        assert time.process_time() - cpu < 0.45
+        left = broker.reactor.metrics()[1][2]
+        while part := reader.recv(MIB):
+            left -= len(part)
+        assert left < 1000  # all of it came, and then the end
+
+
+def test_without_descriptors_a_listener_rests(tmp_path, caplog):
+    with wire_broker(tmp_path) as broker, Client(broker) as other, socket.socket() as late:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert produced(other.ask(0, 9, produce_request(batch(b"a")))).error_code == 0
+        highest = max(int(fd) for fd in os.listdir("/proc/self/fd"))
+        fill = [os.dup(late.fileno()) for _ in range(highest)]  # no number below is free
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(fill) + 1, hard))
+        try:
+            late.connect(broker.address)
+            waits = fetch_request(("t", 0, 1), max_wait_ms=300, min_bytes=MIB)
+            cpu = time.process_time()
+            for _ in range(3):
+                other.ask(1, 11, waits)
+            assert time.process_time() - cpu < 0.45
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for fd in fill:
+                os.close(fd)
+        until(lambda: broker.server.connection_count == 2)
+        assert "Too many open files" in caplog.text
 
 
 def test_small_batches_from_files(tmp_path):
