@@ -68,6 +68,7 @@ cdef class Poller(RequestSink):
     cdef void queue(self, Channel* ch) noexcept nogil
     cdef int timeout(self) noexcept nogil
     cdef void accept_all(self, int32_t listener) noexcept nogil
+    cdef void accept_again(self, int32_t listeners) noexcept nogil
     cdef void watch_for(self, Channel* ch, uint32_t events) noexcept nogil
     cdef void watch(self, Channel* ch, bint writable) noexcept nogil
     cdef void send_dirty(self) noexcept nogil

@@ -318,6 +318,13 @@ cdef class Poller(RequestSink):
             self.accepted_listeners[self.accepted] = listener
             self.accepted += 1
 
+    cdef void accept_again(self, int32_t listeners) noexcept nogil:
+        cdef int32_t i
+        self.accept_errno = 0
+        for i in range(listeners):
+            if self.listener_fds[i] >= 0:
+                self.add_fd(self.listener_fds[i], TAG_LISTENER + i)     # no change where it is watched
+
     cdef bint poll(self) noexcept nogil:
         """One round of waiting, sending and receiving. True when there is work that needs the GIL."""
         cdef epoll_event events[EVENTS_PER_POLL]

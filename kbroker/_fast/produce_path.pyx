@@ -62,6 +62,7 @@ cdef enum:
 cdef enum:
     TOPIC_ID_VERSION = 13
     ZSTD_VERSION = 7
+    RECORD_ERRORS_MAX = 10000   # of one request, after which of each batch only the first bad record is named
     RECORD_ERRORS_VERSION = 8
     CODEC_MASK = 7
     CODEC_ZSTD = 4
@@ -96,14 +97,14 @@ cdef inline ValidationRules _rules_of(TopicRules topic, int64_t now_ms) noexcept
     return rules
 
 
-cdef list _record_errors(const ProduceItem* item, const uint8_t* batch, TopicRules topic, int64_t now_ms):
-    """(index, message) of each record that is at fault; None where the batch as a whole is."""
+cdef list _record_errors(const ProduceItem* item, const uint8_t* batch, TopicRules topic, int64_t now_ms, bint every):
+    """(index, message) of each record that is at fault, or of the first one; None where the batch as a whole is."""
     cdef ValidationRules rules
     cdef int32_t reason = item.result.reason
     cdef list faults = None
     if item.result.first_bad_record < 0:
         return None
-    if topic is not None and reason in (REASON_NULL_KEY, REASON_TIMESTAMP_RANGE, REASON_TIMESTAMP_TYPE):
+    if every and topic is not None and reason in (REASON_NULL_KEY, REASON_TIMESTAMP_RANGE, REASON_TIMESTAMP_TYPE):
         rules = _rules_of(topic, now_ms)
         faults = record_faults(batch, &rules, &item.info)
     if not faults:    # a fault of structure ends a batch; and rules may have changed since
@@ -451,7 +452,10 @@ cdef class ProduceRequest(Request):
                 if self.parsed.version >= RECORD_ERRORS_VERSION:
                     record_errors = _record_errors(
                         item, self.produce.data + item.records.start,
-                        None if partition is None else partition.rules, self.now_ms)
+                        None if partition is None else partition.rules, self.now_ms,
+                        self.record_errors < RECORD_ERRORS_MAX)
+                    if record_errors is not None:
+                        self.record_errors += len(record_errors)
                 if item.result.reason != 0:
                     message = reason_text(item.result.reason).encode()
                 elif self.verifications is not None:

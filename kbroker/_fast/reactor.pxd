@@ -86,7 +86,6 @@ cdef class Reactor(Poller):
     cdef int fail(self, Connection connection, str reason) except -1
     cdef int drop(self, Channel* ch) except -1
     cdef int sweep(self) except -1
-    cdef int accept_again(self) except -1
     cdef int grant_starved(self) except -1
     cdef int bury(self) except -1
     cdef int release_sent(self) except -1

@@ -273,10 +273,9 @@ cdef class Reactor(Poller):
     cdef int adopt_accepted(self) except -1:
         """Gives each new connection to the reactor that has the fewest."""
         cdef Reactor other, least
-        cdef int32_t i, total
+        cdef int32_t total
         while self.accepted > 0:
             self.accepted -= 1
-            i = self.accepted
             least = self
             total = 0
             for other in self.peers:
@@ -284,15 +283,15 @@ cdef class Reactor(Poller):
                 if other.connection_count < least.connection_count:
                     least = other
             if total >= self.connections_max or self.draining:
-                close(self.accepted_fds[i])
+                close(self.accepted_fds[self.accepted])
                 if not self.draining:
                     self.logger.warning("connection refused: %d are open, the limit", total)
                 continue
             least.connection_count += 1
             if least is self:
-                self.adopt(self.accepted_fds[i], self.accepted_listeners[i])
+                self.adopt(self.accepted_fds[self.accepted], self.accepted_listeners[self.accepted])
             else:
-                least.call_later(_Adoption(least, self.accepted_fds[i], self.accepted_listeners[i]))
+                least.call_later(_Adoption(least, self.accepted_fds[self.accepted], self.accepted_listeners[self.accepted]))
         return 0
 
     cdef int adopt(self, int fd, int32_t listener) except -1:
@@ -699,7 +698,8 @@ cdef class Reactor(Poller):
         cdef Channel* ch = self.channels
         self.sweep_ms = self.loop_ms + SWEEP_INTERVAL_MS
         if self.accept_errno != 0:
-            self.accept_again()
+            self.logger.warning("cannot accept connections: %s", os.strerror(self.accept_errno))
+            self.accept_again(<int32_t>len(self.listeners))
         while ch != NULL:
             if ch.closing:
                 pass
@@ -718,15 +718,6 @@ cdef class Reactor(Poller):
             ):
                 self.drop(ch)
             ch = ch.following
-        return 0
-
-    cdef int accept_again(self) except -1:
-        cdef int32_t i
-        self.logger.warning("cannot accept connections: %s", os.strerror(self.accept_errno))
-        self.accept_errno = 0
-        for i in range(len(self.listeners)):
-            if self.listener_fds[i] >= 0:
-                self.add_fd(self.listener_fds[i], TAG_LISTENER + i)     # no change where it is watched
         return 0
 
     cdef int grant_starved(self) except -1:

@@ -93,7 +93,7 @@ class SegmentKeeper:
             raise RuntimeError(f"{self.directory} holds WAL segments: recover first")
         with self.files:
             while self.retired:
-                self._remove(self.retired[0])
+                self._remove(self.retired[0], recyclable=False)  # the process before may have lent its pages
                 self.retired.pop(0)
 
     def start(self) -> None:

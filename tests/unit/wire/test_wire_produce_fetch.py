@@ -235,6 +235,16 @@ def test_named_records_are_bounded(tmp_path):
         assert len(answer.record_errors) == 10_000
 
 
+def test_named_records_are_bounded_over_all_batches_of_a_request(tmp_path):
+    """A hundred bytes each would else be answered with half a megabyte each."""
+    records = build_batch([(None, b"", NOW_MS, [])] * 4_000, codec="zstd")
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        broker.logs.by_name["t"].partitions[0].rules.compacted = True
+        answer = client.ask(0, 9, produce_many([("t", [(0, records)] * 50)]))
+        named = [len(part.record_errors) for part in answer.responses[0].partition_responses]
+        assert named == [4_000] * 3 + [1] * 47
+
+
 def test_duplicate_gets_the_first_offset(tmp_path):
     once = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
     with wire_broker(tmp_path) as broker, Client(broker) as client:
