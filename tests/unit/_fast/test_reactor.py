@@ -71,7 +71,7 @@ def test_a_fetch_that_waits_follows_a_topic_to_its_namesake(tmp_path):
 
     from kbroker._fast.partition import Partition
 
-    with wire_broker(tmp_path) as broker, Client(broker) as client, Client(broker) as other:
+    with wire_broker(tmp_path) as broker, Client(broker, timeout=10) as client, Client(broker) as other:
         client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
         until(lambda: broker.reactor.parked_count == 1)
         topic = broker.logs.by_name["t"]
