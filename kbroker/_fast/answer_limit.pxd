@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t
 from kbroker._fast.channel cimport Channel
 
 cdef enum:
-    ROUND_TRIP_KEPT_MS = 1000
+    ROUND_TRIP_KEPT_MS = 1000           # asking for it is a system call
     ANSWER_BYTES_PER_RTT_US = 10240     # ten round trips' worth at 1 GB/s
 
 cdef extern from * nogil:

@@ -88,6 +88,8 @@ cdef class FetchRequest(Request):
             self.open_slots(frame, parsed)
         if self.done:
             return 0
+        if self.session is not None:
+            self.session.busy = True
         if self.attempt(self.max_wait_ms <= 0 or not self.slots):
             return 0
         return self.park()
@@ -115,8 +117,6 @@ cdef class FetchRequest(Request):
         if parsed.session_epoch == 0 and parsed.version >= 7 and self.slots:
             self.session = sessions.open(parsed.version >= FETCH_TOPIC_ID_VERSION,
                                          {(slot.topic, slot.index): slot for slot in self.slots}, self.sink.loop_ms)
-            if self.session is not None:
-                self.session.busy = True
         return 0
 
     cdef int update_session(self, const uint8_t* frame, FetchFrame* parsed) except -1:
@@ -150,7 +150,6 @@ cdef class FetchRequest(Request):
                 session.slots[key] = slot
             _ask(slot, entry)
         self.session = session
-        session.busy = True
         self.incremental = True
         self.slots = list(session.slots.values())
         return 0

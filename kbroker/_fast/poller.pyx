@@ -223,18 +223,17 @@ cdef class Poller(RequestSink):
         """What is new goes out at once, a little of each: small answers never wait for large ones. Then those go on
         that have more, in turn, for as long as a round may take. Who is alone has the whole round."""
         cdef int32_t i, count
-        cdef int64_t end = self.scratch.bytes_out, first = FIRST_SEND_BYTES
-        if self.dirty_count == 1 and self.sender_count == 0 and self.wal.has_rested(ALONE_NS):
-            first = ROUND_SEND_BYTES
+        cdef int64_t end
+        cdef bint alone = self.dirty_count == 1 and self.sender_count == 0 and self.wal.has_rested(ALONE_NS)
         for i in range(self.dirty_count):
             self.dirty[i].dirty = False
-            self.send(self.dirty[i], first)
+            self.send(self.dirty[i], ROUND_SEND_BYTES if alone else FIRST_SEND_BYTES)
         self.dirty_count = 0
+        if alone:
+            return
         i = 0
         count = self.sender_count
-        if first == FIRST_SEND_BYTES:
-            end = self.scratch.bytes_out
-        end += ROUND_SEND_BYTES
+        end = self.scratch.bytes_out + ROUND_SEND_BYTES
         while i < count and self.scratch.bytes_out < end:
             self.senders[i].queued = False
             self.send(self.senders[i], SEND_TURN_BYTES)

@@ -70,9 +70,9 @@ cdef inline void begin_placed(PlacedThread* placed) noexcept nogil:
     placed.thread = this_thread()
 
 
-cdef inline bint place_beside(PlacedThread* placed, int64_t resting) noexcept nogil:
+cdef inline void place_beside(PlacedThread* placed, int64_t resting) noexcept nogil:
     """Before this thread wakes it: onto this core if this is the thread that goes to sleep next, `resting`, and both
-    have time; onto any core if not both have. Returns whether it is on one core.
+    have time; onto any core if not both have.
 
     Cheap, as it sleeps: one that runs elsewhere is stopped and moved.
     """
@@ -82,4 +82,3 @@ cdef inline bint place_beside(PlacedThread* placed, int64_t resting) noexcept no
     if placed.thread != 0 and core != placed.core:
         placed.core = core
         put_on_core(placed.thread, core)
-    return core != ANY_CORE

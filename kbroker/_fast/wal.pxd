@@ -130,6 +130,7 @@ cdef class Wal:
             load64(&self.head) == load64(&self.durable_end)
             and monotonic_ns() - load64(&self.placed.load.ended_ns) >= ns
         )
+
     # Reads from the file (page cache). Returns bytes read or -errno.
     cdef Py_ssize_t read_file(self, int fd, int64_t first_lsn, int64_t lsn, uint8_t* out, Py_ssize_t length) noexcept nogil
     # The kept segment that holds `lsn`, or None. The caller borrows it before it releases the GIL.

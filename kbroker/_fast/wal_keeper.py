@@ -317,7 +317,7 @@ class SegmentKeeper:
         self._remove(Path(segment.path), recyclable=segment.borrows == 0 and not segment.lent)
         return True
 
-    def _remove(self, path: Path, *, recyclable: bool = True) -> None:
+    def _remove(self, path: Path, *, recyclable: bool) -> None:
         wal_files.index_path(path).unlink(missing_ok=True)
         if recyclable and len(self.spares) < SPARES_MAX and path.stat().st_size == self.file_bytes:
             self._spare_number += 1

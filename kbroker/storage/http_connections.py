@@ -78,7 +78,7 @@ class Connection:
     def __init__(
         self, place: Place, connect_seconds: float, read_seconds: float, context: ssl.SSLContext | None = None
     ) -> None:
-        """Connects; `context`: whom a connection with TLS trusts."""
+        """Connects; `context`: whom a connection with TLS trusts, None: the machine's authorities."""
         self._read_seconds = read_seconds
         self.used_at = 0.0
         self.reusable = False
@@ -86,7 +86,8 @@ class Connection:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _do_not_pace_loopback(connection)
-            if context is not None:
+            if place.secure:
+                context = context or ssl.create_default_context()
                 connection = context.wrap_socket(connection, server_hostname=place.host)
                 connection.settimeout(read_seconds)
             else:

@@ -55,6 +55,17 @@ class BrokerProcess:
         self.host, self.port = match[1].decode(), int(match[2])
         return self
 
+    def refused_start(self, *extra: str) -> str:
+        """The one line of a start that fails."""
+        run = subprocess.run(
+            self.command(*extra), env={**os.environ, **self.environ}, capture_output=True, text=True, timeout=120
+        )
+        assert run.returncode == 1
+        lines = [line for line in run.stderr.splitlines() if "kbroker: " in line]
+        assert len(lines) == 1, run.stderr
+        assert "Traceback" not in run.stderr
+        return lines[0]
+
     def _wait_ready(self, deadline: float) -> re.Match[bytes]:
         assert self.process is not None
         assert self.process.stdout is not None

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 SERVER_VARIABLE = "KBROKER_TEST_S3_SERVER"
@@ -86,9 +86,8 @@ def s3_server(
     with open(folder / "s3-server.log", "ab") as log:
         process, port = _start(binary, data, log.fileno(), certificate)
     try:
-        server = S3Server(f"http://127.0.0.1:{port}", data, process.pid)
-        if certificate is not None:
-            server = replace(server, endpoint=f"https://127.0.0.1:{port}", authority=certificate.chain)
+        scheme, authority = ("http", None) if certificate is None else ("https", certificate.chain)
+        server = S3Server(f"{scheme}://127.0.0.1:{port}", data, process.pid, authority)
         if bucket is not None:
             server.create_bucket(bucket)
         yield server

@@ -127,7 +127,7 @@ def test_a_damaged_manifest_is_rebuilt(store: Store, tmp_path: Path) -> None:
         shutil.rmtree(broker.data_dir)
         key = str(in_bucket(store, damage_manifest))
 
-        refusal = refused_start(broker, store)
+        refusal = broker.refused_start("--take-over")
         assert key in refusal
         assert "kbroker recover" in refusal
         refused = kbroker(store, "recover", "--yes")
@@ -173,17 +173,6 @@ def fill(broker: BrokerProcess) -> dict[tuple[str, str], list[Row]]:
         commit(broker, 14 + turn)
         broker.flush()
     return everything(broker)
-
-
-def refused_start(broker: BrokerProcess, store: Store) -> str:
-    """The one line of a start that fails."""
-    run = subprocess.run(
-        broker.command("--take-over"), env={**os.environ, **store.environ}, capture_output=True, text=True, timeout=60
-    )
-    assert run.returncode == 1
-    lines = [line for line in run.stderr.splitlines() if "kbroker: " in line]
-    assert len(lines) == 1, run.stderr
-    return lines[0]
 
 
 def test_consumers_pass_a_gap(store: Store, tmp_path: Path) -> None:
