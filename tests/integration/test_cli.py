@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from broker_process import BrokerProcess
 from prometheus_client.parser import text_string_to_metric_families
+from test_client_kafka_python import open_member
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -121,11 +122,8 @@ def test_produce_to_a_partition_creates_the_topic(kbroker) -> None:
 
 
 def test_groups(kbroker) -> None:
-    kafka = pytest.importorskip("kafka")
     kbroker.run("produce", "grouped", lines="a\nb\nc\n")
-    consumer = kafka.KafkaConsumer(
-        "grouped", bootstrap_servers=kbroker.broker.bootstrap, group_id="readers", auto_offset_reset="earliest"
-    )
+    consumer = open_member(kbroker.broker.bootstrap, "grouped", "readers")
     assert next(consumer).value == b"a"
     consumer.commit()
     assert "readers Stable" in kbroker.run("group", "list")

@@ -50,9 +50,8 @@ class KafkaPython:
             consumer.close()
 
     def read_subscribed(self, bootstrap: str, topic: str, group: str, count: int) -> Read:
-        consumer = open_consumer(bootstrap, group_id=group)
+        consumer = open_member(bootstrap, topic, group)
         try:
-            consumer.subscribe([topic])
             read = poll_messages(consumer, count)
             consumer.commit()
             for partition, messages in read.items():
@@ -98,6 +97,17 @@ def open_consumer(bootstrap: str, **options: Any) -> KafkaConsumer:
         "group_id": None,
     }
     return KafkaConsumer(**settings | options)
+
+
+def open_member(bootstrap: str, topic: str, group: str, **options: Any) -> KafkaConsumer:
+    """A consumer that is subscribed and knows the topic's partitions before it joins its group.
+
+    In 3.0.12 a leader to whom they become known later may forget to join again, with any broker.
+    """
+    consumer = open_consumer(bootstrap, group_id=group, **options)
+    consumer.subscribe([topic])
+    assert consumer.partitions_for_topic(topic)
+    return consumer
 
 
 def poll_messages(consumer: KafkaConsumer, count: int) -> Read:

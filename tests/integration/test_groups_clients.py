@@ -12,9 +12,9 @@ from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from conftest import ON_A_FOLDER
-from kafka import KafkaConsumer
 from scenarios import IDEMPOTENT, new_topic
 from test_client_confluent import CLIENT, QUIET, open_consumer, poll_messages
+from test_client_kafka_python import open_member
 from workload import Message, Sent, spread
 
 pytestmark = pytest.mark.feature("confluent-kafka")
@@ -177,13 +177,7 @@ def test_commit_and_resume(broker: BrokerProcess) -> None:
     assert broker.stop() == 0
     scenarios.lose_disk(broker)
     broker.start()
-    other = KafkaConsumer(
-        topic,
-        bootstrap_servers=broker.bootstrap,
-        group_id=group,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    )
+    other = open_member(broker.bootstrap, topic, group)
     places: list[Place] = []
     deadline = time.monotonic() + DEADLINE_SECONDS
     while len(places) < 40:
@@ -248,10 +242,8 @@ def test_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, mem
 def test_member_that_dies_is_replaced(broker: BrokerProcess, members: list[Member]) -> None:
     """A member that stops its heartbeats loses its partitions after the session time-out."""
     topic, group = group_topic(broker, "dead")
-    silent = KafkaConsumer(
-        topic, bootstrap_servers=broker.bootstrap, group_id=group, session_timeout_ms=6000, heartbeat_interval_ms=500,
-        max_poll_interval_ms=7000, enable_auto_commit=False,
-    )  # fmt: skip
+    times = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500, "max_poll_interval_ms": 7000}
+    silent = open_member(broker.bootstrap, topic, group, **times)
     deadline = time.monotonic() + DEADLINE_SECONDS
     while len(silent.assignment()) < PARTITIONS:
         assert time.monotonic() < deadline

@@ -52,9 +52,7 @@ class PlainMember:
 
     def _opened(self) -> Any:
         bootstrap, topic, group = self._place
-        consumer = plain.open_consumer(bootstrap, group_id=group, **SESSION)
-        consumer.subscribe([topic])
-        return consumer
+        return plain.open_member(bootstrap, topic, group, **SESSION)
 
     def _run(self) -> None:
         owned_at = time.monotonic()
