@@ -131,17 +131,12 @@ def plan_flush(
     `partitions` must be listed after durable_lsn was read, so that none with data below it is missed; `kfs_topics`,
     the ids of topics in KafScale's format, after `partitions`.
     """
-    to_lsn = min(durable_lsn, start_lsn + bounds.window_bytes_max)
     partitions = list(partitions)
-    while (collected := _collect(partitions, image, start_lsn, to_lsn, bounds.window_batches_max)) is None:
-        to_lsn = start_lsn + (to_lsn - start_lsn) // 2
-    windows = [window for window, _ in collected]
-    if to_lsn < durable_lsn:
-        to_lsn = _end_of_last_entry(windows, to_lsn)
-    plan = FlushPlan(start_lsn, to_lsn)
-    plan.partitions = {(window.topic_id, window.partition): partition for window, partition in collected}
+    windows, end_lsn = _next_window(partitions, image, start_lsn, durable_lsn, bounds)
+    plan = FlushPlan(start_lsn, end_lsn)
+    plan.partitions = {(window.topic_id, window.partition): partition for window, partition in windows}
     small: list[PlannedImage] = []
-    for window in windows:
+    for window, _ in windows:
         if window.topic_id in kfs_topics:
             pieces = _cut(window, bounds.segment_bytes_max)
             plan.objects += [PlannedObject([piece], False, kfs=True) for piece in pieces]
@@ -154,27 +149,49 @@ def plan_flush(
     return plan
 
 
+_Windows = list[tuple[PlannedImage, FlushPartition]]
+
+
+def _next_window(
+    partitions: Sequence[FlushPartition], image: ManifestImage, start_lsn: int, durable_lsn: int, bounds: PlanLimits
+) -> tuple[_Windows, int]:
+    """What the next window holds of each partition, and the position behind it, where an entry starts."""
+    from_lsn = start_lsn
+    while True:
+        to_lsn = min(durable_lsn, from_lsn + bounds.window_bytes_max)
+        while (collected := _collect(partitions, image, from_lsn, to_lsn, bounds.window_batches_max)) is None:
+            to_lsn = from_lsn + (to_lsn - from_lsn) // 2
+        windows, end_lsn = collected
+        if to_lsn == durable_lsn:
+            return windows, durable_lsn
+        if end_lsn:
+            return windows, end_lsn
+        from_lsn = to_lsn  # no entry of a topic that exists begins here, so nothing tells where one begins
+
+
 def _collect(
-    partitions: Sequence[FlushPartition], image: ManifestImage, start_lsn: int, to_lsn: int, batches_max: int
-) -> list[tuple[PlannedImage, FlushPartition]] | None:
-    """The batches of each partition in the window; None when they are too many and the window can be halved."""
-    windows = []
-    batches = 0
+    partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, to_lsn: int, batches_max: int
+) -> tuple[_Windows, int] | None:
+    """The batches of each partition in the window that are not in objects, and the position behind the last of all,
+    0 without any; None when they are too many and the window can be halved."""
+    windows: _Windows = []
+    batches = end_lsn = 0
     for partition in partitions:
         if partition.deleted:
             continue
-        entries = partition.entries(start_lsn, to_lsn)
+        entries = partition.entries(from_lsn, to_lsn)
         if not len(entries):
             continue
+        end_lsn = max(end_lsn, _next_entry(int(entries["lsn"][-1]) + int(entries["size"][-1])))
         entries = _not_flushed(partition, entries, image)
         batches += len(entries)
-        if batches > batches_max and to_lsn - start_lsn > 2 * limits.WAL_PAGE_BYTES:
+        if batches > batches_max and to_lsn - from_lsn > 2 * limits.WAL_PAGE_BYTES:
             return None
         if len(entries):
             body_bytes = int(entries["size"].sum(dtype=np.int64))
             window = PlannedImage(partition.topic, partition.topic_id, partition.index, entries, body_bytes)
             windows.append((window, partition))
-    return windows
+    return windows, end_lsn
 
 
 def _not_flushed(partition: FlushPartition, entries: Any, image: ManifestImage) -> Any:
@@ -194,12 +211,11 @@ def _not_flushed(partition: FlushPartition, entries: Any, image: ManifestImage) 
     return np.ascontiguousarray(entries)
 
 
-def _end_of_last_entry(windows: Sequence[PlannedImage], to_lsn: int) -> int:
-    """A position at or below the header of every entry that the window leaves out, and not inside one that it has."""
-    if not windows:
-        return (to_lsn - WAL_HEADER_BYTES) // WAL_ALIGN * WAL_ALIGN
-    end = max(int(window.entries["lsn"][-1]) + int(window.entries["size"][-1]) for window in windows)
-    return (end + WAL_ALIGN - 1) // WAL_ALIGN * WAL_ALIGN
+def _next_entry(end_lsn: int) -> int:
+    """Where the entry behind a batch starts that ends here (docs/formats/wal.md, entry header)."""
+    start = (end_lsn + WAL_ALIGN - 1) // WAL_ALIGN * WAL_ALIGN
+    left = -start % limits.WAL_PAGE_BYTES
+    return start + left if 0 < left < WAL_HEADER_BYTES else start
 
 
 def _cut(window: PlannedImage, bytes_max: int) -> list[PlannedImage]:
