@@ -354,6 +354,7 @@ cdef class Partition:
     def attach_slice(self, WalSegment segment not None, SegmentScan scan not None, int32_t i):
         """A segment has been sealed: its entries on disk take the place of the dense ones."""
         cdef const GroupRecord* group = &scan.groups[i]
+        cdef const Slice* last
         cdef Slice s
         if self.deleted:
             return
@@ -369,7 +370,10 @@ cdef class Partition:
         s.count = group.count
         self.drop_stale_slices()
         if self.slice_count:
-            invariant(self.slices[self.slice_first + self.slice_count - 1].last_offset < s.first_offset)
+            last = &self.slices[self.slice_first + self.slice_count - 1]
+            if last.first_lsn == s.first_lsn:
+                return  # an earlier attempt at the segment failed at a partition after this one
+            invariant(last.last_offset < s.first_offset)
         self.add_slice(&s)
         while self.dense_count and self.dense_at(self.dense_first).lsn < segment.end_lsn:
             self.dense_first += 1

@@ -271,13 +271,13 @@ class SegmentKeeper:
         segment = self.wal.unsealed()
         if segment is None:
             return False
+        scan = self.wal.scan_full(segment)
         if segment.index_fd < 0:
-            scan = self.wal.scan_full(segment)
             segment.index_fd = write_index(Path(segment.path), scan)
-            group = 0
-            while group < scan.group_count:
-                group = self.wal.attach(segment, scan, group, ATTACH_STEP)
-                os.sched_yield()  # lets the GIL go
+        group = 0
+        while group < scan.group_count:
+            group = self.wal.attach(segment, scan, group, ATTACH_STEP)
+            os.sched_yield()  # lets the GIL go
         with self.lock:
             self.wal.mark_sealed(segment)
             self._update_limit()

@@ -18,6 +18,7 @@ cdef class SegmentScan:
     cdef readonly uint64_t incarnation
     cdef readonly int64_t stop_lsn     # where the scan stopped
     cdef readonly int stop_reason
+    cdef readonly int64_t durable_lsn  # the log was on disk up to here: what its entries know
     cdef readonly int64_t entry_count
     cdef readonly int32_t group_count
     cdef IndexRecord* entries          # sorted

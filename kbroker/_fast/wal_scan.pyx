@@ -202,6 +202,7 @@ cdef class SegmentScan:
         cdef int32_t group
         self.data = data
         self.stop_reason = SCAN_END
+        self.durable_lsn = 0
         while lsn < limit_lsn:
             p = data + (lsn - self.first_lsn)
             if lsn + ENTRY_HEADER_BYTES > segment_end or not header_valid(p, lsn, self.incarnation):
@@ -225,6 +226,8 @@ cdef class SegmentScan:
                 group = self.group_of(h.topic_id, h.partition)
                 if group < 0 or self.add(group, &record) < 0:
                     return -1
+            if h.durable_lsn > self.durable_lsn:
+                self.durable_lsn = h.durable_lsn
             lsn = end
         self.stop_lsn = lsn
         return self.sort()

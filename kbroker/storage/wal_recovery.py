@@ -188,8 +188,18 @@ class _Recovery:
             self.dead_files.append(file.path)
             return
         self.position = file.end_lsn
-        os.fdatasync(file.fd)  # what is taken for durable from now on must be
+        self._make_durable(file, scan.durable_lsn)
         self._take(file, scan)
+
+    def _make_durable(self, file: _File, durable_lsn: int) -> None:
+        # What no entry knows to be on disk may be in the page cache alone, and clean there: a sync that failed before
+        # a kill leaves it so. It is taken for durable from now on, so it is written once more.
+        lsn = max(file.first_lsn, durable_lsn)
+        with memoryview(self.image) as image:
+            while lsn < file.end_lsn:
+                rest = image[lsn - file.first_lsn : file.end_lsn - file.first_lsn]
+                lsn += os.pwrite(file.fd, rest, file.position(lsn))
+        os.fdatasync(file.fd)
 
     def _scan(self, file: _File, start_lsn: int) -> SegmentScan:
         scan = scan_image(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
 
 import pytest
 
+from kbroker._fast import wal_files
 from kbroker.errors import CorruptionError, StartError
 from tests.reference import wal_twin as twin
 from tests.reference.wal_harness import SEGMENT, Log, batch, copy_folder
@@ -244,3 +246,32 @@ def test_files_that_are_no_segments_are_left_alone(tmp_path: Path) -> None:
         log.append(batch())
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert (tmp_path / "123.wal").read_text() == "mine too"
+
+
+def test_what_a_sync_that_failed_may_have_left_in_memory_alone_is_written_again(tmp_path, monkeypatch):
+    with Log(folder_made(tmp_path / "wal")).start() as log:
+        for _ in range(3):
+            log.append(batch(20_000))
+            log.append(batch(30_000))
+            known_lsn = log.wal.durable_lsn  # when the entry after it was made, at the latest
+            log.sync()
+        end_lsn = log.wal.durable_lsn
+        image = copy_folder(tmp_path / "wal", tmp_path / "image")
+    rewritten: list[tuple[Path, int, bytes]] = []
+    pwrite = os.pwrite
+
+    def note(fd: int, data: bytes, position: int) -> int:
+        rewritten.append((Path(os.readlink(f"/proc/self/fd/{fd}")), position, bytes(data)))
+        return pwrite(fd, data, position)
+
+    monkeypatch.setattr("kbroker.storage.wal_recovery.os.pwrite", note)
+    with Log(image) as log:
+        before = {path.name: path.read_bytes() for path in image.glob("*.wal")}
+        assert log.recover().end_lsn == end_lsn
+    covered = 0
+    for path, position, data in rewritten:
+        assert data == before[path.name][position : position + len(data)]
+        covered += len(data)
+    assert covered >= end_lsn - known_lsn > 50_000
+    last, position, data = rewritten[-1]
+    assert int(last.stem) + position - wal_files.HEADER_BYTES + len(data) == end_lsn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -39,6 +40,39 @@ def two_tiers(folder: Path) -> tuple[Log, Partition, list[tuple[int, int, int, i
     log.until(lambda: log.wal.sealed_lsn >= log.wal.durable_lsn // SEGMENT * SEGMENT)
     assert log.wal.sealed_lsn >= 3 * SEGMENT
     return log, partition, rows
+
+
+class ShortOfMemory:
+    """A WAL that hands the first index to two partitions and then has no memory, once."""
+
+    def __init__(self, wal: Any) -> None:
+        self._wal = wal
+        self.failed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wal, name)
+
+    def attach(self, segment: Any, scan: Any, first: int, count: int) -> int:
+        if self.failed:
+            return self._wal.attach(segment, scan, first, count)
+        self.failed = True
+        self._wal.attach(segment, scan, first, 2)
+        raise MemoryError
+
+
+def test_a_segment_whose_sealing_failed_half_way_is_sealed_whole(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    wal = log.wal.keeper.wal = ShortOfMemory(log.wal)
+    with log.start():
+        for i in range(1000):
+            log.append(batch(600), log.partition(index=i % 4))
+        log.sync()
+        log.until(lambda: log.wal.sealed_lsn >= log.wal.durable_lsn // SEGMENT * SEGMENT)
+        assert wal.failed
+        assert log.wal.sealed_lsn >= 2 * SEGMENT
+        for index in range(4):
+            partition = log.partition(index=index)
+            assert len(spans(partition.read_bytes(0, partition.high_watermark(), 1 << 20))) == 250
 
 
 def test_reads_are_whole_batches_within_the_bounds(tmp_path: Path) -> None:
