@@ -1,7 +1,7 @@
 /* A broker that costs next to nothing: what a client reaches against it is the client's own ceiling.
  *
  *   free_broker PORT [ANSWER_BYTES [COPIED_BYTES]]
- *   free_broker PORT tail
+ *   free_broker PORT tail [FILE]
  *   free_broker PORT log FILE COUNTS BYTES
  *       Listens on 127.0.0.1:PORT until it is killed; one thread. A topic exists as soon as it is named and has as
  *       many partitions as the number says that its name ends with ("bench-3-12": 12).
@@ -12,7 +12,8 @@
  * An answer carries ANSWER_BYTES (1 MiB unless given) in one system call, from one piece of memory that stays in the
  * cache; with COPIED_BYTES from so many bytes of copies, one after another, since no broker's records are in the cache.
  * With `tail` a topic has one partition and that an end: records are kept, and a Fetch is answered as soon as there is
- * something behind its offset, which one consumer may wait for.
+ * something behind its offset, which one consumer may wait for; with a FILE not before what has come is in it and
+ * synced, one page for each receive.
  * With `log` it is what a broker has to write and to store that costs nothing beside that: as many bytes as are received
  * are written to FILE and synced before they are acknowledged, and no more than BYTES received of which another process
  * has not said in COUNTS that they are stored (free_log.h).
@@ -35,6 +36,7 @@ enum { PRODUCE = 0, FETCH = 1, LIST_OFFSETS = 2, METADATA = 3, API_VERSIONS = 18
 enum { UNSUPPORTED_VERSION = 35 };
 enum { IN_BYTES = 16384, OUT_BYTES = 65536, TOPICS_MAX = 256, PARTITIONS_MAX = 200 };
 enum { CONNECTIONS_MAX = 4096, HELD_MAX = 64 };
+enum { TAIL_FILE_BYTES = 16 << 20 };
 enum { BATCHES_MAX = 400, PIECES_MAX = 1024, BASE_OFFSET_BYTES = 8 }; /* of one answer to a Fetch */
 
 struct stored { /* what a producer sent, with `tail` */
@@ -54,6 +56,7 @@ struct topic {
         struct stored *stored; /* with `tail`, by offset */
         size_t stored_count, stored_room;
         struct connection *waiter; /* for what is stored next */
+        int grew;                  /* since its waiter was looked at */
 };
 
 struct held { /* answers that wait until the log has so many bytes */
@@ -88,7 +91,8 @@ struct cursor {
 static struct topic topics[TOPICS_MAX];
 static int topic_count, port;
 static size_t answer_bytes = 1 << 20, copied_bytes;
-static int tail;
+static int tail, tail_file;
+static void *tail_page; /* NULL: nothing is synced */
 static struct connection *connections[CONNECTIONS_MAX]; /* by their descriptors */
 
 static int64_t get(struct cursor *c, int bytes) {
@@ -371,6 +375,27 @@ static void answer_fetch(struct connection *c, int64_t correlation_id, struct cu
         c->filled = 0;
 }
 
+/* `path` is overwritten again and again, a page at a time, past the page cache where possible. */
+static void tail_open(const char *path) {
+        if (posix_memalign(&tail_page, LOG_BLOCK_BYTES, LOG_BLOCK_BYTES))
+                fail("memory");
+        memset(tail_page, 1, LOG_BLOCK_BYTES);
+        tail_file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
+        if (tail_file < 0)
+                tail_file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+        for (int64_t at = 0; at < TAIL_FILE_BYTES; at += LOG_BLOCK_BYTES)
+                if (pwrite(tail_file, tail_page, LOG_BLOCK_BYTES, at) != LOG_BLOCK_BYTES)
+                        fail(path);
+        fsync(tail_file);
+}
+
+static void tail_sync(void) {
+        static int64_t at;
+        if (pwrite(tail_file, tail_page, LOG_BLOCK_BYTES, at) != LOG_BLOCK_BYTES || fdatasync(tail_file))
+                fail("tail");
+        at = (at + LOG_BLOCK_BYTES) % TAIL_FILE_BYTES;
+}
+
 /* Answers the Fetch with what is stored from its offset on, or keeps it waiting. */
 static void answer_tail(struct connection *c, struct topic *t) {
         static struct iovec pieces[1 + BATCHES_MAX];
@@ -422,8 +447,21 @@ static void store(struct topic *t, uint8_t *bytes, size_t length) {
         int64_t base = t->stored_count ? t->stored[t->stored_count - 1].end : 0;
         put_later(bytes, base, BASE_OFFSET_BYTES);
         t->stored[t->stored_count++] = (struct stored){bytes, length, base + batch_records(bytes)};
-        if (t->waiter)
-                answer_tail(t->waiter, t);
+        t->grew                      = 1;
+}
+
+/* What one receive has stored: synced, where there is a file, and handed on. */
+static void hand_on(void) {
+        for (int i = 0; i < topic_count; i++) {
+                struct topic *t = &topics[i];
+                if (!t->grew)
+                        continue;
+                t->grew = 0;
+                if (tail_page)
+                        tail_sync();
+                if (t->waiter)
+                        answer_tail(t->waiter, t);
+        }
 }
 
 static void answer(struct connection *c, int api_key, int64_t correlation_id, struct cursor *r) {
@@ -652,8 +690,10 @@ static void serve(int listener) {
                                 log_grew();
                         } else if (!receive(c)) {
                                 disconnected(c);
-                        } else if (c->next == A_REQUEST) {
-                                flush(c);
+                        } else {
+                                hand_on();
+                                if (c->next == A_REQUEST)
+                                        flush(c);
                         }
                 }
         }
@@ -662,7 +702,7 @@ static void serve(int listener) {
 int main(int argc, char **argv) {
         int logs = argc == 6 && !strcmp(argv[2], "log");
         if (argc < 2 || (argc > 4 && !logs)) {
-                fprintf(stderr, "usage: free_broker PORT [ANSWER_BYTES [COPIED_BYTES] | tail | log FILE COUNTS BYTES]\n");
+                fprintf(stderr, "usage: free_broker PORT [ANSWER_BYTES [COPIED_BYTES] | tail [FILE] | log FILE COUNTS BYTES]\n");
                 return 2;
         }
         port = atoi(argv[1]);
@@ -671,7 +711,9 @@ int main(int argc, char **argv) {
                 log_open(argv[3], argv[4], atoll(argv[5]));
         else if (argc > 2 && !tail)
                 answer_bytes = (size_t)atoll(argv[2]);
-        if (argc > 3 && !logs)
+        if (argc > 3 && tail)
+                tail_open(argv[3]);
+        else if (argc > 3 && !logs)
                 copied_bytes = (size_t)atoll(argv[3]);
         struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
         address.sin_addr.s_addr    = htonl(INADDR_LOOPBACK);

@@ -39,6 +39,9 @@ def wait_port(port: int, deadline_seconds: float = 60.0) -> None:
     raise TimeoutError(f"nothing listens on {port}")
 
 
+LOG = "LOG"
+
+
 def _tree(pid: int) -> list[int]:
     pids = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -266,6 +269,7 @@ class FreeBroker(Server):
     """free_broker.c: acknowledges and answers at next to no cost, so that what is measured is the client's ceiling.
 
     With an S3 server it writes a log of so many bytes as well, and what was received is stored by a process beside it.
+    LOG among its options is a file in its folder.
     """
 
     name = "free_broker"
@@ -275,7 +279,8 @@ class FreeBroker(Server):
         self.s3 = s3
         self.storing: subprocess.Popen[bytes] | None = None
         self.counts = str(work / "counts")
-        self.options = ("log", str(work / "log"), self.counts, str(log_bytes)) if s3 else options
+        log = str(work / "log")
+        self.options = ("log", log, self.counts, str(log_bytes)) if s3 else [log if o == LOG else o for o in options]
 
     def create_topic(self, topic: str, partitions: int) -> None:
         if not topic.endswith(f"-{partitions}"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.e2e import workloads
 from bench.e2e.history import CEILING
-from bench.e2e.servers import FreeBroker, Kafka, Kbroker, S3Server, Server
+from bench.e2e.servers import LOG, FreeBroker, Kafka, Kbroker, S3Server, Server
 from bench.e2e.workloads import Result
 
 IDLE_SECONDS = 20.0
@@ -255,9 +255,9 @@ WITH_CEILING = {
     *("a_java", "b_java", "f_java", "d1k_rdk", "d_rdk", "d1k_memory", "d_memory"),
 }
 # Options of the broker that costs nothing: answers of 1 MiB from as much memory as is read, which no cache holds; or a
-# log with an end.
+# log with an end, which is synced.
 _COLD = ["1048576", "1500000000"]
-CEILING_OPTIONS = {"paced": ["tail"], "d1k_rdk": _COLD, "d_rdk": _COLD, "d1k_memory": _COLD, "d_memory": _COLD}
+CEILING_OPTIONS = {"paced": ["tail", LOG], "d1k_rdk": _COLD, "d_rdk": _COLD, "d1k_memory": _COLD, "d_memory": _COLD}
 # Options beside those that are given.
 KBROKERS = {"kbroker": [], "kbroker-192MiB": ["--memory-bytes", "192MiB"]}
 

@@ -60,7 +60,8 @@ cdef class BatchScan:
     cdef bint carried                           # some of the current batch is trusted: its CRC is the one it carries
     cdef uint8_t capture[SCAN_CAPTURE_BYTES]
     # Takes bytes of which the first batch that ends gets the columns at `ended`; returns the next free place. Those that
-    # are `trusted` are read in small batches alone, where adding up CRCs costs more.
+    # are `trusted` are read in small batches alone, where adding up CRCs costs more; so `p` may be NULL for those of a
+    # large one behind its first SCAN_CAPTURE_BYTES.
     cdef Py_ssize_t walk(self, const uint8_t* p, Py_ssize_t n, bint trusted, Py_ssize_t ended,
                          int* problem) noexcept nogil
     cdef int raise_problem(self, int problem) except -1

@@ -110,7 +110,8 @@ cdef class BatchScan:
             if size < COMBINED_BYTES_MIN:
                 self.crc = crc32c_c(self.crc, p, take)
             self.into_batch += take
-            p += take
+            if p != NULL:
+                p += take
             n -= take
             if self.into_batch == size:
                 problem[0] = self._end_batch(ended)

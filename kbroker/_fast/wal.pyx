@@ -486,13 +486,13 @@ cdef class Wal:
         from kbroker._fast.wal_flush import send_batches
         return send_batches(self, entries, cumulative, position, limit, fd, timeout_ms, rate)
 
-    def feed_batches(self, scan not None, int64_t limit, int64_t rate=0, bint trust_memory=False):
+    def feed_batches(self, scan not None, int64_t limit, int64_t rate=0, bint trusted=False):
         """Feeds a BatchScan what comes next of its batches, at most ``limit`` bytes; returns how many, 0 at their end.
 
-        ``rate`` as above; ``trust_memory``: see BatchScan. Raises BatchScanError, else as ``read_batches_into``.
+        ``rate`` as above; ``trusted``: see BatchScan. Raises BatchScanError, else as ``read_batches_into``.
         """
         from kbroker._fast.wal_flush import feed_batches
-        return feed_batches(self, scan, limit, rate, trust_memory)
+        return feed_batches(self, scan, limit, rate, trusted)
 
     # -- service -----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 from kbroker._fast.gather import BatchScan
 from kbroker._fast.wal import Wal
 
-def feed_batches(wal: Wal, scan: BatchScan, limit: int, rate: int, trust_memory: bool) -> int: ...
+def feed_batches(wal: Wal, scan: BatchScan, limit: int, rate: int, trusted: bool) -> int: ...
 def send_batches(
     wal: Wal,
     entries: numpy.ndarray,

@@ -10,7 +10,7 @@ from libc.errno cimport EAGAIN, EINTR, ETIMEDOUT, errno
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
 
-from kbroker._fast.gather cimport PROBLEM_ENTRY_SIZE, BatchScan
+from kbroker._fast.gather cimport PROBLEM_ENTRY_SIZE, SCAN_CAPTURE_BYTES, BatchScan
 from kbroker._fast.pthread cimport monotonic_ns, sleep_until
 from kbroker._fast.record_batch cimport BATCH_HEADER_BYTES
 from kbroker._fast.sendmsg cimport MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr, sendmsg
@@ -29,6 +29,7 @@ cdef enum:
     PIECE_BYTES = 262144 # at a time: appends do not get the chunks that it lies in
     PACED_BYTES = 131072 # the same where there is a rate, ...
     REST_BYTES = 524288  # ... and where there is one, but nobody to disturb
+    HEADER_ALONE_BYTES = 65536  # of so large a batch that is trusted the header is read from its file, not the rest
 
 
 cdef struct Pace:
@@ -52,7 +53,7 @@ cdef void keep_pace(Pace* pace, int64_t done) noexcept nogil:
         sleep_until(pace.began_ns + done * 1000000000 // pace.rate)
 
 
-def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64_t rate, bint trust_memory):
+def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64_t rate, bint trusted):
     """See Wal.feed_batches."""
     cdef BatchReader batches = reader_of(wal, scan.entries)
     cdef int64_t fed = 0
@@ -62,7 +63,7 @@ def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64
     try:
         with nogil:
             pace = pace_of(wal, rate)
-            failed = feed(batches, scan, limit, trust_memory, &pace, &fed, &problem)
+            failed = feed(batches, scan, limit, trusted, &pace, &fed, &problem)
     finally:
         batches.release()
     scan.raise_problem(problem)
@@ -71,13 +72,13 @@ def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64
     return fed
 
 
-cdef int feed(BatchReader batches, BatchScan scan, int64_t limit, bint trust_memory, Pace* pace, int64_t* fed,
+cdef int feed(BatchReader batches, BatchScan scan, int64_t limit, bint trusted, Pace* pace, int64_t* fed,
               int* problem) noexcept nogil:
     # 0, or as BatchReader.load.
     cdef int64_t size, skip, n
     cdef Py_ssize_t ended = 0, i
     cdef const uint8_t* p
-    cdef bint pinned = False
+    cdef bint pinned = False, header_alone
     cdef int code
     while scan.done < scan.count and fed[0] < limit and problem[0] == 0:
         keep_pace(pace, fed[0])
@@ -86,13 +87,18 @@ cdef int feed(BatchReader batches, BatchScan scan, int64_t limit, bint trust_mem
             problem[0] = PROBLEM_ENTRY_SIZE
             break
         n = min(size - skip, min(limit - fed[0], pace.piece))
+        header_alone = trusted and size >= HEADER_ALONE_BYTES
+        if header_alone and skip >= SCAN_CAPTURE_BYTES:
+            ended = scan.walk(NULL, n, True, ended, problem)
+            fed[0] += n
+            continue
         p = batches.find(i, skip, &n, &pinned)
         if p == NULL:
-            code = batches.load(i, skip, pace.piece)
+            code = batches.load(i, skip, SCAN_CAPTURE_BYTES - skip if header_alone else pace.piece)
             if code != 0:
                 return code
             continue
-        ended = scan.walk(p, n, pinned and trust_memory, ended, problem)
+        ended = scan.walk(p, n, trusted, ended, problem)
         if pinned:
             batches.wal.unpin(batches.records[i].lsn + skip, n)
         fed[0] += n

@@ -1,8 +1,8 @@
 """The bytes of a flush: objects described by where their parts lie in the WAL, never held whole in memory.
 
-Building an object looks at its batches once, in memory where they lie, else as they are read: CRCs are checked (but for
-large batches in memory, where the store checks them), the index and the checksum of the object follow. Sending it takes
-them from there a second time.
+Building an object looks at its batches once, in memory where they lie, else as they are read: CRCs are checked, the
+index and the checksum of the object follow. Sending it takes them from there a second time. Where the store checks what
+it is given, building looks at the headers of large batches alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WalReader(Protocol):
         """Sends what `read_batches_into` would copy to a socket; returns how many bytes, 0 if they cannot be read."""
         ...
 
-    def feed_batches(self, scan: BatchScan, limit: int, rate: int, trust_memory: bool) -> int:
+    def feed_batches(self, scan: BatchScan, limit: int, rate: int, trusted: bool) -> int:
         """Feeds the scan what comes next of its batches, at most `limit` bytes; returns how many."""
         ...
 
@@ -115,8 +115,8 @@ class ObjectBuilder:
     """Builds the objects of one flush, in the order of the plan, and folds what they do to each partition.
 
     Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it; `pacer` gives the
-    rate of what is read; `now_ms` is what segments say of their creation; `trust_memory`: batches in memory have the
-    CRC that they carry, as they had when they came in; the store refuses a body of which that is not true.
+    rate of what is read; `now_ms` is what segments say of their creation; `trusted`: batches have the CRC that they
+    carry, as they had when they came in; the store refuses a body of which that is not true.
     """
 
     def __init__(
@@ -126,13 +126,13 @@ class ObjectBuilder:
         pacer: Pacer,
         now_ms: int = 0,
         *,
-        trust_memory: bool = False,
+        trusted: bool = False,
     ) -> None:
         self._wal = wal
         self._pacer = pacer
         self._now_ms = now_ms
         self._fold_of = fold_of
-        self._trust_memory = trust_memory
+        self._trusted = trusted
 
     def build(self, planned: PlannedObject) -> BuiltObject:
         """Checks every batch of a planned object. CorruptionError names the batch that is damaged."""
@@ -192,7 +192,7 @@ class ObjectBuilder:
             while scan.done < len(plan.entries):
                 before, rate = scan.done, self._pacer.rate
                 some = spread_bytes(limits.FLUSH_FEED_BYTES, rate)
-                fed = self._wal.feed_batches(scan, some, rate, self._trust_memory)
+                fed = self._wal.feed_batches(scan, some, rate, self._trusted)
                 self._pacer.acquire(fed)
                 fold.add(scan, scan.done - before)
         except BatchScanError as error:

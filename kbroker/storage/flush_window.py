@@ -59,12 +59,12 @@ class FlushWindow:
         pool: Executor,
         store: Callable[[BuiltObject], StoredFile],
         in_memory: int,
-        trust_memory: bool,
+        trusted: bool,
     ) -> None:
         """Builds every object, in order, and hands it to `pool`; at most `in_memory` wait there to be stored. `reading`
-        gives the rate of what is read; `trust_memory` is the builder's. When it raises nothing of the window is under
+        gives the rate of what is read; `trusted` is the builder's. When it raises nothing of the window is under
         way any more."""
-        builder = ObjectBuilder(wal, self._fold_of, reading, now_ms, trust_memory=trust_memory)
+        builder = ObjectBuilder(wal, self._fold_of, reading, now_ms, trusted=trusted)
         room = threading.BoundedSemaphore(in_memory)
         planned = self._plan.objects
         planned.reverse()

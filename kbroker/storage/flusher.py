@@ -147,7 +147,7 @@ class Flusher:
         self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace, self._admission.sent)
         self._reading = Pacer(clock.monotonic, self._stop.wait, lambda: self._pace(READING_LEAST))
         self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set, self._admission.open)
-        self.guard.memory_is_trusted = self.settings.store_checks_crc
+        self.guard.batches_are_trusted = self.settings.store_checks_crc
         self._segments: frozenset[str] | None = frozenset()  # topics whose segments are being stored; None: planning
         # A hedge is a second thread for a PUT, and its loser may stay for a while.
         self.hedged = HedgedStore(store, clock, 3 * self.settings.windows)
@@ -249,8 +249,8 @@ class Flusher:
         store = self._uploader.store_awaited if objects_awaited else self._uploader.store
         try:
             now_ms = self._clock.now_ms()
-            at_once, trust_memory = self._uploads_at_once(), self.guard.memory_is_trusted
-            window.start(self._wal, self._reading, now_ms, self._pool, store, at_once, trust_memory)
+            at_once, trusted = self._uploads_at_once(), self.guard.batches_are_trusted
+            window.start(self._wal, self._reading, now_ms, self._pool, store, at_once, trusted)
         except BaseException:
             self._note_segments(frozenset())
             raise
@@ -469,7 +469,7 @@ class Flusher:
             except Exception as error:
                 # Nothing is lost (see the module), but nobody knows this failure: say so, and try again.
                 if isinstance(error, ChecksumMismatch):
-                    self.guard.memory_is_trusted = False  # a batch that is damaged is found now
+                    self.guard.batches_are_trusted = False  # a batch that is damaged is found now
                 self.metrics.failures += 1
                 self.metrics.last_error = repr(error)
                 logger.exception("flush failed; trying again in %s s", RETRY_SECONDS)

@@ -62,7 +62,7 @@ class StoreGuard:
     """Retries store requests for as long as it takes, and re-reads the claim after every outage.
 
     `wait(seconds)` returns True when the flusher should stop; `on_failure` is called when the store has not done what
-    it should; `memory_is_trusted`: bodies are not read before they are sent, so one that the store refuses for its CRC
+    it should; `batches_are_trusted`: bodies are not read before they are sent, so one that the store refuses for its CRC
     again and again may be damaged here. Used by the flusher's threads at the same time.
     """
 
@@ -79,7 +79,7 @@ class StoreGuard:
         self._on_failure = on_failure
         self._lock = threading.Lock()
         self._outage = False
-        self.memory_is_trusted = False
+        self.batches_are_trusted = False
         self.retries = 0
         self.last_error: str | None = None
 
@@ -106,7 +106,7 @@ class StoreGuard:
             except StoreError as error:
                 self._note_failure(what, error, failures)
                 refused += isinstance(error, ChecksumMismatch)
-                if self.memory_is_trusted and refused >= REFUSED_BODIES_MAX:
+                if self.batches_are_trusted and refused >= REFUSED_BODIES_MAX:
                     raise
             # Half of the delay is random: threads and brokers that failed together must not come back together.
             delay = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2 ** min(failures, 16))

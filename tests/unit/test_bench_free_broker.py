@@ -56,9 +56,11 @@ def test_partitions_are_logs_without_an_end(broker: servers.Server):
     consumer.close()
 
 
-def test_with_tail_a_log_has_an_end_and_what_comes_behind_it_is_sent_at_once(tmp_path: Path):
+@pytest.mark.parametrize("synced", [False, True])
+def test_with_tail_a_log_has_an_end_and_what_comes_behind_it_is_sent_at_once(tmp_path: Path, synced: bool):
     """Records that a Fetch waits for, and such that have come meanwhile, each once and in order."""
-    with running("free_broker.c", tmp_path, "tail") as server:
+    options = ["tail", str(tmp_path / "log")] if synced else ["tail"]
+    with running("free_broker.c", tmp_path, *options) as server:
         consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "none", "enable.auto.commit": False})
         consumer.assign([TopicPartition("tail-1", 0, 0)])
         producer = Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 0})

@@ -101,7 +101,7 @@ def test_a_check_of_the_log_finds_what_a_check_of_the_bytes_does(
         scan, found = BatchScan(written.entries, room), []
         while scan.done < len(written.entries):
             before, position = scan.done, scan.position
-            fed = log.wal.feed_batches(scan, limit, trust_memory=trust)
+            fed = log.wal.feed_batches(scan, limit, trusted=trust)
             assert fed == min(room, limit, len(written.whole) - position)
             assert scan.position == position + fed
             found += columns(scan, scan.done - before)
@@ -124,7 +124,7 @@ def test_a_batch_that_is_damaged_in_memory_is_found_there(tmp_path: Path) -> Non
         assert written.held == 0
 
 
-def test_a_large_batch_in_memory_is_taken_for_what_it_carries_where_memory_is_trusted(tmp_path: Path) -> None:
+def test_a_large_batch_in_memory_is_taken_for_what_it_carries_where_it_is_trusted(tmp_path: Path) -> None:
     """The damage does not change the CRC of the whole: a store that checks it refuses the body."""
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log, [batch(20_000, fill=7)])
@@ -134,7 +134,7 @@ def test_a_large_batch_in_memory_is_taken_for_what_it_carries_where_memory_is_tr
         end = int(written.entries["lsn"][large]) + int(written.entries["size"][large])
         arena.array[(end - 1) % arena.arena_bytes] ^= 1
         scan = BatchScan(written.entries, 1 << 20)
-        while log.wal.feed_batches(scan, 5000, trust_memory=True):
+        while log.wal.feed_batches(scan, 5000, trusted=True):
             pass
         assert scan.crc == whole.crc
         with pytest.raises(BatchScanError, match="CRC") as caught:
@@ -143,16 +143,33 @@ def test_a_large_batch_in_memory_is_taken_for_what_it_carries_where_memory_is_tr
         assert written.held == 0
 
 
-def test_a_large_batch_that_is_damaged_in_its_file_is_found_there(tmp_path: Path) -> None:
-    with Log(tmp_path, arena_segments=2).start() as log:
-        log.append(batch(20_000, fill=7))
+@pytest.mark.parametrize("size", [20_000, 200_000])
+def test_a_large_batch_in_its_file_is_taken_for_what_it_carries_where_it_is_trusted(tmp_path: Path, size: int) -> None:
+    with Log(tmp_path, arena_segments=2, segment_bytes=256 * 1024).start() as log:
+        log.append(batch(100, fill=6))
+        log.append(batch(size, fill=7))
+        log.append(batch(size + 100, fill=8, producer_id=5_000, epoch=2, sequence=77))
+        for _ in range(4):
+            log.append(batch(100_000), log.partition(index=1))
         written = Written(log)
+        assert written.first_resident > 2
+        whole = BatchScan(written.entries, len(written.whole))
+        expected = columns(whole, whole.feed(written.whole))
         with open(min(tmp_path.glob("*.wal")), "r+b") as file:
-            file.seek(4096 + int(written.entries["lsn"][0]) + 15_000)
+            file.seek(4096 + int(written.entries["lsn"][1]) + size - 10)
             file.write(b"damage")
+        for limit in (50, 5_000, 1 << 20):
+            scan, found = BatchScan(written.entries, 1 << 20), []
+            while scan.done < len(written.entries):
+                before = scan.done
+                log.wal.feed_batches(scan, limit, trusted=True)
+                found += columns(scan, scan.done - before)
+            assert found == expected
+            assert scan.crc == whole.crc
         with pytest.raises(BatchScanError, match="CRC") as caught:
-            log.wal.feed_batches(BatchScan(written.entries, 1 << 20), 1 << 20, trust_memory=True)
-        assert caught.value.index == 0
+            log.wal.feed_batches(BatchScan(written.entries, 1 << 20), 1 << 20)
+        assert caught.value.index == 1
+        assert written.held == 0
 
 
 @pytest.mark.parametrize(("skipped", "limit"), [(0, 1 << 20), (0, 10), (1, 30_000), (12_345, 1), (777, 50_000)])

@@ -164,6 +164,27 @@ def test_damage_in_memory_that_is_trusted_is_refused_by_the_store_and_then_named
     assert data_keys(s) == []
 
 
+def test_damage_in_a_file_is_refused_by_the_store_and_then_named(start, tmp_path):
+    s = start(topics=[("t", 1), ("u", 1)], settings=FlushSettings(store_checks_crc=True, paced=False),
+              waits=lambda _: False)  # fmt: skip
+    s.append("t", 0, batch([b"v" * 100_000]))
+    for _ in range(10):
+        s.append("u", 0, batch([b"v" * 900_000]))
+    s.sync()
+    lsn = int(s.table.partition("t", 0).entries(0, s.wal.durable_lsn)[0]["lsn"])
+    assert lsn < s.wal.resident_lsn
+    with open(min((tmp_path / "wal").glob("*.wal")), "r+b") as file:
+        file.seek(4096 + lsn + 50_000)
+        file.write(b"damage")
+    with pytest.raises(ChecksumMismatch):
+        s.flusher.run_once()
+    s.flusher.start()
+    assert not s.flusher.flush(wait=True, timeout=20)
+    assert isinstance(s.stopped[0], CorruptionError)
+    assert f"WAL position {lsn}: batch of t-0 at offset 0: CRC" in s.flusher.metrics.last_error
+    assert s.flusher.flushed_lsn == 0
+
+
 def test_a_body_that_is_damaged_on_its_way_is_sent_again(start):
     s = start(FaultyStore(MemoryStore()), topics=[("t", 1)], waits=lambda seconds: False)
     s.append("t", 0, batch([b"v" * 5000]))
@@ -516,7 +537,7 @@ def test_what_is_checked_is_paced_as_well(start):
     checked: list[tuple[float, int]] = []
     rates: list[int] = []
 
-    def feed_batches(scan, limit, rate, trust_memory):
+    def feed_batches(scan, limit, rate, trusted):
         rates.append(rate)
         fed = s.wal.feed_batches(scan, limit, rate)
         checked.append((s.clock.monotonic(), fed))
