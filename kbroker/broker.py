@@ -87,7 +87,6 @@ class Broker:
         self.cluster: Cluster
         self.wal: Wal
         self.logs: LogTable
-        self._unknown_topics: list[bytes] = []
         self.flusher: Flusher
         self.retention: Retention
         self.cleaner: Cleaner
@@ -184,9 +183,6 @@ class Broker:
             report = self._recover_log()
         except (CorruptionError, OSError) as error:
             raise StartError(f"the write-ahead log cannot be used: {error}") from None
-        # A topic's creation is in the metadata log before its first byte is stored: one that the manifest knows and
-        # the metadata does not was deleted, and a crash came before its objects were queued for deletion.
-        self._unknown_topics = report.unknown_topics
         wal = report.wal
         logger.info(
             "recovered the write-ahead log: %d segments, %d batches replayed, end %d, flushed %d%s",
@@ -206,7 +202,7 @@ class Broker:
                 f"{intruder.epoch}, host {intruder.host}): it is not in the cluster; move it away to start without it"
             )
         try:
-            report = recover_log(self.logs, self.wal, identity.data_dir_id)
+            report = recover_log(self.logs, self.wal, identity.data_dir_id, self.cluster.topics.image.deleted)
         except StartError as error:
             raise stale or error from error
         if stale is not None and report.wal.batches:
@@ -225,7 +221,6 @@ class Broker:
             self.logs,
             self.wal,
             self.data_dir.identity.data_dir_id,
-            self._unknown_topics,
             self._flusher_stopped,
         )
         self.object_reader, self.flusher, self.retention = built.object_reader, built.flusher, built.retention

@@ -60,13 +60,9 @@ def build_upkeep(
     logs: LogTable,
     wal: Wal,
     data_dir_id: str,
-    unknown_topics: list[bytes],
     on_flusher_stopped: Callable[[Exception], None],
 ) -> Upkeep:
-    """Builds them; changes of topics reach them from now on. `unknown_topics` are those that only the manifest knows.
-
-    Raises StartError.
-    """
+    """Builds them; changes of topics reach them from now on. Raises StartError."""
     manifest, keys, claim = cluster.manifest, cluster.keys, cluster.claim
     manifest.write_checkpoints_behind()
     cache_bytes = cache_beside(manifest.image, config.cache_bytes)
@@ -76,7 +72,8 @@ def build_upkeep(
     segments = SegmentNames(logs, manifest, store.plain, keys, claim, flusher.writes_segments)
     cluster.topics.segment_obstacle = segments.obstacle
     retention = _retention(config, clock, cluster, store, logs, segments)
-    drop_deleted_topics(logs, retention, set(unknown_topics), config.kafka["log.segment.delete.delay.ms"])
+    grace_ms = config.kafka["log.segment.delete.delay.ms"]
+    drop_deleted_topics(logs, retention, segments, cluster.topics.image.deleted, grace_ms)
     cluster.topics.add_listener(retention)
     in_hand = PartitionsInHand()
     cleaner = Cleaner(

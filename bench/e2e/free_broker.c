@@ -14,9 +14,9 @@
  * With `tail` a topic has one partition and that an end: records are kept, and a Fetch is answered as soon as there is
  * something behind its offset, which one consumer may wait for; with a FILE not before what has come is in it and
  * synced, one page for each receive.
- * With `log` it is what a broker has to write and to store that costs nothing beside that: as many bytes as are received
- * are written to FILE and synced before they are acknowledged, and no more than BYTES received of which another process
- * has not said in COUNTS that they are stored (free_log.h).
+ * With `log` it is what a broker has to write and to store that costs nothing beside that: records are received into
+ * memory and written from there to FILE and synced before they are acknowledged, and no more than BYTES received of
+ * which another process has not said in COUNTS that as many are stored (free_log.h).
  * Beside them ApiVersions, Metadata (4), ListOffsets (1) and InitProducerId (0-1), as far as producers and
  * consumers without a group ask.
  *
@@ -624,9 +624,12 @@ static void parse(struct connection *c) {
 static int receive(struct connection *c) {
         ssize_t n;
         if (c->next == RECORDS && c->records) {
+                size_t most   = c->records;
+                uint8_t *into = c->keep ? c->keep + c->kept : NULL;
                 log_wait_for_room();
-                n = recv(c->fd, c->keep ? c->keep + c->kept : NULL, c->records,
-                         MSG_DONTWAIT | (c->keep ? 0 : MSG_TRUNC));
+                if (!into && log_counts)
+                        into = log_place(&most);
+                n = recv(c->fd, into, most, MSG_DONTWAIT | (into ? 0 : MSG_TRUNC));
                 if (n > 0) {
                         log_received((size_t)n);
                         c->kept += (size_t)n;

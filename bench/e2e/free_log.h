@@ -1,6 +1,6 @@
-/* The log of a broker that costs nothing: as many bytes as its producers send are written and synced, and received only
- * as far as another process, which shares two counters with it, has stored those before. `log_event` can be read when
- * more is written.
+/* The log of a broker that costs nothing beside what every broker has to do: what its producers send goes from the
+ * socket to memory, and from there to a file, which is synced; it is received only as far as another process, which
+ * shares two counters with it, has stored so many bytes before. `log_event` can be read when more is written.
  */
 #include "program.h"
 
@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 enum { LOG_BLOCK_BYTES = 4096, LOG_PIECE_BYTES = 1 << 20, LOG_PIECES_MAX = 4, LOG_BEHIND_BYTES = 64 << 20 };
+enum { LOG_MEMORY_BYTES = 512 << 20 }; /* as a broker's, more than stays in a cache */
 
 struct log_counts {
         _Atomic int64_t received, stored; /* bytes of records; `stored` is the other process's */
@@ -21,13 +22,14 @@ static struct log_counts *log_counts; /* NULL: no log is kept */
 static _Atomic int64_t log_written;
 static int64_t log_bytes; /* of the file, and the most that may be unstored */
 static int log_file, log_event;
+static uint8_t *log_memory; /* the last bytes received, at their position modulo its size */
 
 static void log_pause(void) {
         nanosleep(&(struct timespec){0, 500000}, NULL);
 }
 
 /* Writes what has been received, once it is a piece or has waited for one pause. */
-static void *log_write(void *pieces) {
+static void *log_write(void *nothing) {
         int64_t at = 0;
         for (;;) {
                 if (log_counts->received - log_written < LOG_PIECE_BYTES)
@@ -40,29 +42,31 @@ static void *log_write(void *pieces) {
                 most          = most < log_bytes - at ? most : log_bytes - at;
                 n             = n < most ? n : most;
                 int64_t whole = (n + LOG_BLOCK_BYTES - 1) / LOG_BLOCK_BYTES * LOG_BLOCK_BYTES;
-                if (pwrite(log_file, pieces, (size_t)whole, at) != whole || fdatasync(log_file))
+                int64_t from  = log_written % LOG_MEMORY_BYTES / LOG_BLOCK_BYTES * LOG_BLOCK_BYTES;
+                from          = from < LOG_MEMORY_BYTES - whole ? from : LOG_MEMORY_BYTES - whole;
+                if (pwrite(log_file, log_memory + from, (size_t)whole, at) != whole || fdatasync(log_file))
                         fail("log");
                 at += whole;
                 log_written += n;
                 if (eventfd_write(log_event, 1))
                         fail("log");
         }
-        return NULL;
+        return nothing;
 }
 
 /* `path` is overwritten again and again, past the page cache where possible; the counters are in `counts`. */
 static void log_open(const char *path, const char *counts, int64_t bytes) {
         pthread_t thread;
-        void *pieces;
-        log_bytes = bytes / LOG_PIECE_BYTES * LOG_PIECE_BYTES;
-        if (log_bytes <= 0 || posix_memalign(&pieces, LOG_BLOCK_BYTES, LOG_PIECES_MAX * LOG_PIECE_BYTES))
+        log_bytes  = bytes / LOG_PIECE_BYTES * LOG_PIECE_BYTES;
+        log_memory = mmap(NULL, LOG_MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (log_bytes <= 0 || log_memory == MAP_FAILED)
                 fail("log");
-        memset(pieces, 1, LOG_PIECES_MAX * LOG_PIECE_BYTES);
+        memset(log_memory, 1, LOG_MEMORY_BYTES);
         log_file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
         if (log_file < 0)
                 log_file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
         for (int64_t at = 0; at < log_bytes; at += LOG_PIECE_BYTES)
-                if (pwrite(log_file, pieces, LOG_PIECE_BYTES, at) != LOG_PIECE_BYTES)
+                if (pwrite(log_file, log_memory, LOG_PIECE_BYTES, at) != LOG_PIECE_BYTES)
                         fail(path);
         fsync(log_file);
         int shared = open(counts, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -70,13 +74,20 @@ static void log_open(const char *path, const char *counts, int64_t bytes) {
                 fail(counts);
         log_counts = mmap(NULL, sizeof(*log_counts), PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0);
         log_event  = eventfd(0, EFD_NONBLOCK);
-        if (log_counts == MAP_FAILED || log_event < 0 || (errno = pthread_create(&thread, NULL, log_write, pieces)))
+        if (log_counts == MAP_FAILED || log_event < 0 || (errno = pthread_create(&thread, NULL, log_write, NULL)))
                 fail("log");
 }
 
 static void log_received(size_t bytes) {
         if (log_counts)
                 log_counts->received += (int64_t)bytes;
+}
+
+/* Where the next of `most` bytes go; less than so many where the memory ends. */
+static uint8_t *log_place(size_t *most) {
+        size_t at = (size_t)(log_counts->received % LOG_MEMORY_BYTES);
+        *most     = *most < LOG_MEMORY_BYTES - at ? *most : LOG_MEMORY_BYTES - at;
+        return log_memory + at;
 }
 
 /* Returns when more may be received. */

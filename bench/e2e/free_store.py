@@ -1,7 +1,8 @@
 """Stores what a broker that costs nothing has received: `python -m bench.e2e.free_store URL ENDPOINT COUNTS`.
 
 COUNTS is shared with `free_broker PORT log` (free_log.h). For each object's worth of bytes that it has received one is
-stored, as `put_ceiling` does it, until this process is killed.
+stored, as `put_ceiling` does it, until this process is killed. They come from as much memory as a broker's log is in,
+one after another, since no cache holds what a broker stores.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kbroker.storage.object_store import BytesBody, ObjectStore
 from kbroker.storage.store_url import open_store
 
 PAUSE_SECONDS = 0.002
+BODIES = 8
 
 
 class FreeStore:
@@ -27,8 +29,8 @@ class FreeStore:
     def __init__(self, store: ObjectStore, counts: mmap.mmap) -> None:
         self._store = store
         self._counts = memoryview(counts).cast("q")  # bytes received; bytes stored
-        self._body = object_body()
-        self._crc = crc32c(self._body)
+        self._bodies = [bytes(bytearray(object_body())) for _ in range(BODIES)]  # each in memory of its own
+        self._crc = crc32c(self._bodies[0])
         self._taken = 0
         self._turn, self._done = threading.Lock(), threading.Lock()  # for each of the two counts
 
@@ -41,7 +43,7 @@ class FreeStore:
                 number = self._taken
                 self._taken += 1
             try:
-                self._store.put(f"free-store/{number}", BytesBody(self._body), crc32c=self._crc)
+                self._store.put(f"free-store/{number}", BytesBody(self._bodies[number % BODIES]), crc32c=self._crc)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)  # else the broker would wait for ever

@@ -7,6 +7,7 @@ top, then this broker's leader epoch begins. Nothing is deleted here; nothing th
 from __future__ import annotations
 
 import logging
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,17 @@ from kbroker.storage.wal_recovery import RecoveryReport, recover
 
 if TYPE_CHECKING:
     from kbroker.log.retention import Retention
+    from kbroker.log.segment_names import SegmentNames
 
 logger = logging.getLogger(__name__)
+
+NAMES_CLEARED = 100  # a listing each
 
 
 @dataclass(slots=True)
 class LogRecoveryReport:
-    """What a start found. `unknown_topics`: the manifest has objects of these topic ids, and metadata no topic."""
+    """What a start found. `unknown_topics`: the manifest has objects of these topic ids, and no metadata record speaks
+    of them (decision 053)."""
 
     wal: RecoveryReport
     flushed_lsn: int = 0
@@ -32,7 +37,9 @@ class LogRecoveryReport:
     unknown_topics: list[bytes] = field(default_factory=list)
 
 
-def recover_log(table: LogTable, wal: Wal, data_dir_id: str) -> LogRecoveryReport:
+def recover_log(
+    table: LogTable, wal: Wal, data_dir_id: str, deleted_topics: Container[bytes] = frozenset()
+) -> LogRecoveryReport:
     """Replays the WAL into the table's partitions and makes this broker their leader; the WAL is then ready to start.
 
     All topics must be in the table. Entries that this data directory is known to have flushed are only indexed, as a
@@ -52,7 +59,9 @@ def recover_log(table: LogTable, wal: Wal, data_dir_id: str) -> LogRecoveryRepor
     for state in image.states():
         result.partitions += 1
         result.flushed_offsets += state.end_offset - state.log_start_offset
-    result.unknown_topics = [topic_id for topic_id in image.partitions if topic_id not in table.by_id]
+    result.unknown_topics = [
+        topic_id for topic_id in image.partitions if topic_id not in table.by_id and topic_id not in deleted_topics
+    ]
     if result.unknown_topics:
         logger.warning(
             "objects of %d topics that metadata does not know: %s; they stay in the bucket",
@@ -62,18 +71,25 @@ def recover_log(table: LogTable, wal: Wal, data_dir_id: str) -> LogRecoveryRepor
     return result
 
 
-def drop_deleted_topics(table: LogTable, retention: Retention, deleted_topic_ids: set[bytes], grace_ms: int) -> int:
-    """Queues the objects of topics that metadata records say were deleted, where a crash came before that was done.
+def drop_deleted_topics(
+    table: LogTable,
+    retention: Retention,
+    segments: SegmentNames,
+    deleted_topics: Mapping[bytes, tuple[str, str]],
+    grace_ms: int,
+) -> int:
+    """Queues the objects of topics that metadata says were deleted, where a crash came before that was done; returns of
+    how many topics. What unfinished flushes left under the names of the last topics with segments goes as well.
 
-    Nothing is deleted while metadata knows no topic at all: a lost metadata log looks like that, and a later start
-    that knows a topic can still do it.
+    `deleted_topics`: name and object format (metadata.image.DeletedTopic) by id.
     """
-    if deleted_topic_ids and not table.by_id:
-        logger.warning("metadata knows no topic: the objects of %d topics are kept", len(deleted_topic_ids))
-        return 0
-    dropped = [topic_id for topic_id in table.image.partitions if topic_id in deleted_topic_ids]
+    image = table.image
+    dropped = [each for each in deleted_topics if each in image.partitions or each not in image.dropped]
     for topic_id in dropped:
         if topic_id in table.by_id:
             raise StartError(f"topic id {topic_id.hex()} is both deleted and in use")
         retention.drop_topic(topic_id, grace_ms)
+    names = [name for name, object_format in deleted_topics.values() if object_format == "kfs"]
+    for name in set(names[-NAMES_CLEARED:]).difference(table.by_name):
+        segments.deleted(name)
     return len(dropped)

@@ -31,6 +31,7 @@ INTERNAL_PARTITIONS = {
     SHARE_GROUP_STATE: "share.coordinator.state.topic.num.partitions",
 }
 INTERNAL_TOPICS = frozenset(INTERNAL_PARTITIONS)
+DELETED_MAX = 10_000  # a start deletes what is left of so many topics
 
 
 class TopicImage(NamedTuple):
@@ -62,6 +63,13 @@ def topic_from_json(value: Any, where: str) -> TopicImage:
     return TopicImage(reader.name(), reader.topic_id(), reader.partitions(), reader.topic_configs())
 
 
+class DeletedTopic(NamedTuple):
+    """A topic that was deleted: whatever the manifest or the bucket still has of it is to go."""
+
+    name: str
+    object_format: str  # kbroker.object.format, as it was created
+
+
 def collision_key(name: str) -> str:
     """Topic names with the same key collide: `.` and `_` are one character in metric names."""
     return name.replace(".", "_")
@@ -79,6 +87,7 @@ class MetadataImage:
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    deleted: Mapping[bytes, DeletedTopic] = field(default_factory=dict)  # the last DELETED_MAX, in order
 
     @property
     def partition_count(self) -> int:
@@ -101,6 +110,11 @@ class MetadataImage:
                 {"node_id": node_id, "configs": dict(configs)} for node_id, configs in self.broker_configs.items()
             ],
         }
+        if self.deleted:
+            value["deleted"] = [
+                {"topic_id": topic_id.hex(), "name": topic.name, "format": topic.object_format}
+                for topic_id, topic in self.deleted.items()
+            ]
         if self.group_configs or self.client_metrics:
             value["version"] = 2
             value["group_configs"] = _named(self.group_configs)
@@ -127,6 +141,9 @@ def image_from_json(number: int, value: Any, where: str) -> MetadataImage:
     for item in configs:
         fields = FieldReader(item, where)
         builder.broker_configs[fields.integer("node_id", -1, 2**31 - 1)] = fields.configs()
+    for item in _list(value.get("deleted", []), where):
+        fields = FieldReader(item, where)
+        builder.deleted[fields.topic_id()] = DeletedTopic(fields.name(), fields.text("format"))
     if version >= 2:
         _read_named(value.get("group_configs"), builder.group_configs, where)
         _read_named(value.get("client_metrics"), builder.client_metrics, where)
@@ -141,6 +158,12 @@ def _read_named(items: Any, into: dict[str, Mapping[str, str]], where: str) -> N
     for item in items:
         fields = FieldReader(item, where)
         into[fields.resource_name()] = fields.configs()
+
+
+def _list(items: Any, where: str) -> list[Any]:
+    if not isinstance(items, list):
+        raise CorruptionError(f"{where}: bad list of deleted topics in a metadata checkpoint")
+    return items
 
 
 def _set(resources: dict[str, Mapping[str, str]], name: str, configs: Mapping[str, str]) -> None:
@@ -159,6 +182,7 @@ class ImageBuilder:
         self.broker_configs = dict(image.broker_configs)
         self.group_configs = dict(image.group_configs)
         self.client_metrics = dict(image.client_metrics)
+        self.deleted = dict(image.deleted)
         self._by_name = dict(image.by_name)
         self._by_id = dict(image.by_id)
         self._collisions = dict(image.collisions)
@@ -174,6 +198,7 @@ class ImageBuilder:
             self.broker_configs,
             self.group_configs,
             self.client_metrics,
+            self.deleted,
         )
 
     def apply(self, number: int, records: Iterable[MetadataRecord], where: str) -> None:
@@ -201,6 +226,7 @@ class ImageBuilder:
                 topic = self._topic(record.topic_id, where)
                 del self._by_name[topic.name], self._by_id[topic.topic_id]
                 self._collisions.pop(collision_key(topic.name), None)
+                self._remember_deleted(topic)
             case PartitionsAdded():
                 topic = self._topic(record.topic_id, where)
                 if record.partitions <= topic.partitions:
@@ -218,6 +244,11 @@ class ImageBuilder:
                 _set(self.group_configs, record.name, record.configs)
             case ClientMetricsConfigs():
                 _set(self.client_metrics, record.name, record.configs)
+
+    def _remember_deleted(self, topic: TopicImage) -> None:
+        self.deleted[topic.topic_id] = DeletedTopic(topic.name, topic.configs.get("kbroker.object.format", "klix"))
+        if len(self.deleted) > DELETED_MAX:
+            del self.deleted[next(iter(self.deleted))]
 
     def _topic(self, topic_id: bytes, where: str) -> TopicImage:
         try:

@@ -41,6 +41,7 @@ from kbroker.storage.numbered_log_format import (
 )
 from kbroker.storage.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
 from kbroker.storage.patience import Patience
+from kbroker.storage.store_wrappers import RetryingStore
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class NumberedLog:
         self._epoch = epoch
         self._nonce = writer_nonce
         self._patience = patience or Patience()
+        self._reads = RetryingStore(store, self._patience)  # what a load asks for
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()  # around `_lock`; they are written one at a time, beside appends
         self._failure: Exception | None = None
@@ -180,7 +182,7 @@ class NumberedLog:
         with self._lock:
             if not self._loaded or self._epoch:
                 raise RuntimeError("a log is followed by a reader that has loaded it")
-            listed = self._store.list(self._directory, self._record_key(self._last, self._authority))
+            listed = self._reads.list(self._directory, self._record_key(self._last, self._authority))
             keys, checkpoints = log_objects((meta.key for meta in listed), self._directory)
             newest = max(checkpoints, default=0)
             followed = 0
@@ -192,7 +194,7 @@ class NumberedLog:
             return followed
 
     def _list_locked(self, report: LoadReport) -> None:
-        for meta in self._store.list(self._directory):
+        for meta in self._reads.list(self._directory):
             name = meta.key[len(self._directory) :]
             record, checkpoint = parse_record_name(name), parse_checkpoint_name(name)
             if meta.size > NUMBERED_LOG_OBJECT_BYTES_MAX and (record or checkpoint):
@@ -275,14 +277,14 @@ class NumberedLog:
     def _check_still_missing(self, key: str) -> None:
         """A listing of several pages is not of one moment: a record may come while it is read."""
         try:
-            self._store.head(key)
+            self._reads.head(key)
         except NotFound:
             return
         raise StoreUnavailable(f"{key}: appeared while the log was being listed; read it again")
 
     def _read(self, key: str) -> bytes:
         try:
-            return self._store.get(key)
+            return self._reads.get(key)
         except NotFound as error:
             raise StoreUnavailable(f"{key}: deleted while the log was being read; read it again") from error
 

@@ -21,6 +21,7 @@ from kbroker.storage.claim_format import ClaimRecord, decode_claim, encode_claim
 from kbroker.storage.conditional_write import create_once, read_back
 from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed, StoreError, StoreUnavailable
 from kbroker.storage.patience import Patience
+from kbroker.storage.store_wrappers import RetryingStore
 
 CLAIMS_DIRECTORY = "_claims/"
 CLUSTER_PREFIX = "kbroker-"
@@ -130,11 +131,12 @@ def claim(
     highest any more, this is a race that was lost. Raises StartError (refused, or a damaged claim), StoreError.
     """
     patience = patience or Patience()
+    reads = RetryingStore(store, patience)
     lost_race = False
     while True:
         try:
             is_listed = newest_epoch > 0 and not lost_race
-            holder = claim_at(store, root, newest_epoch) if is_listed else newest_claim(store, root)
+            holder = claim_at(reads, root, newest_epoch) if is_listed else newest_claim(reads, root)
         except CorruptionError as error:
             raise StartError(f"cannot tell who owns the cluster: {error}; nothing was changed") from error
         if last_epoch > (holder.epoch if holder else 0):
@@ -186,12 +188,12 @@ class Claim:
 
     def intruder(self, since_epoch: int) -> ClaimRecord | None:
         """The newest claim of another data directory between ``since_epoch`` and ours; one request per claim."""
-        record = self.previous
+        record, reads = self.previous, RetryingStore(self.store, self.patience)
         while record is not None and record.epoch > since_epoch:
             if record.data_dir_id != self.record.data_dir_id:
                 return record
             previous = record.previous_epoch
-            record = claim_at(self.store, self.root, previous) if previous > since_epoch else None
+            record = claim_at(reads, self.root, previous) if previous > since_epoch else None
         return None
 
     def check(self) -> None:

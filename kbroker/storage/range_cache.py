@@ -324,7 +324,8 @@ class RangeCache:
         return min(ends)
 
     def _cut(self, start: int, data: bytes | memoryview | np.ndarray, cuts: Sequence[Cut]) -> list[Piece]:
-        whole = np.frombuffer(data, dtype=np.uint8)
+        # What is lent refers to the array that owns its bytes, which must be the one that is watched.
+        whole = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
         pieces = []
         begin = 0
         for end, stretch in cuts:

@@ -62,8 +62,8 @@ class StoreGuard:
     """Retries store requests for as long as it takes, and re-reads the claim after every outage.
 
     `wait(seconds)` returns True when the flusher should stop; `on_failure` is called when the store has not done what
-    it should; `batches_are_trusted`: bodies are not read before they are sent, so one that the store refuses for its CRC
-    again and again may be damaged here. Used by the flusher's threads at the same time.
+    it should; `batches_are_trusted`: bodies are not read before they are sent, so one that the store refuses for its
+    CRC again and again may be damaged here. Used by the flusher's threads at the same time.
     """
 
     def __init__(

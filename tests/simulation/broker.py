@@ -125,27 +125,26 @@ class SimulatedBroker:
             )  # fmt: skip
             self.table = LogTable(self.wal, self.cluster.manifest.image, self.epoch)
             self.cluster.topics.add_listener(self.table)
-            report = self._recover(data_dir)
+            self._recover(data_dir)
         except (CorruptionError, OSError) as error:
             raise StartError(f"the write-ahead log cannot be used: {error}") from error
-        self._unknown_topics = set(report.unknown_topics)
         self.wal.keeper.begin()
         self._wal_thread = threading.Thread(target=self.wal.run, daemon=True)
         self._wal_thread.start()
         self.pump()
 
-    def _recover(self, data_dir: DataDir) -> Any:
+    def _recover(self, data_dir: DataDir) -> None:
         intruder, stale = self.cluster.intruder, None
         if intruder is not None:
             stale = StartError(f"holds what was not flushed when epoch {intruder.epoch} took over")
         try:
-            report = recover_log(self.table, self.wal, data_dir.identity.data_dir_id)
+            deleted = self.cluster.topics.image.deleted
+            report = recover_log(self.table, self.wal, data_dir.identity.data_dir_id, deleted)
         except StartError as error:
             raise stale or error from error
         if stale is not None and report.wal.batches:
             raise stale
         data_dir.save(Identity(data_dir.identity.data_dir_id, self.cluster.keys.cluster_id, self.epoch))
-        return report
 
     def _build_storage(self) -> None:
         world, cluster, retrying = self._world, self.cluster, self.store.retrying
@@ -162,7 +161,7 @@ class SimulatedBroker:
         segments = SegmentNames(self.table, manifest, self.client, keys, claim, self.flusher.writes_segments)
         cluster.topics.segment_obstacle = segments.obstacle
         self.retention = Retention(self.table, manifest, retrying, clock, claim=claim, segments=segments)
-        drop_deleted_topics(self.table, self.retention, self._unknown_topics, 60_000)
+        drop_deleted_topics(self.table, self.retention, segments, cluster.topics.image.deleted, 60_000)
         cluster.topics.add_listener(self.retention)
         self.table.on_removed = self.retention.topic_removed
         self.log_starts = LogStarts(self.table, manifest, clock)

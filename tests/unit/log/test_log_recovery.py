@@ -12,6 +12,8 @@ from kbroker.errors import StartError
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.recovery import drop_deleted_topics
 from kbroker.log.retention import Retention
+from kbroker.log.segment_names import SegmentNames
+from kbroker.metadata.image import DeletedTopic
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.store_faults import Fault, FaultyStore, When
 from kbroker.storage.upload import FlushStopped
@@ -227,6 +229,13 @@ def test_log_start_beyond_what_was_flushed_survives_the_loss_of_the_disk(start):
     assert lost.manifest.image.partition(topic_id("t"), 0).end_offset == 11
 
 
+def drop(s, retention, *names, object_format="klix"):
+    """As a start does with topics that metadata remembers as deleted."""
+    segments = SegmentNames(s.table, s.manifest, s.store, KEYS, s.claim, lambda topic: False)
+    deleted = {topic_id(name): DeletedTopic(name, object_format) for name in names}
+    return drop_deleted_topics(s.table, retention, segments, deleted, 60_000), segments
+
+
 def test_objects_of_unknown_topics_are_kept_and_those_of_deleted_ones_go(start):
     store = MemoryStore()
     s = start(store)
@@ -236,26 +245,26 @@ def test_objects_of_unknown_topics_are_kept_and_those_of_deleted_ones_go(start):
     again = start(store, epoch=2, topics=[("t", 3)])
     assert again.recovered.unknown_topics == [topic_id("u")]
     retention = Retention(again.table, again.manifest, store, again.clock)
+    assert drop(again, retention)[0] == 0
     retention.check_once()
     assert topic_id("u") in again.manifest.image.partitions
-    assert drop_deleted_topics(again.table, retention, {topic_id("u"), bytes(16)}, 60_000) == 1
+    assert drop(again, retention, "u")[0] == 1
     retention.check_once()
     assert topic_id("u") not in again.manifest.image.partitions
+    assert drop(again, retention, "u")[0] == 0  # known to be dropped
     with pytest.raises(StartError, match="deleted and in use"):
-        drop_deleted_topics(again.table, retention, {topic_id("t")}, 0)
-    assert KEYS.root
+        drop(again, retention, "t")
 
 
-def test_nothing_is_deleted_while_metadata_knows_no_topic(start):
-    store = MemoryStore()
-    s = start(store)
-    write(s, 1)
-    s.flush()
-    s.close()
-    emptied = start(store, epoch=2, directory="other", data_dir_id="dir-2", topics=[])
-    assert set(emptied.recovered.unknown_topics) == {topic_id("t"), topic_id("u")}
-    retention = Retention(emptied.table, emptied.manifest, store, emptied.clock)
-    assert drop_deleted_topics(emptied.table, retention, set(emptied.recovered.unknown_topics), 0) == 0
+def test_what_is_left_of_a_topic_that_was_deleted_before_its_first_flush_was_true_goes_after_a_kill(start):
+    s = start(MemoryStore(), topics=[])
+    leftover = KEYS.full("s/0/segment-00000000000000000000.kfs")
+    s.store.put(leftover, b"of a flush that was killed")
+    retention = Retention(s.table, s.manifest, s.store, s.clock)
+    dropped, segments = drop(s, retention, "s", object_format="kfs")
+    assert dropped == 1
     retention.check_once()
-    assert retention.delete_once() == 0
-    assert len(emptied.manifest.image.partitions) == 2
+    assert topic_id("s") in s.manifest.image.dropped  # so the sweep knows what it finds of it
+    assert segments.obstacle("s")
+    segments.clear()
+    assert segments.obstacle("s") is None

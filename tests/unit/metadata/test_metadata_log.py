@@ -11,7 +11,7 @@ from metadata_fakes import Bucket, BucketLog
 
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError, StartError
-from kbroker.metadata import metadata_log
+from kbroker.metadata import image, metadata_log
 from kbroker.metadata.metadata_log import MetadataLog, MetadataUnavailable
 from kbroker.metadata.records import (
     BrokerConfig,
@@ -248,6 +248,24 @@ def test_checkpoints_bound_what_a_start_reads(bucket: Bucket, tmp_path: Path, mo
     bucket.records[:4] = [("gone", "{}")] * 4
     (tmp_path / "new disk").mkdir()
     assert Start(BucketLog(bucket), tmp_path / "new disk").load().image == log.image
+
+
+def test_the_last_deleted_topics_are_remembered(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "DELETED_MAX", 2)
+    log = Start(BucketLog(bucket), tmp_path).load()
+    ids = [bytes([number] * 16) for number in (1, 2, 3)]
+    for number, topic_id in enumerate(ids):
+        configs = {"kbroker.object.format": "kfs"} if number == 1 else {}
+        log.append([TopicCreated(f"t{number}", topic_id, 1, configs)])
+        log.append([TopicDeleted(topic_id)])
+    log.close()
+    remembered = {ids[1]: ("t1", "kfs"), ids[2]: ("t2", "klix")}
+    bucket.records[:] = [("gone", "{}")] * len(bucket.records)  # all is in the checkpoint
+    (tmp_path / "new disk").mkdir()
+    again = Start(BucketLog(bucket), tmp_path / "new disk").load().image
+    assert again.deleted == log.image.deleted == remembered
 
 
 def test_a_few_records_are_in_a_checkpoint_after_a_while(bucket: Bucket, tmp_path: Path) -> None:

@@ -451,12 +451,14 @@ def test_a_foreign_object_at_the_next_key_is_no_success() -> None:
         log.append("a", 1)
 
 
-def test_an_unreadable_store_fails_the_load() -> None:
+@pytest.mark.parametrize("operation", ["get", "list"])
+def test_an_unreadable_store_fails_the_load(operation: str) -> None:
     store = FaultyStore(filled())
-    store.inject(Fault("get", skip=2))
-    with pytest.raises(StoreUnavailable):
-        read_all(store)
-    store.inject(Fault("list", skip=2))
+    whole = read_all(store)
+    store.inject(Fault(operation, skip=2, times=3))
+    assert read_all(store) == whole
+    assert store.struck == 3
+    store.inject(Fault(operation, skip=2, times=10_000))
     with pytest.raises(StoreUnavailable):
         read_all(store)
 

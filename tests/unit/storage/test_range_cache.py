@@ -6,6 +6,7 @@ import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from kbroker.storage.convoy import Stretch
@@ -284,6 +285,22 @@ def test_lent_bytes_are_those_that_readers_still_hold() -> None:
     gc.collect()
     assert cache.lent_bytes == 0
     assert not cache.crowded
+
+
+def test_bytes_of_an_array_that_is_one_piece_count_as_lent_while_readers_hold_them() -> None:
+    cache, loader = RangeCache(100), Loader(1000)
+
+    def arrays(begin: int, end: int) -> tuple[np.ndarray, list[Cut]]:
+        data, cuts = loader(begin, end)
+        return np.array(bytearray(data)), cuts  # memory of its own, as what was read from an object
+
+    views = [cache.load((str(n), "etag", 0), 0, 40, arrays)[0][0].view(0, 1) for n in range(5)]
+    gc.collect()
+    assert cache.lent_bytes == 5 * 40 - cache.used_bytes > 0
+    assert cache.crowded
+    del views
+    gc.collect()
+    assert cache.lent_bytes == 0
 
 
 def test_what_is_larger_than_the_cache_stays_until_something_else_comes() -> None:
