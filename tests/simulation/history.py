@@ -232,7 +232,8 @@ class History:
             return
         entry = self.rng.choice(young)
         hot = broker.table.partition_by_id(*entry.place)
-        if hot is not None:
+        # What was deleted before it was flushed is no longer known after the loss of a disk.
+        if hot is not None and hot.log_start_offset <= entry.base_offset:
             again = Entry(entry.place, -1, 0, 0, broker.epoch, now_ms, b"", repeats=entry)
             batch = bytes(8) + (len(entry.body) + 4).to_bytes(4, "big") + b"\xff" * 4 + entry.body
             self.world.seen["batches produced again"] += 1
