@@ -67,7 +67,7 @@ def join(shard: GroupShard, group: ConsumerGroup, request: JoinRequest) -> Resul
     response = _join_response(member)
     if replaced is not None and group_conversion.may_downgrade_for(shard, group, replaced=replaced):
         response.generation_id = group.group_epoch
-        return group_conversion.downgrade(shard, group, without=replaced, joining=member, response=response)
+        return group_conversion.downgrade(shard, group, without=[replaced], joining=member, response=response)
     shard.timers.cancel(TimerKind.REVOCATION, request.group_id, member_id)
     consumer_session.restart_session(shard, request.group_id, member)
     consumer_session.expect_sync(shard, request.group_id, member)
@@ -171,30 +171,35 @@ def _classic_member(
 
 def leave(shard: GroupShard, group: ConsumerGroup, leavers: list[Leaver]) -> Result:
     """Removes members. The answer has one entry per leaver, in order, each with its own error."""
-    update = GroupUpdate(shard, group)
+    leaving: list[str] = []
     answers = []
     for leaver in leavers:
-        error = _remove(update, leaver)
+        error = _name(group, leaver, leaving)
         answers.append(
             MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error)
         )
-    if update.records:
+    response = LeaveGroupResponse(members=answers)
+    if group_conversion.may_downgrade(shard, group, without=leaving):
+        return group_conversion.downgrade(shard, group, without=leaving, response=response)
+    update = GroupUpdate(shard, group)
+    for member_id in leaving:
+        update.remove(member_id)
+    if leaving:
         update.refresh(bump=True)
-    return Result(records=update.records, response=LeaveGroupResponse(members=answers))
+    return Result(records=update.records, response=response)
 
 
-def _remove(update: GroupUpdate, leaver: Leaver) -> ErrorCode:
-    group, member_id = update.group, leaver.member_id
+def _name(group: ConsumerGroup, leaver: Leaver, leaving: list[str]) -> ErrorCode:
+    """Adds the member that is meant, of either protocol, to those that leave."""
+    member_id = leaver.member_id
     by_administrator = not member_id and leaver.group_instance_id is not None
     if by_administrator:
         member_id = group.static_members.get(leaver.group_instance_id or "", "")
     try:
-        member = group.member(member_id, leaver.group_instance_id)
-        if not by_administrator and not member.is_classic:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        group.member(member_id, leaver.group_instance_id)
     except KafkaError as error:
         return ErrorCode.UNKNOWN_MEMBER_ID if by_administrator else error.code
-    if member_id not in update.members:
+    if member_id in leaving:
         return ErrorCode.UNKNOWN_MEMBER_ID  # named twice
-    update.remove(member_id)
+    leaving.append(member_id)
     return ErrorCode.NONE

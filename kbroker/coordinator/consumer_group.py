@@ -9,7 +9,7 @@ All of it is durable: only `apply` changes it, with a record, at append for live
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -160,9 +160,10 @@ class ConsumerGroup:
             self._classic_supporters[name] == self.classic_count for name in names
         )
 
-    def only_classic_without(self, member_id: str) -> bool:
-        """True if `member_id` is the only member left that speaks the consumer protocol."""
-        return self.classic_count == len(self.members) - 1 and not self.members[member_id].is_classic
+    def only_classic_without(self, member_ids: Collection[str]) -> bool:
+        """True if these members are the last that speak the consumer protocol; others may be among them."""
+        leaving = sum(not self.members[member_id].is_classic for member_id in member_ids)
+        return leaving > 0 and self.classic_count + leaving == len(self.members)
 
     def free_for(self, member_id: str) -> Callable[[Partitions], Partitions]:
         """A function of partitions: those among them that no member but `member_id` owns."""

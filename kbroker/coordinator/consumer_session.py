@@ -92,8 +92,8 @@ def _fence(shard: GroupShard, group_id: str, member_id: str, reason: str) -> Res
 
 def remove(shard: GroupShard, group: ConsumerGroup, member_id: str, response: Any = None) -> Result:
     """Removes a member for good, which begins a new group epoch; or ends the group's time as a consumer group."""
-    if group_conversion.may_downgrade(shard, group, without=member_id):
-        return group_conversion.downgrade(shard, group, without=member_id, response=response)
+    if group_conversion.may_downgrade(shard, group, without=[member_id]):
+        return group_conversion.downgrade(shard, group, without=[member_id], response=response)
     update = GroupUpdate(shard, group)
     update.remove(member_id)
     update.refresh(bump=True)

@@ -62,10 +62,18 @@ def end_transaction(shard: TransactionShard, request: EndRequest) -> Result:
     return _repeated(request, transaction)
 
 
-def fence(transaction: Transaction, now_ms: int) -> Transaction:
-    """An open transaction aborted under an epoch that nobody has: its producer's next request is refused."""
+def fence(transaction: Transaction, now_ms: int, *, holder_may_go_on: bool) -> Transaction:
+    """An open transaction aborted under an epoch that nobody has: its producer can write no more under the old one.
+
+    `holder_may_go_on`: it is granted that epoch when it asks (KIP-360, KIP-890), unless its epochs are used up. Else it
+    is fenced for good.
+    """
     aborted = _decide(transaction, commit=False, now_ms=now_ms)
-    return aborted.changed(producer_epoch=transaction.producer_epoch + 1, last_producer_epoch=NO_PRODUCER_EPOCH)
+    known = holder_may_go_on and not transaction.is_exhausted
+    return aborted.changed(
+        producer_epoch=transaction.producer_epoch + 1,
+        last_producer_epoch=transaction.producer_epoch if known else NO_PRODUCER_EPOCH,
+    )
 
 
 def _decide(transaction: Transaction, commit: bool, now_ms: int) -> Transaction:

@@ -7,6 +7,7 @@ They notice nothing but a rebalance.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from kbroker.coordinator import rebalance
@@ -111,9 +112,9 @@ def _metadata(shard: GroupShard, classic: ClassicGroup, member: ClassicGroupMemb
 # -- consumer to classic -----------------------------------------------------------------------------------------
 
 
-def may_downgrade(shard: GroupShard, group: ConsumerGroup, *, without: str) -> bool:
-    """True if only members of the classic protocol are left without this one, and they may have their group back."""
-    left = len(group.members) - 1
+def may_downgrade(shard: GroupShard, group: ConsumerGroup, *, without: Collection[str]) -> bool:
+    """True if only members of the classic protocol are left without these, and they may have their group back."""
+    left = len(group.members) - len(without)
     return (
         left > 0
         and group.only_classic_without(without)
@@ -125,7 +126,7 @@ def may_downgrade(shard: GroupShard, group: ConsumerGroup, *, without: str) -> b
 def may_downgrade_for(shard: GroupShard, group: ConsumerGroup, *, replaced: str) -> bool:
     """The same where a static member, the last to speak the consumer protocol, came back with the classic one."""
     return (
-        group.only_classic_without(replaced)
+        group.only_classic_without([replaced])
         and shard.config.downgrade_enabled
         and len(group.members) <= shard.config.group_size_max
     )
@@ -135,12 +136,12 @@ def downgrade(
     shard: GroupShard,
     group: ConsumerGroup,
     *,
-    without: str,
+    without: Collection[str],
     joining: ConsumerMember | None = None,
     response: Any = None,
 ) -> Result:
     """Turns the group into a classic one of its members but `without`, and `joining`; then they rebalance."""
-    members = [member for member_id, member in group.members.items() if member_id != without]
+    members = [member for member_id, member in group.members.items() if member_id not in without]
     if joining is not None:
         members.append(joining)
     group_id = group.group_id

@@ -63,7 +63,9 @@ def init_producer_id(shard: TransactionShard, request: InitRequest) -> Result:
     if transaction.state is TransactionState.ONGOING:
         if request.expects and request.producer_epoch != transaction.producer_epoch:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
-        aborted = TransactionRecord(request.transactional_id, fence(transaction, shard.now_ms()))
+        # Who says what it is asks again, and gets the epoch under which this is aborted.
+        fenced = fence(transaction, shard.now_ms(), holder_may_go_on=request.expects)
+        aborted = TransactionRecord(request.transactional_id, fenced)
         return shard.prepared([aborted], refused(ErrorCode.CONCURRENT_TRANSACTIONS))
     return _granted(request, _next(shard, request, transaction))
 

@@ -11,7 +11,7 @@ _RECORDS_AT_ONCE = 1_000  # the rest waits for the next round
 
 
 def abort_timed_out(shard: TransactionShard) -> Result:
-    """Aborts the transactions that are open for longer than their time-out, and fences their producers."""
+    """Aborts the transactions that are open for longer than their time-out. Their producers may go on with the next."""
     now_ms = shard.now_ms()
     late = [
         (transactional_id, transaction)
@@ -19,7 +19,7 @@ def abort_timed_out(shard: TransactionShard) -> Result:
         if transaction.state is TransactionState.ONGOING and transaction.start_ms + transaction.timeout_ms < now_ms
     ]
     records = [
-        TransactionRecord(transactional_id, fence(transaction, now_ms))
+        TransactionRecord(transactional_id, fence(transaction, now_ms, holder_may_go_on=True))
         for transactional_id, transaction in late[:_RECORDS_AT_ONCE]
     ]
     return shard.prepared(records)

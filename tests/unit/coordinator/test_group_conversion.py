@@ -102,8 +102,21 @@ def test_last_classic_member_leaves_a_consumer_group(bench: ConsumerBench) -> No
     assert bench.leave(Leaver(first.member_id)).members[0].error_code == 0
     settle([second])
     check_shares(second)
-    assert bench.leave(Leaver("c")).members[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID  # not by this request
     assert isinstance(bench.the_group(), ConsumerGroup)
+    answers = bench.leave(Leaver("c"), Leaver("c"), Leaver("nobody")).members  # Admin.removeMembersFromConsumerGroup
+    assert [each.error_code for each in answers] == [0, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert not bench.the_group().members
+
+
+def test_consumer_members_who_are_removed_end_the_consumer_group(bench: ConsumerBench) -> None:
+    first, other = classics(bench, 2)
+    second, third = Client(bench, "c", "t"), Client(bench, "d", "t")
+    run(first, other, second, third)
+    answers = bench.leave(Leaver("c"), Leaver(other.member_id), Leaver("d")).members
+    assert [each.error_code for each in answers] == [0, 0, 0]
+    assert isinstance(bench.the_group(), ClassicGroup)
+    run(first)
+    check_shares(first)
 
 
 def test_silent_consumer_member_ends_the_consumer_group(bench: ConsumerBench) -> None:

@@ -488,8 +488,33 @@ def test_open_too_long() -> None:
     assert state(bench) == "CompleteAbort"
     assert bench.markers.at(A) == bench.markers.at(B) == [(1000, 1, False)]
     assert bench.end(producer, True).error is FENCED
-    assert bench.init(producer).error is FENCED
+    assert bench.init(producer) == bench.init(producer) == ProducerIdentity(1000, 1)  # it may go on
     assert bench.init() == ProducerIdentity(1000, 2)
+    assert bench.init(producer).error is FENCED  # another instance has taken its place
+
+
+@pytest.mark.parametrize(("commit", "error"), [(False, NONE), (True, ErrorCode.INVALID_TXN_STATE)])
+def test_a_producer_whose_transaction_timed_out_aborts_and_goes_on(commit: bool, error: ErrorCode) -> None:
+    bench = TransactionBench().start()
+    producer = bench.init(timeout_ms=15_000)[:2]
+    bench.add(producer)
+    bench.advance(21)
+    ended = bench.end(producer, commit, version=2)
+    assert ended.error is error
+    if not commit:
+        following = (ended.producer_id, ended.producer_epoch)
+        assert following == (1000, 1)
+        assert bench.add(following) is NONE
+        assert bench.end(following, True, version=2).error is NONE
+
+
+def test_who_asks_for_a_new_epoch_in_a_transaction_gets_it_at_the_next_try() -> None:
+    bench = TransactionBench().start()
+    producer = bench.init()[:2]
+    bench.add(producer)
+    assert bench.init(producer).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert bench.init(producer) == bench.init(producer) == ProducerIdentity(1000, 1)
+    assert state(bench) == "Empty"
 
 
 def test_time_out_counts_over_a_restart() -> None:
