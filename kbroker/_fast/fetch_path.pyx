@@ -11,6 +11,7 @@ from kbroker._fast.commit cimport Waiter
 from kbroker._fast.fetch_codec cimport (
     FETCH_FLEXIBLE,
     FETCH_TOPIC_ID_VERSION,
+    PARTITIONS_PER_FETCH_MAX,
     FetchEntry,
     FetchFrame,
     put_fetch_header,
@@ -121,7 +122,8 @@ cdef class FetchRequest(Request):
 
     cdef int update_session(self, const uint8_t* frame, FetchFrame* parsed) except -1:
         """An incremental request: changes the session's partitions, then serves all of them."""
-        cdef FetchSession session = (<FetchSessions>self.sink.sessions).find(parsed.session_id, self.sink.loop_ms)
+        cdef FetchSessions sessions = self.sink.sessions
+        cdef FetchSession session = sessions.find(parsed.session_id, self.sink.loop_ms)
         cdef FetchEntry* entry
         cdef FetchSlot slot
         cdef bytes topic = None
@@ -144,6 +146,9 @@ cdef class FetchRequest(Request):
                 continue
             slot = session.slots.get(key)
             if slot is None:
+                if len(session.slots) >= PARTITIONS_PER_FETCH_MAX:
+                    sessions.close(parsed.session_id)
+                    return self.refuse(FETCH_SESSION_ID_NOT_FOUND)
                 slot = FetchSlot.__new__(FetchSlot)
                 slot.topic = topic
                 slot.index = entry.index
@@ -276,6 +281,7 @@ cdef class FetchRequest(Request):
         slot.end_ref = plan.count
         slot.bytes = plan.total_bytes - before
         slot.next_offset = slot.partition.hint.offset
+        slot.end_offset = plan.end_offset
         return 0
 
     cdef int plan_cold(self, FetchSlot slot, int64_t limit, bint first) except -1:
@@ -473,7 +479,7 @@ cdef class FetchRequest(Request):
         if not slot.aborted:
             return []
         if slot.end_ref > slot.first_ref:
-            aborted = aborted_between(slot.aborted, slot.fetch_offset, slot.upper)
+            aborted = aborted_between(slot.aborted, slot.fetch_offset, slot.end_offset)
         else:
             aborted = _aborted_with_data(slot.aborted, slot.cold)
         aborted.sort(key=_first_offset)
@@ -486,15 +492,15 @@ cdef class FetchRequest(Request):
         return slot.error
 
     cdef int rotate(self) except -1:
-        """Serves first, next time, the partitions that got nothing because the others filled the answer."""
+        """Serves first, next time, the partitions that got nothing because the others took the room (KIP-74, KIP-227)."""
         cdef FetchSlot slot
         cdef dict known
-        cdef int64_t total = 0
         if self.session is None:
             return 0
         for slot in self.slots:
-            total += slot.bytes
-        if total * 2 < self.max_bytes:
+            if slot.bytes == 0 and slot.error == 0 and slot.fetch_offset < slot.upper:
+                break
+        else:
             return 0
         known = self.session.slots
         for slot in self.slots:

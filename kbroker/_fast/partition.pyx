@@ -13,7 +13,7 @@ from kbroker._fast.records import CONTROL_ABORT, CONTROL_COMMIT, build_control_b
 from kbroker.errors import CorruptionError
 
 from libc.errno cimport EIO, errno
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport pread
@@ -155,6 +155,8 @@ cdef class Partition:
         self.appended_bytes += info.size
         self.commits.appended_bytes += info.size
         if info.producer_id >= 0:
+            if info.attributes & CONTROL:
+                self.producers.first_unstable(self.high_watermark())  # forgets those that are over: no reader may come
             self.producers.update(info, &verdict, result.base_offset, end_lsn, now_ms)
         return 0
 
@@ -491,6 +493,7 @@ cdef class Partition:
                     self.hint = ReadHint(s.first_lsn, entry + i, block[i].base_offset, block[i].size)
                     return 1
                 plan.add(block[i].lsn, block[i].size, segment)
+                plan.end_offset = last + 1
             entry += n
         return 0
 
@@ -519,6 +522,7 @@ cdef class Partition:
                 if segment is None:
                     raise CorruptionError(f"no WAL segment at {entry.lsn}")
             plan.add(entry.lsn, entry.size, segment)
+            plan.end_offset = last + 1
             number += 1
         return READ_OK
 
@@ -653,7 +657,7 @@ cdef class Partition:
                 for j in range(n):
                     if (block[j].max_timestamp >= timestamp and block[j].base_offset < upper
                             and block[j].base_offset + block[j].last_offset_delta >= self.log_start_offset):
-                        if not want_max:
+                        if not want_max or block[j].max_timestamp == INT64_MAX:
                             return entry_fields(&block[j])
                         best = block[j]
                         found = True
@@ -665,7 +669,7 @@ cdef class Partition:
                     and e.base_offset + e.last_offset_delta >= self.log_start_offset):
                 best = e[0]
                 found = True
-                if not want_max:
+                if not want_max or best.max_timestamp == INT64_MAX:
                     break
                 timestamp = best.max_timestamp + 1
         return entry_fields(&best) if found else None

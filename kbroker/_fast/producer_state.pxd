@@ -61,7 +61,7 @@ cdef class ProducerStates:
     cdef readonly int64_t limit           # producer ids kept
     cdef Transaction* transactions        # by first offset; from `first` on
     cdef int32_t first
-    cdef int32_t count
+    cdef readonly int32_t count           # transactions that are known, those that are over included
     cdef int32_t capacity
     # (producer id, first offset, last offset, last stable offset), by last offset. What ends goes behind the others;
     # what is forgotten leaves by a new list, so that who has begun to read with this one may finish with it.

@@ -208,6 +208,19 @@ def test_timestamps(tmp_path: Path) -> None:
         assert partition.max_timestamp_batch(0) is None
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_no_timestamp_is_higher_than_the_highest_there_can_be(tmp_path: Path, sealed: bool) -> None:
+    with Log(tmp_path).start() as log:
+        for timestamp in (5, 2**63 - 1, 7):
+            log.append(batch(timestamp=timestamp))
+        if sealed:
+            log.append(batch(SEGMENT - 5_000), log.partition(index=1))
+            log.append(batch(SEGMENT - 5_000), log.partition(index=1))
+            log.until(lambda: log.wal.sealed_lsn >= SEGMENT)
+        log.sync()
+        assert log.partition().max_timestamp_batch(3)[0] == 1
+
+
 def test_states_that_refuse(tmp_path: Path) -> None:
     with Log(tmp_path).start() as log:
         partition = log.partition()

@@ -219,6 +219,17 @@ def test_aborted_transactions_of_a_range(tmp_path: Path) -> None:
                 assert partition.producers.aborted_between(low, high) == expected
 
 
+def test_transactions_that_are_over_are_forgotten_though_nobody_reads(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        partition = log.partition()
+        for n in range(300):
+            log.append(batch(producer_id=n % 3, epoch=0, sequence=n // 3, attributes=0x10))
+            partition.append_marker(n % 3, 0, 0, n % 2 == 0, 1)
+            if n % 10 == 0:
+                log.sync()
+        assert partition.producers.count <= 20
+
+
 def test_a_damaged_marker_is_refused(tmp_path: Path) -> None:
     with Log(tmp_path).start() as log:
         for body in (b"", b"\x20\0\0\0", bytes.fromhex("20000000020000"), bytes.fromhex("ff" * 17), b"\0" * 17):

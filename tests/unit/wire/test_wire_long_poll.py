@@ -7,6 +7,7 @@ import threading
 import pytest
 from wire_harness import (
     LONG_MS,
+    MIB,
     Client,
     batch,
     fetch_request,
@@ -273,6 +274,41 @@ def test_sessions(tmp_path):
         closed = client.ask(1, 12, fetch_request(*parts, session=(session, -1)))
         assert (closed.session_id, len(closed.responses[0].partitions)) == (0, 3)
         assert client.ask(1, 12, fetch_request(session=(session, 5))).error_code == 70
+
+
+@pytest.mark.parametrize(("busy_bytes", "large_bytes", "partition_max_bytes"),
+                         [(100_000, 1_000_000, MIB), (1_000, 1_047_900, MIB), (100_000, 1_000_000, 50 * MIB)])  # fmt: skip
+def test_a_large_batch_beside_a_busy_partition_is_served(tmp_path, busy_bytes, large_bytes, partition_max_bytes):
+    """KIP-74: what did not fit comes first the next time, however little the others had."""
+    with wire_broker(tmp_path, {"t": 2}, arena_bytes=32 * MIB) as broker, Client(broker) as client:
+        large = batch(bytes(large_bytes))
+        assert produced(client.ask(0, 9, produce_request(large, partition=1))).error_code == 0
+        options = {"partition_max_bytes": partition_max_bytes, "max_bytes": 50 * MIB}
+        next_offset, session, epoch = 0, 0, 0
+        for _ in range(3):
+            client.ask(0, 9, produce_request(batch(bytes(busy_bytes))))
+            asked = [("t", 0, next_offset)] + ([] if session else [("t", 1, 0)])
+            answer = client.ask(1, 12, fetch_request(*asked, session=(session, epoch), **options))
+            session, epoch = answer.session_id, epoch + 1
+            found = {part.partition_index: part for part in answer.responses[0].partitions}
+            if 1 in found and found[1].records:
+                assert values(found[1].records) == [bytes(large_bytes)]
+                break
+            next_offset += 1
+        else:
+            pytest.fail("the large batch was never served")
+
+
+def test_a_session_is_closed_when_it_grows_beyond_what_one_request_may_ask_for(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        session = client.ask(1, 12, fetch_request(("t", 0, 0), session=(0, 0))).session_id
+        for epoch in range(1, 9):
+            grown = [("unknown", epoch * 40_000 + number, 0) for number in range(40_000)]
+            answer = client.ask(1, 12, fetch_request(*grown, session=(session, epoch)))
+            if answer.error_code:
+                break
+        assert (answer.error_code, epoch) == (70, 5)
+        assert client.ask(1, 12, fetch_request(session=(session, 6))).error_code == 70
 
 
 def test_a_parked_session_fetch_sees_a_topic_that_appears(tmp_path):

@@ -337,6 +337,23 @@ def test_a_topic_of_zstd_needs_a_client_that_knows_it(tmp_path, version):
         assert told == [(76, 0) if version < 10 else (0, len(stored)), (0, len(stored))]
 
 
+def test_aborted_transactions_are_those_of_the_records_that_are_sent(tmp_path):
+    with wire_broker(tmp_path, transactions=Coordinator()) as broker, Client(broker) as client:
+        partition = broker.logs.by_name["t"].partitions[0]
+        for number in range(20):
+            fields = {"producer_id": number, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+            request = produce_request(batch(b"v" * 100, **fields))
+            request.transactional_id = f"tx-{number}"
+            assert produced(client.ask(0, 9, request)).error_code == 0
+            partition.append_marker(number, 0, 0, False, NOW_MS)
+        assert broker.wal.sync(10)
+        first_three = len(batch(b"v" * 100)) * 3 + 78 * 2
+        options = {"isolation_level": 1, "partition_max_bytes": first_three}
+        answer = fetched(client.ask(1, 11, fetch_request(("t", 0, 0), **options)))
+        assert len(answer.records) == first_three
+        assert [(each.producer_id, each.first_offset) for each in answer.aborted_transactions] == [(0, 0), (1, 2), (2, 4)]
+
+
 def test_read_committed_stops_at_the_last_stable_offset(tmp_path):
     with wire_broker(tmp_path, transactions=Coordinator()) as broker, Client(broker) as client:
         partition = broker.logs.by_name["t"].partitions[0]
