@@ -276,16 +276,18 @@ def test_sessions(tmp_path):
         assert client.ask(1, 12, fetch_request(session=(session, 5))).error_code == 70
 
 
-@pytest.mark.parametrize(("busy_bytes", "large_bytes", "partition_max_bytes"),
-                         [(100_000, 1_000_000, MIB), (1_000, 1_047_900, MIB), (100_000, 1_000_000, 50 * MIB)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("busy_bytes", "large_bytes", "partition_max_bytes"),
+    [(100_000, 1_000_000, MIB), (1_000, 1_047_900, MIB), (100_000, 1_000_000, 50 * MIB)],
+)
 def test_a_large_batch_beside_a_busy_partition_is_served(tmp_path, busy_bytes, large_bytes, partition_max_bytes):
     """KIP-74: what did not fit comes first the next time, however little the others had."""
     with wire_broker(tmp_path, {"t": 2}, arena_bytes=32 * MIB) as broker, Client(broker) as client:
         large = batch(bytes(large_bytes))
         assert produced(client.ask(0, 9, produce_request(large, partition=1))).error_code == 0
         options = {"partition_max_bytes": partition_max_bytes, "max_bytes": 50 * MIB}
-        next_offset, session, epoch = 0, 0, 0
-        for _ in range(3):
+        session, epoch = 0, 0
+        for next_offset in range(3):
             client.ask(0, 9, produce_request(batch(bytes(busy_bytes))))
             asked = [("t", 0, next_offset)] + ([] if session else [("t", 1, 0)])
             answer = client.ask(1, 12, fetch_request(*asked, session=(session, epoch), **options))
@@ -294,7 +296,6 @@ def test_a_large_batch_beside_a_busy_partition_is_served(tmp_path, busy_bytes, l
             if 1 in found and found[1].records:
                 assert values(found[1].records) == [bytes(large_bytes)]
                 break
-            next_offset += 1
         else:
             pytest.fail("the large batch was never served")
 

@@ -351,7 +351,8 @@ def test_aborted_transactions_are_those_of_the_records_that_are_sent(tmp_path):
         options = {"isolation_level": 1, "partition_max_bytes": first_three}
         answer = fetched(client.ask(1, 11, fetch_request(("t", 0, 0), **options)))
         assert len(answer.records) == first_three
-        assert [(each.producer_id, each.first_offset) for each in answer.aborted_transactions] == [(0, 0), (1, 2), (2, 4)]
+        told = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions]
+        assert told == [(0, 0), (1, 2), (2, 4)]
 
 
 def test_read_committed_stops_at_the_last_stable_offset(tmp_path):
