@@ -11,11 +11,12 @@ import scenarios
 from broker_process import BrokerProcess
 from conftest import SMALL, Store, require
 from java_program import Event, JavaProgram
-from java_tools import CLIENT_VERSIONS
-from scenarios import new_topic
+from java_tools import CLIENT_VERSIONS, NEWEST_CLIENTS
+from scenarios import end_offsets, new_topic
 from served_apis import TRANSACTIONS, need, settings
 from test_client_confluent import CLIENT
 from transaction_ledger import OUTCOMES, Ledger
+from until import until
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.feature("Java", "transactions")]
 PARTITIONS = 4
@@ -48,13 +49,14 @@ class Run:
     def producers(self, seed: int) -> JavaProgram:
         """The producers, at work."""
         numbers = (str(PARTITIONS), str(PRODUCERS), str(seed))
-        return self._program("TransactionalProducers", *numbers, log=f"producers-{seed}.log")
+        return self.program("TransactionalProducers", *numbers, log=f"producers-{seed}.log")
 
     def reader(self, isolation: str = "read_committed") -> JavaProgram:
         """A reader from the beginning."""
-        return self._program("CommittedReader", isolation, log="reader.log")
+        return self.program("CommittedReader", isolation, log="reader.log")
 
-    def _program(self, main: str, *arguments: str, log: str) -> JavaProgram:
+    def program(self, main: str, *arguments: str, log: str) -> JavaProgram:
+        """One of tests/integration/java/clients, on the topic."""
         arguments = (self.broker.bootstrap, self.topic, *arguments)
         return JavaProgram(self._class_path, main, *arguments, log_path=self._folder / log)
 
@@ -138,6 +140,22 @@ def test_producers_that_are_killed_block_nobody(
         successors.finish()
         reads = run.read()
         check_both(first, list(successors.events), reads)
+
+
+def test_a_producer_whose_transaction_timed_out_aborts_and_goes_on(
+    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """With transaction.version 2 the time-out takes the transaction, and not the producer."""
+    need(broker, *TRANSACTIONS)
+    run = Run(broker, java_tools.compiled_clients(tmp_path_factory, NEWEST_CLIENTS), tmp_path)
+    with run.program("TimedOutProducer", log="timed-out.log") as producer:
+        producer.wait_event("open")
+        until(lambda: end_offsets(broker, run.topic, 1) == [2], "the marker of the time-out behind the first record")
+        producer.tell("go on")
+        producer.wait_event("refused")
+        producer.wait_event("committed")
+        producer.finish()
+    assert [event.fields[2] for event in run.read()] == ["next"]
 
 
 def check_both(first: list[Event], second: list[Event], reads: list[Event]) -> None:
