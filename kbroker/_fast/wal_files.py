@@ -159,7 +159,8 @@ def create_segment(
     Writing the zeros makes the blocks real, so that a later sync carries no metadata. From the position where
     `more_zeros` says no, a new file's blocks are only reserved: their first syncs carry metadata, but bulk data is
     written once instead of twice. Returns (descriptor, path).
-    On an error the half-made file stays behind as a temporary file, or the spare as it was.
+    On an error a new file is removed and a spare left as it is; but if only the folder's sync failed, the file stays
+    under its name, as after a crash: it may have replaced one that others follow.
     """
     path = segment_path(directory, header.first_lsn)
     building = spare or directory / f"{header.first_lsn:020d}.wal.tmp"

@@ -2,11 +2,12 @@
 
 Two threads of the WAL's own, woken through its eventfds. `lock` protects every change of the segment list and is never
 held while the disk is waited for: uploads and appends would wait as well. `files` is held while files are given up, so
-that they go in the log's order, and protects the list of spare ones; it is taken before `lock`.
+that they go in the log's order, and protects the lists of spare and retired ones; it is taken before `lock`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -71,7 +72,7 @@ class SegmentKeeper:
         self.prepared_ahead = 2 if self.files_max >= 8 else 1
         self.files, self.lock = threading.Lock(), threading.Lock()
         self.spares: list[Path] = []
-        self.retired: list[Path] = []  # segment files that recovery found useless, in the order of removal
+        self.retired: list[Path] = []  # files that are no part of the log, in the order of removal
         self.previous_end_lsn: int | None = 0  # for the header of the first segment; None: already written
         self._announced = (-1, -1)  # the first segment of this start, and where its header says the log had ended
         self.recovered = False
@@ -93,8 +94,7 @@ class SegmentKeeper:
             raise RuntimeError(f"{self.directory} holds WAL segments: recover first")
         with self.files:
             while self.retired:
-                self._remove(self.retired[0], recyclable=False)  # the process before may have lent its pages
-                self.retired.pop(0)
+                self._remove_retired(recyclable=False)  # the process before may have lent its pages
 
     def start(self) -> None:
         """Starts both threads."""
@@ -157,12 +157,14 @@ class SegmentKeeper:
             first_lsn = self.wal.head_lsn if not self.ready.is_set() else self.wal.segments[-1].end_lsn
             previous = self.previous_end_lsn
         try:
+            # A try before this one may have failed behind the naming: on a full disk its file would take the room.
+            wal_files.segment_path(self.directory, first_lsn).unlink(missing_ok=True)
             zeros = self.zeros_for(first_lsn)
             segment = self._create(first_lsn, first_lsn + self.wal.segment_bytes, previous, spare, zeros)
         except BaseException:
             if spare is not None:
                 with self.files:
-                    self.spares.append(spare)
+                    self.retired.append(spare)  # perhaps renamed, perhaps bad: the next try takes another file
             raise
         with self.lock:
             if previous is not None:
@@ -236,10 +238,13 @@ class SegmentKeeper:
             return len(segments) * self.file_bytes
         return sum(self._sizes.get(segment.path, self.file_bytes) for segment in segments)
 
+    def _retired_bytes(self) -> int:
+        return sum(self._sizes.get(str(path), self.file_bytes) for path in self.retired)
+
     def _make_room(self) -> bool:
         if self.spares:
             return True
-        while self._bytes_of(self.wal.segments) + self.file_bytes > self.files_max * self.file_bytes:
+        while self.disk_bytes() + self.file_bytes > self.files_max * self.file_bytes:
             if not self._drop_oldest():
                 return False
             if self.spares:
@@ -253,7 +258,8 @@ class SegmentKeeper:
             end_lsn = (durable_lsn // size + 1) * size
             log.error("the WAL file at %d failed (errno %d): going on in a new one", durable_lsn, self.wal.last_errno)
             if self.disk_bytes() >= self.files_max * self.file_bytes:
-                self._drop_oldest()  # the budget may be passed by one file rather than fail
+                with contextlib.suppress(OSError):  # the budget may be passed by one file rather than fail
+                    self._drop_oldest()
             spare = self.spares.pop() if self.spares else None
             # A file of which nothing was durable is replaced as a whole, with what only its header knew.
             with self.lock:
@@ -305,28 +311,38 @@ class SegmentKeeper:
 
     def _give_up_one(self) -> bool:
         with self.files:
-            return self._bytes_of(self.wal.segments) > self.wal.wal_bytes // 2 and self._drop_oldest()
+            wanted = self.retired or self._bytes_of(self.wal.segments) > self.wal.wal_bytes // 2
+            return bool(wanted) and self._drop_oldest()
 
     def _drop_oldest(self) -> bool:
         # In WAL order, each removal synced before the next: a crash leaves no hole in the log.
+        if self.retired:  # its removal has failed before
+            self._remove_retired(recyclable=False)
+            return True
         with self.lock:
             segment = self.wal.drop_oldest()
         if segment is None:
             return False
-        self._sizes.pop(segment.path, None)
-        self._remove(Path(segment.path), recyclable=segment.borrows == 0 and not segment.lent)
+        self.retired.append(Path(segment.path))
+        self._remove_retired(recyclable=segment.borrows == 0 and not segment.lent)
         return True
 
-    def _remove(self, path: Path, *, recyclable: bool) -> None:
+    def _remove_retired(self, *, recyclable: bool) -> None:
+        # The first one. After an error it is still the first, perhaps renamed.
+        path, spare = self.retired[0], None
         wal_files.index_path(path).unlink(missing_ok=True)
         if recyclable and len(self.spares) < SPARES_MAX and path.stat().st_size == self.file_bytes:
             self._spare_number += 1
             spare = self.directory / f"spare-{self.wal.incarnation}{self._spare_number:06d}.free"
             os.rename(path, spare)
-            self.spares.append(spare)
+            self.retired[0] = spare
         else:
             path.unlink(missing_ok=True)
         wal_files.sync_directory(self.directory)
+        if spare is not None:  # not before: after a crash its next header would stand under the name it had
+            self.spares.append(spare)
+        self._sizes.pop(str(path), None)
+        self.retired.pop(0)
 
     def _update_limit(self) -> None:
         # Where appends that are not internal must stop: the budget less the last reserve, or before.
@@ -341,8 +357,8 @@ class SegmentKeeper:
         self.wal.set_soft_limit(limit if self._admitted_lsn is None else min(limit, self._admitted_lsn))
 
     def disk_bytes(self) -> int:
-        """Bytes of segment files, spare ones included."""
-        return self._bytes_of(self.wal.segments) + len(self.spares) * self.file_bytes
+        """Bytes of segment files: of the log, spare ones, and those that are still to be removed."""
+        return self._bytes_of(self.wal.segments) + self._retired_bytes() + len(self.spares) * self.file_bytes
 
 
 def write_index(segment: Path, scan: SegmentScan) -> int:

@@ -30,7 +30,7 @@ from kbroker._fast.wal_files import (
 )
 from tests.integration.until import until
 from tests.reference import wal_twin as twin
-from tests.reference.wal_harness import CLUSTER, SEGMENT, TOPIC, Log, batch
+from tests.reference.wal_harness import CLUSTER, SEGMENT, TOPIC, Log, batch, copy_folder
 
 
 def stored(data: bytes, base_offset: int, epoch: int = 1) -> bytes:
@@ -444,3 +444,153 @@ def test_a_log_that_grows_fast_does_not_wait_for_zeros(tmp_path: Path, monkeypat
         assert not zeros(4 * grown - 1)
         assert not near(100 * grown)
         assert keeper.zeros_for(10 * SEGMENT)(0)
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, times: int, suffix: str = "") -> None:
+    """The next calls for a path that ends so fail, as on a disk with errors."""
+    real = getattr(owner, name)
+
+    def failing(path: Path, *args: object, **kwargs: object) -> object:
+        nonlocal times
+        if times and str(path).endswith(suffix):
+            times -= 1
+            raise OSError(errno.EIO, f"injected: {name}")
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+def segment_bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".wal", ".free"))
+
+
+def with_a_spare(folder: Path, size: int) -> Log:
+    """Recovered and not started: the test takes the keeper's turns."""
+    folder.mkdir(exist_ok=True)
+    log = Log(folder)
+    log.recover()
+    spare = folder / "spare-1.free"
+    spare.write_bytes(b"\x55" * size)
+    log.wal.keeper.spares.append(spare)
+    return log
+
+
+def test_a_spare_file_whose_naming_was_not_synced_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, create, names_taken = tmp_path / "wal", create_segment, []
+
+    def recorded(directory: Path, header: SegmentHeader, *args: object) -> tuple[int, Path]:
+        names_taken.append(wal_files.segment_path(directory, header.first_lsn).exists())
+        return create(directory, header, *args)
+
+    monkeypatch.setattr(wal_files, "create_segment", recorded)
+    fail(monkeypatch, wal_files, "sync_directory", 1)
+    with with_a_spare(folder, SEGMENT + 4096) as log:
+        keeper = log.wal.keeper
+        with pytest.raises(OSError, match="injected"):
+            keeper.prepare_once()
+        assert log.wal.disk_bytes == segment_bytes_in(folder) == keeper.file_bytes
+        image = copy_folder(folder, tmp_path / "image")
+        while keeper.prepare_once():
+            pass
+        assert [segment.first_lsn for segment in log.wal.segments] == [0, SEGMENT, 2 * SEGMENT]
+        assert not any(names_taken)
+        assert log.wal.disk_bytes == segment_bytes_in(folder) == 3 * keeper.file_bytes
+    with Log(image).start() as log:
+        log.append(batch())
+        log.sync()
+
+
+def test_a_bad_spare_file_is_tried_once(tmp_path: Path) -> None:
+    with with_a_spare(tmp_path, 4096) as log:
+        with pytest.raises(OSError, match="wrong size"):
+            log.wal.keeper.prepare_once()
+        while log.wal.keeper.prepare_once():
+            pass
+        assert len(log.wal.segments) == 3
+        assert log.wal.disk_bytes == segment_bytes_in(tmp_path)
+
+
+def full_and_unattended(log: Log, flushed_lsn: int) -> None:
+    """Fills every file of the budget but those prepared in advance; from now on the test takes the keeper's turns."""
+    keeper = log.wal.keeper
+    current = keeper.files_max - keeper.prepared_ahead - 1
+    while log.wal.head_lsn < current * SEGMENT:
+        log.append(batch(8000))
+    log.sync()
+    log.until(lambda: log.wal.sealed_lsn == current * SEGMENT and len(log.wal.segments) == keeper.files_max)
+    keeper.stop()
+    log.wal.trim(flushed_lsn)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "suffix", "lent", "failures"),
+    [
+        (Path, "unlink", ".idx", False, 2),
+        (Path, "unlink", ".wal", True, 2),
+        (os, "rename", ".wal", False, 1),
+        (wal_files, "sync_directory", "", False, 2),
+        (wal_files, "sync_directory", "", True, 2),
+    ],
+)
+def test_a_removal_that_failed_is_counted_and_comes_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, suffix: str, lent: bool, failures: int
+) -> None:
+    folder = tmp_path / "wal"
+    folder.mkdir()
+    with Log(folder, wal_segments=8).start() as log:
+        full_and_unattended(log, 2 * SEGMENT)
+        for segment in log.wal.segments:
+            segment.lent = lent
+        keeper, later = log.wal.keeper, {Path(segment.path) for segment in log.wal.segments[1:]}
+        fail(monkeypatch, owner, name, failures, suffix)
+        for _ in range(failures):
+            with pytest.raises(OSError, match="injected"):
+                keeper.prepare_once()
+            assert log.wal.disk_bytes == 8 * keeper.file_bytes
+            assert later <= set(folder.glob("*.wal"))
+            assert not keeper.spares
+        next_offset = int(log.partition().entries(2 * SEGMENT, log.wal.head_lsn)["base_offset"][0])
+        image = copy_folder(folder, tmp_path / "image")
+        while keeper.prepare_once():
+            pass
+        assert [segment.first_lsn // SEGMENT for segment in log.wal.segments] == [2, 3, 4, 5, 6, 7]
+        assert {Path(segment.path) for segment in log.wal.segments} == set(folder.glob("*.wal"))
+        assert log.wal.disk_bytes == segment_bytes_in(folder)
+        end = log.partition().next_offset
+    with Log(image) as log:
+        log.partition().set_next_offset(next_offset)
+        log.recover(2 * SEGMENT)
+        assert log.partition().next_offset == end
+
+
+def test_a_removal_that_fails_does_not_fail_the_log_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Log(tmp_path, wal_segments=4).start() as log:
+        full_and_unattended(log, SEGMENT)
+        fail(monkeypatch, Path, "unlink", 1, ".idx")
+        log.faults.sync_count = 1
+        log.append(batch())
+        log.sync()
+        assert (log.wal.failed_files, log.wal.failed) == (1, False)
+        while log.wal.keeper.prepare_once():
+            pass
+        assert log.wal.disk_bytes == segment_bytes_in(tmp_path)
+
+
+@pytest.mark.parametrize("durable", [0, 1])
+def test_a_replacement_whose_naming_was_not_synced_leaves_no_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: int
+) -> None:
+    """The log has failed; the file stays, since those prepared behind it follow it."""
+    with Log(tmp_path).start() as log:
+        log.until(lambda: len(log.wal.segments) == 3)
+        for _ in range(durable):
+            log.append(batch())
+            log.sync()
+        fail(monkeypatch, wal_files, "sync_directory", 1)
+        log.faults.sync_count = 1
+        log.append(batch())
+        log.until(lambda: log.wal.failed)
+    with Log(tmp_path).start() as log:
+        assert log.partition().next_offset == durable
+        log.append(batch())
+        log.sync()
