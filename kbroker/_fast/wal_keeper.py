@@ -92,6 +92,7 @@ class SegmentKeeper:
         """Checks that a directory with segments has been recovered."""
         if not self.recovered and any(wal_files.SEGMENT_NAME.fullmatch(p.name) for p in self.directory.iterdir()):
             raise RuntimeError(f"{self.directory} holds WAL segments: recover first")
+        wal_files.sync_directory(self.directory)  # a kill may have come between a spare's renaming and this
         with self.files:
             while self.retired:
                 self._remove_retired(recyclable=False)  # the process before may have lent its pages
