@@ -36,10 +36,12 @@ cdef struct Channel:
     int32_t in_flight       # requests started and not answered
     uint8_t prefix[4]
     int32_t prefix_filled
-    uint8_t* partial        # the frame being received, exactly its size
+    uint8_t* partial        # the frame being received: a block of its size, of which the rest is not touched yet
     int32_t partial_size
     int32_t partial_filled
-    bint starved            # its frame is over the budget: nothing is read until memory frees
+    bint reserved           # it is charged with its size, not with what has arrived
+    bint starved            # it is over the budget: nothing is read until memory frees
+    int64_t partial_ms      # since when others starve while it is received
     int32_t recent_bytes    # size of the last frame
     Frame* first            # complete frames that have not been started
     Frame* last
@@ -62,6 +64,9 @@ cdef struct Channel:
 cdef struct FrameBudget:
     int64_t limit           # bytes of frames in memory, all reactors together
     int64_t used
+    int64_t partial         # of it, charged for frames that are being received
+    int64_t reserved        # how many of those are charged with their size
+    int64_t starved         # connections that wait for memory
     int64_t frame_bytes_max
 
 cdef struct Scratch:
@@ -86,7 +91,7 @@ cdef void channel_free(Channel* ch, Scratch* scratch, FrameBudget* budget) noexc
 cdef void channel_receive(Channel* ch, Scratch* scratch, FrameBudget* budget) noexcept nogil
 # Moves what is still in the scratch buffer to the heap; -1 when memory is short.
 cdef int channel_keep(Channel* ch, FrameBudget* budget) noexcept nogil
-# Grants a starved channel its frame if the budget allows it now.
+# Whether more of the frame being received may be received now; starved says so until the next try.
 cdef bint channel_grant(Channel* ch, FrameBudget* budget) noexcept nogil
 cdef int channel_queue(Channel* ch, Output* output) noexcept nogil
 # Sends up to about `turn_bytes`.

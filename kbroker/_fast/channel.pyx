@@ -70,7 +70,7 @@ cdef extern from * nogil:
 cdef enum:
     RECEIVE_BYTES = 262144          # most of one receive into the scratch buffer
     RECEIVE_BYTES_MIN = 4096        # with less scratch left than this, the rest waits for the next wake-up
-    LARGE_FRAME_BYTES = 65536       # larger ones count against the budget, and are received in place
+    LARGE_FRAME_BYTES = 65536       # larger ones wait for the budget, and are received in place
     IOV_MAX_HERE = 128
     SEND_BYTES = 1048576            # most of one system call: pins are held for microseconds
     LEND_BYTES_MIN = 65536          # less is copied into the socket rather than lent to it
@@ -157,10 +157,10 @@ cdef void channel_free(Channel* ch, Scratch* scratch, FrameBudget* budget) noexc
     invariant(ch.held < 0)
     if ch.fd >= 0:
         close(ch.fd)
+    _set_starved(ch, budget, False)
     if ch.partial != NULL:
         block_free(ch.partial, ch.partial_size)
-        if not ch.starved:
-            atomic_add(&budget.used, -<int64_t>ch.partial_size)
+        atomic_add(&budget.used, -_end_partial(ch, budget))
     while ch.first != NULL:
         frame_free(channel_pop(ch), budget)
     for i in range(ch.output_count):
@@ -178,14 +178,52 @@ cdef int channel_keep(Channel* ch, FrameBudget* budget) noexcept nogil:
     return 0
 
 
+cdef inline void _set_starved(Channel* ch, FrameBudget* budget, bint starved) noexcept nogil:
+    if ch.starved != starved:
+        ch.starved = starved
+        atomic_add(&budget.starved, 1 if starved else -1)
+
+
+cdef int64_t _charge_partial(FrameBudget* budget, int64_t n, int64_t* partial) noexcept nogil:
+    partial[0] = atomic_add(&budget.partial, n)
+    return atomic_add(&budget.used, n)
+
+
+cdef int64_t _end_partial(Channel* ch, FrameBudget* budget) noexcept nogil:
+    """The frame is no longer being received; returns what it is charged with."""
+    cdef int64_t charged = ch.partial_size if ch.reserved else ch.partial_filled
+    cdef int64_t partial = atomic_add(&budget.partial, -charged)
+    invariant(partial >= 0)
+    if ch.reserved:
+        ch.reserved = False
+        atomic_add(&budget.reserved, -1)
+    ch.partial = NULL
+    return charged
+
+
+cdef bint _reserve(Channel* ch, FrameBudget* budget) noexcept nogil:
+    """Charges what is still to come, if there is room. One frame always gets through, unless complete ones hold the
+    memory: those go by themselves."""
+    cdef int64_t rest = ch.partial_size - ch.partial_filled
+    cdef int64_t partial
+    cdef int64_t used = _charge_partial(budget, rest, &partial)
+    cdef bint first = atomic_add(&budget.reserved, 1) == 1
+    ch.reserved = used <= budget.limit or (first and used - partial <= budget.limit // 2)
+    if not ch.reserved:
+        atomic_add(&budget.reserved, -1)
+        _charge_partial(budget, -rest, &partial)
+    return ch.reserved
+
+
 cdef bint channel_grant(Channel* ch, FrameBudget* budget) noexcept nogil:
-    """One frame is always granted when nothing else is held, so a frame above the whole budget gets through too."""
-    cdef int64_t used = atomic_add(&budget.used, ch.partial_size)
-    if ch.partial_size > LARGE_FRAME_BYTES and used > budget.limit and used > ch.partial_size:
-        atomic_add(&budget.used, -<int64_t>ch.partial_size)
-        return False
-    ch.starved = False
-    return True
+    """Half of the budget is for whoever sends; beyond it a frame goes on when it is sure to find room to its end."""
+    _set_starved(ch, budget, not (
+        ch.reserved
+        or ch.partial_size <= LARGE_FRAME_BYTES
+        or atomic_load(&budget.used) <= budget.limit // 2
+        or _reserve(ch, budget)
+    ))
+    return not ch.starved
 
 
 cdef int _add_frame(Channel* ch, uint8_t* data, int32_t size, bint owned, Scratch* scratch) noexcept nogil:
@@ -212,7 +250,9 @@ cdef int _add_frame(Channel* ch, uint8_t* data, int32_t size, bint owned, Scratc
     return 0
 
 
-cdef int _start_partial(Channel* ch, int32_t size, const uint8_t* p, int64_t have, FrameBudget* budget) noexcept nogil:
+cdef int _start_partial(Channel* ch, int32_t size, const uint8_t* p, int64_t have, Scratch* scratch,
+                        FrameBudget* budget) noexcept nogil:
+    cdef int64_t partial
     ch.partial = block_new(size)
     if ch.partial == NULL:
         ch.closing = True
@@ -220,9 +260,9 @@ cdef int _start_partial(Channel* ch, int32_t size, const uint8_t* p, int64_t hav
         return -1
     ch.partial_size = size
     ch.partial_filled = <int32_t>have
+    ch.partial_ms = scratch.now_ms
     memcpy(ch.partial, p, have)
-    ch.starved = True
-    channel_grant(ch, budget)
+    _charge_partial(budget, have, &partial)
     return 0
 
 
@@ -245,7 +285,7 @@ cdef void _cut(Channel* ch, uint8_t* p, uint8_t* end, Scratch* scratch, FrameBud
             return
         if end - p < size:
             ch.prefix_filled = 0
-            _start_partial(ch, size, p, end - p, budget)
+            _start_partial(ch, size, p, end - p, scratch, budget)
             return
         ch.prefix_filled = 0
         if _add_frame(ch, p, size, False, scratch) < 0:
@@ -254,12 +294,14 @@ cdef void _cut(Channel* ch, uint8_t* p, uint8_t* end, Scratch* scratch, FrameBud
 
 
 cdef void channel_receive(Channel* ch, Scratch* scratch, FrameBudget* budget) noexcept nogil:
-    cdef int64_t want
+    cdef int64_t want, partial
     cdef ssize_t n
     cdef uint8_t* p
     if ch.closing or ch.starved:
         return
     if ch.partial != NULL:
+        if not channel_grant(ch, budget):
+            return
         p = ch.partial + ch.partial_filled
         want = ch.partial_size - ch.partial_filled
     else:
@@ -282,16 +324,18 @@ cdef void channel_receive(Channel* ch, Scratch* scratch, FrameBudget* budget) no
     if ch.partial == NULL:
         scratch.used += n
         _cut(ch, p, p + n, scratch, budget)
-        if ch.partial == NULL or ch.starved or n < want:
+        if ch.partial == NULL or ch.frame_count > 0 or n < want:
             return
         # The first bytes of a large frame: its rest is likely there already.
         channel_receive(ch, scratch, budget)
         return
     ch.partial_filled += <int32_t>n
     invariant(ch.partial_filled <= ch.partial_size)
+    if not ch.reserved:
+        _charge_partial(budget, n, &partial)
     if ch.partial_filled == ch.partial_size:
         p = ch.partial
-        ch.partial = NULL
+        _end_partial(ch, budget)
         if _add_frame(ch, p, ch.partial_size, True, scratch) < 0:
             block_free(p, ch.partial_size)
             atomic_add(&budget.used, -<int64_t>ch.partial_size)

@@ -6,7 +6,7 @@ answer requests. Connections answer in request order. Produce may follow Produce
 starts when all before it are answered; one that arrives behind a parked Fetch ends that Fetch's wait.
 
 Back-pressure: a connection is not read while one of its frames cannot start, while OUTPUT_PAUSE_BYTES or more of its
-answers are unsent, or while the frame it is sending does not fit the memory budget.
+answers are unsent, or while the frame it is sending finds no room in the memory budget.
 """
 
 import os
@@ -60,6 +60,16 @@ cdef class Connection:
     def is_quiet(self) -> bool:
         """No request is in progress, and every answer is sent. Any thread."""
         return self.channel == NULL or (self.channel.in_flight == 0 and self.channel.output_bytes == 0)
+
+
+cdef int32_t _keep_open(Channel** channels, int32_t count) noexcept:
+    """Takes dropped connections out; returns how many are left."""
+    cdef int32_t i, kept = 0
+    for i in range(count):
+        if (<Connection>channels[i].connection).channel != NULL:
+            channels[kept] = channels[i]
+            kept += 1
+    return kept
 
 
 cdef class Reactor(Poller):
@@ -648,33 +658,13 @@ cdef class Reactor(Poller):
 
     cdef int bury(self) except -1:
         cdef int32_t i
-        cdef int32_t kept = 0
         cdef Channel* ch
         if self.dead_count == 0:
             return 0
-        for i in range(self.dirty_count):
-            if (<Connection>self.dirty[i].connection).channel != NULL:
-                self.dirty[kept] = self.dirty[i]
-                kept += 1
-        self.dirty_count = kept
-        kept = 0
-        for i in range(self.ready_count):
-            if (<Connection>self.ready[i].connection).channel != NULL:
-                self.ready[kept] = self.ready[i]
-                kept += 1
-        self.ready_count = kept
-        kept = 0
-        for i in range(self.sender_count):
-            if (<Connection>self.senders[i].connection).channel != NULL:
-                self.senders[kept] = self.senders[i]
-                kept += 1
-        self.sender_count = kept
-        kept = 0
-        for i in range(self.waiting_count):
-            if (<Connection>self.waiting[i].connection).channel != NULL:
-                self.waiting[kept] = self.waiting[i]
-                kept += 1
-        self.waiting_count = kept
+        self.dirty_count = _keep_open(self.dirty, self.dirty_count)
+        self.ready_count = _keep_open(self.ready, self.ready_count)
+        self.sender_count = _keep_open(self.senders, self.sender_count)
+        self.waiting_count = _keep_open(self.waiting, self.waiting_count)
         for i in range(self.dead_count):
             ch = self.dead[i]
             if ch.held >= 0:
@@ -701,8 +691,18 @@ cdef class Reactor(Poller):
             self.logger.warning("cannot accept connections: %s", os.strerror(self.accept_errno))
             self.accept_again(<int32_t>len(self.listeners))
         while ch != NULL:
+            if (
+                ch.partial == NULL
+                or ch.starved
+                or self.memory.budget.starved == 0
+                or (ch.frame_count > 0 and ch.output_bytes < OUTPUT_PAUSE_BYTES)    # not its client's doing
+            ):
+                ch.partial_ms = self.loop_ms
             if ch.closing:
                 pass
+            elif self.loop_ms - ch.partial_ms > self.no_progress_ms // 2:
+                ch.reason = b"a request was not sent to its end while others waited for memory"
+                ch.closing = True
             elif ch.output_count > 0:
                 if self.loop_ms - ch.write_ms > self.no_progress_ms:
                     ch.reason = b"its answers were not read"
@@ -726,7 +726,7 @@ cdef class Reactor(Poller):
         while ch != NULL:
             if ch.starved and not ch.closing:
                 if channel_grant(ch, &self.memory.budget):
-                    ch.read_ms = self.loop_ms
+                    ch.read_ms = ch.partial_ms = self.loop_ms
                     self.mark_dirty(ch)
                 else:
                     self.any_starved = True
