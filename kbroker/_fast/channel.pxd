@@ -20,7 +20,8 @@ cdef struct Frame:
     int32_t size
     bint owned
     int64_t arrival_us
-    ProduceFrame* produce   # parsed and pre-validated; NULL for other requests and for what does not parse
+    ProduceFrame* produce   # parsed and pre-validated; NULL for other requests, for what does not parse, and until it
+                            # starts for what would take much more memory than its bytes
     Frame* next
 
 cdef struct Channel:
@@ -89,7 +90,8 @@ cdef Channel* channel_new(int fd, int32_t listener, int64_t now_ms) noexcept nog
 cdef void channel_free(Channel* ch, Scratch* scratch, FrameBudget* budget) noexcept nogil
 # Receives once and cuts into frames. Sets closing on end of stream, error, or a bad length.
 cdef void channel_receive(Channel* ch, Scratch* scratch, FrameBudget* budget) noexcept nogil
-# Moves what is still in the scratch buffer to the heap; -1 when memory is short.
+# For what has to wait: moves it from the scratch buffer to the heap, and drops parsed forms that are larger than their
+# frames; -1 when memory is short.
 cdef int channel_keep(Channel* ch, FrameBudget* budget) noexcept nogil
 # Whether more of the frame being received may be received now; starved says so until the next try.
 cdef bint channel_grant(Channel* ch, FrameBudget* budget) noexcept nogil
@@ -98,6 +100,8 @@ cdef int channel_queue(Channel* ch, Output* output) noexcept nogil
 cdef int channel_send(Channel* ch, Wal wal, Scratch* scratch, int64_t turn_bytes) noexcept nogil
 cdef Frame* channel_pop(Channel* ch) noexcept nogil
 cdef void frame_free(Frame* frame, FrameBudget* budget) noexcept nogil
+# Parses and pre-validates a Produce that is to start, where that is still to be done.
+cdef void frame_parse(Frame* frame, int64_t wall_ms) noexcept
 # Makes the frame independent of the scratch buffer.
 cdef int frame_own(Frame* frame, FrameBudget* budget) noexcept nogil
 cdef int64_t monotonic_us() noexcept nogil

@@ -1,7 +1,7 @@
 """Receiving frames and sending answers on non-blocking sockets, without the GIL."""
 
 from libc.errno cimport EAGAIN, EINTR, EIO, errno
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 from posix.types cimport off_t
@@ -11,7 +11,7 @@ from posix.unistd cimport close
 from kbroker._fast.endian cimport load_i16, load_i32
 from kbroker._fast.invariant cimport invariant
 from kbroker._fast.page_cache cimport all_cached
-from kbroker._fast.produce_codec cimport free_produce, parse_produce, prevalidate
+from kbroker._fast.produce_codec cimport ProduceItem, free_produce, parse_produce, prevalidate
 from kbroker._fast.pthread cimport monotonic_ns
 from kbroker._fast.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
 from kbroker._fast.sendmsg cimport MSG_MORE, MSG_NOSIGNAL, iovec, msghdr, sendmsg
@@ -71,6 +71,8 @@ cdef enum:
     RECEIVE_BYTES = 262144          # most of one receive into the scratch buffer
     RECEIVE_BYTES_MIN = 4096        # with less scratch left than this, the rest waits for the next wake-up
     LARGE_FRAME_BYTES = 65536       # larger ones wait for the budget, and are received in place
+    PARSED_FACTOR = 4               # what takes more times its size when parsed is parsed only when it starts
+    RELEASE_GIL_BYTES = 32768       # a smaller one is parsed before the GIL could be handed over and back
     IOV_MAX_HERE = 128
     SEND_BYTES = 1048576            # most of one system call: pins are held for microseconds
     LEND_BYTES_MIN = 65536          # less is copied into the socket rather than lent to it
@@ -127,6 +129,30 @@ cdef void frame_free(Frame* frame, FrameBudget* budget) noexcept nogil:
     free(frame)
 
 
+cdef inline void _parse(Frame* frame, int64_t wall_ms, int64_t limit) noexcept nogil:
+    frame.produce = parse_produce(frame.data, frame.size)
+    _drop_parsed(frame, limit)
+    if frame.produce != NULL:
+        prevalidate(frame.produce, frame.data, wall_ms)
+
+
+cdef inline void _drop_parsed(Frame* frame, int64_t limit) noexcept nogil:
+    """A partition of 6 bytes takes more than a hundred when it is parsed."""
+    if frame.produce != NULL and frame.produce.capacity * <int64_t>sizeof(ProduceItem) > limit:
+        free_produce(frame.produce)
+        frame.produce = NULL
+
+
+cdef void frame_parse(Frame* frame, int64_t wall_ms) noexcept:
+    if frame.produce != NULL:
+        return
+    if frame.size < RELEASE_GIL_BYTES:
+        _parse(frame, wall_ms, INT64_MAX)
+    else:
+        with nogil:
+            _parse(frame, wall_ms, INT64_MAX)
+
+
 cdef int frame_own(Frame* frame, FrameBudget* budget) noexcept nogil:
     cdef uint8_t* data
     if frame.owned:
@@ -172,6 +198,7 @@ cdef void channel_free(Channel* ch, Scratch* scratch, FrameBudget* budget) noexc
 cdef int channel_keep(Channel* ch, FrameBudget* budget) noexcept nogil:
     cdef Frame* frame = ch.first
     while frame != NULL:
+        _drop_parsed(frame, frame.size)
         if frame_own(frame, budget) < 0:
             return -1
         frame = frame.next
@@ -237,9 +264,7 @@ cdef int _add_frame(Channel* ch, uint8_t* data, int32_t size, bint owned, Scratc
     frame.owned = owned
     frame.arrival_us = scratch.now_us
     if size >= 8 and load_i16(data) == 0:
-        frame.produce = parse_produce(data, size)
-        if frame.produce != NULL:
-            prevalidate(frame.produce, data, scratch.wall_ms)
+        _parse(frame, scratch.wall_ms, <int64_t>size * PARSED_FACTOR)
     if ch.last == NULL:
         ch.first = frame
     else:

@@ -30,6 +30,7 @@ from kbroker._fast.channel cimport (
     channel_pop,
     channel_queue,
     frame_free,
+    frame_parse,
     monotonic_us,
 )
 from kbroker._fast.endian cimport load_i16, load_i32
@@ -333,16 +334,14 @@ cdef class Reactor(Poller):
         cdef Request request
         cdef list calls, done, resume
         if self.inbox_calls:
-            calls = self.inbox_calls
-            self.inbox_calls = []
+            calls, self.inbox_calls = self.inbox_calls, []
             for function in calls:
                 try:
                     function()
                 except Exception:
                     self.logger.exception("a call on the I/O thread failed")
         if self.inbox_done:
-            done = self.inbox_done
-            self.inbox_done = []
+            done, self.inbox_done = self.inbox_done, []
             for request in done:
                 self.finish(request)
         if self.inbox_resume:
@@ -520,6 +519,7 @@ cdef class Reactor(Poller):
 
     cdef int start_produce(self, Connection connection, Frame* frame) except -1:
         cdef ProduceRequest request
+        frame_parse(frame, self.wall_ms)
         if frame.produce == NULL:
             version = load_i16(frame.data + 2)
             frame_free(frame, &self.memory.budget)

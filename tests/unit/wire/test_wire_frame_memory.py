@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
+from pathlib import Path
 
 import pytest
-from wire_harness import MIB, Client, batch, produce_request, produced, until, wire_broker
+from wire_harness import MIB, Client, batch, produce_many, produce_request, produced, until, wire_broker
 
 from kbroker.wire.listener import WireOptions
 
 SMALL = WireOptions(frame_memory_bytes=600_000)
 FRAME_BYTES = 500_000
 STARVED_MS = 30_000  # of no_progress_ms, one minute
+PARTITIONS = 1_600
+WAITING = 5
+HEARTBEAT = struct.pack(">ihhi", 8, 12, 0, 7)  # such a request is held, and all behind it waits
 
 
 def frame_of(client: Client, size: int = FRAME_BYTES) -> bytes:
@@ -128,3 +133,68 @@ def test_a_starved_connection_that_goes_leaves_nobody_starved(tmp_path):
         slow.socket.sendall(frame[400_005:])
         assert produced(slow.receive()[1]).error_code == 0
         until(lambda: broker.server.frame_memory_used == 0)
+
+
+def wide_frame(client: Client) -> bytes:
+    """A Produce of many partitions of six bytes each, without records."""
+    return client.frame(0, 9, produce_many([("t", [(0, None)] * PARTITIONS)]))
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_frames_that_wait_take_no_more_memory_than_their_bytes(tmp_path):
+    """A hundred connections, 5 MB; parsed it would be 150."""
+    held = []
+    with (
+        wire_broker(tmp_path, dispatch=held.append) as broker,
+        Client(broker) as first,
+        contextlib.ExitStack() as stack,
+    ):
+        asking = [stack.enter_context(Client(broker)) for _ in range(100)]
+        frames = HEARTBEAT + b"".join(wide_frame(first) for _ in range(WAITING))
+        before = resident_bytes()
+        for client in asking:
+            client.socket.sendall(frames)
+        until(lambda: len(held) == len(asking))
+        assert resident_bytes() - before < 50 * MIB
+        for request in held:
+            request.complete(struct.pack(">i", 7))
+        for client in asking:
+            assert client.receive_frame() == struct.pack(">i", 7)
+            client.asked = dict(first.asked)
+            for correlation_id in first.asked:
+                got, answer = client.receive()
+                assert got == correlation_id
+                errors = [partition.error_code for partition in answer.responses[0].partition_responses]
+                assert errors == [87] * PARTITIONS
+        until(lambda: broker.server.frame_memory_used == 0)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 6])
+def test_a_malformed_frame_among_those_that_wait_ends_the_connection_in_its_turn(tmp_path, cut):
+    held = []
+    with wire_broker(tmp_path, dispatch=held.append) as broker, Client(broker) as client:
+        good, wide, bad, behind = (
+            client.frame(0, 9, produce_request(batch(b"a"))),
+            wide_frame(client),
+            wide_frame(client),
+            client.frame(0, 9, produce_request(batch(b"b"))),
+        )
+        bad = struct.pack(">i", len(bad) - 4 - cut) + bad[4 : len(bad) - cut]
+        client.socket.sendall(HEARTBEAT + good + wide + bad + behind)
+        until(lambda: len(held) == 1)
+        held[0].complete(struct.pack(">i", 7))
+        assert client.receive_frame() == struct.pack(">i", 7)
+        if cut:
+            with contextlib.suppress(ConnectionError):  # what is not yet durable then is not answered
+                for _ in range(3):
+                    client.receive_frame()
+                pytest.fail("a malformed request was answered")
+        else:
+            assert produced(client.receive()[1]).base_offset == 0
+            for _ in range(2):
+                assert len(client.receive()[1].responses[0].partition_responses) == PARTITIONS
+            assert produced(client.receive()[1]).base_offset == 1
+        assert broker.logs.by_name["t"].partitions[0].next_offset == (1 if cut else 2)
