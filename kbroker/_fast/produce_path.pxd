@@ -38,6 +38,7 @@ cdef class ProduceRequest(Request):
     cdef int begin(self) except -1
     cdef int run(self) except -1
     cdef int start_worker(self) except -1
+    cdef bint judge_here(self) except -1
     cdef int proceed(self) except -1
     cdef int64_t work_bytes(self, const ProduceItem* item, Partition partition) noexcept
     cdef int64_t timeout_at_ms(self) noexcept
@@ -50,7 +51,7 @@ cdef class ProduceRequest(Request):
     cdef int16_t whole_error(self) except -2
     cdef Partition look_up(self, const ProduceItem* item)
     cdef int look_up_all(self) except -1
-    cdef int32_t judge(self, ProduceItem* item, Partition partition) except -3000
+    cdef int32_t judge(self, ProduceItem* item, Partition partition, int64_t* room) except -3000
     cdef int32_t append(self, ProduceItem* item, Partition partition) except -3000
     cdef int put(self, int16_t error, int64_t base_offset, int64_t append_time, Partition partition) except -1
     cdef int push_pending(self, Completion completion) except -1

@@ -69,7 +69,9 @@ cdef enum:
     LOG_APPEND_TIME = 8
     TRANSACTIONAL = 16
     RELEASE_GIL_BYTES = 32768       # a smaller batch is judged before the GIL could be handed over and back
-    WORKER_BYTES = 16384            # compressed bytes of one request that the I/O thread judges itself
+    WORKER_BYTES = 16384            # of compressed batches in one request that the I/O thread judges itself
+    INLINE_BYTES = 262144           # and what these may decompress to
+    RECORD_BYTES = 4                # judging a compressed record costs as much as so many more bytes
     RECODE_WEIGHT = 8               # re-encoding a compressed batch costs as much as judging so many times its bytes
     ADD_PARTITIONS_VERSION = 12     # the request adds its partitions to the transaction (KIP-890)
 
@@ -211,26 +213,46 @@ cdef class ProduceRequest(Request):
         return 0
 
     cdef int start_worker(self) except -1:
-        """1 when the batches that go through a codec were given to a worker; resume() follows."""
+        """1 when the batches that go through a codec, or some of them, were given to a worker; resume() follows."""
         cdef int32_t i
         cdef int64_t work = 0
         for i in range(self.parsed.count):
             work += self.work_bytes(&self.parsed.items[i], <Partition>self.partitions[i])
-        if work <= WORKER_BYTES or self.sink.executor is None:
+        if work == 0 or self.sink.executor is None:
+            return 0
+        if work <= WORKER_BYTES and self.judge_here():
             return 0
         self.own_frame()
         self.sink.executor.submit(self.judge_on_worker)
         return 1
 
+    cdef bint judge_here(self) except -1:
+        """Judges what goes through a codec, until it turns out to be more than its bytes let expect: then false."""
+        cdef int32_t i, code
+        cdef int64_t room = INLINE_BYTES
+        cdef ProduceItem* item
+        cdef Partition partition
+        for i in range(self.parsed.count):
+            item = &self.parsed.items[i]
+            partition = self.partitions[i]
+            if self.work_bytes(item, partition) > 0:
+                code = self.judge(item, partition, &room)
+                if code == VALIDATE_COMPRESSED:
+                    return False
+                item.code = code
+                item.judged = True
+        return True
+
     cdef int64_t work_bytes(self, const ProduceItem* item, Partition partition) noexcept:
         """What a codec will have to do for the batch, in bytes of judging a compressed one."""
-        cdef int64_t weight
-        if partition is None or not _is_batch(item):
+        cdef int64_t size = item.info.size
+        cdef bint recodes
+        if partition is None or item.judged or not _is_batch(item):
             return 0
-        weight = 1 if item.code == VALIDATE_COMPRESSED else 0
-        if _recodes(item, partition.rules):
-            weight = RECODE_WEIGHT if item.code == VALIDATE_COMPRESSED else 1
-        return weight * item.info.size
+        recodes = _recodes(item, partition.rules)
+        if item.code != VALIDATE_COMPRESSED:
+            return size if recodes else 0
+        return size * (RECODE_WEIGHT if recodes else 1) + RECORD_BYTES * <int64_t>item.info.record_count
 
     def judge_on_worker(self) -> None:
         """Judges and re-encodes what goes through a codec, while the I/O thread leaves this request alone."""
@@ -242,7 +264,7 @@ cdef class ProduceRequest(Request):
                 item = &self.parsed.items[i]
                 partition = self.partitions[i]
                 if self.work_bytes(item, partition) > 0 and not self.cancelled:
-                    item.code = self.judge(item, partition)
+                    item.code = self.judge(item, partition, NULL)
                     item.judged = True
         except BaseException:
             self.close_connection("failed to validate or re-encode a record batch")
@@ -277,7 +299,7 @@ cdef class ProduceRequest(Request):
             if partition.rules.internal and not self.from_admin():
                 continue
             if not item.judged:
-                item.code = self.judge(item, partition)
+                item.code = self.judge(item, partition, NULL)
                 item.judged = True
             if item.code != 0 or not partition.producers.needs_verification(&item.info):
                 continue
@@ -319,11 +341,16 @@ cdef class ProduceRequest(Request):
             self.verifications.close()
         return self.run()
 
-    cdef int32_t judge(self, ProduceItem* item, Partition partition) except -3000:
-        """Validation under the topic's rules: 0 or an error."""
+    cdef int32_t judge(self, ProduceItem* item, Partition partition, int64_t* room) except -3000:
+        """Validation under the topic's rules: 0 or an error.
+
+        `room`, or NULL: how many decompressed bytes may be judged here, less those that were. VALIDATE_COMPRESSED, and
+        the batch is as it was, when that is not enough.
+        """
         cdef ValidationRules rules = _rules_of(partition.rules, self.now_ms)
         cdef const uint8_t* p = self.produce.data + item.records.start
         cdef int32_t code = item.code
+        cdef int64_t before = 0 if room == NULL else room[0]
         if item.records.length > 0 and _depends_on_topic(item, &rules):
             if item.records.length > RELEASE_GIL_BYTES:
                 with nogil:
@@ -337,7 +364,11 @@ cdef class ProduceRequest(Request):
         ):
             return UNSUPPORTED_COMPRESSION_TYPE
         if code == VALIDATE_COMPRESSED:
-            code = validate_compressed(p, &rules, &item.info, &item.result)
+            code = validate_compressed(p, &rules, &item.info, &item.result, room)
+            if code == 0 and room != NULL and (item.result.renumber or _recodes(item, partition.rules)):
+                room[0] -= RECODE_WEIGHT * (before - room[0])
+                if room[0] < 0:
+                    return VALIDATE_COMPRESSED
         if code == 0:
             stamp_timestamps(self.produce.data + item.records.start, &item.info, &rules, &item.result)
             if item.result.renumber or _recodes(item, partition.rules):
@@ -370,7 +401,7 @@ cdef class ProduceRequest(Request):
         if self.expired and not item.judged and _is_batch(item):
             return NOT_ENOUGH_REPLICAS      # nobody waits for it any more: no codec work on this thread
         if not item.judged:
-            item.code = self.judge(item, partition)
+            item.code = self.judge(item, partition, NULL)
             item.judged = True
         if item.code != 0:
             return item.code

@@ -66,8 +66,9 @@ cdef int parse_header(const uint8_t* p, Py_ssize_t n, BatchInfo* out) noexcept n
 cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* rules, BatchInfo* info,
                         ValidationResult* result) noexcept nogil
 # Second half for a compressed batch: decompresses (bounded, GIL released inside the codec) and judges the records.
+# `room`, or NULL: how much it may decompress here, less what it did; VALIDATE_COMPRESSED when that was not enough.
 cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
-                             ValidationResult* result) except -2000
+                             ValidationResult* result, int64_t* room) except -2000
 # After a refusal of single records: (index, REASON_) of each that the rules refuse, at most RECORD_FAULTS_MAX of them.
 cdef list record_faults(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info)
 # Writes timestamp type and maxTimestamp where the leader must and recomputes the CRC if anything changed.

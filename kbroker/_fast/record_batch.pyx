@@ -410,31 +410,39 @@ cdef int _judge_pieces(Judge* j, PieceReader source, int32_t count) except -2:
     return REASON_RECORD_COUNT_MORE if source.refill() else 0
 
 
-cdef int _judge_compressed(Judge* j, const uint8_t* p, const BatchInfo* info) except -2:
-    """Decompresses and judges all records. 0 or a REASON_."""
+cdef int _judge_compressed(Judge* j, const uint8_t* p, const BatchInfo* info, int64_t* room) except -2:
+    """Decompresses and judges all records. 0, a REASON_, or VALIDATE_COMPRESSED."""
     cdef PieceReader source = PieceReader.__new__(PieceReader)
+    cdef int64_t total_max = limits.DECOMPRESSED_BATCH_BYTES_MAX
+    cdef bint bounded = room != NULL and room[0] < total_max
+    if bounded:
+        total_max = room[0]
     body = PyMemoryView_FromMemory(
         <char*>p + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES, PyBUF_READ)
-    source.open(info.attributes & CODEC_MASK, body, limits.DECOMPRESSED_BATCH_BYTES_MAX)
+    source.open(info.attributes & CODEC_MASK, body, total_max)
     try:
         return _judge_pieces(j, source, info.record_count)
     except DecompressionError:
         return REASON_DECOMPRESSION
     except OverflowError:
-        return REASON_DECOMPRESSED_SIZE
+        return VALIDATE_COMPRESSED if bounded else REASON_DECOMPRESSED_SIZE
     finally:
+        if room != NULL:
+            room[0] -= source.total
         source.close()
         body.release()        # the borrow of the caller's buffer ends here: this raises if a codec still holds it
 
 
 cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
-                             ValidationResult* result) except -2000:
+                             ValidationResult* result, int64_t* room) except -2000:
     cdef Judge j = _judge(rules, info)
+    cdef int reason
     result.true_max_timestamp = -1
     result.first_bad_record = -1
     result.reason = REASON_NONE
     result.renumber = False
-    return _verdict(&j, _judge_compressed(&j, p, info), result)
+    reason = _judge_compressed(&j, p, info, room)
+    return reason if reason == VALIDATE_COMPRESSED else _verdict(&j, reason, result)
 
 
 # -- all that is wrong ----------------------------------------------------------------------------------------
@@ -452,7 +460,7 @@ cdef list record_faults(const uint8_t* p, const ValidationRules* rules, const Ba
             c = cursor_of(p + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES)
             _judge_records(&j, &c, info.record_count)
         else:
-            _judge_compressed(&j, p, info)
+            _judge_compressed(&j, p, info, NULL)
         for i in range(j.fault_count):
             found.append((j.faults[i].index, j.faults[i].reason))
     finally:
@@ -511,7 +519,7 @@ def validate(batch, *, int64_t now_ms=0, int64_t before_max_ms=INT64_MAX, int64_
         if code == VALIDATE_COMPRESSED:
             if produce_version < 7 and info.attributes & CODEC_MASK == 4:
                 return ValidationOutcome(UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7", -1, -1)
-            code = validate_compressed(<const uint8_t*>view.buf, &rules, &info, &result)
+            code = validate_compressed(<const uint8_t*>view.buf, &rules, &info, &result, NULL)
         if code == 0 and stamp:
             stamp_timestamps(<uint8_t*>view.buf, &info, &rules, &result)
         return ValidationOutcome(

@@ -1,0 +1,94 @@
+"""Where compressed batches are judged: on the I/O thread what is little work, the rest on workers."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+from wire_harness import NOW_MS, Client, batch, produce_many, produce_request, produced, wire_broker
+
+from kbroker._fast import compression, recode
+from kbroker._fast.records import build_batch
+
+KIB = 1024
+WORKER = "ThreadPoolExecutor"
+ROOM_BYTES = 512 * KIB  # what a codec yields at most before the I/O thread gives the batch away
+
+
+@pytest.fixture
+def decompressed(monkeypatch):
+    """Bytes that codecs have yielded: on workers, and on other threads."""
+    counted = Counter(workers=0, io=0)
+    pieces_of = compression.decompress_pieces
+
+    def counting(codec, body):
+        where = "workers" if threading.current_thread().name.startswith(WORKER) else "io"
+        for piece in pieces_of(codec, body):
+            counted[where] += len(piece)
+            yield piece
+
+    monkeypatch.setattr(compression, "decompress_pieces", counting)
+    monkeypatch.setattr(recode, "decompress_pieces", counting)
+    return counted
+
+
+def repeated(count, value, codec="zstd", **fields):
+    """A batch that a codec makes small."""
+    data = build_batch([(b"k", value, NOW_MS, [])] * count, codec=codec, **fields)
+    assert len(data) < 16 * KIB
+    return data
+
+
+def test_little_work_is_done_by_the_io_thread(tmp_path, decompressed):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        for codec in ("gzip", "snappy", "lz4", "zstd"):
+            assert produced(client.ask(0, 9, produce_request(repeated(50, b"v" * 100, codec)))).error_code == 0
+        assert produced(client.ask(0, 9, produce_request(batch(b"v" * 100_000)))).error_code == 0
+    assert decompressed["workers"] == 0
+    assert decompressed["io"] > 4 * 50 * 100
+
+
+def test_many_small_records_are_work_however_small_they_are_compressed(tmp_path, decompressed):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        assert produced(client.ask(0, 9, produce_request(repeated(8000, b"")))).error_code == 0
+        many = produce_many([("t", [(0, repeated(500, b""))] * 10)])
+        client.ask(0, 9, many)
+        assert broker.logs.by_name["t"].partitions[0].next_offset == 13_000
+    assert decompressed["io"] == 0
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_batch_that_turns_out_large_is_given_to_a_worker(tmp_path, decompressed, count):
+    """Of a request's batches those before it are done by then, and are not judged again."""
+    small, bomb = repeated(1, b"first"), repeated(count, bytes(8 * KIB * KIB // count))
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        frames = [client.frame(0, 9, produce_many([("t", [(0, small), (0, bomb), (0, small)])]))]
+        frames.append(client.frame(0, 9, produce_request(small)))
+        client.socket.sendall(b"".join(frames))
+        parts = client.receive()[1].responses[0].partition_responses
+        assert [(part.error_code, part.base_offset) for part in parts] == [(0, 0), (0, 1), (0, 1 + count)]
+        assert produced(client.receive()[1]).base_offset == 2 + count
+    assert decompressed["io"] <= ROOM_BYTES
+    assert 8 * KIB * KIB < decompressed["workers"] < 9 * KIB * KIB
+
+
+def test_many_batches_of_one_request_share_what_the_io_thread_does(tmp_path, decompressed):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        client.ask(0, 9, produce_many([("t", [(0, repeated(1, bytes(100 * KIB)))] * 50)]))
+        assert broker.logs.by_name["t"].partitions[0].next_offset == 50
+    assert decompressed["io"] <= ROOM_BYTES
+    assert decompressed["workers"] > 40 * 100 * KIB
+
+
+def test_renumbering_weighs_as_much_as_re_encoding(tmp_path, decompressed):
+    in_order, odd = (repeated(100, b"v" * 500, "lz4", offset_deltas=d) for d in (None, [0] * 99 + [99]))
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        assert produced(client.ask(0, 9, produce_request(in_order))).error_code == 0
+        assert decompressed["workers"] == 0
+        assert produced(client.ask(0, 9, produce_request(odd))).base_offset == 100
+        assert decompressed["workers"] > 2 * 100 * 500  # judged and renumbered there
+        broker.logs.by_name["t"].partitions[0].rules.codec = 4
+        decompressed.clear()
+        assert produced(client.ask(0, 9, produce_request(in_order))).base_offset == 200
+        assert decompressed["workers"] > 2 * 100 * 500
