@@ -13,7 +13,7 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from kbroker._fast.record_batch cimport BatchInfo, ValidationResult
+from kbroker._fast.record_batch cimport BatchInfo, Faults, ValidationResult
 from kbroker._fast.request cimport Response
 from kbroker._fast.wire_cursor cimport Span
 
@@ -35,6 +35,7 @@ cdef struct ProduceItem:
     int64_t error_position  # of its error code in the answer, 0: not appended
     BatchInfo info
     ValidationResult result
+    Faults faults           # of a batch that its topic refuses: what the answer names, unless the first one is enough
 
 cdef struct ProduceFrame:
     # A parsed request: one heap block for this, one for the items; freed by free_produce.

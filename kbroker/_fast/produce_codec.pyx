@@ -76,6 +76,8 @@ cdef int _parse_topics(ProduceFrame* request, FrameCursor* c) noexcept nogil:
             item.code = 0
             item.judged = False
             item.recoded = NULL
+            item.faults.items = NULL
+            item.faults.count = item.faults.capacity = 0
             item.error_position = 0
             skip_tags(c, flexible)
             if c.failed:
@@ -120,6 +122,7 @@ cdef void free_produce(ProduceFrame* request) noexcept nogil:
     if request != NULL:
         for i in range(request.count):
             free(request.items[i].recoded)
+            free(request.items[i].faults.items)
         free(request.items)
         free(request)
 
@@ -143,7 +146,7 @@ cdef void prevalidate(ProduceFrame* request, const uint8_t* frame, int64_t now_m
             item.code = INVALID_RECORD
         else:
             item.code = validate_batch(frame + item.records.start, item.records.length, &lenient, &item.info,
-                                       &item.result)
+                                       &item.result, NULL)
 
 
 cdef int put_produce_header(Response response, const ProduceFrame* request) except -1:

@@ -26,7 +26,7 @@ cdef class ProduceRequest(Request):
     cdef bint expired                   # no more appends: answer NOT_ENOUGH_REPLICAS
     cdef bint stalled
     cdef bint failed                    # some partition has an error (acks=0 closes the connection)
-    cdef int64_t record_errors          # named in the answer so far
+    cdef int64_t record_errors          # to be named in the answer, of the batches judged so far
     cdef int64_t now_ms
     cdef Verifications verifications    # None: no batch had to be verified
     cdef bint verified                  # that has been settled

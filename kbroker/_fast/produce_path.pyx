@@ -23,17 +23,11 @@ from kbroker._fast.produce_codec cimport (
 )
 from kbroker._fast.producer_state cimport Verification
 from kbroker._fast.recode cimport recode_batch
-from kbroker._fast.record cimport (
-    REASON_DECOMPRESSED_SIZE,
-    REASON_NULL_KEY,
-    REASON_TIMESTAMP_RANGE,
-    REASON_TIMESTAMP_TYPE,
-    REASON_TOO_LARGE,
-)
+from kbroker._fast.record cimport REASON_DECOMPRESSED_SIZE, REASON_TOO_LARGE
 from kbroker._fast.record_batch cimport (
     VALIDATE_COMPRESSED,
+    Faults,
     ValidationRules,
-    record_faults,
     stamp_timestamps,
     validate_batch,
     validate_compressed,
@@ -42,7 +36,7 @@ from kbroker._fast.request cimport Request, new_response
 from kbroker._fast.verification cimport VERIFY_RETRY_MS, Verifications
 from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT
 
-from kbroker._fast.record_batch import reason_text
+from kbroker._fast.record_batch import REASONS
 
 cdef enum:
     UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -75,6 +69,8 @@ cdef enum:
     RECODE_WEIGHT = 8               # re-encoding a compressed batch costs as much as judging so many times its bytes
     ADD_PARTITIONS_VERSION = 12     # the request adds its partitions to the transaction (KIP-890)
 
+cdef tuple REASON_TEXTS = tuple([text.encode() for text in REASONS])
+
 cdef bytes ADMIN_CLIENT_ID = b"__admin_client"     # may write to internal topics
 
 
@@ -99,19 +95,17 @@ cdef inline ValidationRules _rules_of(TopicRules topic, int64_t now_ms) noexcept
     return rules
 
 
-cdef list _record_errors(const ProduceItem* item, const uint8_t* batch, TopicRules topic, int64_t now_ms, bint every):
+cdef list _record_errors(const ProduceItem* item):
     """(index, message) of each record that is at fault, or of the first one; None where the batch as a whole is."""
-    cdef ValidationRules rules
-    cdef int32_t reason = item.result.reason
-    cdef list faults = None
+    cdef int32_t i
+    cdef list errors = []
     if item.result.first_bad_record < 0:
         return None
-    if every and topic is not None and reason in (REASON_NULL_KEY, REASON_TIMESTAMP_RANGE, REASON_TIMESTAMP_TYPE):
-        rules = _rules_of(topic, now_ms)
-        faults = record_faults(batch, &rules, &item.info)
-    if not faults:    # a fault of structure ends a batch; and rules may have changed since
-        faults = [(item.result.first_bad_record, reason)]
-    return [(index, reason_text(fault).encode()) for index, fault in faults]
+    if item.faults.count == 0:      # a fault of structure ends a batch
+        errors.append((item.result.first_bad_record, REASON_TEXTS[item.result.reason]))
+    for i in range(item.faults.count):
+        errors.append((item.faults.items[i].index, REASON_TEXTS[item.faults.items[i].reason]))
+    return errors
 
 
 cdef inline bint _depends_on_topic(const ProduceItem* item, const ValidationRules* rules) noexcept nogil:
@@ -351,12 +345,15 @@ cdef class ProduceRequest(Request):
         cdef const uint8_t* p = self.produce.data + item.records.start
         cdef int32_t code = item.code
         cdef int64_t before = 0 if room == NULL else room[0]
+        cdef Faults* faults = NULL
+        if self.parsed.version >= RECORD_ERRORS_VERSION and self.record_errors < RECORD_ERRORS_MAX:
+            faults = &item.faults
         if item.records.length > 0 and _depends_on_topic(item, &rules):
             if item.records.length > RELEASE_GIL_BYTES:
                 with nogil:
-                    code = validate_batch(p, item.records.length, &rules, &item.info, &item.result)
+                    code = validate_batch(p, item.records.length, &rules, &item.info, &item.result, faults)
             else:
-                code = validate_batch(p, item.records.length, &rules, &item.info, &item.result)
+                code = validate_batch(p, item.records.length, &rules, &item.info, &item.result, faults)
         if (
             (code == 0 or code == VALIDATE_COMPRESSED)
             and self.parsed.version < ZSTD_VERSION
@@ -364,11 +361,12 @@ cdef class ProduceRequest(Request):
         ):
             return UNSUPPORTED_COMPRESSION_TYPE
         if code == VALIDATE_COMPRESSED:
-            code = validate_compressed(p, &rules, &item.info, &item.result, room)
+            code = validate_compressed(p, &rules, &item.info, &item.result, faults, room)
             if code == 0 and room != NULL and (item.result.renumber or _recodes(item, partition.rules)):
                 room[0] -= RECODE_WEIGHT * (before - room[0])
                 if room[0] < 0:
                     return VALIDATE_COMPRESSED
+        self.record_errors += item.faults.count
         if code == 0:
             stamp_timestamps(self.produce.data + item.records.start, &item.info, &rules, &item.result)
             if item.result.renumber or _recodes(item, partition.rules):
@@ -481,14 +479,9 @@ cdef class ProduceRequest(Request):
             self.failed = True
             if error == item.code:
                 if self.parsed.version >= RECORD_ERRORS_VERSION:
-                    record_errors = _record_errors(
-                        item, self.produce.data + item.records.start,
-                        None if partition is None else partition.rules, self.now_ms,
-                        self.record_errors < RECORD_ERRORS_MAX)
-                    if record_errors is not None:
-                        self.record_errors += len(record_errors)
+                    record_errors = _record_errors(item)
                 if item.result.reason != 0:
-                    message = reason_text(item.result.reason).encode()
+                    message = REASON_TEXTS[item.result.reason]
                 elif self.verifications is not None:
                     message = self.verifications.message_of(i)
             if error == NOT_LEADER_OR_FOLLOWER and partition is not None:

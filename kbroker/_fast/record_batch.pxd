@@ -59,18 +59,30 @@ cdef struct ValidationResult:
     int32_t reason                # index into record_batch.REASONS (Python: reason_text(reason))
     bint renumber                 # compressed records whose offset deltas are not 0, 1, 2, ...: re-encode (recode.pxd)
 
+cdef enum:
+    RECORD_FAULTS_MAX = 10000     # bounds the answer to a batch that decompresses to millions of bad records
+
+cdef struct Fault:
+    int32_t index                 # of the record in its batch
+    int32_t reason                # REASON_
+
+cdef struct Faults:
+    # The records that the rules refuse, at most RECORD_FAULTS_MAX. Owner: who passes it, zeroed; ended by free(items).
+    Fault* items
+    int32_t count
+    int32_t capacity
+
 # Reads and bounds-checks the header. 0, or a Kafka error code (CORRUPT_MESSAGE, INVALID_RECORD). No CRC check.
 cdef int parse_header(const uint8_t* p, Py_ssize_t n, BatchInfo* out) noexcept nogil
 # Everything of that page's checks that can be judged without topic look-up: sizes, CRC, header fields, each record of an
 # uncompressed batch, timestamps, null keys. 0, a Kafka error code, or VALIDATE_COMPRESSED (all but the records judged).
+# `faults`, or NULL: every record that the rules refuse; none where the batch is refused for something else.
 cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* rules, BatchInfo* info,
-                        ValidationResult* result) noexcept nogil
+                        ValidationResult* result, Faults* faults) noexcept nogil
 # Second half for a compressed batch: decompresses (bounded, GIL released inside the codec) and judges the records.
 # `room`, or NULL: how much it may decompress here, less what it did; VALIDATE_COMPRESSED when that was not enough.
 cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
-                             ValidationResult* result, int64_t* room) except -2000
-# After a refusal of single records: (index, REASON_) of each that the rules refuse, at most RECORD_FAULTS_MAX of them.
-cdef list record_faults(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info)
+                             ValidationResult* result, Faults* faults, int64_t* room) except -2000
 # Writes timestamp type and maxTimestamp where the leader must and recomputes the CRC if anything changed.
 cdef void stamp_timestamps(uint8_t* p, BatchInfo* info, const ValidationRules* rules,
                            const ValidationResult* result) noexcept nogil

@@ -24,7 +24,7 @@ from collections import namedtuple
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free, realloc
 
 from kbroker import limits
 from kbroker._fast.compression import DecompressionError
@@ -185,8 +185,15 @@ cdef int _fault(ValidationResult* result, int code, int32_t reason) noexcept nog
     return code
 
 
+cdef void _forget(Faults* faults) noexcept nogil:
+    if faults != NULL and faults.items != NULL:
+        free(faults.items)
+        faults.items = NULL
+        faults.count = faults.capacity = 0
+
+
 cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* rules, BatchInfo* info,
-                        ValidationResult* result) noexcept nogil:
+                        ValidationResult* result, Faults* faults) noexcept nogil:
     cdef int32_t reason = REASON_NONE
     cdef int64_t size
     cdef int code, codec
@@ -194,6 +201,7 @@ cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* r
     result.first_bad_record = -1
     result.reason = REASON_NONE
     result.renumber = False
+    _forget(faults)
     code = _frame(p, n, &reason)
     if code != 0:
         return _fault(result, code, reason)
@@ -223,17 +231,13 @@ cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* r
         return _fault(result, UNSUPPORTED_COMPRESSION_TYPE, REASON_CODEC)
     if codec != 0:
         return VALIDATE_COMPRESSED
-    return _judge_plain(p, rules, info, result)
+    return _judge_plain(p, rules, info, result, faults)
 
 
 # -- the records ----------------------------------------------------------------------------------------------
 
 cdef enum:
-    RECORD_FAULTS_MAX = 10000     # bounds the answer to a batch that decompresses to millions of bad records
-
-cdef struct Fault:
-    int32_t index                 # of the record in its batch
-    int32_t reason
+    FAULTS_MIN = 16               # room that is made for the first one
 
 cdef struct Judge:
     # Where the scan over the records of one batch stands.
@@ -250,11 +254,10 @@ cdef struct Judge:
     bint renumber
     bint log_append_time          # the topic's rule
     bint marked_log_append_time   # the client's claim
-    Fault* faults                 # room for all of them; NULL: the first one is enough
-    int32_t fault_count
+    Faults* faults                # all of them; NULL: the first one is enough
 
 
-cdef Judge _judge(const ValidationRules* rules, const BatchInfo* info) noexcept nogil:
+cdef Judge _judge(const ValidationRules* rules, const BatchInfo* info, Faults* faults) noexcept nogil:
     cdef Judge j
     cdef int64_t now = rules.now_ms
     cdef int64_t before = rules.timestamp_before_max_ms
@@ -273,9 +276,26 @@ cdef Judge _judge(const ValidationRules* rules, const BatchInfo* info) noexcept 
     j.renumber = False
     j.log_append_time = rules.log_append_time
     j.marked_log_append_time = info.attributes & LOG_APPEND_TIME != 0
-    j.faults = NULL
-    j.fault_count = 0
+    j.faults = faults
     return j
+
+
+cdef void _name(Faults* faults, int32_t index, int32_t reason) noexcept nogil:
+    """Notes one more; where memory is short those before it are what is known."""
+    cdef int32_t capacity
+    cdef void* items
+    if faults.count == faults.capacity:
+        if faults.count >= RECORD_FAULTS_MAX:
+            return
+        capacity = min(<int32_t>RECORD_FAULTS_MAX, max(<int32_t>FAULTS_MIN, faults.capacity * 2))
+        items = realloc(faults.items, capacity * sizeof(Fault))
+        if items == NULL:
+            return
+        faults.items = <Fault*>items
+        faults.capacity = capacity
+    faults.items[faults.count].index = index
+    faults.items[faults.count].reason = reason
+    faults.count += 1
 
 
 cdef void _blame(Judge* j, int code, int32_t reason) noexcept nogil:
@@ -284,10 +304,8 @@ cdef void _blame(Judge* j, int code, int32_t reason) noexcept nogil:
         j.code = code
         j.reason = reason
         j.first_bad_record = j.index
-    if j.faults != NULL and j.fault_count < RECORD_FAULTS_MAX:
-        j.faults[j.fault_count].index = j.index
-        j.faults[j.fault_count].reason = reason
-        j.fault_count += 1
+    if j.faults != NULL:
+        _name(j.faults, j.index, reason)
 
 
 cdef inline int _judge_record(Judge* j, int64_t timestamp_delta, int32_t offset_delta, bint has_key) noexcept nogil:
@@ -327,6 +345,7 @@ cdef int _judge_records(Judge* j, Cursor* c, int32_t count) noexcept nogil:
 cdef int _verdict(const Judge* j, int reason, ValidationResult* result) noexcept nogil:
     """Turns the end of a scan into a result; `reason` is the structural error that ended it, or 0."""
     if reason != 0:
+        _forget(j.faults)
         if reason < REASON_RECORD_COUNT_LESS or reason == REASON_OFFSET_DELTA:
             result.first_bad_record = j.index
         return _fault(result, INVALID_RECORD, reason)
@@ -338,9 +357,9 @@ cdef int _verdict(const Judge* j, int reason, ValidationResult* result) noexcept
 
 
 cdef int _judge_plain(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
-                      ValidationResult* result) noexcept nogil:
+                      ValidationResult* result, Faults* faults) noexcept nogil:
     cdef Cursor c = cursor_of(p + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES)
-    cdef Judge j = _judge(rules, info)
+    cdef Judge j = _judge(rules, info, faults)
     cdef int reason = _judge_records(&j, &c, info.record_count)
     if reason == RECORD_INCOMPLETE:
         reason = REASON_RECORD_COUNT_LESS if left(&c) == 0 else REASON_RECORD_OVERRUN
@@ -434,38 +453,19 @@ cdef int _judge_compressed(Judge* j, const uint8_t* p, const BatchInfo* info, in
 
 
 cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
-                             ValidationResult* result, int64_t* room) except -2000:
-    cdef Judge j = _judge(rules, info)
+                             ValidationResult* result, Faults* faults, int64_t* room) except -2000:
+    cdef Judge j = _judge(rules, info, faults)
     cdef int reason
     result.true_max_timestamp = -1
     result.first_bad_record = -1
     result.reason = REASON_NONE
     result.renumber = False
+    _forget(faults)
     reason = _judge_compressed(&j, p, info, room)
-    return reason if reason == VALIDATE_COMPRESSED else _verdict(&j, reason, result)
-
-
-# -- all that is wrong ----------------------------------------------------------------------------------------
-
-cdef list record_faults(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info):
-    cdef Judge j = _judge(rules, info)
-    cdef Cursor c
-    cdef int32_t i
-    cdef list found = []
-    j.faults = <Fault*>malloc(min(<int32_t>RECORD_FAULTS_MAX, max(info.record_count, 1)) * sizeof(Fault))
-    if j.faults == NULL:
-        raise MemoryError
-    try:
-        if info.attributes & CODEC_MASK == 0:
-            c = cursor_of(p + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES)
-            _judge_records(&j, &c, info.record_count)
-        else:
-            _judge_compressed(&j, p, info, NULL)
-        for i in range(j.fault_count):
-            found.append((j.faults[i].index, j.faults[i].reason))
-    finally:
-        free(j.faults)
-    return found
+    if reason == VALIDATE_COMPRESSED:
+        _forget(faults)
+        return VALIDATE_COMPRESSED
+    return _verdict(&j, reason, result)
 
 
 # -- stamping -------------------------------------------------------------------------------------------------
@@ -515,11 +515,11 @@ def validate(batch, *, int64_t now_ms=0, int64_t before_max_ms=INT64_MAX, int64_
     PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE if stamp else PyBUF_SIMPLE)
     try:
         with nogil:
-            code = validate_batch(<const uint8_t*>view.buf, view.len, &rules, &info, &result)
+            code = validate_batch(<const uint8_t*>view.buf, view.len, &rules, &info, &result, NULL)
         if code == VALIDATE_COMPRESSED:
             if produce_version < 7 and info.attributes & CODEC_MASK == 4:
                 return ValidationOutcome(UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7", -1, -1)
-            code = validate_compressed(<const uint8_t*>view.buf, &rules, &info, &result, NULL)
+            code = validate_compressed(<const uint8_t*>view.buf, &rules, &info, &result, NULL, NULL)
         if code == 0 and stamp:
             stamp_timestamps(<uint8_t*>view.buf, &info, &rules, &result)
         return ValidationOutcome(

@@ -9,6 +9,7 @@ import pytest
 from wire_harness import NOW_MS, Client, batch, produce_many, produce_request, produced, wire_broker
 
 from kbroker._fast import compression, recode
+from kbroker._fast.crc32c import crc32c
 from kbroker._fast.records import build_batch
 
 KIB = 1024
@@ -92,3 +93,30 @@ def test_renumbering_weighs_as_much_as_re_encoding(tmp_path, decompressed):
         decompressed.clear()
         assert produced(client.ask(0, 9, produce_request(in_order))).base_offset == 200
         assert decompressed["workers"] > 2 * 100 * 500
+
+
+def test_records_at_fault_are_named_by_the_scan_that_refuses_their_batch(tmp_path, decompressed):
+    plain_bytes = 9000 * 50
+    records = build_batch([(b"k" if i % 2 else None, b"v" * 40, NOW_MS, []) for i in range(9000)], codec="zstd")
+    structure = repeated(9000, b"v" * 40, last_offset_delta=9000)
+    with wire_broker(tmp_path, {"t": 1, "c": 1}) as broker, Client(broker) as client:
+        broker.logs.by_name["c"].partitions[0].rules.compacted = True
+        answer = produced(client.ask(0, 9, produce_request(records, "c")))
+        assert answer.error_code == 87
+        assert [error.batch_index for error in answer.record_errors] == list(range(0, 9000, 2))
+        assert decompressed["io"] == 0
+        assert decompressed["workers"] < 1.5 * plain_bytes
+        assert produced(client.ask(0, 9, produce_request(structure, "c"))).record_errors == []
+        parts = client.ask(0, 9, produce_many([("c", [(0, records)] * 4)])).responses[0].partition_responses
+        assert [len(part.record_errors) for part in parts] == [4500, 4500, 4500, 1]
+
+
+def test_a_fault_of_structure_behind_records_at_fault_is_all_that_is_named(tmp_path):
+    torn = bytearray(build_batch([(None, b"v", NOW_MS, [])] * 9))
+    torn[-1] = 2  # headers that are not there
+    torn[17:21] = crc32c(bytes(torn[21:])).to_bytes(4, "big")
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        broker.logs.by_name["t"].partitions[0].rules.compacted = True
+        answer = produced(client.ask(0, 9, produce_request(bytes(torn))))
+        assert answer.error_code == 87
+        assert [error.batch_index for error in answer.record_errors] == [8]
