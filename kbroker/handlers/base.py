@@ -52,7 +52,7 @@ class Handler(NamedTuple):
     """One API as served: its key, versions and function.
 
     `inline` handlers run on the I/O thread and must neither block nor take over a millisecond; the others run on a
-    worker.
+    worker, and so do requests for which `is_long` is true.
     """
 
     api_key: int
@@ -60,3 +60,4 @@ class Handler(NamedTuple):
     max_version: int
     handle: Handle
     inline: bool = False
+    is_long: Callable[[Any], bool] | None = None  # of an inline handler: whether this message takes a worker

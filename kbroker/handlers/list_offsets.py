@@ -9,8 +9,9 @@ Behaviour, by the timestamp asked for:
 - from 0 up: the first record with that timestamp or a later one, with its own timestamp.
 - No match, or a match at or above the high watermark or last stable offset: -1 and -1, no error.
 
-The first five are answered from memory, inline. A look-up by timestamp reads the WAL's part inline; where objects hold
-data that the WAL no longer has they are read on the cold pool, and the earliest match wins.
+Sentinels but -3 are answered from memory, inline. A look-up by timestamp decompresses a batch: a request with one goes
+to a worker, which reads the WAL's part; where objects hold data that the WAL no longer has they are read on the cold
+pool, and the earliest match wins.
 
 Errors: unknown partition 3, offline 6, client's leader epoch older 74 or newer 75, the same partition twice 42, a
 sentinel above the request's version 35, data that cannot be read 56.
@@ -79,6 +80,15 @@ def handle(
                 pending.append(lookup)
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return later(all_of(pending), lambda _: response) if pending else response
+
+
+def looks_up(request: ListOffsetsRequest) -> bool:
+    """Whether some partition is asked for a record by its timestamp."""
+    return any(
+        asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+        for topic in request.topics
+        for asked in topic.partitions
+    )
 
 
 def check_sentinel(timestamp: int, api_version: int) -> None:
@@ -158,4 +168,4 @@ def _place_later(
     return placed
 
 
-HANDLER = Handler(2, 1, 11, handle, inline=True)
+HANDLER = Handler(2, 1, 11, handle, inline=True, is_long=looks_up)

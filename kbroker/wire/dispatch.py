@@ -53,7 +53,7 @@ class WireRequest(Protocol):
 
 
 class Dispatcher:
-    """Calls handlers: inline ones on the I/O thread that calls this, the others on `workers`.
+    """Calls handlers: inline ones on the I/O thread that calls this, the others and long requests on `workers`.
 
     With `complete` false, requests that have no handler wait until `serve_all` brings the rest of the handlers.
 
@@ -119,6 +119,14 @@ class Dispatcher:
             request.close_connection(
                 f"malformed request, API key {request.api_key} version {request.api_version}: {error}"
             )
+            return
+        if handler.is_long is not None and handler.is_long(message):
+            self._workers.submit(self._answer, handler, request, info, message)
+        else:
+            self._answer(handler, request, info, message)
+
+    def _answer(self, handler: Handler, request: WireRequest, info: RequestInfo, message: Any) -> None:
+        if request.connection is None:  # closed while the request waited for a worker
             return
         try:
             response = handler.handle(self._context, info, message)

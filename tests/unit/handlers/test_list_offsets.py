@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from kbroker.protocol.apis.k23_offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from kbroker.storage.object_store import StoreUnavailable
+from kbroker.wire.dispatch import Dispatcher
+from tests.unit.wire.wire_harness import Client, wire_broker
 
 LATEST_VERSION = list_offsets.HANDLER.max_version
 NOTHING = (0, -1, -1)
@@ -223,6 +226,40 @@ def test_a_failed_cold_read_is_an_error_and_not_no_match(
     cold, warm = broker.receive(list_offsets, 8, pending).topics
     assert (cold.partitions[0].error_code, cold.partitions[0].offset) == (code, -1)
     assert (warm.partitions[0].error_code, warm.partitions[0].offset) == (0, 0)
+
+
+def test_look_ups_run_on_workers_and_answers_keep_their_order(broker: AdminBroker, tmp_path: Path) -> None:
+    fill(broker)
+    on_worker: list[tuple[int, bool]] = []
+    workers_may_go_on = threading.Event()
+
+    def handle(context: Any, info: Any, request: ListOffsetsRequest) -> Any:
+        timestamp = request.topics[-1].partitions[0].timestamp
+        on_worker.append((timestamp, threading.current_thread().name.startswith("worker")))
+        return list_offsets.handle(context, info, request)
+
+    handlers = {2: list_offsets.HANDLER._replace(handle=handle)}
+    folder = tmp_path / "wire"
+    folder.mkdir()
+    both = asking(-2)
+    both.topics += asking(105, name="u").topics
+    with (
+        ThreadPoolExecutor(1, "worker") as workers,
+        wire_broker(folder, dispatch=Dispatcher(handlers, broker.context, workers)) as wire,
+        Client(wire) as client,
+        Client(wire) as other,
+    ):
+        workers.submit(workers_may_go_on.wait, 20)
+        sent = [client.send(2, LATEST_VERSION, request) for request in (asking(105), asking(-3), both, asking(-1))]
+        for timestamp in (-1, -2, -4, -5, -6):
+            assert answer_of(other.ask(2, LATEST_VERSION, asking(timestamp)))[0] == 0
+        assert on_worker == [(-1, False), (-2, False), (-4, False), (-5, False), (-6, False)]
+        workers_may_go_on.set()
+        answers = [client.receive() for _ in sent]
+    assert [correlation_id for correlation_id, _ in answers] == sent
+    found = [response.topics[0].partitions[0].offset for _, response in answers]
+    assert found == [1, 2, 0, 6]
+    assert on_worker[5:] == [(105, True), (-3, True), (105, True), (-1, False)]
 
 
 def end_offset(broker: AdminBroker, epoch: int, current: int = -1, **keywords: Any) -> tuple[int, int, int]:

@@ -42,6 +42,32 @@ def test_handlers_inline_and_on_workers(tmp_path):
         assert seen[0] == ("test", "127.0.0.1", "advertised", "g")
 
 
+def test_a_long_request_of_an_inline_handler_runs_on_a_worker_unless_its_connection_has_gone(tmp_path):
+    served = []
+    workers_may_go_on = threading.Event()
+
+    def handle(context, info, request):
+        served.append((request.group_id, threading.current_thread().name.startswith("worker")))
+        return HeartbeatResponse()
+
+    handler = Handler(12, 0, 4, handle, inline=True, is_long=lambda request: request.group_id != "short")
+    with (
+        ThreadPoolExecutor(1, "worker") as workers,
+        wire_broker(tmp_path, dispatch=Dispatcher({12: handler}, None, workers)) as broker,
+        Client(broker) as client,
+    ):
+        workers.submit(workers_may_go_on.wait, 20)
+        with Client(broker) as gone:
+            gone.send(12, 4, HeartbeatRequest(group_id="gone"))
+            until(lambda: workers._work_queue.qsize() == 1)
+        until(lambda: broker.server.connection_count == 1)
+        client.ask(12, 4, HeartbeatRequest(group_id="short"))
+        client.send(12, 4, HeartbeatRequest(group_id="long"))
+        workers_may_go_on.set()
+        client.receive()
+    assert served == [("short", False), ("long", True)]
+
+
 def test_later_answers_keep_the_order_of_requests(tmp_path):
     future: Future = Future()
     asked = threading.Event()
