@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kbroker import limits
 from kbroker._fast import compression
+from kbroker._fast import recode as recode_module
 from kbroker._fast.recode import recode
 from kbroker._fast.record_batch import validate
 from kbroker._fast.records import build_batch, iter_records, parse_batch_header
@@ -83,6 +84,29 @@ def test_a_bomb_stops_at_the_size_limit() -> None:
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_renumbered_records_become_python_objects_in_pieces_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole, they would be copied with the GIL held."""
+    sizes = []
+    compressor_of = compression.compressor
+
+    class Encoder:
+        def __init__(self, *arguments: object) -> None:
+            self.encoder = compressor_of(*arguments)
+            self.flush = self.encoder.flush
+
+        def compress(self, piece: bytes) -> bytes:
+            sizes.append(len(piece))
+            return self.encoder.compress(piece)
+
+    monkeypatch.setattr(recode_module, "compressor", Encoder)
+    rows = [(None, bytes(1000), NOW, [])] * 3000
+    batch = build_batch(rows, codec="zstd", offset_deltas=[7] * 3000, last_offset_delta=2999)
+    records = list(iter_records(recode(batch, 1, renumber=True)))
+    assert [record.offset for record in records] == list(range(3000))
+    assert sum(sizes) > 3_000_000
+    assert max(sizes) <= compression.PIECE_BYTES
 
 
 def test_renumbering_has_its_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
