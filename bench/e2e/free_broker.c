@@ -375,18 +375,12 @@ static void answer_fetch(struct connection *c, int64_t correlation_id, struct cu
         c->filled = 0;
 }
 
-/* `path` is overwritten again and again, a page at a time, past the page cache where possible. */
+/* `path` is overwritten again and again, a page at a time. */
 static void tail_open(const char *path) {
         if (posix_memalign(&tail_page, LOG_BLOCK_BYTES, LOG_BLOCK_BYTES))
                 fail("memory");
         memset(tail_page, 1, LOG_BLOCK_BYTES);
-        tail_file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
-        if (tail_file < 0)
-                tail_file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
-        for (int64_t at = 0; at < TAIL_FILE_BYTES; at += LOG_BLOCK_BYTES)
-                if (pwrite(tail_file, tail_page, LOG_BLOCK_BYTES, at) != LOG_BLOCK_BYTES)
-                        fail(path);
-        fsync(tail_file);
+        tail_file = filled_file(path, TAIL_FILE_BYTES, tail_page, LOG_BLOCK_BYTES);
 }
 
 static void tail_sync(void) {

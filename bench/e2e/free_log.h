@@ -54,7 +54,7 @@ static void *log_write(void *nothing) {
         return nothing;
 }
 
-/* `path` is overwritten again and again, past the page cache where possible; the counters are in `counts`. */
+/* `path` is overwritten again and again; the counters are in `counts`. */
 static void log_open(const char *path, const char *counts, int64_t bytes) {
         pthread_t thread;
         log_bytes  = bytes / LOG_PIECE_BYTES * LOG_PIECE_BYTES;
@@ -62,13 +62,7 @@ static void log_open(const char *path, const char *counts, int64_t bytes) {
         if (log_bytes <= 0 || log_memory == MAP_FAILED)
                 fail("log");
         memset(log_memory, 1, LOG_MEMORY_BYTES);
-        log_file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
-        if (log_file < 0)
-                log_file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
-        for (int64_t at = 0; at < log_bytes; at += LOG_PIECE_BYTES)
-                if (pwrite(log_file, log_memory, LOG_PIECE_BYTES, at) != LOG_PIECE_BYTES)
-                        fail(path);
-        fsync(log_file);
+        log_file   = filled_file(path, log_bytes, log_memory, LOG_PIECE_BYTES);
         int shared = open(counts, O_RDWR | O_CREAT | O_TRUNC, 0600);
         if (shared < 0 || ftruncate(shared, sizeof(*log_counts)))
                 fail(counts);

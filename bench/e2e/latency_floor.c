@@ -10,7 +10,6 @@
 #include "program.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -84,13 +83,7 @@ int main(int argc, char **argv) {
         if (posix_memalign((void **)&page, PAGE_BYTES, PAGE_BYTES))
                 fail("memory");
         memset(page, 0, PAGE_BYTES);
-        file = open(argv[1], O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
-        if (file < 0)
-                file = open(argv[1], O_RDWR | O_CREAT | O_TRUNC, 0600);
-        for (int64_t position = 0; position < FILE_BYTES; position += PAGE_BYTES)
-                if (pwrite(file, page, PAGE_BYTES, position) != PAGE_BYTES)
-                        fail(argv[1]);
-        fsync(file);
+        file = filled_file(argv[1], FILE_BYTES, page, PAGE_BYTES);
         connection(&to_broker, &at_broker);
         connection(&from_broker, &at_consumer);
         pthread_t broker, consumer;

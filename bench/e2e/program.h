@@ -1,11 +1,13 @@
 /* What the programs of the benchmarks share. Include it first: it asks for GNU's extensions. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static inline void fail(const char *what) {
         fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, strerror(errno));
@@ -26,6 +28,19 @@ static inline int64_t wait_until_due(int64_t start, int64_t index, double rate) 
                 nanosleep(&pause, NULL);
         }
         return now;
+}
+
+/* Opens a file of `bytes`, past the page cache where possible, that is there in full: `piece`, aligned to a page, again
+ * and again. */
+static inline int filled_file(const char *path, int64_t bytes, const void *piece, int64_t piece_bytes) {
+        int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
+        if (file < 0)
+                file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+        for (int64_t at = 0; at < bytes; at += piece_bytes)
+                if (pwrite(file, piece, (size_t)piece_bytes, at) != piece_bytes)
+                        fail(path);
+        fsync(file);
+        return file;
 }
 
 /* For qsort. */

@@ -11,7 +11,7 @@ from posix.unistd cimport close
 from kbroker._fast.endian cimport load_i16, load_i32
 from kbroker._fast.invariant cimport invariant
 from kbroker._fast.page_cache cimport all_cached
-from kbroker._fast.produce_codec cimport ProduceItem, free_produce, parse_produce, prevalidate
+from kbroker._fast.produce_codec cimport RELEASE_GIL_BYTES, ProduceItem, free_produce, parse_produce, prevalidate
 from kbroker._fast.pthread cimport monotonic_ns
 from kbroker._fast.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
 from kbroker._fast.sendmsg cimport MSG_MORE, MSG_NOSIGNAL, iovec, msghdr, sendmsg
@@ -72,7 +72,6 @@ cdef enum:
     RECEIVE_BYTES_MIN = 4096        # with less scratch left than this, the rest waits for the next wake-up
     LARGE_FRAME_BYTES = 65536       # larger ones wait for the budget, and are received in place
     PARSED_FACTOR = 4               # what takes more times its size when parsed is parsed only when it starts
-    RELEASE_GIL_BYTES = 32768       # a smaller one is parsed before the GIL could be handed over and back
     IOV_MAX_HERE = 128
     SEND_BYTES = 1048576            # most of one system call: pins are held for microseconds
     LEND_BYTES_MIN = 65536          # less is copied into the socket rather than lent to it

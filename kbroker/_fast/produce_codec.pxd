@@ -22,6 +22,7 @@ cdef enum:
     PRODUCE_VERSION_MAX = 13
     PRODUCE_FLEXIBLE = 9
     PARTITIONS_PER_PRODUCE_MAX = 100000
+    RELEASE_GIL_BYTES = 32768       # less is parsed or judged before the GIL could be handed over and back
 
 cdef struct ProduceItem:
     # One partition of a request. Spans are offsets from the start of the frame.

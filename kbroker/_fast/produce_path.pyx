@@ -12,6 +12,7 @@ from kbroker._fast.endian cimport store_i16, store_i64
 from kbroker._fast.partition cimport AppendResult, Partition, TopicRules
 from kbroker._fast.produce_codec cimport (
     PRODUCE_FLEXIBLE,
+    RELEASE_GIL_BYTES,
     ProduceFrame,
     ProduceItem,
     free_produce,
@@ -62,7 +63,6 @@ cdef enum:
     CODEC_ZSTD = 4
     LOG_APPEND_TIME = 8
     TRANSACTIONAL = 16
-    RELEASE_GIL_BYTES = 32768       # a smaller batch is judged before the GIL could be handed over and back
     WORKER_BYTES = 16384            # of compressed batches in one request that the I/O thread judges itself
     INLINE_BYTES = 262144           # and what these may decompress to
     RECORD_BYTES = 4                # judging a compressed record costs as much as so many more bytes

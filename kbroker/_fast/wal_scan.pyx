@@ -353,6 +353,11 @@ def scan_image(const uint8_t[::1] image not None, int64_t first_lsn, int64_t lim
     return scan
 
 
+def following_entry(int64_t batch_lsn, int64_t batch_bytes):
+    """The WAL position where the entry behind the one with this batch starts."""
+    return entry_end(batch_lsn - ENTRY_HEADER_BYTES, batch_bytes)
+
+
 def find_proof(const uint8_t[::1] image not None, int64_t first_lsn, int64_t start_lsn, int64_t end_lsn,
                uint64_t incarnation, int64_t bad_lsn):
     """Position of a valid entry at or after ``start_lsn`` that was made when ``bad_lsn`` was durable already; −1: none.

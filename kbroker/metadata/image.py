@@ -141,7 +141,7 @@ def image_from_json(number: int, value: Any, where: str) -> MetadataImage:
     for item in configs:
         fields = FieldReader(item, where)
         builder.broker_configs[fields.integer("node_id", -1, 2**31 - 1)] = fields.configs()
-    for item in _list(value.get("deleted", []), where):
+    for item in _list(value.get("deleted", []), "deleted", where):
         fields = FieldReader(item, where)
         builder.deleted[fields.topic_id()] = DeletedTopic(fields.name(), fields.text("format"))
     if version >= 2:
@@ -153,16 +153,14 @@ def image_from_json(number: int, value: Any, where: str) -> MetadataImage:
 
 
 def _read_named(items: Any, into: dict[str, Mapping[str, str]], where: str) -> None:
-    if not isinstance(items, list):
-        raise CorruptionError(f"{where}: bad or missing group_configs or client_metrics in a metadata checkpoint")
-    for item in items:
+    for item in _list(items, "group_configs or client_metrics", where):
         fields = FieldReader(item, where)
         into[fields.resource_name()] = fields.configs()
 
 
-def _list(items: Any, where: str) -> list[Any]:
+def _list(items: Any, what: str, where: str) -> list[Any]:
     if not isinstance(items, list):
-        raise CorruptionError(f"{where}: bad list of deleted topics in a metadata checkpoint")
+        raise CorruptionError(f"{where}: bad or missing {what} in a metadata checkpoint")
     return items
 
 

@@ -13,12 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from kbroker import limits
+from kbroker._fast.wal_scan import following_entry
 from kbroker.errors import CorruptionError
 from kbroker.storage.klix import ENTRY_BYTES, TRAILER_BYTES, footer_length
 from kbroker.storage.manifest_image import ManifestImage
-
-WAL_ALIGN = 8  # WAL entries start at multiples of this
-WAL_HEADER_BYTES = 72  # in front of each batch
 
 
 class FlushPartition(Protocol):
@@ -182,7 +180,7 @@ def _collect(
         entries = partition.entries(from_lsn, to_lsn)
         if not len(entries):
             continue
-        end_lsn = max(end_lsn, _next_entry(int(entries["lsn"][-1]) + int(entries["size"][-1])))
+        end_lsn = max(end_lsn, following_entry(int(entries["lsn"][-1]), int(entries["size"][-1])))
         entries = _not_flushed(partition, entries, image)
         batches += len(entries)
         if batches > batches_max and to_lsn - from_lsn > 2 * limits.WAL_PAGE_BYTES:
@@ -209,13 +207,6 @@ def _not_flushed(partition: FlushPartition, entries: Any, image: ManifestImage) 
             f" {int(entries['base_offset'][at + 1])} at position {int(entries['lsn'][at + 1])}"
         )
     return np.ascontiguousarray(entries)
-
-
-def _next_entry(end_lsn: int) -> int:
-    """Where the entry behind a batch starts that ends here (docs/formats/wal.md, entry header)."""
-    start = (end_lsn + WAL_ALIGN - 1) // WAL_ALIGN * WAL_ALIGN
-    left = -start % limits.WAL_PAGE_BYTES
-    return start + left if 0 < left < WAL_HEADER_BYTES else start
 
 
 def _cut(window: PlannedImage, bytes_max: int) -> list[PlannedImage]:
