@@ -127,7 +127,7 @@ cdef class Wal:
     def __init__(self, arena, directory, *, segment_bytes, wal_bytes, cluster_id, faults=None, clock=None,
                  retry_ms=200, cache_bytes=16777216):
         from kbroker._fast.wal_keeper import SegmentKeeper
-        self.keeper = SegmentKeeper(self, Path(self.directory), retry_ms)
+        self.keeper = SegmentKeeper(self, Path(self.directory), retry_ms, clock)
 
     def __dealloc__(self):
         free(self.slots)

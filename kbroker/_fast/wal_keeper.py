@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from kbroker import limits
 from kbroker._fast import wal_files
 from kbroker._fast.wal import WalSegment
+from kbroker.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from kbroker._fast.wal import Wal
@@ -31,6 +32,9 @@ ZEROS_PER_LOG_BYTE = 4  # at least, while a file is filled
 GRACE_BYTES = 1 << 20  # of log, which may come as one request
 AHEAD_PER_LOG_BYTE = 8  # at most, of zeros or of memory, while records come
 PAUSE_SECONDS = 0.005
+LOOK_SECONDS = 1.0  # at how much the log grows
+BULK_BYTES_PER_SECOND = 64 << 20  # which, if they come for so long, gain more from huge pages than they lose
+BULK_SECONDS = 10.0  # while those are made
 ATTACH_STEP = 100  # groups handed to partitions per hold of the GIL: well below a millisecond
 
 
@@ -60,10 +64,33 @@ class AheadOfLog:
         return head_lsn - self._begun_lsn
 
 
+class HugePages:
+    """Lets the system make huge pages of the arena while much comes in for long or nothing does (decision 028).
+
+    Each takes a core for milliseconds, and holds up whatever record has to go over that.
+    """
+
+    def __init__(self, wal: Wal, clock: Clock) -> None:
+        self._wal = wal
+        self._clock = clock
+        self._seen_at = self._bulk_since = clock.monotonic()
+        self._seen_lsn = wal.head_lsn
+
+    def look(self) -> None:
+        """To be called by the thread that populates the arena, every LOOK_SECONDS or more often."""
+        now, head_lsn = self._clock.monotonic(), self._wal.head_lsn
+        if now - self._seen_at < LOOK_SECONDS:
+            return
+        if head_lsn - self._seen_lsn < BULK_BYTES_PER_SECOND * (now - self._seen_at):
+            self._bulk_since = now
+        self._seen_at, self._seen_lsn = now, head_lsn
+        self._wal.arena.allow_huge_pages(now - self._bulk_since >= BULK_SECONDS or self._wal.is_at_rest)
+
+
 class SegmentKeeper:
     """The files of one WAL. Made by Wal; recovery fills `previous_end_lsn`, `retired` and `spares` before the start."""
 
-    def __init__(self, wal: Wal, directory: Path, retry_ms: int) -> None:
+    def __init__(self, wal: Wal, directory: Path, retry_ms: int, clock: Clock | None = None) -> None:
         self.wal = wal
         self.directory = directory
         self.retry_ms = retry_ms
@@ -80,6 +107,7 @@ class SegmentKeeper:
         self.settled = threading.Event()  # ready, or without room until something is flushed
         self.stopping = threading.Event()
         self.last_error: Exception | None = None
+        self.huge_pages = HugePages(wal, clock or SystemClock())
         self._threads: list[threading.Thread] = []
         self._spare_number = 0
         self._admitted_lsn: int | None = None  # where producers stop before the budget ends
@@ -99,11 +127,11 @@ class SegmentKeeper:
 
     def start(self) -> None:
         """Starts both threads."""
-        for name, turn, fd in (
-            ("wal-prepare", self.prepare_once, self.wal.prepare_eventfd),
-            ("wal-seal", self.seal_once, self.wal.seal_eventfd),
+        for name, turn, fd, idle_ms in (
+            ("wal-prepare", self.prepare_once, self.wal.prepare_eventfd, int(LOOK_SECONDS * 1000)),
+            ("wal-seal", self.seal_once, self.wal.seal_eventfd, None),
         ):
-            thread = threading.Thread(target=self._loop, args=(turn, fd), name=name, daemon=True)
+            thread = threading.Thread(target=self._loop, args=(turn, fd, idle_ms), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -120,14 +148,14 @@ class SegmentKeeper:
         self.settled.wait(seconds)
         return self.ready.is_set()
 
-    def _loop(self, turn: Callable[[], bool], fd: int) -> None:
+    def _loop(self, turn: Callable[[], bool], fd: int, idle_ms: int | None) -> None:
         poller = select.poll()
         poller.register(fd, select.POLLIN)
         timeout_ms: int | None = 0
         while not self.stopping.is_set():
             if poller.poll(timeout_ms):
                 os.eventfd_read(fd)
-            timeout_ms = None
+            timeout_ms = idle_ms
             try:
                 while not self.stopping.is_set() and turn():
                     pass
@@ -147,6 +175,7 @@ class SegmentKeeper:
         """Makes one more segment ready if one is wanted and the budget allows it. Else it gives up one that is kept for
         readers alone, or makes some memory ready. True: call again.
         """
+        self.huge_pages.look()
         if self.ready.is_set() and not self._segment_is_wanted():
             return self._give_up_one() or self._populate()
         with self.files:

@@ -1,4 +1,4 @@
-"""Zeros and memory for the segments to come, at the pace of records that come meanwhile."""
+"""Zeros, memory and huge pages for the segments to come, out of the way of records that come meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from kbroker._fast.wal_keeper import AHEAD_PER_LOG_BYTE, GRACE_BYTES, ZEROS_PER_LOG_BYTE, AheadOfLog, SegmentKeeper
+from kbroker._fast.wal_keeper import (
+    AHEAD_PER_LOG_BYTE,
+    GRACE_BYTES,
+    ZEROS_PER_LOG_BYTE,
+    AheadOfLog,
+    HugePages,
+    SegmentKeeper,
+)
+from kbroker.clock import ManualClock
 
 MIB = 1 << 20
 PIECE = MIB // 4
@@ -141,3 +149,47 @@ def test_a_segment_that_is_wanted_comes_before_memory(tmp_path: Path) -> None:
     log.populate = populate_as_the_log_enters_a_segment  # type: ignore[method-assign]
     assert keeper.prepare_once()
     assert log.missing == 39 * PIECE
+
+
+class Growth:
+    """A log that grows by so much a second, and its arena."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.head_lsn = 3 * MIB
+        self.is_at_rest = False
+        self.arena = self
+        self.allowed: list[bool] = []
+
+    def allow_huge_pages(self, allowed: bool) -> None:
+        self.allowed.append(allowed)
+
+    def grow(self, count: int, seconds: float) -> None:
+        self.head_lsn += count
+        self.clock.advance(seconds)
+
+
+def test_huge_pages_are_made_while_much_comes_in_for_long_or_nothing_does() -> None:
+    log = Growth()
+    pages = HugePages(log, log.clock)  # type: ignore[arg-type]
+    pages.look()
+    for _ in range(9):
+        log.grow(100 * MIB, 0.1)
+        pages.look()
+    assert log.allowed == []
+    for _ in range(20):
+        log.grow(35 * MIB, 0.5)
+        pages.look()
+    assert log.allowed == [False] * 9 + [True]
+    for _ in range(20):
+        log.grow(20 * MIB, 0.5)
+        pages.look()
+    assert log.allowed[10:] == [False] * 10
+    log.is_at_rest = True
+    log.grow(0, 1)
+    pages.look()
+    assert log.allowed[20:] == [True]
+    log.is_at_rest = False
+    log.grow(4096, 1)
+    pages.look()
+    assert log.allowed[21:] == [False]

@@ -383,20 +383,38 @@ def test_the_arena_has_its_memory_before_appends_come_to_it(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a system without huge pages")
-def test_only_memory_that_has_its_pages_may_become_huge(tmp_path: Path) -> None:  # decision 028
-    with Log(tmp_path, arena_segments=8).start() as log:
+@pytest.mark.parametrize("again", [False, True])  # where the log begins in the middle of the arena
+def test_only_memory_that_has_its_pages_may_become_huge(tmp_path: Path, again: bool) -> None:  # decision 028
+    flushed_lsn = 0
+    if again:
+        with Log(tmp_path).start() as before:
+            while before.wal.head_lsn <= 4 * SEGMENT:
+                before.append(batch(30_000), trim=True)
+            flushed_lsn = before.sync()
+    with Log(tmp_path, arena_segments=8) as log:
+        log.recover(flushed_lsn)
+        log.wal.keeper.huge_pages.look = lambda: None  # type: ignore[method-assign]
+        log.start()
+        first_segment = log.wal.head_lsn // SEGMENT
+        assert (first_segment % 8 > 0) == again
 
-        def populate() -> None:
+        def may_become_huge_if(allowed: bool) -> int:
             while log.wal.populate():
                 pass
+            log.wal.arena.allow_huge_pages(allowed)
+            return may_become_huge(log.wal.arena.array)
 
-        populate()
-        assert may_become_huge(log.wal.arena.array) == 2 * SEGMENT
-        while log.wal.head_lsn < 20 * SEGMENT:
-            populate()  # before the head leaves the segment
+        log.wal.arena.allow_huge_pages(True)
+        assert may_become_huge(log.wal.arena.array) <= 2 * SEGMENT
+        for segments in range(2, 9):
+            assert may_become_huge_if(True) == segments * SEGMENT
+            assert may_become_huge_if(False) == 0
+            while log.wal.head_lsn < (first_segment + segments - 1) * SEGMENT:
+                log.append(batch(30_000), trim=True)
+        while log.wal.head_lsn < (first_segment + 20) * SEGMENT:
             log.append(batch(30_000), trim=True)
-        populate()
-        assert may_become_huge(log.wal.arena.array) == 8 * SEGMENT
+        assert may_become_huge_if(False) == 0
+        assert may_become_huge_if(True) == 8 * SEGMENT
 
 
 def test_memory_that_comes_later_changes_nothing(tmp_path: Path) -> None:
