@@ -56,7 +56,8 @@ class TopicImport:
             )
 
     def topic(self, name: str, topic_id: bytes | None, partitions: int, configs: Mapping[str, str]) -> TopicImage:
-        """A topic to be made. Its id is the source's, or another where there is none or one is taken. SourceError."""
+        """A topic to be made. Its id is the source's, or another where there is none, or that is or was one of the
+        cluster's. SourceError."""
         self.check_partitions(name, partitions)
         image, manifest = self.target.cluster.topics.image, self.target.cluster.manifest.image
         while (
@@ -64,7 +65,9 @@ class TopicImport:
             or not any(topic_id)
             or topic_id in self._ids
             or topic_id in image.by_id
+            or topic_id in image.deleted
             or topic_id in manifest.partitions
+            or topic_id in manifest.dropped
         ):
             topic_id = secrets.token_bytes(16)
         self._ids.add(topic_id)

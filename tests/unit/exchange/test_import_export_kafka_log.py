@@ -321,6 +321,20 @@ def test_topics_of_one_id_get_ids_of_their_own(tmp_path: Path, config: BrokerCon
     assert done.faults == []
 
 
+def test_a_topic_that_was_deleted_comes_again_with_another_id(tmp_path: Path, config: BrokerConfig) -> None:
+    folder = write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
+    (folder / "partition.metadata").write_bytes(encode_partition_metadata(TOPIC_ID))
+    assert Imported(tmp_path / "kafka", config).metadata.by_name["t"].topic_id == TOPIC_ID
+    target = ImportTarget(config, ManualClock()).open(9)
+    assert target.cluster.topics.delete_topics([TOPIC_ID]) == [None]
+    target.commit([{"d": {TOPIC_ID.hex(): 0}}])  # as retention does
+    target.close(True)
+    done = Imported(tmp_path / "kafka", config)
+    assert done.metadata.by_name["t"].topic_id not in (TOPIC_ID, *done.metadata.deleted, *done.manifest.dropped)
+    assert done.faults == []
+    assert logs(done.export(tmp_path / "out", "t") / "t-0") == b"".join(BATCHES)
+
+
 @pytest.mark.parametrize("name", [".", ".."])
 def test_names_that_no_topic_may_have_are_refused(tmp_path: Path, config: BrokerConfig, name: str) -> None:
     write_segments(tmp_path / "kafka" / f"{name}-0", {0: BATCHES})
