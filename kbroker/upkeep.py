@@ -69,7 +69,7 @@ def build_upkeep(
     reader = ObjectReader(store.retrying, manifest.image, cache_bytes, _open_object_cache(config, clock))
     flusher = _flusher(config, clock, cluster, store, logs, wal, data_dir_id, on_flusher_stopped)
     # Who asks the plain store waits under the lock of all metadata changes, and is told to come again.
-    segments = SegmentNames(logs, manifest, store.plain, keys, claim, flusher.writes_segments)
+    segments = SegmentNames(logs, manifest, store.plain, keys, clock, claim, flusher.writes_segments)
     cluster.topics.segment_obstacle = segments.obstacle
     retention = _retention(config, clock, cluster, store, logs, segments)
     grace_ms = config.kafka["log.segment.delete.delay.ms"]

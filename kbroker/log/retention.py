@@ -21,6 +21,7 @@ from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
 from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.log.segment_names import SegmentNames, with_indexes
+from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.numbered_log import Fenced
@@ -251,13 +252,24 @@ class Retention:
                 break
             if self._claim is not None:
                 self._claim.check()
-            self._store.delete([image.root + key for key in with_indexes(due)])
+            self._delete(due)
             self._manifest.commit({"x": due})
             deleted += len(due)
             self.deleted_keys += len(due)
         if self._segments is not None:
             self._segments.clear()
         return deleted
+
+    def _delete(self, keys: list[str]) -> None:
+        """Segments last, by who knows their names: how that fails says when these are free again."""
+        segments: list[str] = []
+        if self._segments is not None:
+            segments = [key for key in keys if key.endswith(SEGMENT_SUFFIX)]
+            keys = [key for key in keys if not key.endswith(SEGMENT_SUFFIX)]
+        root = self._manifest.image.root
+        self._store.delete([root + key for key in with_indexes(keys)])
+        if self._segments is not None and segments:
+            self._segments.delete(with_indexes(segments))
 
     def _due(self, limit: int) -> list[str]:
         image, now_ms = self._manifest.image, self._clock.now_ms()

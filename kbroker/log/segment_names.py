@@ -1,31 +1,35 @@
 """Names of topics in KafScale's format: keys carry no topic id there, so a name is free only when nothing is left.
 
 A topic's segments go at once when it is deleted, and with them what flushes that did not finish left under its name.
-A topic of the same name can be made when the manifest knows no key under it, no flush may still be storing one, and
-the bucket lists none.
+A topic of the same name can be made when the manifest knows no key under it, no flush may still be storing one, no
+deletion of one may still take effect, and the bucket lists none.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from kbroker.clock import Clock
 from kbroker.log.log_table import LogTable
 from kbroker.storage.kfs_flush import index_key_of
 from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.object_keys import OWN_FOLDERS, ObjectKeys, segment_key
-from kbroker.storage.object_store import ObjectStore
+from kbroker.storage.object_store import ObjectStore, StoreUnavailable
 from kbroker.storage.upload import Claim
 
 logger = logging.getLogger(__name__)
+
+DOUBT_SECONDS = 600.0  # a deletion of unknown outcome may still take effect
 
 
 class SegmentNames:
     """What is under the names of topics with segments. Thread-safe.
 
-    `writes(topic)` says whether a flush may be storing segments of a topic of this name, deleted or not.
+    `writes(topic)` says whether a flush may be storing segments of a topic of this name, deleted or not. `store` does
+    not try again what failed: a request whose answer did not come may arrive when the name is in use again.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class SegmentNames:
         manifest: Manifest,
         store: ObjectStore,
         keys: ObjectKeys,
+        clock: Clock,
         claim: Claim,
         writes: Callable[[str], bool],
     ) -> None:
@@ -41,10 +46,14 @@ class SegmentNames:
         self._manifest = manifest
         self._store = store
         self._keys = keys
+        self._clock = clock
         self._claim = claim
         self._writes = writes
         self._lock = threading.Lock()
         self._to_clear: set[str] = set()
+        self._doubted: dict[str, float] = {}  # name -> until when a deletion may take effect, monotonic
+        # Whoever was at work on these before may have died while it was.
+        self._doubt(key for key in manifest.image.deletions if key.endswith(SEGMENT_SUFFIX))
 
     def obstacle(self, topic: str) -> str | None:
         """Why no topic with segments can have this name now, or None. Raises StoreError."""
@@ -55,6 +64,8 @@ class SegmentNames:
         known = next(iter(self._known_keys(topic)), None)
         if known is not None:
             return f"a deleted topic '{topic}' still has segments that are being deleted, {known} and others; try again"
+        if self._is_doubted(topic):
+            return f"segments of a deleted topic '{topic}' may still be being deleted; try again in some minutes"
         found = next(self._store.list(self._prefix(topic)), None)
         if found is None:
             return None
@@ -62,6 +73,15 @@ class SegmentNames:
             f"{found.key} is in the object store, and keys in KafScale's format carry no topic id: a topic "
             f"'{topic}' in this format can be created when nothing is left under {self._prefix(topic)}"
         )
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Deletes segments and indexes, by keys below the root. Raises StoreError: then they may still be deleted, and
+        the names that they are under are not free for a while."""
+        try:
+            self._store.delete([self._keys.full(key) for key in keys])
+        except StoreUnavailable:
+            self._doubt(keys)
+            raise
 
     def is_gone(self, key: str) -> bool:
         """True for the key, below the root, of a segment whose topic has been deleted: it waits for nobody."""
@@ -99,12 +119,23 @@ class SegmentNames:
             # Looked up after the listing: a topic of this name made since needed it to be empty.
             if found and not self._is_topic(topic):
                 self._claim.check()
-                self._store.delete(found)
+                self.delete([self._keys.relative(key) for key in found])
                 cleared += len(found)
                 logger.info("deleted %d leftovers of the deleted topic %s, %s and others", len(found), topic, found[0])
             with self._lock:
                 self._to_clear.discard(topic)
         return cleared
+
+    def _doubt(self, keys: Iterable[str]) -> None:
+        now = self._clock.monotonic()
+        topics = {parsed.topic for parsed in map(segment_key, keys) if parsed is not None}
+        with self._lock:
+            doubted = {topic: until for topic, until in self._doubted.items() if until > now}
+            self._doubted = doubted | dict.fromkeys(topics, now + DOUBT_SECONDS)
+
+    def _is_doubted(self, topic: str) -> bool:
+        with self._lock:
+            return self._doubted.get(topic, 0.0) > self._clock.monotonic()
 
     def _is_topic(self, name: str) -> bool:
         topic_log = self._table.by_name.get(name)

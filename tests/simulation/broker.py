@@ -158,7 +158,7 @@ class SimulatedBroker:
         )  # fmt: skip
         hedged = HedgedStore(self.client, clock, 1, wait_for=self._wait_for_put)
         self.flusher._uploader._awaited = self.flusher.hedged = hedged
-        segments = SegmentNames(self.table, manifest, self.client, keys, claim, self.flusher.writes_segments)
+        segments = SegmentNames(self.table, manifest, self.client, keys, clock, claim, self.flusher.writes_segments)
         cluster.topics.segment_obstacle = segments.obstacle
         self.retention = Retention(self.table, manifest, retrying, clock, claim=claim, segments=segments)
         drop_deleted_topics(self.table, self.retention, segments, cluster.topics.image.deleted, 60_000)

@@ -17,7 +17,7 @@ from kbroker.exchange.export_bucket import BucketExport
 from kbroker.limits import SWEEP_AGE_MS
 from kbroker.log.converter import Converter
 from kbroker.log.retention import Retention
-from kbroker.log.segment_names import SegmentNames
+from kbroker.log.segment_names import DOUBT_SECONDS, SegmentNames
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import TopicCreated
 from kbroker.storage.kfs_flush import index_key_of
@@ -41,7 +41,7 @@ def opened(directory, store=None, **options):
     directory.mkdir(exist_ok=True)
     s = Storage(directory, store or FaultyStore(MemoryStore(ManualClock(NOW_MS))), **options)
     writes = s.flusher.writes_segments
-    s.names = SegmentNames(s.table, s.manifest, s.store, KEYS, s.claim, writes)
+    s.names = SegmentNames(s.table, s.manifest, s.store, KEYS, s.clock, s.claim, writes)
     s.retention = Retention(s.table, s.manifest, s.store, s.clock, claim=s.claim, segments=s.names)
     s.table.on_removed = s.retention.topic_removed
     return s
@@ -314,6 +314,49 @@ def test_a_deleted_topic_goes_at_once_with_its_leftovers_and_can_be_made_again(s
     storage.flush()
     assert storage.manifest.image.find(bytes(16), 0, 0).key == KEYS.full(FIRST)
     assert audit(storage) == ([], [])
+
+
+def make_again(s):
+    assert s.names.obstacle("t") is None
+    again = s.table.add_topic("t", bytes(16), 1, s.add_topic("shape", 1, **FORMAT).config)
+    again.partitions[0].append_bytes(batch([b"anew"]), NOW_MS)
+    s.flush()
+
+
+@pytest.mark.parametrize("leftover", [False, True])
+def test_a_deletion_that_comes_late_does_not_meet_a_topic_that_was_made_again(storage, leftover):
+    if leftover:
+        storage.store.put(KEYS.full(FIRST), b"")
+    else:
+        fill(storage)
+    storage.store.inject(Fault("delete", When.LATE, key_part="/segment-"))
+    storage.table.remove_topic(topic_id("t"))
+    storage.retention.turn()
+    storage.retention.turn()
+    assert keys(storage) == []
+    assert "may still be being deleted" in storage.names.obstacle("t")
+    storage.clock.advance(DOUBT_SECONDS / 2)
+    assert storage.store.land() == 1
+    storage.clock.advance(DOUBT_SECONDS / 2)
+    make_again(storage)
+    assert audit(storage) == ([], [])
+
+
+def test_a_deletion_that_a_broker_had_begun_when_it_died_is_waited_for(tmp_path):
+    s = opened(tmp_path / "wal").start()
+    s.add_topic("t", 1, **FORMAT)
+    fill(s)
+    s.store.inject(Fault("delete", When.LATE, key_part="/segment-"))
+    s.table.remove_topic(topic_id("t"))
+    s.retention.turn()
+    s.close()
+    again = opened(tmp_path / "wal", s.store, epoch=2).start()
+    again.retention.turn()
+    assert keys(again) == []
+    assert "may still be being deleted" in again.names.obstacle("t")
+    again.clock.advance(DOUBT_SECONDS)
+    make_again(again)
+    again.close()
 
 
 def test_a_topic_deleted_while_it_is_flushed(storage):

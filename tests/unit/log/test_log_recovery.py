@@ -231,7 +231,7 @@ def test_log_start_beyond_what_was_flushed_survives_the_loss_of_the_disk(start):
 
 def drop(s, retention, *names, object_format="klix"):
     """As a start does with topics that metadata remembers as deleted."""
-    segments = SegmentNames(s.table, s.manifest, s.store, KEYS, s.claim, lambda topic: False)
+    segments = SegmentNames(s.table, s.manifest, s.store, KEYS, s.clock, s.claim, lambda topic: False)
     deleted = {topic_id(name): DeletedTopic(name, object_format) for name in names}
     return drop_deleted_topics(s.table, retention, segments, deleted, 60_000), segments
 
