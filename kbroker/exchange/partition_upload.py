@@ -5,6 +5,7 @@ Leader epochs, aborted and open transactions and producers follow from the batch
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,12 +23,11 @@ from kbroker.log.compaction_writer import COMPACTED_DTYPE, OutputWriter, Written
 from kbroker.storage.flush_fold import PartitionFold
 from kbroker.storage.klix import encode_footer
 from kbroker.storage.object_keys import ObjectKeys, klix_key
-from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore
+from kbroker.storage.object_store import ObjectMeta, ObjectStore
 from kbroker.storage.partition_state import PartitionState, ProducerEntry, trim_epochs
 
 # Logs from elsewhere have gaps where compaction was; only objects with a generation may.
-FIRST_GENERATION = 1
-LEFTOVERS_MAX = 1_000
+GENERATION = 1
 LEADER_EPOCH_AT = 12  # in a batch; no checksum of the batch covers it
 
 
@@ -209,7 +209,7 @@ class PartitionUpload:
     def _new_writer(self, base_offset: int) -> OutputWriter:
         return OutputWriter(
             self._store,
-            self._free_key,
+            self._new_key,
             self._keys.full,
             lambda size: None,
             start_offset=base_offset,
@@ -218,15 +218,12 @@ class PartitionUpload:
             part_bytes=limits.CLEANER_PART_BYTES,
         )
 
-    def _free_key(self, base_offset: int) -> str:
-        for generation in range(FIRST_GENERATION, FIRST_GENERATION + LEFTOVERS_MAX):
-            key = klix_key(self._topic, self._state.topic_id, self._state.partition, base_offset, generation)
-            try:
-                self._store.head(self._keys.full(key))
-            except NotFound:
-                self._on_key(key)
-                return key
-        raise SourceError(f"{LEFTOVERS_MAX} leftovers at {key}")
+    def _new_key(self, base_offset: int) -> str:
+        """No other import has it: what one that failed has deleted may be deleted later than it is told."""
+        topic_id, partition = self._state.topic_id, self._state.partition
+        key = klix_key(self._topic, topic_id, partition, base_offset, GENERATION, os.urandom(8).hex())
+        self._on_key(key)
+        return key
 
 
 def scan_block(block: Block) -> tuple[BatchScan, int, str]:

@@ -3,7 +3,7 @@
     [prefix/]kbroker-<cluster id>/                               the root of one cluster
         <topic>-<topic id, 32 hex>/<partition>/<base>.obj         KLIX object as flushed
         <topic>-<topic id, 32 hex>/<partition>/<base>-<gen>.obj   the same range written again
-        <topic>-<topic id, 32 hex>/<partition>/<base>-<gen>-<rewrite, 16 hex>.obj   as merging and compaction do it
+        <topic>-<topic id, 32 hex>/<partition>/<base>-<gen>-<rewrite, 16 hex>.obj   merged, compacted, imported
         <topic>/<partition>/segment-<base>.kfs                    KafScale segment, and .index beside it
         _packs/<broker epoch, 10>-<number, 20>.pack               many KLIX images of one flush
         _packs/<broker epoch, 10>-<number, 20>-<gen>.pack         merged images of many partitions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from kbroker.coordinator.offset_records import encode_offset_record
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.cluster_metadata import ClusterMetadata, KafkaTopic
 from kbroker.exchange.committed_offsets import OffsetFold
+from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.export_kafka_log import ExportError, KafkaLogExport, KafkaNode
 from kbroker.exchange.import_kafka_log import KafkaLogImport, leader_epoch_max
 from kbroker.exchange.import_target import ImportTarget
@@ -27,10 +29,11 @@ from kbroker.exchange.log_segment import segment_bases, segment_name
 from kbroker.exchange.partition_metadata import encode_partition_metadata
 from kbroker.exchange.producer_snapshot import SnapshotProducer, encode_producer_snapshot, parse_producer_snapshot
 from kbroker.exchange.source_error import SourceError
-from kbroker.exchange.topic_import import ImportReport
+from kbroker.exchange.topic_import import ImportReport, TopicImport
 from kbroker.metadata.image import CONSUMER_OFFSETS
 from kbroker.storage.object_audit import BucketAudit
 from kbroker.storage.partition_state import PartitionState
+from kbroker.storage.store_wrappers import StoreWrapper
 
 TOPIC_ID = b"t" * 16
 
@@ -287,6 +290,31 @@ def test_an_import_that_is_cut_off_leaves_nothing_true(
     assert done.faults == []
     topic = done.metadata.by_name["t"]
     assert (topic.topic_id == TOPIC_ID) == (step != "last adopt")  # that id has data in the manifest already
+    assert logs(done.export(tmp_path / "out", "t") / "t-0") == b"".join(BATCHES)
+
+
+def test_what_a_failed_import_deletes_late_is_nothing_of_the_next_one(
+    tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
+    (folder / "partition.metadata").write_bytes(encode_partition_metadata(TOPIC_ID))
+    deleted: list[str] = []
+
+    def fail(*arguments: object) -> None:
+        raise StartError("failed")
+
+    def delete(store: CreatingStore, keys: Iterable[str]) -> None:
+        deleted.extend(keys)
+        StoreWrapper.delete(store, deleted)
+
+    monkeypatch.setattr(TopicImport, "_check", fail)
+    monkeypatch.setattr(CreatingStore, "delete", delete)
+    with pytest.raises(StartError, match="failed"):
+        Imported(tmp_path / "kafka", config)
+    monkeypatch.undo()
+    done = Imported(tmp_path / "kafka", config)
+    assert deleted
+    done.target.store.retrying.delete(deleted)  # a request that the store was slow with
     assert logs(done.export(tmp_path / "out", "t") / "t-0") == b"".join(BATCHES)
 
 
