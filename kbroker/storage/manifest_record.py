@@ -91,9 +91,14 @@ class RecordParser:
         return value
 
     def text(self, value: Any, what: str, limit: int = 1024) -> str:
-        """A string of bounded length."""
+        """A string of bounded length that UTF-8 can encode: no half of a surrogate pair."""
         if type(value) is not str or len(value) > limit:
             raise self.fail(f"{what}: {value!r:.80} is not a string of at most {limit} characters")
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise self.fail(f"{what}: {value!r:.80} is not text") from None
         return value
 
     def key(self, value: Any, what: str) -> str:

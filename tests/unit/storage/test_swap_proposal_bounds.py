@@ -19,6 +19,7 @@ from kbroker.errors import CorruptionError
 from kbroker.log.proposals import RESULT_KEPT_MS
 from kbroker.storage import swap_verify
 from kbroker.storage.klix import KlixFooter, encode_object
+from kbroker.storage.local_store import LocalStore
 from kbroker.storage.manifest_record import FileEntry
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.partition_state import RefRow
@@ -147,6 +148,19 @@ def test_a_note_holds_only_partitions_that_there_are(side):
     side.s.store.put(KEYS.full(proposal_key(note.id, JOB)), encode_job(note))
     side.inbox.look()
     assert side.inbox._holds[note.id].places == {(topic_id("t"), 0)}
+
+
+def test_a_note_whose_topic_no_key_can_have_keeps_nobody_waiting(tmp_path):
+    side = Side(tmp_path / "side", 0, FaultyStore(LocalStore(tmp_path / "bucket", create=True, clock=ManualClock())))
+    side.write((b"a", b"0"), (b"b", b"1"))
+    side.write((b"a", b"2"), (b"b", b"3"))
+    note = JobNote("0" * 32, "compact", "t\ud800", topic_id("t"), (0,), "h", 1, 0, 0)
+    side.s.store.put(KEYS.full(proposal_key(note.id, JOB)), encode_job(note))
+    side.s.clock.advance(limits.SWEEP_AGE_MS / 1000 + 60)
+    assert side.proposed() is not None
+    assert side.inbox.look() == 1
+    assert proposal_key(note.id, JOB) not in {KEYS.relative(meta.key) for meta in side.s.store.list(KEYS.root)}
+    side.s.close()
 
 
 def test_one_record_reserves_the_outputs_of_all_partitions(tmp_path):
