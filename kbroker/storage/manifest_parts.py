@@ -1,12 +1,13 @@
 """Where the parts of manifest checkpoints are: small ones inside the checkpoint, the others beside the log.
 
-A part never changes: its name is made of what is in it. Each epoch writes parts of its own, which only its own
-checkpoints name; so what a superseded broker deletes late is nothing that its successor needs.
+A part never changes, and none gets a name that another one had: a deletion that comes late hits nothing that is in use.
+For the same reason each epoch writes parts of its own, which only its own checkpoints name.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import re
 from base64 import b64decode, b64encode
@@ -27,6 +28,7 @@ T = TypeVar("T")
 INLINE_BYTES_MAX = 24_576  # as stored; a larger part is an object of its own
 THREADS = 4
 AHEAD = 8  # parts fetched before they are needed
+NAME_DIGITS = 32
 _NAME = re.compile(r"(?:[0-9]{10}-)?[0-9a-f]{32}")
 SUFFIX = ".part"
 
@@ -72,13 +74,15 @@ class PartFolder:
         self._directory = directory
         self._epoch = epoch
         self._written: set[str] = set()  # by this process, or tried
+        self._puts = itertools.count()
 
     def put(self, data: bytes) -> PartRef:
         """Stores a part. Raises StoreError."""
-        digest = hashlib.sha256(data).hexdigest()[:32]
+        digest = hashlib.sha256(data)
         if len(data) <= INLINE_BYTES_MAX or self._epoch is None or self._store is None:
-            return PartRef(digest, len(data), crc32c(data), data)
-        ref = PartRef(f"{self._epoch:010d}-{digest}", len(data), crc32c(data))
+            return PartRef(digest.hexdigest()[:NAME_DIGITS], len(data), crc32c(data), data)
+        digest.update(b"%d" % next(self._puts))  # what is in it may come again
+        ref = PartRef(f"{self._epoch:010d}-{digest.hexdigest()[:NAME_DIGITS]}", len(data), crc32c(data))
         self._written.add(ref.name)
         self._store.put(self.key(ref.name), data, crc32c=ref.crc32c)
         return ref

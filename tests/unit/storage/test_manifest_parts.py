@@ -19,7 +19,7 @@ from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.numbered_log import NumberedLog
 from kbroker.storage.object_keys import klix_key, pack_key
 from kbroker.storage.object_store import StoreUnavailable
-from kbroker.storage.store_faults import Fault, FaultyStore
+from kbroker.storage.store_faults import Fault, FaultyStore, When
 
 TOPIC = bytes(range(16))
 PARTS = KEYS.root + "_manifest_parts/"
@@ -120,6 +120,25 @@ def test_parts_of_a_checkpoint_whose_fate_is_unknown_stay(store):
         flush(manifest, 0)
         manifest.checkpoint()
         assert bool(names(store) >= doubted) is (_ == 0)
+
+
+def test_a_deletion_that_comes_late_hits_no_part_with_the_same_content(store):
+    manifest = opened(store)
+    flush(manifest, 0)
+    for number, checkpoint in enumerate((lambda: None, manifest.checkpoint)):
+        topic_id = bytes([number]) * 16
+        flush(manifest, 0, topic_id)
+        checkpoint()
+        flush(manifest, 0, topic_id)
+        if number:
+            store.inject(Fault("delete", When.LATE, key_part=PARTS))
+        checkpoint()
+        manifest.commit({"d": {topic_id.hex(): 0}})
+        manifest.checkpoint()  # the second time it says the same as the first
+    manifest.commit({"d": {"ff" * 16: 0}})
+    manifest.checkpoint()
+    assert store.land() == 1
+    assert refs(opened(store, 0)) == refs(manifest)
 
 
 def test_a_part_that_cannot_be_stored_is_tried_again(store):
