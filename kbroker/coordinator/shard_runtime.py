@@ -17,6 +17,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
@@ -81,7 +82,7 @@ class Request:
     needs_topic: bool = False  # may write: the internal topic is created first
     is_read: bool = False  # its answer shows state, so it waits for the writes before it
     waits_for_load: bool = False  # is kept while the shard loads, instead of being refused
-    is_internal: bool = False  # nobody would ask again: it is in no queue's bound
+    is_internal: bool = False  # nobody would ask again: it is in no queue's bound, and waits for space without end
     give_up_at: float = 0.0  # monotonic seconds: the end of its wait in queues; 0: it has not waited
 
 
@@ -204,7 +205,7 @@ class ShardRuntime(Generic[S]):
 
         def due() -> None:
             if epoch == self._epoch and self.state in (ShardState.ACTIVE, ShardState.ABSENT):
-                self.submit(Request(lambda shard, future: operation(), lambda error: None, is_internal=True))
+                self.submit(_internal(lambda shard, future: operation()))
 
         return self._loop.call_later(delay_ms / 1000, due)
 
@@ -252,7 +253,7 @@ class ShardRuntime(Generic[S]):
         assert self._log is not None, "a write before the topic exists"
         if self._blocked is not None and self._blocked is not write:
             # A consequence of an earlier write's completion: it takes its place in the queue.
-            self._backlog.append(Request(lambda shard, future: write.result, lambda error: None, is_internal=True))
+            self._backlog.append(_internal(lambda shard, future: write.result))
             return
         try:
             while write.batches:
@@ -307,8 +308,7 @@ class ShardRuntime(Generic[S]):
         now = self._loop.monotonic()
         if self._blocked is None:
             self._blocked = write
-            waited = write.request.give_up_at if write.request is not None and not write.request.is_internal else 0.0
-            write.give_up_at = waited or now + self._config.append_timeout_ms / 1000
+            write.give_up_at = self._end_of_wait(write.request, now)
         elif now >= write.give_up_at:
             self._give_up(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
@@ -322,6 +322,13 @@ class ShardRuntime(Generic[S]):
 
         self._loop.call_later(write.retry_ms / 1000, retry)
         write.retry_ms = min(write.retry_ms * 2, _APPEND_RETRY_LAST_MS)
+
+    def _end_of_wait(self, request: Request | None, now: float) -> float:
+        """Until when the write waits that `request` has led to: for ever where nobody would ask for it again."""
+        if request is not None and request.is_internal:
+            return inf
+        waited = 0.0 if request is None else request.give_up_at
+        return waited or now + self._config.append_timeout_ms / 1000
 
     def _give_up(self, write: _Write, error: ErrorCode) -> None:
         if write.appended:
@@ -423,7 +430,7 @@ class ShardRuntime(Generic[S]):
         if size.total_records:
             self._snapshot_not_before = self._loop.monotonic() + _SNAPSHOT_AFTER_LOAD_MS / 1000
             self._loop.call_later(_SNAPSHOT_AFTER_LOAD_MS / 1000, self._snapshot_if_due)
-        self._execute(shard.activate(), None)
+        self._execute(shard.activate(), _internal(lambda shard, future: None))
         for request in waiting:
             self.submit(request)
         self._on_loaded()
@@ -517,6 +524,11 @@ class ShardRuntime(Generic[S]):
         if snapshot is self._snapshot:
             snapshot.shorten(self._size)
             self._snapshot = None
+
+
+def _internal(run: Callable[[Any, Future], Result | None]) -> Request:
+    """A request of the coordinator to itself."""
+    return Request(run, lambda error: None, is_internal=True)
 
 
 def _refuse(request: Request, error: ErrorCode) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from consumer_fakes import Client, ConsumerBench, assigned, settle
 
+from kbroker._fast.commit import FastAppendWait
 from kbroker.coordinator.consumer_group_state import CurrentRecord, GroupEpochRecord, MemberState
 from kbroker.errors import ErrorCode
 
@@ -246,6 +247,26 @@ def test_session_ends_without_heartbeats(bench: ConsumerBench) -> None:
     bench.advance(2.0)
     assert bench.the_group().members == {}
     assert bench.describe_consumers().group_state == "Empty"
+
+
+def test_session_that_ends_while_there_is_no_space_removes_its_member_when_there_is(bench: ConsumerBench) -> None:
+    bench.enter("a", "t")
+    bench.log.refuse_always = FastAppendWait()
+    bench.advance(90.0)
+    bench.log.refuse_always = None
+    bench.advance(1.0)
+    assert bench.the_group().members == {}
+    assert assigned(bench.enter("b", "t")) == {topic_id(bench): frozenset(range(4))}
+
+
+def test_topic_changes_begin_an_epoch_however_long_there_was_no_space(bench: ConsumerBench) -> None:
+    bench.enter("a", "t")
+    bench.log.refuse_always = FastAppendWait()
+    bench.topic("t", 6)
+    bench.advance(30.0)
+    bench.log.refuse_always = None
+    bench.advance(1.0)
+    assert bench.beat("a", 1).member_epoch == 2
 
 
 def test_session_and_interval_are_the_groups_own_within_bounds(bench: ConsumerBench) -> None:

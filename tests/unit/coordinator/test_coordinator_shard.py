@@ -539,6 +539,39 @@ def test_what_the_coordinator_does_itself_is_not_dropped_from_a_full_queue() -> 
     assert bench.heartbeat(ids[0], generation) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_deleted_topic_takes_its_offsets_along_however_long_there_is_no_space() -> None:
+    bench = Bench(append_timeout_ms=5_000).start()
+    bench.commit(1)
+    bench.log.refuse_always = FastAppendWait()
+    bench.topics.discard("t")
+    deleted = bench.coordinator.on_topic_deleted("t")
+    bench.advance(60)
+    assert not deleted.done()
+    refused = bench.commit(2, topic="u")
+    bench.advance(6)
+    assert refused.result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.log.refuse_always = None
+    bench.advance(1)
+    assert deleted.done()
+    bench.topics.add("t")
+    assert bench.committed() is None
+    assert bench.restarted().committed() is None
+
+
+def test_what_a_load_has_found_is_written_however_long_there_is_no_space() -> None:
+    before = Bench(append_timeout_ms=5_000).start()
+    before.commit(1)
+    after = Bench([before.log.restarted()], append_timeout_ms=5_000)
+    after.topics.discard("t")
+    after.log.refuse_always = FastAppendWait()
+    after.start()
+    after.advance(60)
+    after.log.refuse_always = None
+    after.advance(1)
+    after.topics.add("t")
+    assert after.committed() is None
+
+
 def test_requests_that_wait_for_a_load_are_bounded() -> None:
     bench = Bench(backlog_max=2)
     bench.executor.hold = True
