@@ -109,7 +109,7 @@ class EventLoop:
             try:
                 callback = self._queue.get_nowait()
             except queue.Empty:
-                if not self._run_due_timer():
+                if not self._run_due_timer(self.monotonic()):
                     return
                 continue
             if callback is not None:
@@ -125,7 +125,8 @@ class EventLoop:
 
     def _run(self) -> None:
         while True:
-            while self._run_due_timer():
+            now = self.monotonic()
+            while self._run_due_timer(now):  # not those that they set: what is posted has its turn first
                 pass
             try:
                 callback = self._queue.get(timeout=self.seconds_to_next_timer())
@@ -146,15 +147,15 @@ class EventLoop:
         timer.queued_deadline = deadline
         heapq.heappush(self._timers, (deadline, next(self._sequence), timer))
 
-    def _run_due_timer(self) -> bool:
-        """Runs one due timer, or puts a postponed one back. False if none is due."""
-        if not self._timers or self._timers[0][0] > self.monotonic():
+    def _run_due_timer(self, now: float) -> bool:
+        """Runs one timer that is due at `now`, or puts a postponed one back. False if none is due."""
+        if not self._timers or self._timers[0][0] > now:
             return False
         timer = heapq.heappop(self._timers)[2]
         callback = timer.callback
         if callback is None:
             self._cancelled = max(0, self._cancelled - 1)
-        elif timer.deadline > self.monotonic():
+        elif timer.deadline > now:
             self._push(timer)
         else:
             timer.callback = None

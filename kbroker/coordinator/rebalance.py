@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 State = ClassicGroupState
 
+_SILENT_WAIT_MS_MIN = 1_000  # for static members, whose clients may ask for no rebalance timeout at all
+
 
 # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -131,7 +133,7 @@ def complete_joins(shard: GroupShard, group: ClassicGroup) -> Result:
             remove_member(shard, group, member)
     if group.members and not group.elect_joined_leader():
         # Only silent static members are left: wait until they come back or their sessions end.
-        _set_join_timer(shard, group, group.rebalance_timeout_ms)
+        _set_join_timer(shard, group, max(group.rebalance_timeout_ms, _SILENT_WAIT_MS_MIN))
         return Result()
     now_ms = shard.now_ms()
     group.begin_next_generation(now_ms)

@@ -61,3 +61,21 @@ def test_thread_runs_posts_and_timers_and_stop_drains() -> None:
     loop.post(last.set)
     loop.stop()
     assert last.is_set()
+
+
+def test_a_timer_that_is_set_again_at_once_lets_what_is_posted_have_its_turn() -> None:
+    loop = EventLoop(SystemClock())
+    stopped = threading.Event()
+
+    def again() -> None:
+        if not stopped.is_set():
+            loop.call_later(0, again)
+
+    loop.post(again)
+    loop.start()
+    ran = threading.Event()
+    loop.post(ran.set)
+    answered = ran.wait(5)
+    stopped.set()
+    loop.stop()
+    assert answered

@@ -121,6 +121,20 @@ def test_rebalance_waits_on_while_only_silent_static_members_are_left() -> None:
     assert [future.result(0).generation_id for future in rejoined] == [generation + 1] * 2
 
 
+def test_silent_static_members_without_a_rebalance_timeout_keep_nobody_busy() -> None:
+    bench = Bench().start()
+    joined = [bench.join(instance="a", rebalance_ms=0), bench.join(rebalance_ms=20_000)]
+    bench.advance(6.5)
+    static, dynamic = (future.result(0) for future in joined)
+    bench.sync_all(static.generation_id, sorted([static.member_id, dynamic.member_id], key=static.leader.__ne__))
+    bench.leave(Leaver(dynamic.member_id))
+    bench.advance(9)
+    beat = bench.heartbeat(static.member_id, static.generation_id, instance="a")
+    assert beat == ErrorCode.REBALANCE_IN_PROGRESS
+    bench.advance(11)
+    assert bench.state() == "Empty"
+
+
 def test_return_overtaken_by_a_rebalance_is_answered_by_it() -> None:
     bench = Bench().start()
     generation, ids = bench.stable(2, instances=["a", "b"])
