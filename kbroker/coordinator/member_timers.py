@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kbroker.coordinator.event_loop import Timer
-    from kbroker.coordinator.result import Operation
+    from kbroker.coordinator.result import Operation, Result
 
 
 class TimerKind(Enum):
@@ -38,7 +38,13 @@ class MemberTimers:
             if kind is TimerKind.SESSION and timer.postpone(delay_ms / 1000):
                 return
             timer.cancel()
-        self._timers[key] = self._schedule(delay_ms, operation)
+
+        def fire() -> Result | None:
+            if self._timers.get(key) is timer:
+                del self._timers[key]  # its member may never have come to be
+            return operation()
+
+        timer = self._timers[key] = self._schedule(delay_ms, fire)
 
     def postpone(self, kind: TimerKind, group_id: str, member_id: str, delay_ms: int) -> bool:
         """Moves a timer that is set to `delay_ms` from now; False if it is not, or would move closer. Any thread."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from consumer_fakes import Client, ConsumerBench, assigned, settle
 
-from kbroker._fast.commit import FastAppendWait
+from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from kbroker.coordinator.consumer_group_state import CurrentRecord, GroupEpochRecord, MemberState
 from kbroker.errors import ErrorCode
 
@@ -267,6 +267,14 @@ def test_topic_changes_begin_an_epoch_however_long_there_was_no_space(bench: Con
     bench.log.refuse_always = None
     bench.advance(1.0)
     assert bench.beat("a", 1).member_epoch == 2
+
+
+def test_a_member_that_could_not_be_stored_leaves_no_timer_behind(bench: ConsumerBench) -> None:
+    bench.log.refusals.append(FastKafkaError(int(ErrorCode.NOT_ENOUGH_REPLICAS), "no"))
+    assert bench.enter("a", "t").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.enter("a", "t", group="g" * 40_000).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    bench.advance(46.0)
+    assert not bench.coordinator.shards.runtimes[0].shard.timers._timers
 
 
 def test_session_and_interval_are_the_groups_own_within_bounds(bench: ConsumerBench) -> None:
