@@ -138,7 +138,11 @@ class ShareFetch:
         self, where: TopicIdPartition, shared: Shared, position: int, result: list[memoryview] | ErrorCode
     ) -> None:
         """Objects have answered. If the fetch did not wait so long: the bytes are cached for the next."""
-        if not self.open or isinstance(result, ErrorCode) or shared.partition is None:
+        if not self.open or shared.partition is None:
+            return
+        if isinstance(result, ErrorCode):
+            self._answer.partitions[where] = PartitionAnswer(result)
+            self.end()
             return
         try:
             moved = self._take(where, shared, position, result) > position

@@ -201,6 +201,19 @@ def test_a_cold_read_that_cannot_even_begin_holds_nobody_up() -> None:
     assert acquired(answer.result(timeout=0)) == [(0, 1, 1)]
 
 
+def test_a_cold_read_that_fails_is_told_to_the_fetch_that_asked() -> None:
+    broker = Broker()
+    broker.append(records=2)
+    broker.logs[0].cold_below = 2
+    failing = broker.asked("a")
+    broker.cold = [(callback, ErrorCode.KAFKA_STORAGE_ERROR) for callback, _ in broker.cold]
+    broker.answer_cold()
+    assert errors(failing.result(timeout=0)) == {0: ErrorCode.KAFKA_STORAGE_ERROR}
+    again = broker.asked("a")
+    broker.answer_cold()
+    assert acquired(again.result(timeout=0)) == [(0, 1, 1)]
+
+
 def test_a_fetch_that_waits_keeps_none_of_its_request() -> None:
     broker = Broker()
     broker.append(records=2)
