@@ -71,8 +71,8 @@ def init_producer_id(shard: TransactionShard, request: InitRequest) -> Result:
 
 
 def _may_be_holder(request: InitRequest, transaction: Transaction) -> bool:
-    """Whether the producer id is the current one, or the one before it that ran out of epochs."""
-    return request.producer_id == transaction.producer_id or (
+    """Whether the producer id is the current one, the next one, or the one before it that ran out of epochs."""
+    return request.producer_id in (transaction.producer_id, transaction.granted.producer_id) or (
         request.producer_id == transaction.previous_producer_id and request.producer_epoch >= LAST_GRANTED_EPOCH
     )
 

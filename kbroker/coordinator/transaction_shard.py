@@ -81,10 +81,15 @@ class TransactionShard:
     # -- transactional ids ---------------------------------------------------------------------------------------
 
     def transaction_of(self, transactional_id: str, producer_id: int) -> Transaction:
-        """The state that this producer may act on; INVALID_PRODUCER_ID_MAPPING if the id is not the producer's."""
+        """The state that this producer may act on; INVALID_PRODUCER_ID_MAPPING if the id is not the producer's.
+
+        CONCURRENT_TRANSACTIONS for the id that the transaction before has granted: it takes over with the last marker.
+        """
         transaction = self.transactions.get(transactional_id)
-        if transaction is None or transaction.producer_id != producer_id:
+        if transaction is None or producer_id not in (transaction.producer_id, transaction.granted.producer_id):
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if transaction.producer_id != producer_id:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         return transaction
 
     def check_bound(self) -> None:

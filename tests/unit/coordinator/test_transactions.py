@@ -280,6 +280,23 @@ def test_transaction_under_the_last_epoch(commit: bool) -> None:
     assert bench.end((50, 32_766), commit, version=2).error in (ErrorCode.INVALID_PRODUCER_ID_MAPPING, FENCED)
 
 
+def test_next_transaction_under_a_new_id_waits_for_the_end_of_the_last() -> None:
+    bench = at_epoch(32_766)
+    bench.add((50, 32_766))
+    bench.markers.hold = True
+    granted = bench.end((50, 32_766), True, version=2)[:2]
+    assert granted == (2000, 0)
+    verified = bench.verify_later(granted, B)
+    assert verified.result(0) == {B: CONCURRENT}
+    assert bench.init(granted).error is CONCURRENT
+    waiting = bench.verify_later(granted, B, add=True)
+    assert not waiting.done()
+    bench.markers.release()
+    bench.run()
+    assert waiting.result(0) == {B: NONE}
+    assert bench.end(granted, True, version=2) == ProducerIdentity(2000, 1)
+
+
 def test_version_1_ends_under_the_last_epoch_as_under_any() -> None:
     bench = at_epoch(32_766)
     bench.add((50, 32_766))
