@@ -40,8 +40,9 @@ class MemberTimers:
             timer.cancel()
 
         def fire() -> Result | None:
-            if self._timers.get(key) is timer:
-                del self._timers[key]  # its member may never have come to be
+            if self._timers.get(key) is not timer:
+                return None  # restarted or cancelled while this waited for its turn
+            del self._timers[key]  # its member may never have come to be
             return operation()
 
         timer = self._timers[key] = self._schedule(delay_ms, fire)

@@ -259,6 +259,19 @@ def test_session_that_ends_while_there_is_no_space_removes_its_member_when_there
     assert assigned(bench.enter("b", "t")) == {topic_id(bench): frozenset(range(4))}
 
 
+def test_session_that_ends_behind_a_heartbeat_in_the_queue_was_renewed_by_it(bench: ConsumerBench) -> None:
+    bench.enter("a", "t")
+    bench.advance(41.0)
+    bench.log.refuse_always = FastAppendWait()
+    bench.commit(1, group="other")
+    heartbeat = bench.send("a", 1)
+    bench.advance(5.0)
+    bench.log.refuse_always = None
+    bench.advance(0.2)
+    assert heartbeat.result(0).error_code == 0
+    assert bench.beat("a", 1).error_code == 0
+
+
 def test_topic_changes_begin_an_epoch_however_long_there_was_no_space(bench: ConsumerBench) -> None:
     bench.enter("a", "t")
     bench.log.refuse_always = FastAppendWait()

@@ -16,6 +16,7 @@ from kbroker.coordinator.join_group import JoinRequest
 from kbroker.coordinator.offset_commit import CommitRequest, FetchRequest
 from kbroker.coordinator.shard_runtime import ShardState
 from kbroker.errors import CorruptionError, ErrorCode
+from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
 
 
 def state(bench: Bench) -> ShardState:
@@ -570,6 +571,22 @@ def test_what_a_load_has_found_is_written_however_long_there_is_no_space() -> No
     after.advance(1)
     after.topics.add("t")
     assert after.committed() is None
+
+
+def test_a_session_that_ends_behind_a_heartbeat_in_the_queue_was_renewed_by_it() -> None:
+    bench = Bench().start()
+    generation, (member,) = bench.stable(1, session_ms=10_000)
+    bench.advance(9)
+    bench.log.refuse_always = FastAppendWait()
+    bench.commit(2, group="other")
+    heartbeat = bench.coordinator.heartbeat(HeartbeatRequest(group_id="g", generation_id=generation, member_id=member))
+    bench.advance(1.5)  # the member's session ends meanwhile
+    bench.log.refuse_always = None
+    bench.advance(0.2)
+    assert heartbeat.result(0).error_code == 0
+    assert bench.heartbeat(member, generation) == 0
+    bench.advance(10.1)
+    assert bench.heartbeat(member, generation) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_requests_that_wait_for_a_load_are_bounded() -> None:
