@@ -133,6 +133,7 @@ class GroupShard:
         """Ends what an object that is no longer the group has going on."""
         self.counts.members -= len(group.members)
         if isinstance(group, ClassicGroup):
+            _answer_parked(group, ErrorCode.REBALANCE_IN_PROGRESS)
             group.transition_to(ClassicGroupState.DEAD, self.now_ms())
             group.cancel_timers()
             return
@@ -212,11 +213,8 @@ class GroupShard:
         if self.share_states is not None:
             self.share_states.deactivate(error)
         for group in self.groups.values():
-            if not isinstance(group, ClassicGroup):
-                continue
-            for member in group.members.values():
-                rebalance.answer_join(group, member, rebalance.join_error(error, member.member_id))
-                rebalance.fail_sync(member, error)
+            if isinstance(group, ClassicGroup):
+                _answer_parked(group, error)
 
     # -- replay --------------------------------------------------------------------------------------------------
 
@@ -382,3 +380,10 @@ class GroupShard:
             return UNSETTLED
         value = group.offsets.get(topic, partition)
         return None if value is None else OffsetRecord(group_id, topic, partition, value)
+
+
+def _answer_parked(group: ClassicGroup, error: ErrorCode) -> None:
+    """Answers everything that is parked in the group."""
+    for member in group.members.values():
+        rebalance.answer_join(group, member, rebalance.join_error(error, member.member_id))
+        rebalance.fail_sync(member, error)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from consumer_fakes import ClassicClient, Client, ConsumerBench, settle
 
+from kbroker._fast.commit import FastAppendWait
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.group_session import Leaver
@@ -267,3 +268,23 @@ def test_administrator_removes_static_members_of_either_protocol(bench: Consumer
     answer = bench.leave(Leaver("", "i"), Leaver("", "j"))
     assert [member.error_code for member in answer.members] == [0, ErrorCode.UNKNOWN_MEMBER_ID]
     assert bench.the_group().members == {}
+
+
+def test_join_that_a_conversion_overtakes_is_answered(bench: ConsumerBench) -> None:
+    bench.enter("a", "t")
+    bench.beat("a", -1)
+    bench.log.hold = True
+    joined = ClassicClient(bench, "t", instance_id="i")
+    joined.beat()  # takes the empty group over, once that is durable
+    bench.log.refuse_always = FastAppendWait()
+    entered = bench.send("b", 0, rebalance_timeout_ms=30_000, owned={}, topic_names=frozenset({"t"}))
+    bench.run()
+    bench.log.release()
+    bench.log.hold = False
+    bench.advance(0.0)
+    bench.log.refuse_always = None
+    bench.advance(0.2)
+    assert entered.result(0).error_code == 0
+    second = Client(bench, "c", "t")
+    run(joined, second)
+    assert joined.member_id in bench.the_group().members
