@@ -76,6 +76,10 @@ def _take_over(shard: GroupShard, group: ConsumerGroup, request: JoinRequest, fu
         if error:
             complete(future, rebalance.join_error(error, request.member_id))
             return None
+        if isinstance(shard.groups.get(request.group_id), ConsumerGroup):
+            # Somebody has made it one again: what follows is to be decided on the group as it is at its turn.
+            complete(future, rebalance.join_error(ErrorCode.REBALANCE_IN_PROGRESS, request.member_id))
+            return None
         try:
             result = join(shard, request, future)
         except KafkaError as refused:

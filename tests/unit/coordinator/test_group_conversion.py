@@ -288,3 +288,26 @@ def test_join_that_a_conversion_overtakes_is_answered(bench: ConsumerBench) -> N
     second = Client(bench, "c", "t")
     run(joined, second)
     assert joined.member_id in bench.the_group().members
+
+
+def test_take_over_that_comes_late_takes_nothing_from_those_who_were_faster(bench: ConsumerBench) -> None:
+    bench.enter("a", "t")
+    bench.beat("a", -1)
+    bench.log.hold = True
+    joined = bench.join()  # takes the empty group over, once that is durable
+    join = {"rebalance_timeout_ms": 30_000, "owned": {}, "topic_names": frozenset({"t"})}
+    for epoch, fields in [(0, join), (-1, {})]:
+        bench.send("b", epoch, **fields)
+        bench.run()
+    bench.log.refuse_always = FastAppendWait()
+    bench.commit(1, group="other")
+    entered = bench.send("c", 0, **join)
+    bench.run()
+    bench.log.release()
+    bench.run()
+    bench.log.hold = False
+    bench.log.refuse_always = None
+    bench.advance(0.2)
+    assert joined.result(0).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert bench.beat("c", entered.result(0).member_epoch).error_code == 0
+    assert set(bench.restarted().the_group().members) == {"c"}
