@@ -1,7 +1,8 @@
 """The cluster that an import writes to: claimed as a broker's start claims it, given back as its stop does.
 
 Nothing that is not in the bucket may exist: the last owner must have stopped cleanly. What an import stores becomes
-true for a topic with its metadata record, which comes last; without it the next start deletes what the manifest names.
+true for a topic with its metadata record, which comes last; without it the manifest names objects of a topic that
+nobody knows (decision 053).
 """
 
 from __future__ import annotations
