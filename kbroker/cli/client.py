@@ -31,16 +31,18 @@ class Client:
         self._where = f"{address[0]}:{address[1]}"
         try:
             connected = socket.create_connection(address, timeout)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: no host can have that name
             raise CommandFailed(f"no broker answers at {self._where}: {error}") from None
         self._connection = ClientConnection(connected, "kbroker-cli", VERSIONS)
 
     def call(self, request: Message) -> Any:
-        """Sends a request and returns its response."""
+        """Sends a request and returns its response. CommandFailed too for a value that the protocol has no room for."""
         try:
             return self._connection.call(request)
         except (OSError, ProtocolError) as error:
             raise CommandFailed(f"{self._where}: {error}") from None
+        except ValueError as error:
+            raise CommandFailed(str(error)) from None
 
     def partitions(self, topic: str, create: bool = False) -> list[int]:
         """The partitions of a topic, in order; created if the broker does that and `create` is set."""
