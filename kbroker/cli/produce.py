@@ -29,6 +29,8 @@ Line = tuple[bytes | None, bytes]
 @bootstrap_option
 def command(topic: str, key_separator: str | None, partition: int | None, codec: str, bootstrap: str) -> None:
     """Produces the lines of standard input, with acks=all. The topic is created if the broker allows that."""
+    if key_separator == "":
+        raise click.UsageError("--key-separator: at least one character")
     with connected(bootstrap) as client:
         partitions = client.partitions(topic, create=True)
         if partition is not None and partition not in partitions:

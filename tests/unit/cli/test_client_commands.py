@@ -40,3 +40,7 @@ def test_a_host_that_cannot_be(host) -> None:
 )
 def test_more_partitions_than_can_be_asked_for(bootstrap, arguments) -> None:
     fails_with_a_line(run(*arguments, "-b", bootstrap), f"{TOO_MANY} does not fit int32")
+
+
+def test_an_empty_key_separator(bootstrap) -> None:
+    fails_with_a_line(run("produce", "t", "--key-separator", "", "-b", bootstrap), "--key-separator", code=2)
