@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from kbroker.config import ConfigError, parse_seconds
 from kbroker.control import send_command
 
 
@@ -15,6 +16,10 @@ from kbroker.control import send_command
 @click.option("--timeout", default=600.0, metavar="SECONDS", help="how long to wait")
 def command(data_dir: str, timeout: float) -> None:
     """Flushes a running broker's unflushed data to the object store."""
+    try:
+        parse_seconds(timeout)
+    except ConfigError as error:
+        raise click.UsageError(f"--timeout: {error}") from None
     try:
         send_command(Path(data_dir), "flush", timeout)
     except (OSError, RuntimeError) as error:

@@ -141,6 +141,14 @@ def test_kbroker_flush(tmp_path) -> None:
     server.close()
 
 
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e30"])
+def test_kbroker_flush_wants_a_time_that_can_be_waited(tmp_path, seconds) -> None:
+    result = CliRunner().invoke(cli, ["flush", "--data-dir", str(tmp_path), "--timeout", seconds])
+    assert isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code == 2
+    assert "--timeout" in result.output.splitlines()[-1]
+
+
 def test_kbroker_flush_gives_up_in_time(tmp_path) -> None:
     go_on = threading.Event()
     server = serve(tmp_path, flush=lambda request: go_on.wait(20) and {})
