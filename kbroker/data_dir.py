@@ -135,8 +135,11 @@ def is_used(path: Path) -> bool:
 def check_usable(path: Path) -> None:
     """StartError if the directory could not be made or written; makes nothing."""
     existing = path
-    while not existing.exists():
-        existing = existing.parent
+    try:
+        while not existing.exists():
+            existing = existing.parent
+    except OSError as error:  # a folder on the way that may not be entered, a name that is too long
+        raise StartError(f"cannot use the data directory {path}: {error.strerror}") from None
     if not existing.is_dir():
         raise StartError(f"cannot use the data directory {path}: {existing} is not a directory")
     if not os.access(existing, os.W_OK | os.X_OK):

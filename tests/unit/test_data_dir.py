@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +116,21 @@ def test_unusable_places_are_refused_and_nothing_is_made(tmp_path) -> None:
         DataDir(tmp_path / "file")
     check_usable(tmp_path / "a" / "b")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_place_that_cannot_be_looked_at_is_refused(tmp_path, monkeypatch) -> None:
+    with pytest.raises(StartError, match=r"cannot use the data directory .*: File name too long"):
+        check_usable(tmp_path / ("a" * 300))
+    real = os.stat
+
+    def closed(path, **options):  # as of another user's folder, to anybody but root
+        if "closed" in Path(path).parent.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "stat", closed)
+    with pytest.raises(StartError, match=r"cannot use the data directory .*: Permission denied"):
+        check_usable(tmp_path / "closed" / "a")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
