@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
 from kbroker.cli.client import Client, CommandFailed, bootstrap_option, check, connected
+from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.apis.k09_offset_fetch import OffsetFetchRequest
 from kbroker.protocol.apis.k15_describe_groups import DescribeGroupsRequest
 from kbroker.protocol.apis.k16_list_groups import ListGroupsRequest
 from kbroker.protocol.apis.k42_delete_groups import DeleteGroupsRequest
+from kbroker.protocol.apis.k69_consumer_group_describe import ConsumerGroupDescribeRequest
 
 LATEST = -1
 
@@ -36,12 +41,9 @@ def list_groups(bootstrap: str) -> None:
 def describe(group_id: str, bootstrap: str) -> None:
     """Members of a group, then its committed offsets with lag."""
     with connected(bootstrap) as client:
-        group = client.call(DescribeGroupsRequest(groups=[group_id])).groups[0]
-        check(group.error_code, group_id)
-        if group.group_state == "Dead":
-            raise CommandFailed(f"{group_id}: there is no such group")
-        click.echo(f"{group_id} {group.group_state} protocol {group.protocol_data or '-'}")
-        for member in group.members:
+        state, protocol, members = _described(client, group_id)
+        click.echo(f"{group_id} {state} protocol {protocol or '-'}")
+        for member in members:
             click.echo(f"member {member.member_id} client {member.client_id} host {member.client_host}")
         committed = client.call(OffsetFetchRequest(group_id=group_id, topics=None))
         check(committed.error_code, group_id)
@@ -51,6 +53,19 @@ def describe(group_id: str, bootstrap: str) -> None:
                 end = end_offset(client, topic.name, partition.partition_index)
                 offset = partition.committed_offset
                 click.echo(f"{topic.name}-{partition.partition_index} offset {offset} end {end} lag {end - offset}")
+
+
+def _described(client: Client, group_id: str) -> tuple[str, str, Sequence[Any]]:
+    """State, protocol and members of a classic group, or of one of the consumer protocol (KIP-848)."""
+    classic = client.call(DescribeGroupsRequest(groups=[group_id])).groups[0]
+    check(classic.error_code, group_id)
+    if classic.group_state != "Dead":
+        return classic.group_state, classic.protocol_data, classic.members
+    group = client.call(ConsumerGroupDescribeRequest(group_ids=[group_id])).groups[0]
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise CommandFailed(f"{group_id}: there is no such group of consumers")
+    check(group.error_code, group_id, group.error_message)
+    return group.group_state, group.assignor_name, group.members
 
 
 @command.command()

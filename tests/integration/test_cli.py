@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from broker_process import BrokerProcess
+from confluent_kafka import Consumer
 from prometheus_client.parser import text_string_to_metric_families
 from test_client_kafka_python import open_member
 
@@ -134,6 +135,26 @@ def test_groups(kbroker) -> None:
     consumer.close(autocommit=False)
     assert kbroker.run("group", "delete", "readers") == ["deleted readers"]
     assert "no such group" in kbroker.run("group", "describe", "readers", code=1)[0]
+
+
+def test_a_group_of_the_consumer_protocol(kbroker) -> None:
+    kbroker.run("produce", "regrouped", lines="a\nb\nc\n")
+    consumer = Consumer({
+        "bootstrap.servers": kbroker.broker.bootstrap, "group.id": "new readers", "group.protocol": "consumer",
+        "auto.offset.reset": "earliest", "enable.auto.commit": False, "client.id": "reader",
+    })  # fmt: skip
+    try:
+        consumer.subscribe(["regrouped"])
+        message = consumer.poll(30)
+        assert message.value() == b"a"
+        consumer.commit(message, asynchronous=False)
+        assert "new readers Stable" in kbroker.run("group", "list")
+        group, member, offset = kbroker.run("group", "describe", "new readers")
+        assert group == "new readers Stable protocol uniform"
+        assert re.match(r"member \S+ client reader host /127.0.0.1$", member)
+        assert offset == "regrouped-0 offset 1 end 3 lag 2"
+    finally:
+        consumer.close()
 
 
 def test_flush_then_objects(kbroker) -> None:
