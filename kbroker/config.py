@@ -294,6 +294,24 @@ KAFKA_MINIMA: dict[str, int] = {
     "max.connections": 1,
     "socket.request.max.bytes": 1024,
 }
+# The whole numbers that have 64 bits in Kafka; the others have 32.
+KAFKA_LONGS: frozenset[str] = frozenset({
+    "log.retention.ms",
+    "log.retention.bytes",
+    "log.retention.check.interval.ms",
+    "log.segment.delete.delay.ms",
+    "log.message.timestamp.before.max.ms",
+    "log.message.timestamp.after.max.ms",
+    "log.cleaner.io.max.bytes.per.second",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.delete.retention.ms",
+    "log.cleaner.min.compaction.lag.ms",
+    "log.cleaner.max.compaction.lag.ms",
+    "kbroker.merge.io.max.bytes.per.second",
+    "offsets.retention.check.interval.ms",
+    "connections.max.idle.ms",
+})  # fmt: skip
 KAFKA_OPTIONAL: dict[str, Callable[[Any], Any]] = {
     "broker.rack": str,
     "log.retention.ms": parse_int,
@@ -391,11 +409,11 @@ def parse_kafka_setting(name: str, value: Any) -> Any:
     try:
         if default is None:
             given = KAFKA_OPTIONAL[name](value)
-            return _at_least(KAFKA_MINIMA[name], given) if name in KAFKA_MINIMA else given
+            return _in_range(name, given) if isinstance(given, int) else given
         if isinstance(default, bool):
             return parse_bool(value)
         if isinstance(default, int):
-            return _at_least(KAFKA_MINIMA.get(name, 0), parse_int(value))
+            return _in_range(name, parse_int(value))
         if isinstance(default, float):
             return _parse_share(value)
         return _one_of(KAFKA_CHOICES[name], str(value).replace(" ", ""))
@@ -403,9 +421,12 @@ def parse_kafka_setting(name: str, value: Any) -> Any:
         raise ConfigError(f"{name}: {error}") from None
 
 
-def _at_least(minimum: int, value: int) -> int:
+def _in_range(name: str, value: int) -> int:
+    minimum = KAFKA_MINIMA.get(name, 0)
     if value < minimum:
         raise ConfigError(f"{value} is less than {minimum}")
+    if value >= 2**31 and name not in KAFKA_LONGS:
+        raise ConfigError(f"{value} is more than {2**31 - 1}")
     return value
 
 

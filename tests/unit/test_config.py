@@ -13,6 +13,7 @@ from kbroker.cli.main import cli
 from kbroker.config import (
     KAFKA_CHOICES,
     KAFKA_DEFAULTS,
+    KAFKA_LONGS,
     KAFKA_MINIMA,
     KAFKA_OPTIONAL,
     OPTIONS,
@@ -28,6 +29,8 @@ from kbroker.config import (
     parse_store,
 )
 from kbroker.limits import GIB, KIB, MIB
+from kbroker.metadata.broker_config_table import BROKER_CONFIGS
+from kbroker.topic_config import ConfigType
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"
@@ -155,6 +158,16 @@ def test_kafka_settings_have_bounds_and_choices() -> None:
         if isinstance(value, int) and not isinstance(value, bool):
             with pytest.raises(ConfigError, match=f"{name}: .* is less than"):
                 load(kafka=[f"{name}={KAFKA_MINIMA.get(name, 0) - 1}"])
+
+
+@pytest.mark.parametrize("name", [name for name, value in KAFKA_DEFAULTS.items() if type(value) in (int, type(None))])
+def test_whole_numbers_have_as_many_bits_as_in_kafka(name) -> None:
+    bits = {ConfigType.INT: 32, ConfigType.LONG: 64, ConfigType.DOUBLE: 64}.get(BROKER_CONFIGS[name].type)
+    assert bits is None or (bits == 64) == (name in KAFKA_LONGS)
+    if bits == 32:
+        assert load(kafka=[f"{name}={2**31 - 1}"]).kafka[name] == 2**31 - 1
+        with pytest.raises(ConfigError, match=f"{name}: {2**31} is more than {2**31 - 1}"):
+            load(kafka=[f"{name}={2**31}"])
 
 
 def test_settings_without_a_default_may_be_given() -> None:
