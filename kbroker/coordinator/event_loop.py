@@ -137,10 +137,10 @@ class EventLoop:
             self._call(callback)
 
     def seconds_to_next_timer(self) -> float:
-        """How long nothing is due, unless something is posted."""
+        """How long nothing is due, unless something is posted; no longer than a thread can wait."""
         if not self._timers:
             return _IDLE_WAIT_SECONDS
-        return max(0.0, self._timers[0][0] - self.monotonic())
+        return min(max(0.0, self._timers[0][0] - self.monotonic()), threading.TIMEOUT_MAX)
 
     def _push(self, timer: Timer) -> None:
         deadline = timer.deadline  # read once: another thread may postpone it

@@ -219,4 +219,4 @@ class Cleaner:
                 self.metrics.failures += 1
                 self.metrics.last_error = repr(error)
                 logger.exception("compaction failed, will try again")
-            self._stop.wait(self.settings.backoff_ms / 1000)
+            self._stop.wait(min(self.settings.backoff_ms / 1000, threading.TIMEOUT_MAX))

@@ -2,6 +2,7 @@
 
 import random
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -572,3 +573,16 @@ def test_a_deleted_topic_is_left_alone(storage):
     c._pacer.acquire = acquire
     assert c.run_once() is None
     assert state(storage).clean_offset == 0
+
+
+def test_the_longest_pause_there_is_can_be_waited(storage):
+    class Stop(threading.Event):
+        def wait(self, timeout=None):
+            assert timeout <= threading.TIMEOUT_MAX
+            self.set()
+            return True
+
+    paused = cleaner(storage, backoff_ms=2**63 - 1)
+    paused._stop = Stop()
+    paused._run()
+    assert paused._stop.is_set()
