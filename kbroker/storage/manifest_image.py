@@ -13,7 +13,7 @@ from typing import Any
 from kbroker.errors import CorruptionError
 from kbroker.numpy_later import np
 from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
-from kbroker.storage.manifest_deletions import DeleteQueue
+from kbroker.storage.manifest_deletions import NEVER_MS, DeleteQueue
 from kbroker.storage.manifest_files import FileTable
 from kbroker.storage.manifest_record import ManifestRecord, PartitionDelta, parse_record
 from kbroker.storage.partition_state import (
@@ -316,6 +316,7 @@ class ManifestImage:
         """Objects that hold nothing live any more go to the delete queue."""
         if not len(rows):
             return
+        due_ms = min(due_ms, NEVER_MS)
         for place in self.files.drop_references(rows[:, -1]):
             self.deletions[self.files.key(place)] = due_ms
             self.files.remove(place)

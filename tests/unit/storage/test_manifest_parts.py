@@ -201,6 +201,17 @@ def test_dropped_topics_leave_their_part_and_are_remembered(store):
     assert set(again.image.dropped) == {bytes(16), b"\xff" * 16}
 
 
+def test_objects_that_are_to_stay_for_ever_can_be_read_again(store):
+    manifest = opened(store)
+    flush(manifest, 0)
+    flush(manifest, 0, bytes(16))
+    manifest.commit({"p": {TOPIC.hex(): {"0": {"s": 2, "g": 2**63 - 1}}}})  # the highest file.delete.delay.ms
+    manifest.commit({"d": {bytes(16).hex(): 2**63 - 1}})
+    assert len(manifest.image.deletions) == 2
+    payload = json.loads(json.dumps(write_checkpoint(manifest.image)))
+    assert read_checkpoint(payload, KEYS.root, "checkpoint 5").deletions == manifest.image.deletions
+
+
 def test_checkpoints_of_version_1_are_read():
     payload = json.loads((Path(__file__).parent / "manifest_checkpoint_v1.json").read_text())
     image = read_checkpoint(payload, "root/", "checkpoint 9")
