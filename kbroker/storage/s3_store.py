@@ -93,26 +93,30 @@ class S3Store:
         self._bucket = bucket
         self._copy_bucket = copy_bucket or bucket
         core = botocore.session.get_session()
-        session = boto3.session.Session(botocore_session=core)
-        self._client = session.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name=region or session.region_name or "us-east-1",
-            config=Config(
-                signature_version="s3v4",
-                connect_timeout=connect_timeout_s,
-                read_timeout=read_timeout_s,
-                max_pool_connections=connections_max,
-                tcp_keepalive=True,
-                retries={"total_max_attempts": 1, "mode": "standard"},
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-                s3={"payload_signing_enabled": False, "addressing_style": "path" if endpoint else "auto"},
-            ),
-        )
-
-        self._credentials = session.get_credentials()
-        authorities = core.get_config_variable("ca_bundle")
+        try:
+            session = boto3.session.Session(botocore_session=core)
+            self._client = session.client(
+                "s3",
+                endpoint_url=endpoint,
+                region_name=region or session.region_name or "us-east-1",
+                config=Config(
+                    signature_version="s3v4",
+                    connect_timeout=connect_timeout_s,
+                    read_timeout=read_timeout_s,
+                    max_pool_connections=connections_max,
+                    tcp_keepalive=True,
+                    retries={"total_max_attempts": 1, "mode": "standard"},
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                    s3={"payload_signing_enabled": False, "addressing_style": "path" if endpoint else "auto"},
+                ),
+            )
+            self._credentials = session.get_credentials()
+            authorities = core.get_config_variable("ca_bundle")
+        except aws.BotoCoreError as error:  # AWS' files or variables name what is not there
+            if isinstance(error, ValueError):
+                raise
+            self._raise_mapped(error, "configuration", None, conditional=False)
         self._connections = ConnectionPool(connect_timeout_s, read_timeout_s, connections_max, authorities=authorities)
         self._direct_reads = DirectReads(self._sign_get, self._connections)
         self._direct_writes = DirectWrites(self._frozen_credentials, self._connections)

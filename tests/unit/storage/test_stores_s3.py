@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -194,6 +195,26 @@ def test_missing_credentials_are_denied(server: ScriptedServer, monkeypatch: pyt
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(StoreDenied, match="credentials"):
         open_store("s3://bucket", server.endpoint).get("k")
+
+
+def test_a_configuration_that_aws_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    damaged = tmp_path / "config"
+    damaged.write_text("[profile")
+    for variable, value, said in (
+        ("AWS_PROFILE", "no-such", r"s3://bucket/: .*profile \(no-such\) could not be found"),
+        ("AWS_CONFIG_FILE", str(damaged), "Unable to parse config file"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setenv(variable, value)
+            with pytest.raises(StoreError, match=said):
+                open_store("s3://bucket")
+    with monkeypatch.context() as patched:
+        patched.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+        patched.setenv("AWS_ACCESS_KEY_ID", "half")
+        with pytest.raises(StoreDenied, match="Partial credentials"):
+            open_store("s3://bucket")
+    with pytest.raises(ValueError, match="Invalid endpoint"):
+        open_store("s3://bucket", "nowhere")
 
 
 def test_a_listing_that_is_cut_without_a_token_is_an_error(server: ScriptedServer, store: ObjectStore) -> None:
