@@ -37,12 +37,13 @@ class ConfigError(ValueError):
 
 def parse_size(text: str | int) -> int:
     """Bytes from ``1048576``, ``512MiB``, ``4GiB``. Raises ConfigError."""
-    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
-        return text
     match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(text))
     if not match or match[2].lower() not in SIZE_UNITS:
         raise ConfigError(f"{text!r} is not a size: give bytes, or a number with KiB, MiB or GiB")
-    return int(match[1]) * SIZE_UNITS[match[2].lower()]
+    size = int(match[1]) * SIZE_UNITS[match[2].lower()]
+    if size >= 2**63:
+        raise ConfigError(f"{text!r} is not a usable size")
+    return size
 
 
 def parse_seconds(text: str | float) -> float:

@@ -220,6 +220,12 @@ def test_no_sizes(text) -> None:
         parse_size(text)
 
 
+@pytest.mark.parametrize("text", ["8388608TiB", str(2**63), 2**63])
+def test_sizes_that_no_machine_has(text) -> None:
+    with pytest.raises(ConfigError, match="is not a usable size"):
+        parse_size(text)
+
+
 @pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "1e10", True, None])
 def test_no_seconds(text) -> None:
     with pytest.raises(ConfigError, match="seconds"):
