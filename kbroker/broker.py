@@ -25,7 +25,7 @@ from kbroker._fast.arena import Arena
 from kbroker._fast.wal import Wal
 from kbroker.clock import Clock, SystemClock
 from kbroker.config import BrokerConfig
-from kbroker.control import ControlServer
+from kbroker.control import SOCKET_NAME, ControlServer
 from kbroker.data_dir import DataDir, Identity, check_usable, is_used
 from kbroker.errors import CorruptionError, ErrorCode, StartError
 from kbroker.handlers.base import Context
@@ -165,10 +165,13 @@ class Broker:
 
     def _open_log(self) -> None:
         config = self.config
-        self.data_dir.wal.mkdir(exist_ok=True)
-        arena = Arena(config.arena_bytes, config.chunk_bytes)
+        try:
+            arena = Arena(config.arena_bytes, config.chunk_bytes)
+        except (OSError, MemoryError) as error:
+            raise StartError(f"no {config.arena_bytes} bytes of memory for the newest log: {error}") from None
         epoch = self.cluster.claim.epoch
         try:
+            self.data_dir.wal.mkdir(exist_ok=True)
             self.wal = Wal(
                 arena,
                 self.data_dir.wal,
@@ -425,7 +428,11 @@ def run(config: BrokerConfig) -> int:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     broker.start()
     signals.on(signal.SIGUSR1, lambda: broker.flusher.flush(wait=False))
-    control = ControlServer(config.data_dir, {"flush": broker.flush, "proposals": broker.look_at_proposals})
+    try:
+        control = ControlServer(config.data_dir, {"flush": broker.flush, "proposals": broker.look_at_proposals})
+    except OSError as error:
+        broker.stop()
+        raise StartError(f"cannot take commands at {config.data_dir / SOCKET_NAME}: {error.strerror}") from None
     if broker.http is not None:
         broker.http.start()
     gc.freeze()  # what is loaded now lives as long as the process

@@ -129,6 +129,14 @@ def test_a_status_port_in_use(tmp_path: Path) -> None:
     assert files_of(tmp_path) == set()
 
 
+def test_more_memory_than_there_is(tmp_path: Path) -> None:
+    refusal = refused_start(
+        small_broker(tmp_path / "data", in_folder(tmp_path / "objects"), small=("--memory-bytes", "1000000GiB"))
+    )
+    assert refusal.code == 1
+    assert "bytes of memory for the newest log" in refusal.line
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -150,6 +158,35 @@ def test_usage_errors(tmp_path: Path, options: list[str]) -> None:
     assert refusal.code == 2
     assert refusal.lines[-1].startswith("Error: ")
     assert files_of(tmp_path) == set()
+
+
+# -- a data directory with something in the way ----------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> BrokerProcess:
+    """A broker that has stopped."""
+    broker = small_broker(tmp_path / "data", in_folder(tmp_path / "objects")).start()
+    assert broker.stop() == 0
+    return broker
+
+
+def test_a_file_instead_of_the_log(stopped: BrokerProcess) -> None:
+    log = stopped.data_dir / "wal"
+    log.rename(log.with_name("moved"))
+    log.write_bytes(b"in the way")
+    refusal = refused_start(stopped)
+    assert refusal.code == 1
+    assert "the write-ahead log cannot be used" in refusal.line
+
+
+def test_no_room_for_the_control_socket(stopped: BrokerProcess) -> None:
+    (stopped.data_dir / "control.sock").mkdir()
+    refusal = refused_start(stopped)
+    assert refusal.code == 1
+    assert "cannot take commands at" in refusal.line
+    (stopped.data_dir / "control.sock").rmdir()
+    assert stopped.start().stop() == 0
 
 
 # -- damage ----------------------------------------------------------------------------------------------------
