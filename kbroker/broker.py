@@ -41,6 +41,7 @@ from kbroker.signals import SignalThread
 from kbroker.storage.object_store import StoreError
 from kbroker.storage.ownership import Superseded
 from kbroker.storage.patience import Patience
+from kbroker.types import address_text
 from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
 from kbroker.wire.listener import WireOptions, WireServer, bind
 
@@ -145,7 +146,7 @@ class Broker:
         try:
             listening = bind(host, port)
         except OSError as error:
-            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+            raise StartError(f"cannot listen on {address_text(host, port)}: {error.strerror}") from None
         self.address = (host, listening.getsockname()[1])
         return listening
 
@@ -437,10 +438,9 @@ def run(config: BrokerConfig) -> int:
         broker.http.start()
     gc.freeze()  # what is loaded now lives as long as the process
     gc.enable()
-    host, port = broker.address
     print(
         f"kbroker ready: cluster {broker.cluster.keys.cluster_id}, epoch {broker.cluster.claim.epoch}, "
-        f"objects in {config.object_store}, listening on {host}:{port}",
+        f"objects in {config.object_store}, listening on {address_text(*broker.address)}",
         flush=True,
     )
     broker.wait()

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from kbroker.errors import StartError
+from kbroker.types import address_text
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class HttpEndpoint(ThreadingHTTPServer):
             super().__init__(address, _Handler)
         except OSError as error:
             reason = error.strerror or error
-            raise StartError(f"cannot listen on {address[0]}:{address[1]} (--http-listen): {reason}") from None
+            raise StartError(f"cannot listen on {address_text(*address)} (--http-listen): {reason}") from None
 
     def server_bind(self) -> None:
         """As HTTPServer's, without its look-up of the host's name, which may take seconds."""

@@ -1,4 +1,4 @@
-# The address at the other end of a socket, as text: HOST:PORT, [HOST]:PORT, or "local". Its length, or -1.
+# The address at the other end of a socket, as text: HOST:PORT, [HOST]:PORT for IPv6, or "local". Its length, or -1.
 
 cdef extern from * nogil:
     """
@@ -18,6 +18,10 @@ cdef extern from * nogil:
         }
         if (a.ss_family == AF_INET6) {
             struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a;
+            if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
+                inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], text, sizeof text);
+                return snprintf(out, size, "%s:%d", text, ntohs(v6->sin6_port));
+            }
             inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
             return snprintf(out, size, "[%s]:%d", text, ntohs(v6->sin6_port));
         }

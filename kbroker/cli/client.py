@@ -15,6 +15,7 @@ from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
+from kbroker.types import address_text
 
 # The versions this client speaks; any kbroker serves them.
 VERSIONS = {0: 9, 1: 12, 2: 7, 3: 9, 9: 7, 10: 3, 15: 5, 16: 4, 19: 5, 20: 4, 37: 2, 42: 2, 69: 0}
@@ -28,7 +29,7 @@ class Client:
     """One connection to a broker. Not thread-safe. Raises CommandFailed when the broker cannot be reached."""
 
     def __init__(self, address: tuple[str, int], timeout: float = 30.0) -> None:
-        self._where = f"{address[0]}:{address[1]}"
+        self._where = address_text(*address)
         try:
             connected = socket.create_connection(address, timeout)
         except (OSError, UnicodeError) as error:  # the latter: no host can have that name

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.broker_config_table import BROKER_CONFIGS, COARSER, DYNAMIC
 from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from kbroker.types import address_text
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +111,8 @@ class BrokerConfigs:
                 **kafka,
                 "node.id": node_id,
                 "broker.id": node_id,
-                "listeners": "PLAINTEXT://{}:{}".format(*listen),
-                "advertised.listeners": "PLAINTEXT://{}:{}".format(*advertised),
+                "listeners": f"PLAINTEXT://{address_text(*listen)}",
+                "advertised.listeners": f"PLAINTEXT://{address_text(*advertised)}",
                 "log.dirs": data_dir,
             }
         )

@@ -155,7 +155,7 @@ def _decode_frame(
         api_key=api_key,
         api_version=api_version,
         client_id=header.client_id,
-        client_host=peer.rpartition(":")[0],
+        client_host=peer.rpartition(":")[0].strip("[]"),
         advertised_host=listener.host,
         advertised_port=listener.port,
         connection=connection,

@@ -43,6 +43,12 @@ def test_settings_at_their_default_are_shown_as_default() -> None:
     assert shown["broker.rack"].value is None
 
 
+def test_a_listener_on_ipv6_has_brackets() -> None:
+    address = ("::1", 9092)
+    shown = BrokerConfigs.of_broker({}, node_id=4, listen=address, advertised=address, data_dir=Path("/data"))
+    assert shown.text("listeners") == shown.text("advertised.listeners") == "PLAINTEXT://[::1]:9092"
+
+
 def test_settings_that_were_given_are_the_topics_defaults() -> None:
     configs = running(log_retention_ms=77, log_cleanup_policy="compact", num_partitions=3)
     assert configs.topic_defaults == {"retention.ms": "77", "cleanup.policy": "compact"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import pytest
 from wire_harness import LONG_MS, Client, fetch_request, until, wire_broker
 
 from kbroker.handlers import api_versions
@@ -40,6 +42,23 @@ def test_handlers_inline_and_on_workers(tmp_path):
             for version in range(5):
                 assert client.ask(12, version, HeartbeatRequest(group_id="g")).error_code == 25
         assert seen[0] == ("test", "127.0.0.1", "advertised", "g")
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+@pytest.mark.parametrize(("listening", "client"), [("::1", "::1"), ("::", "127.0.0.1"), ("::", "::1")])
+def test_the_host_of_a_client_is_an_address_as_java_shows_it(tmp_path, listening, client):
+    seen = []
+
+    def handle(context, info, request):
+        seen.append(info.client_host)
+        return HeartbeatResponse()
+
+    dispatcher = Dispatcher({12: Handler(12, 0, 4, handle, inline=True)}, None, None)
+    with wire_broker(tmp_path, dispatch=dispatcher, host=listening) as broker:
+        broker.address = (client, broker.address[1])
+        with Client(broker) as connected:
+            connected.ask(12, 4, HeartbeatRequest(group_id="g"))
+    assert seen == [client]
 
 
 def test_a_long_request_of_an_inline_handler_runs_on_a_worker_unless_its_connection_has_gone(tmp_path):

@@ -59,6 +59,7 @@ class WireBroker:
         wal_bytes: int = 64 * MIB,
         cold_reader: Any = None,
         transactions: Any = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.wal = Wal(
             Arena(arena_bytes, MIB),
@@ -87,7 +88,7 @@ class WireBroker:
             executor=self.executor,
         )
         self.server.verify_with(transactions)
-        listening = bind("127.0.0.1", 0)
+        listening = bind(host, 0)
         self.address = listening.getsockname()
         self.server.listen(listening, AdvertisedListener("advertised", 9092))
         self.server.start()
