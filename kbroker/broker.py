@@ -373,6 +373,8 @@ class Broker:
         self.retention.stop()
         clean = self.fatal is None
         self._flushing_last = True
+        if clean and self.flusher.unflushed_bytes:
+            logger.info("flushing the last %d bytes; one more signal keeps them here", self.flusher.unflushed_bytes)
         if clean and (self._gave_up or not self.flusher.stop(flush=True, timeout=FINAL_FLUSH_SECONDS)):
             logger.error("not everything was flushed: it is kept in %s", self.data_dir.wal)
             clean = False
@@ -419,13 +421,14 @@ def raise_file_limit() -> None:
 
 
 def run(config: BrokerConfig) -> int:
-    """Runs a broker until SIGTERM or SIGINT; returns the exit code. Raises StartError."""
+    """Runs a broker until SIGTERM, SIGINT or SIGHUP; returns the exit code. Raises StartError."""
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     raise_file_limit()
     broker = Broker(config)
     signals = SignalThread()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signals.on(number, broker.asked_to_stop)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup's
+            signals.on(number, broker.asked_to_stop)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     broker.start()
     signals.on(signal.SIGUSR1, lambda: broker.flusher.flush(wait=False))

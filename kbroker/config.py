@@ -31,6 +31,9 @@ SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "ti
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
+EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on
+
+
 class ConfigError(ValueError):
     """A setting that cannot be used: the message names it and says what is expected. Exit code 2."""
 
@@ -544,6 +547,9 @@ def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
         values["io_threads"] = max(1, (os.cpu_count() or 1) // 4)
     if not 1 <= values["io_threads"] <= 64:
         raise ConfigError("--io-threads: 1 to 64")
+    advertised_host, _ = values["advertise"] or values["listen"]
+    if advertised_host in EVERY_ADDRESS:
+        raise ConfigError(f"--advertise: what clients connect to; they cannot be sent to {advertised_host}")
     if not 0 <= values["node_id"] < 2**31:
         raise ConfigError("--node-id: a number from 0")
     if values["cluster_id"] is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", values["cluster_id"]):

@@ -33,7 +33,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--set", "kafka_settings", multiple=True, metavar="NAME=VALUE", help="a broker setting by Kafka's name")
 @click.option("--config", "config", default=None, metavar="PATH", help="TOML file with any of these settings")
 def command(kafka_settings: tuple[str, ...], **arguments: Any) -> None:
-    """Runs a broker until SIGTERM or SIGINT."""
+    """Runs a broker until SIGTERM, SIGINT or SIGHUP."""
     # numpy's linear algebra, which nothing here uses, would start a thread for each core, to spin for a while.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:

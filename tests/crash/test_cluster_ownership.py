@@ -197,7 +197,7 @@ def test_a_directory_of_a_cluster_that_the_store_does_not_know(tmp_path: Path, p
         broker.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_starting_or_idle(tmp_path: Path, number: signal.Signals) -> None:
     """A clean end, so that any broker may start next."""
     place = Place((), {})

@@ -262,6 +262,9 @@ def test_no_stores(text) -> None:
     [
         ({"memory_bytes": "1MiB"}, "--memory-bytes: at least 64MiB"),
         ({"memory_bytes": "x"}, "--memory-bytes: 'x' is not a size"),
+        ({"listen": "0.0.0.0:9092"}, "--advertise: what clients connect to; they cannot be sent to 0.0.0.0"),
+        ({"listen": "[::]:9092"}, "--advertise: what clients connect to; they cannot be sent to ::"),
+        ({"advertise": "0.0.0.0:9092"}, "--advertise: what clients connect to; they cannot be sent to 0.0.0.0"),
         ({"arena_bytes": "768MiB"}, "--arena-bytes: must leave"),
         ({"arena_bytes": "1MiB"}, "--arena-bytes: at least 8MiB"),
         ({"wal_bytes": "100MiB"}, "--wal-bytes: at least four segments"),
