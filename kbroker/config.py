@@ -22,6 +22,7 @@ from kbroker.limits import (
     MERGE_IO_BYTES_PER_SECOND,
     MIB,
     OBJECT_CACHE_BYTES_MIN,
+    PARTITIONS_PER_TOPIC_MAX,
     WAL_CACHE_BYTES_MAX,
     WAL_PAGE_BYTES,
     WAL_SEGMENT_BYTES,
@@ -298,6 +299,14 @@ KAFKA_MINIMA: dict[str, int] = {
     "max.connections": 1,
     "socket.request.max.bytes": 1024,
 }
+# Each partition or thread more costs memory from the start on.
+KAFKA_MAXIMA: dict[str, int] = {
+    "log.cleaner.threads": 64,
+    "num.partitions": PARTITIONS_PER_TOPIC_MAX,
+    "offsets.topic.num.partitions": PARTITIONS_PER_TOPIC_MAX,
+    "share.coordinator.state.topic.num.partitions": PARTITIONS_PER_TOPIC_MAX,
+    "transaction.state.log.num.partitions": PARTITIONS_PER_TOPIC_MAX,
+}
 # The whole numbers that have 64 bits in Kafka; the others have 32.
 KAFKA_LONGS: frozenset[str] = frozenset({
     "log.retention.ms",
@@ -429,8 +438,9 @@ def _in_range(name: str, value: int) -> int:
     minimum = KAFKA_MINIMA.get(name, 0)
     if value < minimum:
         raise ConfigError(f"{value} is less than {minimum}")
-    if value >= 2**31 and name not in KAFKA_LONGS:
-        raise ConfigError(f"{value} is more than {2**31 - 1}")
+    maximum = KAFKA_MAXIMA.get(name, 2**63 - 1 if name in KAFKA_LONGS else 2**31 - 1)
+    if value > maximum:
+        raise ConfigError(f"{value} is more than {maximum}")
     return value
 
 

@@ -14,6 +14,7 @@ from kbroker.config import (
     KAFKA_CHOICES,
     KAFKA_DEFAULTS,
     KAFKA_LONGS,
+    KAFKA_MAXIMA,
     KAFKA_MINIMA,
     KAFKA_OPTIONAL,
     OPTIONS,
@@ -148,7 +149,7 @@ def test_kafka_settings_from_every_source(tmp_path) -> None:
 
 
 def test_kafka_settings_have_bounds_and_choices() -> None:
-    assert set(KAFKA_MINIMA) <= set(KAFKA_DEFAULTS)
+    assert set(KAFKA_MINIMA) | set(KAFKA_MAXIMA) <= set(KAFKA_DEFAULTS)
     assert set(KAFKA_CHOICES) == {name for name, value in KAFKA_DEFAULTS.items() if isinstance(value, str)}
     assert set(KAFKA_OPTIONAL) == {name for name, value in KAFKA_DEFAULTS.items() if value is None}
     for name, value in KAFKA_DEFAULTS.items():
@@ -165,9 +166,10 @@ def test_whole_numbers_have_as_many_bits_as_in_kafka(name) -> None:
     bits = {ConfigType.INT: 32, ConfigType.LONG: 64, ConfigType.DOUBLE: 64}.get(BROKER_CONFIGS[name].type)
     assert bits is None or (bits == 64) == (name in KAFKA_LONGS)
     if bits == 32:
-        assert load(kafka=[f"{name}={2**31 - 1}"]).kafka[name] == 2**31 - 1
-        with pytest.raises(ConfigError, match=f"{name}: {2**31} is more than {2**31 - 1}"):
-            load(kafka=[f"{name}={2**31}"])
+        maximum = KAFKA_MAXIMA.get(name, 2**31 - 1)
+        assert load(kafka=[f"{name}={maximum}"]).kafka[name] == maximum
+        with pytest.raises(ConfigError, match=f"{name}: {maximum + 1} is more than {maximum}"):
+            load(kafka=[f"{name}={maximum + 1}"])
 
 
 def test_settings_without_a_default_may_be_given() -> None:
