@@ -156,13 +156,9 @@ class Broker:
         from kbroker.http_endpoint import HttpEndpoint
         from kbroker.metrics import Metrics
 
-        host, port = self.config.http_listen
-        try:
-            self.http = HttpEndpoint(
-                (host, port), lambda: self.fatal is None, lambda: self.ready, Metrics(self).render
-            )
-        except OSError as error:
-            raise StartError(f"cannot serve status on {host}:{port}: {error.strerror}") from None
+        self.http = HttpEndpoint(
+            self.config.http_listen, lambda: self.fatal is None, lambda: self.ready, Metrics(self).render
+        )
 
     def _open_log(self) -> None:
         config = self.config
@@ -426,9 +422,10 @@ def run(config: BrokerConfig) -> int:
     raise_file_limit()
     broker = Broker(config)
     signals = SignalThread()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup's
-            signals.on(number, broker.asked_to_stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signals.on(number, broker.asked_to_stop)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup's
+        signals.on(signal.SIGHUP, broker.asked_to_stop)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     broker.start()
     signals.on(signal.SIGUSR1, lambda: broker.flusher.flush(wait=False))

@@ -30,8 +30,6 @@ from kbroker.limits import (
 
 SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
 EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on
 
 
