@@ -23,6 +23,7 @@ from kbroker.exchange.source_error import SourceError
 from kbroker.limits import PARTITIONS_PER_TOPIC_MAX
 
 LOCK_FILE = ".lock"
+SWAPPED_LOG_SUFFIX = ".log.swap"
 SMALL_FILE_BYTES_MAX = 64 << 20
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
 _LEFTOVER = re.compile(r".*\.[0-9a-f]{32}-(?:delete|future|stray)", re.ASCII)
@@ -41,7 +42,13 @@ class PartitionFolder:
     clean: bool  # its broker stopped cleanly
 
     def segment_bases(self) -> list[int]:
-        """Base offsets of its segments, in order."""
+        """Base offsets of its segments, in order. SourceError where compaction was taking some of them away."""
+        for name in sorted(os.listdir(self.path)):
+            if name.endswith(SWAPPED_LOG_SUFFIX):
+                raise SourceError(
+                    f"{self.path} has {name}: Kafka was killed while it put a compacted segment in place of others, "
+                    "which may be gone already. Start that Kafka and stop it again, which ends that"
+                )
         return segment_bases(self.path)
 
     def snapshots(self) -> dict[int, Path]:

@@ -202,6 +202,22 @@ def test_refusals(tmp_path: Path, config: BrokerConfig) -> None:
         Imported(kafka, config)
 
 
+def test_a_compaction_that_kafka_did_not_end_is_refused(tmp_path: Path, config: BrokerConfig) -> None:
+    """Killed between the removal of the old segment and the last renaming: the records are in no `.log`."""
+    folder = write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES[:3], 6: BATCHES[3:]})
+    (folder / segment_name(0)).rename(folder / segment_name(0, ".log.swap"))
+    with pytest.raises(SourceError, match=r"t-0 has 0{20}\.log\.swap: .*Start that Kafka and stop it again"):
+        Imported(tmp_path / "kafka", config)
+    (folder / segment_name(0, ".log.swap")).rename(folder / segment_name(0))
+    offsets = write_segments(tmp_path / "kafka" / f"{CONSUMER_OFFSETS}-0", {0: [offset_batch(0, commit("g", "t", 3))]})
+    (offsets / segment_name(0)).rename(offsets / segment_name(0, ".log.swap"))
+    with pytest.raises(SourceError, match=rf"{CONSUMER_OFFSETS}-0 has 0{{20}}\.log\.swap"):
+        Imported(tmp_path / "kafka", config)
+    (offsets / segment_name(0, ".log.swap")).rename(offsets / segment_name(0))
+    done = Imported(tmp_path / "kafka", config)
+    assert (done.state().log_start_offset, done.report.committed_offsets) == (0, 1)
+
+
 def test_a_running_kafka_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     ready, done = os.pipe(), os.pipe()
