@@ -92,14 +92,16 @@ class BucketImport:
 
     def _store_topic(self, image: TopicImage) -> list[ImportedPartition]:
         topic = self._source[image.name]
-        stored = [self._store_partition(image, topic, partition) for partition in sorted(topic.parts)]
+        # Of a partition of which nothing is left the log start tells where it goes on.
+        begun = {partition for partition, start in topic.log_starts.items() if start and partition < topic.partitions}
+        stored = [self._store_partition(image, topic, partition) for partition in sorted(begun.union(topic.parts))]
         if image.name == self._last:
             self._check_source()
         return stored
 
     def _store_partition(self, image: TopicImage, topic: SourceTopic, partition: int) -> ImportedPartition:
-        parts = sorted(topic.parts[partition], key=lambda part: part.base_offset)
-        log_start = max(topic.log_starts.get(partition, 0), parts[0].base_offset)
+        parts = sorted(topic.parts.get(partition, ()), key=lambda part: part.base_offset)
+        log_start = max(topic.log_starts.get(partition, 0), *(part.base_offset for part in parts[:1]), 0)
         state = PartitionState(image.topic_id, partition, log_start)
         notes: list[str] = []
         with PartitionUpload(
@@ -111,7 +113,7 @@ class BucketImport:
         return imported
 
     def _upload_parts(self, parts: list[SourcePart], upload: PartitionUpload, notes: list[str]) -> None:
-        expected = parts[0].base_offset
+        expected = parts[0].base_offset if parts else 0
         for part in parts:
             if part.base_offset < expected:
                 raise CorruptionError(

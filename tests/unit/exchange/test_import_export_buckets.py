@@ -140,6 +140,33 @@ def test_klite_by_its_metadata(config: BrokerConfig) -> None:
     assert done.faults == []
 
 
+def test_a_klite_partition_of_which_nothing_is_left_goes_on_behind_its_offsets(
+    config: BrokerConfig, tmp_path: Path
+) -> None:
+    """Retention took everything: offsets that were seen are not given again, and committed ones stay right."""
+    store = MemoryStore()
+    put_klite(store, ROOT, "orders", TOPIC_ID, 0, FIRST)
+    frames = (
+        klite_frame(1, text("orders"), struct.pack(">i", 3), TOPIC_ID, b"\0\0"),
+        klite_frame(6, text("orders"), struct.pack(">iq", 1, 40)),
+        klite_frame(6, text("orders"), struct.pack(">iq", 7, 40)),  # there is no such partition
+        klite_frame(4, text("readers"), text("orders"), struct.pack(">iq", 1, 40), text("")),
+    )
+    store.put(f"{ROOT}/metadata.log", b"".join(frames))
+    bucket = KliteBucket(store)
+    done = Done(bucket.topics(), config, bucket)
+    assert done.faults == []
+    states = [done.manifest.partition(TOPIC_ID, partition) for partition in (0, 1, 2, 7)]
+    assert [state and (state.log_start_offset, state.end_offset) for state in states] == [(5, 10), (40, 40), None, None]
+    destination = MemoryStore()
+    done.export(destination).to_klite(["orders"], "c2")
+    again = KliteBucket(destination)
+    back = Done(again.topics(), load_config({"data_dir": str(tmp_path / "back")}, environ={}), again)
+    state = back.manifest.partition(TOPIC_ID, 1)
+    assert state is not None
+    assert (state.log_start_offset, state.end_offset) == (40, 40)
+
+
 def test_leader_epochs_that_go_back_are_raised(config: BrokerConfig, tmp_path: Path) -> None:
     """What was exported from a cluster and went on in a product that writes epoch 0."""
     store = klite_store()
