@@ -91,14 +91,8 @@ class BucketPlace:
 
         Raises JobError, StoreError.
         """
-        self._take()
         try:
-            try:
-                for prefix in self._prefixes:
-                    check_empty(self.store, prefix)
-            except ExportError:
-                self.store.delete([NOTE])
-                raise
+            self._take()
             try:
                 yield
             except BaseException:
@@ -110,8 +104,23 @@ class BucketPlace:
         self.store.delete([NOTE])
 
     def _take(self) -> None:
+        """Stores the note, which says that what lies under the prefixes may be deleted: there is nothing yet."""
+        self._refuse_if(read_back(self.store, NOTE, NOTE_BYTES_MAX))
+        self._check_empty()
         note = json.dumps({"v": 1, "job": self._job_id, "prefixes": self._prefixes}).encode()
-        present = create_once(self.store, NOTE, note, Patience(PATIENCE_SECONDS), NOTE_BYTES_MAX)
+        self._refuse_if(create_once(self.store, NOTE, note, Patience(PATIENCE_SECONDS), NOTE_BYTES_MAX))
+        try:
+            self._check_empty()  # a job that ended meanwhile has left something
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                self.store.delete([NOTE])
+            raise
+
+    def _check_empty(self) -> None:
+        for prefix in self._prefixes:
+            check_empty(self.store, prefix)
+
+    def _refuse_if(self, present: bytes | None) -> None:
         if present is not None:
             raise JobError(
                 f"{NOTE} is there: job {_note_of(present)['job']} is at work in this place, or was killed; when it is "

@@ -218,6 +218,24 @@ def test_a_place_that_is_taken_is_left_alone(bucket, store, target):
     assert contents(store) == {key: b"x"}
 
 
+@pytest.mark.parametrize("ends", [StoreUnavailable("no"), KeyboardInterrupt()])
+def test_a_job_that_ends_while_it_looks_gives_nothing_away(bucket, store, monkeypatch, ends):
+    """Its note would say that what has been there all along may be discarded."""
+    store.put("klite-c1/x", b"x")
+
+    def listing(*arguments):
+        raise ends
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "list", listing)
+        patch.setattr(convert_place, "PATIENCE_SECONDS", 0.01)
+        with pytest.raises(type(ends)):
+            run_to(bucket, "klite")
+    with pytest.raises(JobError, match="klite-c1/x is there already"):
+        run_to(bucket, "klite", discard=True)
+    assert contents(store) == {"klite-c1/x": b"x"}
+
+
 @pytest.mark.parametrize(
     "note", [b"", b"[]", b"{}", b'{"v":1,"job":"j","prefixes":[""]}', b'{"v":2,"job":"j","prefixes":["ns/t/"]}']
 )
