@@ -18,6 +18,7 @@ FAIL, COLUMN, FILE = "fail", "column", "file"  # what becomes of bad records
 BAD_VALUE, BAD_REASON = "bad_value", "bad_reason"
 DEFAULT_COLUMNS = tuple(name for name in DDL if name != "headers")
 
+_FOLDERS = {"none": ("export",), "day": ("export", "day"), "hour": ("export", "day", "hour")}
 _ALWAYS_READ = ("topic", "partition", "offset")  # to name a bad record
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -59,6 +60,18 @@ class ExportTable:
                 "with --columns, or do without --flatten"
             )
         return pa.schema(fields)
+
+    def check_folders(self) -> None:
+        """OptionError where a column has the name of a folder that its files are in: readers of the folder would take
+        the folder's value for it. Names are one to Spark whatever their case."""
+        folders = _FOLDERS[self.partition_by]
+        hidden = [field.name for field in self.arrow_schema() if field.name.lower() in folders]
+        if hidden:
+            raise OptionError(
+                f"{', '.join(hidden)}: both a field of the value and a folder of the export, which would hide it from "
+                "readers; do without --flatten, leave the field out of the schema or, of day and hour, without "
+                "--partition-by"
+            )
 
     def source_columns(self) -> tuple[str, ...]:
         """What has to be read."""

@@ -161,6 +161,8 @@ def _table(job: Job, given: dict[str, Any]) -> Any:
         given["partition_by"],
     )
     table.arrow_schema()  # refuses columns that clash
+    if not given["destination"].startswith(ICEBERG):
+        table.check_folders()
     return table
 
 

@@ -13,6 +13,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from click.testing import CliRunner
 from export_bucket import ExportBucket, exported, settings_of
 
 from kbroker.pipeline.columns import SOURCE_TYPES
@@ -20,6 +21,7 @@ from kbroker.pipeline.export_schema import ValueSchema, load_schema
 from kbroker.pipeline.export_table import ExportTable
 from kbroker.pipeline.export_task import BadRecordError
 from kbroker.pipeline.export_values import ValueDecoder
+from kbroker.pipeline.jobs import export
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.split_reader import read_split
 
@@ -268,6 +270,25 @@ def test_fields_that_clash_with_columns(tmp_path: Path) -> None:
     schema = ValueSchema(*[pa.struct([("offset", pa.int64())])] * 3)
     with pytest.raises(OptionError, match="offset: both a field of the value and a column"):
         ExportTable("json", schema=schema, flatten=True).arrow_schema()
+
+
+@pytest.mark.parametrize(
+    ("name", "partition_by", "hidden"),
+    [("Export", "none", True), ("day", "hour", True), ("hour", "hour", True), ("hour", "day", False),
+     ("day", "none", False)],
+)  # fmt: skip
+def test_fields_that_a_folder_would_hide(
+    bucket: ExportBucket, tmp_path: Path, name: str, partition_by: str, hidden: bool
+) -> None:
+    """Readers of a folder take `export=00000001` for a column, in the place of what the files have."""
+    schema = tmp_path / "schema"
+    schema.write_text(json.dumps({"type": "record", "name": "R", "fields": [{"name": name, "type": "int"}]}))
+    given = ["t", str(tmp_path / "out"), "--object-store", "memory:", "--values", "json", "--schema", str(schema)]
+    given += ["--partition-by", partition_by, "--columns", "value"]
+    assert CliRunner().invoke(export.command, given).exit_code == 0
+    done = CliRunner().invoke(export.command, [*given, "--flatten"])
+    assert done.exit_code == (2 if hidden else 0)
+    assert (f"{name}: both a field of the value and a folder of the export" in done.stderr) == hidden
 
 
 def test_source_types_are_the_readers(bucket: ExportBucket) -> None:
