@@ -17,7 +17,14 @@ from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.export_log import Commit, ExportLog, Offsets, offsets_json
 from kbroker.pipeline.export_plan import ExportPlan, plan_export
 from kbroker.pipeline.export_table import ExportTable, differences
-from kbroker.pipeline.export_target import STATE_FOLDER, Destination, Target, export_folder, open_target
+from kbroker.pipeline.export_target import (
+    STATE_FOLDER,
+    Destination,
+    Target,
+    destination_url,
+    export_folder,
+    open_target,
+)
 from kbroker.pipeline.export_task import ExportTask, TaskResult
 from kbroker.pipeline.options import OptionError
 from kbroker.storage.object_store import StoreError
@@ -38,9 +45,10 @@ class ExportSettings:
 
 def committed_files(url: str, endpoint: str | None = None, region: str | None = None) -> list[str]:
     """The Parquet files of all published exports at a destination, to be read together: a view that never changes
-    under its reader. Raises StoreError, ExportLogError."""
+    under its reader. Raises OptionError, StoreError, ExportLogError."""
+    url = destination_url(url)
     destination = Destination(url, endpoint, region)
-    log = ExportLog(destination.store(STATE_FOLDER), "reader", SystemClock())
+    log = ExportLog(destination.store(STATE_FOLDER, create=False), "reader", SystemClock())
     base = url.removeprefix("file:").rstrip("/")
     return [
         f"{base}/{export_folder(commit.export)}/{file['path']}"

@@ -48,14 +48,31 @@ class Destination:
     endpoint: str | None = None
     region: str | None = None
 
-    def store(self, below: str = "") -> RetryingStore:
-        """The object store at the destination, or below it. OptionError, StoreError."""
+    def store(self, below: str = "", *, create: bool = True) -> RetryingStore:
+        """The object store at the destination, or below it; `create`: a folder is made where none is.
+
+        OptionError, StoreError.
+        """
         url = f"{self.url.rstrip('/')}/{below}" if below else self.url
         try:
-            raw = open_store(url, self.endpoint, self.region, create=True)
+            raw = open_store(url, self.endpoint, self.region, create=create)
         except ValueError as error:
             raise OptionError(f"destination: {error}") from None
         return RetryingStore(raw, Patience(PATIENCE_SECONDS))
+
+
+def destination_url(text: str) -> str:
+    """A destination as people write it: of a folder the absolute path, as drivers and workers may run in different
+    ones. OptionError."""
+    if text.startswith(S3_SCHEME):
+        return text
+    if "://" in text and not text.startswith(FILE_SCHEME):
+        raise OptionError(f"destination {text}: expected a folder or s3://bucket/prefix")
+    try:
+        path = split_file_url(text)
+    except ValueError:
+        raise OptionError(f"destination {text}: expected a folder or s3://bucket/prefix") from None
+    return f"{FILE_SCHEME}{path.absolute()}"
 
 
 def export_folder(export: int) -> str:

@@ -99,7 +99,7 @@ def command(job: Job, **given: Any) -> None:
 def _settings(job: Job, given: dict[str, Any]) -> Any:
     from kbroker.pipeline.export_plan import source_options
     from kbroker.pipeline.export_run import ExportSettings
-    from kbroker.pipeline.export_target import Destination
+    from kbroker.pipeline.export_target import Destination, destination_url
 
     table = _table(job, given)
     source = source_options(
@@ -112,10 +112,8 @@ def _settings(job: Job, given: dict[str, Any]) -> Any:
         fail_on_data_loss=not given["ignore_data_loss"],
     )
     url = given["destination"]
-    if not url.startswith(("file:", "s3://", ICEBERG)):
-        if "://" in url:
-            raise OptionError(f"destination {url}: expected a folder, s3://bucket/prefix or iceberg:NAMESPACE.TABLE")
-        url = f"file:{Path(url).absolute()}"
+    if not url.startswith(ICEBERG):
+        url = destination_url(url)
     destination = Destination(
         url, given["output_endpoint"] or job.place.endpoint, given["output_region"] or job.place.region
     )

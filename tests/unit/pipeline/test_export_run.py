@@ -18,11 +18,11 @@ from kbroker.pipeline.data_loss import DataLossError
 from kbroker.pipeline.export_log import ExportLog, ExportLogError
 from kbroker.pipeline.export_run import ExportRun, committed_files
 from kbroker.pipeline.export_table import ExportTable
-from kbroker.pipeline.export_target import BucketTarget, TargetError
+from kbroker.pipeline.export_target import BucketTarget, TargetError, destination_url
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.positions import UnknownTopicError
 from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_store import StoreUnavailable
+from kbroker.storage.object_store import StoreError, StoreUnavailable
 from kbroker.storage.store_wrappers import PrefixStore, StoreWrapper
 
 
@@ -290,6 +290,24 @@ def test_the_log_refuses_what_it_does_not_know(bucket: ExportBucket, tmp_path: P
     record.with_name(f"{0:020d}.json").unlink()
     with pytest.raises(ExportLogError, match="should be"):
         bucket.export(settings_of(tmp_path))
+
+
+def test_a_destination_is_called_alike_by_writers_and_readers(
+    bucket: ExportBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path, relative or not; the tasks of an export may run in another folder than the driver."""
+    bucket.numbered("t", 0, 0, 3)
+    bucket.export(settings_of(tmp_path / "out"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("out", "./out", "file:out", str(tmp_path / "out"), f"file:{tmp_path}/out", f"file://{tmp_path}/out/"):
+        assert destination_url(name) == f"file:{tmp_path}/out"
+        assert committed_files(name) == [str(next((tmp_path / "out").rglob("*.parquet")))]
+    with pytest.raises(StoreError, match="nowhere"):
+        committed_files("nowhere")
+    assert not (tmp_path / "nowhere").exists()
+    for name in ("gs://lake/orders", "file:", ""):
+        with pytest.raises(OptionError, match="expected a folder or s3://bucket/prefix"):
+            destination_url(name)
 
 
 def test_committed_files_are_those_of_whole_exports(bucket: ExportBucket, tmp_path: Path) -> None:
