@@ -15,14 +15,18 @@ from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOff
 from kbroker.protocol.apis.k03_metadata import MetadataRequest
 from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
+from kbroker.storage.patience import Patience
 
 VERSIONS = {1: 12, 2: 7, 3: 10}
 TIMEOUT_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0  # for a broker that starts again
 FETCH_BYTES = 8 * MIB
 FETCH_WAIT_MS = 500
 EMPTY_FETCHES_MAX = 60
 READ_COMMITTED = 1
 NEVER_ENDED = (1 << 63) - 1
+
+_WHICH_CLUSTER = MetadataRequest(topics=[], allow_auto_topic_creation=False)
 
 Aborted = dict[int, list[tuple[int, int]]]
 
@@ -36,34 +40,66 @@ class OffsetGone(BrokerError):
 
 
 class BrokerTail:
-    """A connection to one broker, which leads everything. Not thread-safe. Raises BrokerError."""
+    """A connection to one broker, which leads everything. Not thread-safe. Raises BrokerError.
 
-    def __init__(self, bootstrap: str) -> None:
+    One that the broker closed, as it does with idle ones and when it stops, is made anew: all requests only read.
+    `patient`: also the first one is tried for PATIENCE_SECONDS, else a broker that does not answer is an error at once.
+    """
+
+    def __init__(self, bootstrap: str, *, patient: bool = False) -> None:
         self._where = bootstrap
+        self._connection: ClientConnection | None = None
+        self._cluster_id: str | None = None  # that the broker has to serve
+        self._patience = Patience(PATIENCE_SECONDS)
+        failure: OSError | None = None
+        for _ in (self._patience if patient else Patience(0)).attempts():
+            try:
+                self._connection = self._connect()
+                return
+            except OSError as error:
+                failure = error
+        raise BrokerError(f"tail=broker: no broker answers at {bootstrap}: {failure}")
+
+    def _connect(self) -> ClientConnection:
         try:
-            self._connection = ClientConnection.to_any(bootstrap, TIMEOUT_SECONDS, "kbroker-spark", VERSIONS)
+            return ClientConnection.to_any(self._where, TIMEOUT_SECONDS, "kbroker-spark", VERSIONS)
         except ValueError as error:
             raise OptionError(f"kafka.bootstrap.servers: {error}") from None
-        except OSError as error:
-            raise BrokerError(f"tail=broker: no broker answers at {bootstrap}: {error}") from None
 
     def close(self) -> None:
         """Closes the connection."""
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def call(self, request: Message) -> Any:
         """Sends a request and returns its response."""
-        try:
-            return self._connection.call(request)
-        except (OSError, ProtocolError) as error:
-            raise BrokerError(f"tail=broker: the broker at {self._where}: {error}") from None
+        failure: OSError | None = None
+        for _ in self._patience.attempts():
+            try:
+                if self._connection is None:
+                    self._connection = self._connect()
+                    if self._cluster_id is not None:
+                        self._check_served(self._connection.call(_WHICH_CLUSTER).cluster_id)
+                return self._connection.call(request)
+            except OSError as error:
+                failure = error
+                self.close()
+            except ProtocolError as error:
+                self.close()
+                raise BrokerError(f"tail=broker: the broker at {self._where}: {error}") from None
+        raise BrokerError(f"tail=broker: the broker at {self._where}: {failure}")
 
     def check_cluster(self, cluster_id: str) -> None:
-        """OptionError when the broker serves another cluster than the bucket holds."""
-        found = self.call(MetadataRequest(topics=[], allow_auto_topic_creation=False)).cluster_id
-        if found != cluster_id:
+        """OptionError when the broker serves another cluster than the bucket holds; later, when it does so then."""
+        self._cluster_id = cluster_id
+        self._check_served(self.call(_WHICH_CLUSTER).cluster_id)
+
+    def _check_served(self, found: str | None) -> None:
+        if found != self._cluster_id:
+            self.close()
             raise OptionError(
-                f"tail=broker: the broker at {self._where} serves cluster {found}, the bucket holds {cluster_id}"
+                f"tail=broker: the broker at {self._where} serves cluster {found}, the bucket holds {self._cluster_id}"
             )
 
     def offsets(self, asked: Mapping[TopicPartition, int], *, read_committed: bool) -> dict[TopicPartition, int]:

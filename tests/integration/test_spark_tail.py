@@ -1,0 +1,84 @@
+"""What a stream with tail=broker reads by, without Spark, while the broker closes connections and goes away."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import scenarios
+from broker_process import BrokerProcess
+from conftest import SMALL
+from scenarios import new_topic
+from test_client_confluent import CLIENT as CONFLUENT
+from until import until
+from workload import generated, spread
+
+from kbroker.pipeline import broker_tail
+from kbroker.pipeline.broker_tail import BrokerError, BrokerTail
+from kbroker.pipeline.split_reader import read_split
+from kbroker.pipeline.stream_plan import StreamPlanner
+
+pytestmark = pytest.mark.timeout(120)
+IDLE_MS = 1000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path / "data", *SMALL, "--set", f"connections.max.idle.ms={IDLE_MS}").start()
+    yield process
+    process.kill()
+
+
+def test_a_stream_outlives_idle_connections_and_restarts(broker: BrokerProcess) -> None:
+    """Between two micro-batches, and between the plan of one and its tasks."""
+    topic = new_topic(broker, CONFLUENT, "tail", 1)
+    options = {
+        "object.store": f"file:{broker.data_dir}/objects", "subscribe": topic, "startingOffsets": "earliest",
+        "tail": "broker", "kafka.bootstrap.servers": broker.bootstrap, "columns": "offset",
+    }  # fmt: skip
+    planner = StreamPlanner(options, 1, None)
+    start = planner.initial_offset()
+    scenarios.send(broker, CONFLUENT, topic, spread(generated(5, seed=1), 1), "none", scenarios.IDEMPOTENT)
+    assert planner.latest_offset() == {topic: {"0": 5}}
+    idle = BrokerTail(broker.bootstrap)
+    until(lambda: idle._connection is None or closed_by_broker(idle), "idle connection closed")
+    assert planner.latest_offset() == {topic: {"0": 5}}
+    broker.kill()
+    broker.start()
+    assert planner.latest_offset() == {topic: {"0": 5}}
+    (split,) = pickle.loads(pickle.dumps(planner.plan(start, planner.latest_offset())))
+    broker.kill()
+    starting = threading.Timer(0.3, broker.start)
+    starting.start()
+    try:
+        offsets = [row["offset"] for batch in read_split(options, split) for row in batch.to_pylist()]
+    finally:
+        starting.join()
+    assert offsets == [0, 1, 2, 3, 4]
+    idle.close()
+    planner.close()
+
+
+def closed_by_broker(tail: BrokerTail) -> bool:
+    """Whether the connection is at its end; nothing is sent, which would keep it from being idle."""
+    assert tail._connection is not None
+    connected = tail._connection._socket
+    connected.settimeout(0.1)
+    try:
+        return connected.recv(1) == b""
+    except TimeoutError:
+        return False
+
+
+def test_a_broker_that_stays_away_is_named(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_tail, "PATIENCE_SECONDS", 0.2)
+    tail = BrokerTail(broker.bootstrap)
+    broker.kill()
+    with pytest.raises(BrokerError, match=f"^tail=broker: the broker at {broker.bootstrap}: "):
+        tail.check_cluster("any")
+    for patient in (False, True):
+        with pytest.raises(BrokerError, match=f"no broker answers at {broker.bootstrap}"):
+            BrokerTail(broker.bootstrap, patient=patient)
