@@ -29,6 +29,7 @@ COMMIT = 1
 LEFTOVERS_MAX = 1_000
 
 OffsetKey = tuple[str, str, int]  # group, topic, partition
+_Placed = tuple[int, OffsetRecord]
 
 
 class OffsetFold:
@@ -38,7 +39,9 @@ class OffsetFold:
         self.offsets: dict[OffsetKey, OffsetAndMetadata] = {}
         self.unread = 0  # records that do not parse
         self._topics = topics
-        self._pending: dict[int, list[OffsetRecord]] = {}  # of open transactions by producer id
+        self._pending: dict[int, list[_Placed]] = {}  # of open transactions by producer id
+        self._place = 0  # of the last record, in the order of the log
+        self._changed: dict[OffsetKey, int] = {}  # place of what changed a key last, while a transaction is open
 
     def add(self, data: bytes) -> None:
         """Takes whole batches. ValueError when they do not parse."""
@@ -53,7 +56,7 @@ class OffsetFold:
             else:
                 self._apply(self._records(batch))
 
-    def _records(self, batch: memoryview) -> Iterator[OffsetRecord]:
+    def _records(self, batch: memoryview) -> Iterator[_Placed]:
         for record in iter_records(batch):
             if record.key is None or not is_offset_key(record.key):
                 continue
@@ -63,14 +66,21 @@ class OffsetFold:
                 self.unread += 1
                 continue
             if offset.topic in self._topics:
-                yield offset
+                self._place += 1
+                yield self._place, offset
 
-    def _apply(self, records: Iterable[OffsetRecord]) -> None:
-        for record in records:
+    def _apply(self, records: Iterable[_Placed]) -> None:
+        """Of two records for a key the later one wins, also where a transaction makes the other one true after it."""
+        for place, record in records:
             key = (record.group_id, record.topic, record.partition)
+            if self._changed.get(key, 0) > place:
+                continue
+            self._changed[key] = place
             self.offsets.pop(key, None)
             if record.value is not None:
                 self.offsets[key] = record.value
+        if not self._pending:
+            self._changed.clear()
 
 
 def import_offsets(

@@ -261,6 +261,20 @@ def test_committed_offsets_of_transactions_and_tombstones() -> None:
     assert fold.unread == 1
 
 
+def test_of_two_commits_the_later_record_wins() -> None:
+    """As in the coordinators of Kafka and kbroker: when its transaction ended does not count."""
+    fold = OffsetFold({"t"})
+    fold.add(offset_batch(0, commit("a", "t", 7), commit("b", "t", 7), commit("c", "t", 7), producer_id=5))
+    fold.add(offset_batch(3, commit("a", "t", 8), producer_id=6))
+    fold.add(offset_batch(4, commit("b", "t", 3), commit("c", "t", None)))
+    fold.add(marker(6, True, 6) + marker(7, True, 5))
+    assert {key: value.offset for key, value in fold.offsets.items()} == {("a", "t", 0): 8, ("b", "t", 0): 3}
+    fold.add(offset_batch(8, commit("b", "t", 1), commit("c", "t", 2)))
+    assert {key: value.offset for key, value in fold.offsets.items()} == {
+        ("a", "t", 0): 8, ("b", "t", 0): 1, ("c", "t", 0): 2,
+    }  # fmt: skip
+
+
 def test_committed_offsets_are_written_behind_what_is_there(tmp_path: Path, config: BrokerConfig) -> None:
     kafka = tmp_path / "kafka"
     for topic in ("t", "u"):
