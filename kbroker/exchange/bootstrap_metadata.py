@@ -26,7 +26,6 @@ from kbroker.exchange.cluster_metadata import (
 )
 from kbroker.protocol.fields import Message
 
-BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 # 4.0-IV3: every Kafka from 4.0 on reads it, and raises it when its operator asks.
 FEATURES = {"metadata.version": 25, "group.version": 1, "transaction.version": 2}
 PARTITION_RECORD_VERSION = 1  # with the log folder of each replica

@@ -22,6 +22,7 @@ from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.fields import INT8, INT16, INT32, INT64, STRING, UUID, F, Message
 
 FOLDER = "__cluster_metadata-0"
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"  # a snapshot with what the metadata is to begin with
 FRAME_VERSION = 1
 TOPIC_RESOURCE = 2
 SNAPSHOT_BYTES_MAX = 1 << 30
@@ -175,15 +176,32 @@ def read_cluster_metadata(log_folder: Path) -> ClusterMetadata | None:
     snapshots = sorted(match[0] for match in (_SNAPSHOT.fullmatch(path.name) for path in folder.iterdir()) if match)
     end_offset = 0
     if snapshots:
-        path = folder / snapshots[-1]
-        if path.stat().st_size > SNAPSHOT_BYTES_MAX:
-            raise CorruptionError(f"{path}: {path.stat().st_size} bytes are too many for a snapshot")
         end_offset = int(snapshots[-1][:20])
-        _replay(metadata, ((0, value) for _, value in _values(path.read_bytes(), path)), path, 0)
+        _load_snapshot(metadata, folder / snapshots[-1])
     for base in segment_bases(folder):
         path = folder / segment_name(base)
         _replay(metadata, _log_values(path, base), path, end_offset)
     return metadata
+
+
+def read_bootstrap_metadata(log_folder: Path) -> ClusterMetadata | None:
+    """The topics that a log folder is to begin with, as those of an export are; None where there are none.
+
+    A controller that has started on the folder has made them part of its log, which then says more. Raises as
+    `read_cluster_metadata`.
+    """
+    path = log_folder / BOOTSTRAP_CHECKPOINT
+    if not path.is_file():
+        return None
+    metadata = ClusterMetadata()
+    _load_snapshot(metadata, path)
+    return metadata if metadata.topics else None
+
+
+def _load_snapshot(metadata: ClusterMetadata, path: Path) -> None:
+    if path.stat().st_size > SNAPSHOT_BYTES_MAX:
+        raise CorruptionError(f"{path}: {path.stat().st_size} bytes are too many for a snapshot")
+    _replay(metadata, ((0, value) for _, value in _values(path.read_bytes(), path)), path, 0)
 
 
 def _log_values(path: Path, base: int) -> Iterator[tuple[int, bytes]]:

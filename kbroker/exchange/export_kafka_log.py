@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kbroker._fast.wal_files import sync_directory
 from kbroker.errors import CorruptionError
-from kbroker.exchange.bootstrap_metadata import BOOTSTRAP_CHECKPOINT, BootstrapTopic, encode_bootstrap
+from kbroker.exchange.bootstrap_metadata import BootstrapTopic, encode_bootstrap
 from kbroker.exchange.checkpoint_file import (
     CLEAN_SHUTDOWN,
     CLEAN_SHUTDOWN_CONTENT,
@@ -25,6 +25,7 @@ from kbroker.exchange.checkpoint_file import (
     encode_leader_epochs,
     encode_partition_offsets,
 )
+from kbroker.exchange.cluster_metadata import BOOTSTRAP_CHECKPOINT
 from kbroker.exchange.log_segment import SNAPSHOT_SUFFIX, segment_name
 from kbroker.exchange.partition_metadata import (
     META_PROPERTIES,

@@ -112,6 +112,9 @@ class KafkaLogImport:
         if metadata is None:
             self.report.notes.append(f"{name}: no __cluster_metadata-0 in the folders, so its configs are the defaults")
             return {}
+        if all(topic.name != name for topic in metadata.topics.values()):
+            self.report.notes.append(f"{name}: unknown to the cluster's metadata, so its configs are the defaults")
+            return {}
         taken: dict[str, str] = {}
         defaults = self._target.cluster.topics.broker_configs.topic_defaults
         for key, value in metadata.configs.get(name, {}).items():

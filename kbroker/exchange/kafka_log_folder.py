@@ -16,7 +16,7 @@ from pathlib import Path
 from kbroker.errors import CorruptionError
 from kbroker.exchange.checkpoint_file import CLEAN_SHUTDOWN, LOG_STARTS, TopicPartition, parse_partition_offsets
 from kbroker.exchange.cluster_metadata import FOLDER as METADATA_FOLDER
-from kbroker.exchange.cluster_metadata import ClusterMetadata, read_cluster_metadata
+from kbroker.exchange.cluster_metadata import ClusterMetadata, read_bootstrap_metadata, read_cluster_metadata
 from kbroker.exchange.log_segment import SNAPSHOT_SUFFIX, segment_bases
 from kbroker.exchange.partition_metadata import PARTITION_METADATA, parse_partition_metadata
 from kbroker.exchange.source_error import SourceError
@@ -110,6 +110,8 @@ def _lock(path: Path, folders: KafkaLogFolders) -> None:
 
 def _read_folder(path: Path, folders: KafkaLogFolders) -> None:
     metadata = read_cluster_metadata(path)
+    if metadata is None and folders.metadata is None:
+        metadata = read_bootstrap_metadata(path)
     if metadata is not None:
         folders.metadata = metadata
     clean = (path / CLEAN_SHUTDOWN).exists()

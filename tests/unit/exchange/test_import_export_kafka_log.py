@@ -18,6 +18,7 @@ from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.offset_records import encode_offset_record
 from kbroker.errors import CorruptionError, StartError
+from kbroker.exchange.bootstrap_metadata import BootstrapTopic, encode_bootstrap
 from kbroker.exchange.cluster_metadata import ClusterMetadata, KafkaTopic
 from kbroker.exchange.committed_offsets import OffsetFold
 from kbroker.exchange.creating_store import CreatingStore
@@ -408,6 +409,33 @@ def test_a_partition_that_metadata_makes_up_does_not_fill_memory(
     monkeypatch.setattr("kbroker.exchange.kafka_log_folder.read_cluster_metadata", lambda path: metadata)
     with pytest.raises(SourceError, match="t: A topic can have at most"):
         Imported(tmp_path / "kafka", config)
+
+
+def test_configs_and_producer_ids_outlive_an_export_and_an_import(tmp_path: Path, config: BrokerConfig) -> None:
+    """A compacted topic that came back without its policy would lose its records to retention."""
+    kafka = tmp_path / "kafka"
+    write_segments(kafka / "t-0", {0: BATCHES[:1]})
+    write_segments(kafka / "stray-0", {0: BATCHES[:1]})
+    configs = {"cleanup.policy": "compact", "retention.ms": "-1"}
+    topic = BootstrapTopic("t", TOPIC_ID, 1, configs, 3)
+    (kafka / "bootstrap.checkpoint").write_bytes(
+        encode_bootstrap([topic], node_id=1, directory_id=b"d" * 16, next_producer_id=5000, timestamp_ms=NOW_MS)
+    )
+    first = Imported(kafka, config)
+    assert first.report.notes == ["stray: unknown to the cluster's metadata, so its configs are the defaults"]
+    out = first.export(tmp_path / "out", "t")
+    again = Imported(out, load_config({"data_dir": str(tmp_path / "again")}, environ={}))
+    assert again.report.notes == []
+    for done in (first, again):
+        assert dict(done.metadata.by_name["t"].configs) == configs
+        assert done.metadata.next_producer_id == 5000
+    # What a controller has made its own counts, also in another of the folders.
+    (kafka / "__cluster_metadata-0").mkdir()
+    (out / "t-0").rename(tmp_path / "t-0")
+    for paths in ([kafka, out], [out, kafka]):
+        opened = open_kafka_logs(paths)
+        assert opened.metadata == ClusterMetadata()
+        opened.close()
 
 
 def test_an_import_takes_no_cluster_from_a_broker_that_starts_meanwhile(
