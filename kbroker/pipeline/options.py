@@ -15,6 +15,7 @@ from typing import Any
 from kbroker.pipeline.column_names import DDL
 
 EARLIEST, LATEST = -2, -1  # as in the JSON of startingOffsets
+INT64_MAX = (1 << 63) - 1  # the largest offset and timestamp
 TRIGGER_PROCESSING_TIME, TRIGGER_AVAILABLE_NOW = "processingtime", "availablenow"
 TRIGGER_VARIABLE = "KBROKER_QUERY_TRIGGER"  # what the query's trigger is, in the environment of a stream's process
 
@@ -266,7 +267,7 @@ def _limit(options: Mapping[str, str], which: str) -> Limit | None:
     everywhere = options.get(f"{which}timestamp")
     if everywhere is not None:
         name = f"{which}Timestamp"
-        return Timestamps(None, _whole(everywhere, name, lambda number: number >= 0), name)
+        return Timestamps(None, _whole(everywhere, name, lambda number: 0 <= number <= INT64_MAX), name)
     if (text := options.get(f"{which}offsetsbytimestamp")) is not None:
         name = f"{which}OffsetsByTimestamp"
         return Timestamps(_by_partition(text, name, 0), None, name)
@@ -287,7 +288,9 @@ def _by_partition(text: str, name: str, lowest: int) -> dict[TopicPartition, int
         if not isinstance(partitions, dict):
             raise problem
         for partition, number in partitions.items():
-            if not partition.isascii() or not partition.isdigit() or type(number) is not int or number < lowest:
+            if not partition.isascii() or not partition.isdigit() or type(number) is not int:
+                raise problem
+            if not lowest <= number <= INT64_MAX:
                 raise problem
             limits[topic, int(partition)] = number
     return limits
