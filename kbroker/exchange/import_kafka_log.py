@@ -115,9 +115,12 @@ class KafkaLogImport:
         if all(topic.name != name for topic in metadata.topics.values()):
             self.report.notes.append(f"{name}: unknown to the cluster's metadata, so its configs are the defaults")
             return {}
+        configs = metadata.configs.get(name, {})
+        if configs.get("remote.storage.enable") == "true":
+            self.report.notes.append(f"{name}: what Kafka has moved to remote storage is not here, and not taken")
         taken: dict[str, str] = {}
         defaults = self._target.cluster.topics.broker_configs.topic_defaults
-        for key, value in metadata.configs.get(name, {}).items():
+        for key, value in configs.items():
             try:
                 parse_topic_config({**taken, key: value}, defaults)
             except KafkaError as error:

@@ -438,6 +438,20 @@ def test_configs_and_producer_ids_outlive_an_export_and_an_import(tmp_path: Path
         opened.close()
 
 
+def test_an_import_says_what_tiered_topics_leave_behind(tmp_path: Path, config: BrokerConfig) -> None:
+    kafka = tmp_path / "kafka"
+    topics = []
+    for name, tiered in (("t", "true"), ("u", "false")):
+        write_segments(kafka / f"{name}-0", {12: BATCHES[-1:]})
+        topics.append(BootstrapTopic(name, name.encode() * 16, 1, {"remote.storage.enable": tiered}, 9))
+    (kafka / "bootstrap.checkpoint").write_bytes(
+        encode_bootstrap(topics, node_id=1, directory_id=b"d" * 16, next_producer_id=0, timestamp_ms=NOW_MS)
+    )
+    notes = Imported(kafka, config).report.notes
+    said = [note for note in notes if "remote storage" in note]
+    assert said == ["t: what Kafka has moved to remote storage is not here, and not taken"]
+
+
 def test_an_import_takes_no_cluster_from_a_broker_that_starts_meanwhile(
     tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
