@@ -19,7 +19,14 @@ from kbroker.exchange.cluster_metadata import read_cluster_metadata
 from kbroker.exchange.export_bucket import BucketExport
 from kbroker.exchange.export_kafka_log import ExportedPartition, ExportError, KafkaLogExport, KafkaNode
 from kbroker.metadata.image import MetadataImage
-from kbroker.storage.store_url import open_store
+from kbroker.storage.store_url import folder_of, open_store
+
+
+def _folder(context: click.Context, parameter: click.Parameter, value: str) -> Path:
+    try:
+        return folder_of(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.group()
@@ -29,7 +36,7 @@ def command() -> None:
 
 @command.command("kafka-log")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", callback=_folder)
 @click.option("--ids-from", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="LOG-DIR",
               help="log folder of a Kafka with such topics: write partition folders with its ids")  # fmt: skip
 @click.option(

@@ -24,7 +24,7 @@ from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.parquet_files import Sink
 from kbroker.storage.object_store import NotFound, ObjectStore, StoreDenied, StoreError, UploadedPart
 from kbroker.storage.patience import Patience
-from kbroker.storage.store_url import FILE_SCHEME, S3_SCHEME, open_store, split_file_url
+from kbroker.storage.store_url import FILE_SCHEME, S3_SCHEME, folder_of, open_store, split_file_url
 from kbroker.storage.store_wrappers import RetryingStore
 
 STATE_FOLDER = "_kbroker_export"  # readers of Parquet folders leave out what begins with _
@@ -66,10 +66,8 @@ def destination_url(text: str) -> str:
     ones. OptionError."""
     if text.startswith(S3_SCHEME):
         return text
-    if "://" in text and not text.startswith(FILE_SCHEME):
-        raise OptionError(f"destination {text}: expected a folder or s3://bucket/prefix")
     try:
-        path = split_file_url(text)
+        path = folder_of(text)
     except ValueError:
         raise OptionError(f"destination {text}: expected a folder or s3://bucket/prefix") from None
     return f"{FILE_SCHEME}{path.absolute()}"

@@ -73,3 +73,12 @@ def split_file_url(url: str) -> Path:
     if not path or path.startswith("//"):
         raise ValueError(f"object store {url!r}: expected file:PATH")
     return Path(path)
+
+
+def folder_of(place: str) -> Path:
+    """The folder that a path or a ``file:`` URL names. ValueError for a URL of something else."""
+    if place.startswith(FILE_SCHEME):
+        return split_file_url(place)
+    if "://" in place or not place:
+        raise ValueError(f"{place!r} is no folder: expected PATH or file:PATH")
+    return Path(place)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
@@ -30,7 +29,7 @@ from kbroker.pipeline.jobs.session import Job, JobError, job_options
 from kbroker.pipeline.options import Place
 from kbroker.storage.kfs_keys import topic_prefix
 from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.store_url import split_file_url
+from kbroker.storage.store_url import folder_of
 
 RunTasks = Callable[[Sequence[ConvertTask]], list[ExportedPartition]]
 
@@ -75,7 +74,10 @@ class Conversion:
         """A log folder of Apache Kafka."""
         topics = self._topics()
         moments = self._moments(topics)
-        path = split_file_url(self.destination) if self.destination.startswith("file:") else Path(self.destination)
+        try:
+            path = folder_of(self.destination)
+        except ValueError as error:
+            raise JobError(f"--dest: {error}") from None
         place = FolderPlace(path, self.job_id)
         with place.filled():
             written = self.run_tasks(self._tasks(moments, "", place))

@@ -73,3 +73,16 @@ def test_usage_and_failures(tmp_path: Path) -> None:
     empty.mkdir()
     assert "no segments" in run("import", "kafscale", f"file:{empty}", *data, code=1)
     assert "no cluster" in run("export", "kafka-log", "t", tmp_path / "x", "--object-store", f"file:{empty}", code=1)
+
+
+def test_a_log_folder_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket's name would be taken for that of a folder beside, and nothing would come into the bucket."""
+    put_klite(folder(tmp_path / "bucket"), "klite-c1", "orders", b"t" * 16, 0, BATCHES)
+    run("import", "klite", f"file:{tmp_path / 'bucket'}", "--data-dir", tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    place = ("--object-store", f"file:{tmp_path / 'data' / 'objects'}")
+    for name in ("s3://lake/logs", "file:", "file://host/logs"):
+        assert "PATH" in run("export", "kafka-log", "orders", name, *place, code=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bucket", "data"]
+    run("export", "kafka-log", "orders", f"file:{tmp_path}/logs", *place)
+    assert (tmp_path / "logs" / "orders-0").is_dir()

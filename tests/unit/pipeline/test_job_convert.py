@@ -126,6 +126,14 @@ def test_what_is_there_stays(bucket, tmp_path):
     assert (log / "t-0").is_dir()
 
 
+@pytest.mark.parametrize("name", ["s3://lake/logs", "file:", "file://host/logs"])
+def test_a_log_folder_is_a_folder(bucket, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JobError, match=r"--dest: .*expected (PATH or )?file:PATH"):
+        conversion(bucket, "kafka-log", name).to_folder(NODE)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_executors_elsewhere_are_noticed(bucket, tmp_path):
     def run_tasks(tasks):
         (tmp_path / "other").mkdir()
