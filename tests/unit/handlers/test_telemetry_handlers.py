@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 from admin_context import AdminBroker
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers import api_versions, client_telemetry, get_telemetry_subscriptions, push_telemetry
+from kbroker.metadata import client_metrics
 from kbroker.metadata.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.protocol.apis.k71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
@@ -65,6 +67,24 @@ def test_what_all_matching_resources_want_at_the_shortest_interval(broker: Admin
     assert (answer.requested_metrics, answer.push_interval_ms) == (["a.", "b.", "c."], 1000)
     subscribe(broker, "all", metrics="*", match="client_source_address=127\\..*,client_software_version=2\\.16\\..*")
     assert get(broker).requested_metrics == ["*"]
+
+
+def test_no_pattern_takes_long_whatever_the_client_says_of_itself() -> None:
+    """An interpreter that tries every way through (a|a)* would hold all of the broker up for years: RE2 is none, so
+    it has no back-references."""
+    with pytest.raises(KafkaError) as refused:
+        client_metrics.parse_match(r"client_id=(.)\1")
+    assert refused.value.code == ErrorCode.INVALID_CONFIG
+    lengthy = {"client_id": "a" * client_telemetry.SELECTOR_LENGTH_MAX}
+    assert not client_metrics.matches({"match": "client_id=(a|a)*b"}, lengthy)
+    assert client_metrics.matches({"match": "client_id=(a|a)*"}, lengthy)
+
+
+def test_a_stored_pattern_that_is_refused_matches_nobody(broker: AdminBroker) -> None:
+    subscribe(broker, "m", metrics="a.")
+    stored = {**broker.topics.image.client_metrics, "old": {"metrics": "b.", "match": r"client_id=(.)\1"}}
+    broker.topics.image = dataclasses.replace(broker.topics.image, client_metrics=stored)
+    assert (get(broker).error_code, get(broker, OTHER).requested_metrics) == (0, ["a."])
 
 
 def test_asking_too_early_is_throttled_unless_something_changed(broker: AdminBroker) -> None:
