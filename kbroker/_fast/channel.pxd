@@ -102,6 +102,8 @@ cdef Frame* channel_pop(Channel* ch) noexcept nogil
 cdef void frame_free(Frame* frame, FrameBudget* budget) noexcept nogil
 # Parses and pre-validates a Produce that is to start, where that is still to be done.
 cdef void frame_parse(Frame* frame, int64_t wall_ms) noexcept
+# Counts `n` more bytes (fewer, if negative) as frames in memory.
+cdef void budget_charge(FrameBudget* budget, int64_t n) noexcept nogil
 # Makes the frame independent of the scratch buffer.
 cdef int frame_own(Frame* frame, FrameBudget* budget) noexcept nogil
 cdef int64_t monotonic_us() noexcept nogil

@@ -128,6 +128,10 @@ cdef void frame_free(Frame* frame, FrameBudget* budget) noexcept nogil:
     free(frame)
 
 
+cdef void budget_charge(FrameBudget* budget, int64_t n) noexcept nogil:
+    atomic_add(&budget.used, n)
+
+
 cdef inline void _parse(Frame* frame, int64_t wall_ms, int64_t limit) noexcept nogil:
     frame.produce = parse_produce(frame.data, frame.size)
     _drop_parsed(frame, limit)

@@ -20,6 +20,13 @@ cdef class FrameMemory:
     cdef FrameBudget budget
 
 
+cdef class FrameCharge:
+    """Bytes that count against the budget for as long as this lives."""
+    cdef FrameMemory memory
+    cdef int64_t size
+
+
+cdef FrameCharge charge_frame(FrameMemory memory, int64_t size)
 cdef int append_channel(Channel*** array, int32_t* count, int32_t* capacity, Channel* ch) noexcept nogil
 
 

@@ -1,5 +1,6 @@
 """The part of a reactor that runs without the GIL: wait, accept, receive, cut frames, send."""
 
+cimport cython
 from libc.errno cimport EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
@@ -14,6 +15,7 @@ from kbroker._fast.channel cimport (
     SEND_TURN,
     SEND_WAIT,
     Channel,
+    budget_charge,
     channel_receive,
     channel_send,
     monotonic_us,
@@ -101,6 +103,20 @@ cdef class FrameMemory:
     def used(self) -> int:
         """Bytes of request frames in memory."""
         return self.budget.used
+
+
+@cython.no_gc   # it refers to nothing that could refer to it
+cdef class FrameCharge:
+    def __dealloc__(self):
+        budget_charge(&self.memory.budget, -self.size)
+
+
+cdef FrameCharge charge_frame(FrameMemory memory, int64_t size):
+    cdef FrameCharge charge = FrameCharge.__new__(FrameCharge)
+    charge.memory = memory
+    charge.size = size
+    budget_charge(&memory.budget, size)
+    return charge
 
 
 cdef int append_channel(Channel*** array, int32_t* count, int32_t* capacity, Channel* ch) noexcept nogil:

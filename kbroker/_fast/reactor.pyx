@@ -38,7 +38,7 @@ from kbroker._fast.fetch_codec cimport FETCH_VERSION_MAX, FETCH_VERSION_MIN, par
 from kbroker._fast.fetch_path cimport FetchRequest
 from kbroker._fast.invariant cimport invariant
 from kbroker._fast.peer_name cimport peer_name
-from kbroker._fast.poller cimport LISTENERS_MAX, OUTPUT_PAUSE_BYTES, TAG_LISTENER, Poller, append_channel
+from kbroker._fast.poller cimport LISTENERS_MAX, OUTPUT_PAUSE_BYTES, TAG_LISTENER, Poller, append_channel, charge_frame
 from kbroker._fast.produce_path cimport ProduceRequest
 from kbroker._fast.request cimport DeadlineHeap, Request, Response
 
@@ -478,9 +478,7 @@ cdef class Reactor(Poller):
         cdef Channel* ch = connection.channel
         cdef Frame* frame
         while ch.first != NULL and not ch.close_when_sent and ch.output_bytes < OUTPUT_PAUSE_BYTES:
-            if not self.may_start(connection):
-                break
-            if connection.channel == NULL or self.draining:
+            if not self.may_start(connection) or connection.channel == NULL or self.draining:
                 break
             frame = channel_pop(ch)
             if ch.partial != NULL:
@@ -497,13 +495,12 @@ cdef class Reactor(Poller):
 
     cdef int start(self, Connection connection, Frame* frame) except -1:
         """Begins one request; takes the frame over."""
-        cdef int16_t api_key, version
+        cdef int16_t api_key
         cdef Request request
         if frame.size < 8:
             frame_free(frame, &self.memory.budget)
             return self.fail(connection, "a frame too short for a request header")
         api_key = load_i16(frame.data)
-        version = load_i16(frame.data + 2)
         if api_key == 0:
             return self.start_produce(connection, frame)
         if api_key == 1:
@@ -511,6 +508,7 @@ cdef class Reactor(Poller):
         request = Request.__new__(Request)
         try:
             request.frame = PyBytes_FromStringAndSize(<const char*>frame.data, frame.size)
+            request.charge = charge_frame(self.memory, frame.size)
             self.enqueue(connection, request, frame)
         finally:
             frame_free(frame, &self.memory.budget)
@@ -587,6 +585,7 @@ cdef class Reactor(Poller):
                 Py_INCREF(request.response)
             self.count(request)
             request.response = None
+            request.release_frame()
             request.connection = None
             if request.close_after:
                 return self.fail(connection, request.close_reason)

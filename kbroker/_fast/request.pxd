@@ -100,7 +100,8 @@ cdef class Request:
     cdef readonly int16_t api_version
     cdef readonly int32_t correlation_id
     cdef readonly object connection
-    cdef readonly bytes frame           # the whole payload; None on the fast path
+    cdef readonly bytes frame           # the whole payload; None on the fast path, and when it is released
+    cdef object charge                  # what counts the frame's bytes against the memory of frames
     cdef readonly int64_t arrival_us    # monotonic
     cdef RequestSink sink
     cdef Response response              # None with `done`: nothing is sent
@@ -113,6 +114,7 @@ cdef class Request:
     cdef Request next                   # behind it on the connection
     cdef int64_t deadline_ms
     cdef int32_t heap_index             # in the sink's timer heap, -1: none
+    cpdef int release_frame(self) except -1
     # What the reactor may ask of a request in progress, on its own thread.
     cdef int hurry(self) except -1      # a later request waits: answer now with what there is, if that is possible
     cdef int expire(self) except -1     # deadline_ms has passed

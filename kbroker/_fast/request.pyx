@@ -196,6 +196,12 @@ cdef class Request:
             return None
         return self.frame[10:10 + length].decode("utf-8", "replace")
 
+    cpdef int release_frame(self) except -1:
+        """Nobody will ask for `body` again: its bytes go, and no longer count against the memory of frames."""
+        self.frame = None
+        self.charge = None
+        return 0
+
     def complete(self, payload) -> None:
         """Answers with `payload`: response header and body, without the length prefix. Any thread."""
         self.complete_parts([payload])

@@ -47,6 +47,8 @@ class WireRequest(Protocol):
     connection: Any
     body: memoryview
 
+    def release_frame(self) -> int: ...
+
     def complete(self, payload: bytes) -> None: ...
 
     def close_connection(self, reason: str = "") -> None: ...
@@ -133,6 +135,7 @@ class Dispatcher:
         except Exception:
             _fail(request)
             return
+        request.release_frame()  # a handler that answers later keeps copies of what it needs
         if isinstance(response, Future):
             response.add_done_callback(lambda future: _finish_later(request, future))
         else:

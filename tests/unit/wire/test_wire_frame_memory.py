@@ -135,6 +135,27 @@ def test_a_starved_connection_that_goes_leaves_nobody_starved(tmp_path):
         until(lambda: broker.server.frame_memory_used == 0)
 
 
+def test_requests_that_wait_for_their_handlers_hold_memory_until_their_frames_are_released(tmp_path):
+    held = []
+    asked = HEARTBEAT[4:] + bytes(SMALL.frame_memory_bytes)
+    with wire_broker(tmp_path, options=SMALL, dispatch=held.append) as broker, Client(broker) as other:
+        for end in ("released", "answered", "closed"):
+            with Client(broker) as client:
+                send_all(broker, client, struct.pack(">i", len(asked)) + asked)
+                until(lambda: len(held) == 1)
+                assert broker.server.frame_memory_used == len(asked)
+                starve(broker, other)
+                if end == "released":
+                    held[0].release_frame()
+                elif end == "answered":
+                    held[0].complete(struct.pack(">i", 7))
+                client.socket.close()
+                until(lambda: broker.server.connection_count == 1)
+                held.clear()
+            assert produced(other.receive()[1]).error_code == 0
+            until(lambda: broker.server.frame_memory_used == 0)
+
+
 def wide_frame(client: Client) -> bytes:
     """A Produce of many partitions of six bytes each, without records."""
     return client.frame(0, 9, produce_many([("t", [(0, None)] * PARTITIONS)]))
