@@ -67,6 +67,7 @@ FINAL_FLUSH_SECONDS = 600.0
 RELEASE_SECONDS = 30.0
 SWITCH_INTERVAL_SECONDS = 0.0005  # a thread that holds the GIL is asked for it this often: bounds an I/O thread's wait
 WORKERS = 8
+LARGE_WORKERS = 2  # of requests that take much memory while they are answered
 FIRST_ROUNDS = 2  # of the I/O threads, before the rest of the broker is loaded
 FIRST_ROUND_SECONDS = 0.05
 
@@ -245,6 +246,7 @@ class Broker:
     def _build_wire(self, listening: socket.socket) -> None:
         config = self.config
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="kbroker-worker")
+        self._large_workers = ThreadPoolExecutor(LARGE_WORKERS, thread_name_prefix="kbroker-large")
         self.cold_reader = ColdReader()
         self.telemetry = ClientTelemetry(self.clock)
         self._context = Context(
@@ -269,7 +271,7 @@ class Broker:
             idle_ms=config.kafka["connections.max.idle.ms"],
         )
         first = load_handlers(FIRST_MODULES, share_groups=config.share_groups)
-        self._dispatcher = Dispatcher(first, self._context, self._workers, complete=False)
+        self._dispatcher = Dispatcher(first, self._context, self._workers, self._large_workers, complete=False)
         self.wire = WireServer(
             self.wal,
             self.logs,
@@ -361,6 +363,7 @@ class Broker:
             logger.warning("some connections were cut with requests in flight")
         self.wire.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
+        self._large_workers.shutdown(wait=False, cancel_futures=True)
         self.cluster.topics.close()
         self.cleaner.stop()
         self.converter.stop()

@@ -184,6 +184,11 @@ cdef class Request:
         return memoryview(self.frame)
 
     @property
+    def size(self) -> int:
+        """Bytes of the frame; 0 on the fast path, and when it is released."""
+        return 0 if self.frame is None else len(self.frame)
+
+    @property
     def client_id(self) -> str | None:
         """The header's client id; None when null or not to be had on the fast path."""
         cdef Py_ssize_t length

@@ -52,7 +52,7 @@ class Handler(NamedTuple):
     """One API as served: its key, versions and function.
 
     `inline` handlers run on the I/O thread and must neither block nor take over a millisecond; the others run on a
-    worker, and so do requests for which `is_long` is true.
+    worker, and so do requests for which `is_long` is true, and those of more than a few KiB.
     """
 
     api_key: int

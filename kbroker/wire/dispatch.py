@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from kbroker.errors import ProtocolError
 from kbroker.handlers.api_versions import unsupported_version_response
 from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.limits import KIB, MIB
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode_request, encode_response
 from kbroker.protocol.headers import decode_request_header, encode_response_header
@@ -29,6 +30,9 @@ logger = logging.getLogger("kbroker.wire")
 REPEATED = frozenset({ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT})
 REPEATED_BYTES_MAX = 256
 REPEATED_MAX = 8192  # frames remembered: about 1 KiB each
+
+INLINE_BYTES_MAX = 8 * KIB  # a longer request may take milliseconds, whatever its handler: it takes a worker
+LARGE_BYTES_MIN = 1 * MIB  # so much takes a hundred times its bytes while it is answered, and seconds
 
 
 class AdvertisedListener(NamedTuple):
@@ -46,6 +50,7 @@ class WireRequest(Protocol):
     correlation_id: int
     connection: Any
     body: memoryview
+    size: int
 
     def release_frame(self) -> int: ...
 
@@ -55,7 +60,8 @@ class WireRequest(Protocol):
 
 
 class Dispatcher:
-    """Calls handlers: inline ones on the I/O thread that calls this, the others and long requests on `workers`.
+    """Calls handlers: inline ones on the I/O thread that calls this, the others and long requests on `workers`, large
+    requests on `large_workers`: few, so that few are in memory in parts at a time, and the others go past them.
 
     With `complete` false, requests that have no handler wait until `serve_all` brings the rest of the handlers.
 
@@ -64,11 +70,18 @@ class Dispatcher:
     """
 
     def __init__(
-        self, handlers: Mapping[int, Handler], context: Context, workers: Executor, *, complete: bool = True
+        self,
+        handlers: Mapping[int, Handler],
+        context: Context,
+        workers: Executor,
+        large_workers: Executor | None = None,
+        *,
+        complete: bool = True,
     ) -> None:
         self._handlers = dict(handlers)
         self._context = context
         self._workers = workers
+        self._large_workers = large_workers or workers
         self._lock = threading.Lock()  # guards what waits; None: no handler comes any more
         self._waiting: list[WireRequest] | None = None if complete else []
 
@@ -99,10 +112,12 @@ class Dispatcher:
             request.close_connection(f"unknown API key {key}")
         elif not handler.min_version <= version <= handler.max_version:
             self._refuse_version(request)
-        elif handler.inline:
-            self._serve(handler, request)
+        elif request.size >= LARGE_BYTES_MIN:
+            self._large_workers.submit(self._serve, handler, request, False)
+        elif handler.inline and request.size <= INLINE_BYTES_MAX:
+            self._serve(handler, request, True)
         else:
-            self._workers.submit(self._serve, handler, request)
+            self._workers.submit(self._serve, handler, request, False)
 
     def _refuse_version(self, request: WireRequest) -> None:
         if request.api_key != ApiKey.API_VERSIONS:
@@ -111,7 +126,7 @@ class Dispatcher:
         header = encode_response_header(request.api_key, 0, request.correlation_id)
         request.complete(header + encode_response(request.api_key, 0, unsupported_version_response()))
 
-    def _serve(self, handler: Handler, request: WireRequest) -> None:
+    def _serve(self, handler: Handler, request: WireRequest, inline: bool) -> None:
         connection = request.connection
         if connection is None:  # closed while the request waited for a worker
             return
@@ -122,7 +137,7 @@ class Dispatcher:
                 f"malformed request, API key {request.api_key} version {request.api_version}: {error}"
             )
             return
-        if handler.is_long is not None and handler.is_long(message):
+        if inline and handler.is_long is not None and handler.is_long(message):
             self._workers.submit(self._answer, handler, request, info, message)
         else:
             self._answer(handler, request, info, message)

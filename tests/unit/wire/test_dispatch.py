@@ -14,6 +14,7 @@ from wire_harness import LONG_MS, Client, fetch_request, until, wire_broker
 
 from kbroker.handlers import api_versions
 from kbroker.handlers.base import Handler
+from kbroker.limits import KIB, MIB
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.wire.dispatch import Dispatcher
@@ -85,6 +86,29 @@ def test_a_long_request_of_an_inline_handler_runs_on_a_worker_unless_its_connect
         workers_may_go_on.set()
         client.receive()
     assert served == [("short", False), ("long", True)]
+
+
+def test_requests_of_many_bytes_leave_the_io_thread_and_large_ones_the_workers(tmp_path):
+    """One of a million names takes seconds: nobody else's request waits for it."""
+    served = []
+
+    def handle(context, info, request):
+        served.append(threading.current_thread().name.partition("_")[0])
+        return HeartbeatResponse()
+
+    handlers = {12: Handler(12, 0, 4, handle, inline=True)}
+    with (
+        ThreadPoolExecutor(1, "worker") as workers,
+        ThreadPoolExecutor(1, "large") as large,
+        wire_broker(tmp_path, dispatch=Dispatcher(handlers, None, workers, large)) as broker,
+        Client(broker) as client,
+    ):
+        for size in (0, 8 * KIB, MIB):
+            frame = client.frame(12, 4, HeartbeatRequest(group_id="g"))[4:] + bytes(size)  # what follows is ignored
+            client.socket.sendall(struct.pack(">i", len(frame)) + frame)
+            client.receive()
+    assert served[0] not in ("worker", "large")
+    assert served[1:] == ["worker", "large"]
 
 
 def test_later_answers_keep_the_order_of_requests(tmp_path):
