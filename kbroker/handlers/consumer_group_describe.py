@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, later
+from kbroker.handlers.later import each, later
 from kbroker.protocol.apis.k69_consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -31,7 +31,7 @@ def handle(
                 group.authorized_operations = GROUP_OPERATIONS
         return ConsumerGroupDescribeResponse(groups=groups)
 
-    return later(all_of([context.groups.describe_consumer_group(group_id) for group_id in request.group_ids]), answer)
+    return later(each(context.groups.describe_consumer_group, request.group_ids), answer)
 
 
 HANDLER = Handler(69, 0, 1, handle, inline=True)

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, later
+from kbroker.handlers.later import each, later
 from kbroker.protocol.apis.k42_delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -32,7 +32,7 @@ def handle(context: Context, info: RequestInfo, request: DeleteGroupsRequest) ->
             ]
         )
 
-    return later(all_of([context.groups.delete_group(group_id) for group_id in request.groups_names]), answer)
+    return later(each(context.groups.delete_group, request.groups_names), answer)
 
 
 HANDLER = Handler(42, 0, 3, handle, inline=True)

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from kbroker.errors import ErrorCode
 from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, later
+from kbroker.handlers.later import each, later
 from kbroker.protocol.apis.k15_describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -37,7 +37,7 @@ def handle(
                 group.authorized_operations = GROUP_OPERATIONS
         return DescribeGroupsResponse(groups=groups)
 
-    return later(all_of([context.groups.describe_group(group_id) for group_id in request.groups]), answer)
+    return later(each(context.groups.describe_group, request.groups), answer)
 
 
 HANDLER = Handler(15, 0, 6, handle, inline=True)

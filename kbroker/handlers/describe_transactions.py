@@ -7,11 +7,12 @@ Known gaps: none.
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 
 from kbroker.coordinator.transaction_admin import not_described
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, later
+from kbroker.handlers.later import each, later
 from kbroker.protocol.apis.k65_describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -24,7 +25,7 @@ def handle(
 ) -> Future[DescribeTransactionsResponse]:
     """Describes transactional ids."""
     return later(
-        all_of([_describe(context, transactional_id) for transactional_id in request.transactional_ids]),
+        each(partial(_describe, context), request.transactional_ids),
         lambda states: DescribeTransactionsResponse(transaction_states=states),
     )
 

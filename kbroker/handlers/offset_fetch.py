@@ -18,7 +18,7 @@ from kbroker.coordinator.group_state import OffsetAndMetadata
 from kbroker.coordinator.offset_commit import FetchedOffset, FetchedOffsets, FetchRequest
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, later
+from kbroker.handlers.later import each, later
 from kbroker.handlers.offset_topics import TOPIC_IDS_MIN_VERSION
 from kbroker.protocol.apis.k09_offset_fetch import (
     OffsetFetchRequest,
@@ -47,24 +47,18 @@ def handle(context: Context, info: RequestInfo, request: OffsetFetchRequest) -> 
         fetch = FetchRequest(request.group_id, _names(request.topics), request.require_stable)
         return later(context.groups.fetch_offsets(fetch), lambda result: _single(request, info.api_version, result))
     by_id = info.api_version >= TOPIC_IDS_MIN_VERSION
-    fetches = [
-        context.groups.fetch_offsets(
-            FetchRequest(
-                group.group_id,
-                _names_by_id(context, group) if by_id else _names(group.topics),
-                request.require_stable,
-                group.member_id,
-                group.member_epoch,
-            )
-        )
-        for group in request.groups
-    ]
+
+    def fetch_group(group: OffsetFetchRequestGroup) -> Future[Fetched]:
+        topics = _names_by_id(context, group) if by_id else _names(group.topics)
+        fetch = FetchRequest(group.group_id, topics, request.require_stable, group.member_id, group.member_epoch)
+        fetched: Future[Fetched] = context.groups.fetch_offsets(fetch)
+        return fetched
 
     def answer(results: list[Fetched]) -> OffsetFetchResponse:
         groups = zip(request.groups, results, strict=True)
         return OffsetFetchResponse(groups=[_group(context, group, fetched, by_id) for group, fetched in groups])
 
-    return later(all_of(fetches), answer)
+    return later(each(fetch_group, request.groups), answer)
 
 
 # -- versions below 8 --------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, later
+from kbroker.handlers.later import each, later
 from kbroker.protocol.apis.k77_share_group_describe import (
     DescribedGroup,
     ShareGroupDescribeRequest,
@@ -30,7 +30,7 @@ def handle(
                 group.authorized_operations = GROUP_OPERATIONS
         return ShareGroupDescribeResponse(groups=groups)
 
-    return later(all_of([context.groups.describe_share_group(group_id) for group_id in request.group_ids]), answer)
+    return later(each(context.groups.describe_share_group, request.group_ids), answer)
 
 
 HANDLER = Handler(77, 1, 1, handle, inline=True)

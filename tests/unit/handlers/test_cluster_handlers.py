@@ -21,7 +21,7 @@ from kbroker.handlers import (
     registry,
 )
 from kbroker.handlers.features import Feature
-from kbroker.handlers.later import all_of, later
+from kbroker.handlers.later import ASKED_AT_ONCE, all_of, each, later
 from kbroker.metadata.broker_config_table import COMPATIBLE_VERSION
 from kbroker.protocol.api_keys import SERVED, SERVED_WITH_SHARE_GROUPS, TELEMETRY, ApiKey
 from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
@@ -286,3 +286,43 @@ def test_futures_pass_errors_on() -> None:
     with pytest.raises(KeyError):
         joined.result(0)
     assert all_of([]).result(0) == []
+
+
+def test_many_things_are_asked_for_a_part_at_a_time() -> None:
+    """What whoever answers has to do for others comes between."""
+    waiting: list[Future[int]] = []
+
+    def ask(_: int) -> Future[int]:
+        waiting.append(Future())
+        return waiting[-1]
+
+    answers = each(ask, range(2 * ASKED_AT_ONCE + 1))
+    asked = 0
+    for part in (ASKED_AT_ONCE, ASKED_AT_ONCE, 1):
+        assert len(waiting) == part
+        assert not answers.done()
+        futures, waiting[:] = list(waiting), []
+        for future in futures:
+            future.set_result(asked)
+            asked += 1
+    assert answers.result(0) == list(range(2 * ASKED_AT_ONCE + 1))
+
+
+def test_what_is_answered_at_once_and_what_fails_of_many_things() -> None:
+    done: Future[int] = Future()
+    done.set_result(1)
+    pending: Future[int] = Future()
+
+    def ask(item: int) -> Future[int]:
+        if item == ASKED_AT_ONCE:
+            raise ZeroDivisionError
+        return done if item else pending
+
+    many = [1] * (1_500 * ASKED_AT_ONCE)  # more parts than a stack has room for
+    assert each(ask, many).result(0) == many
+    assert each(ask, []).result(0) == []
+    failing = each(ask, range(ASKED_AT_ONCE + 1))
+    assert not failing.done()
+    pending.set_result(1)
+    with pytest.raises(ZeroDivisionError):
+        failing.result(0)
