@@ -5,6 +5,7 @@ Behaviour:
 - Topic: unknown UNKNOWN_TOPIC_OR_PARTITION (3), illegal name INVALID_TOPIC (17).
 - Broker: the own id gives every broker config, read-only where it cannot be altered at run time; the empty name those
   altered for all brokers; another id is INVALID_REQUEST (42). Loggers: the own id only.
+- One answer has about 500,000 configs at most (12,500 topics): resources behind that are INVALID_REQUEST.
 - Groups and client metrics: every config, whether the group or resource exists or not. An empty name, or an unknown
   type: INVALID_REQUEST (42).
 
@@ -34,10 +35,28 @@ from kbroker.protocol.apis.k32_describe_configs import (
     DescribeConfigsSynonym,
 )
 
+CONFIGS_MAX = 500_000  # of one answer: each takes up to 2 KiB until it is sent
+
 
 def handle(context: Context, info: RequestInfo, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Each resource by itself."""
-    return DescribeConfigsResponse(results=[_resource(context, request, resource) for resource in request.resources])
+    """Each resource by itself, as far as one answer may be long."""
+    response = DescribeConfigsResponse()
+    room = CONFIGS_MAX
+    for resource in request.resources:
+        result = _resource(context, request, resource) if room > 0 else _behind_all_room(resource)
+        room -= len(result.configs)
+        response.results.append(result)
+    return response
+
+
+def _behind_all_room(resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message="The answer would be too long: describe fewer resources at a time.",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=[],
+    )
 
 
 def _resource(

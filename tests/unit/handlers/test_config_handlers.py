@@ -65,6 +65,17 @@ def value(broker: AdminBroker, kind: int, name: str, key: str) -> tuple[str, int
     return config.value, config.config_source
 
 
+def test_an_answer_is_only_so_long(broker: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers have hundreds of configs; a request of 200 KB may name one 20,000 times."""
+    monkeypatch.setattr(describe_configs, "CONFIGS_MAX", len(describe(broker, GROUP, "g")) + 1)
+    asked = DescribeConfigsResource(resource_type=GROUP, resource_name="g", configuration_keys=None)
+    results = broker.ask(describe_configs, 4, DescribeConfigsRequest(resources=[asked] * 4)).results
+    assert [result.error_code for result in results] == [0, 0, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]
+    assert [(result.resource_type, result.resource_name) for result in results] == [(GROUP, "g")] * 4
+    assert [len(result.configs) > 0 for result in results] == [True, True, False, False]
+    assert "fewer resources" in results[-1].error_message
+
+
 # -- topics --------------------------------------------------------------------------------------------------------
 
 
