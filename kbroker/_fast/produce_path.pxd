@@ -50,6 +50,7 @@ cdef class ProduceRequest(Request):
     cdef int32_t recode(self, ProduceItem* item, TopicRules topic) except -3000
     cdef int16_t whole_error(self) except -2
     cdef Partition look_up(self, const ProduceItem* item)
+    cdef int32_t unknown(self, const ProduceItem* item) except -3000
     cdef int look_up_all(self) except -1
     cdef int32_t judge(self, ProduceItem* item, Partition partition, int64_t* room) except -3000
     cdef int32_t append(self, ProduceItem* item, Partition partition) except -3000

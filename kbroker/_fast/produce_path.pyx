@@ -199,6 +199,13 @@ cdef class ProduceRequest(Request):
         partition = partitions[item.index]
         return None if partition is None or partition.deleted else partition
 
+    cdef int32_t unknown(self, const ProduceItem* item) except -3000:
+        """The error of a partition that was not found."""
+        cdef const char* name = <const char*>self.produce.data + item.topic.start
+        if self.parsed.version < TOPIC_ID_VERSION or PyBytes_FromStringAndSize(name, 16) in self.sink.topics_by_id:
+            return UNKNOWN_TOPIC_OR_PARTITION
+        return UNKNOWN_TOPIC_ID
+
     cdef int look_up_all(self) except -1:
         cdef int32_t i
         for i in range(self.parsed.count):
@@ -391,7 +398,7 @@ cdef class ProduceRequest(Request):
         cdef Verification guard = None
         cdef bint verify = True
         if partition is None:
-            return UNKNOWN_TOPIC_ID if self.parsed.version >= TOPIC_ID_VERSION else UNKNOWN_TOPIC_OR_PARTITION
+            return self.unknown(item)
         if partition.rules.internal and not self.from_admin():
             return INVALID_TOPIC
         if partition.leader_epoch < 0:

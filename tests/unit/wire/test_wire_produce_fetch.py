@@ -51,6 +51,10 @@ def test_produce_and_fetch_by_topic_id(tmp_path, version):
         assert fetched(unknown).error_code == 100
         unknown = client.ask(0, 13, produce_many([(b"\x01" * 16, [(0, batch(b"x"))])]))
         assert produced(unknown).error_code == 100
+        for partition in (1, -1):  # of a topic that is known
+            answer = client.ask(0, 13, produce_many([(topic_id, [(partition, batch(b"x"))])]))
+            assert produced(answer).error_code == 3
+            assert fetched(client.ask(1, version, fetch_request((topic_id, partition, 0)))).error_code == 3
 
 
 def test_pipelined_produces_are_answered_in_order(tmp_path):
