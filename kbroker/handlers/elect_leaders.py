@@ -3,7 +3,7 @@
 Behaviour:
 - ELECTION_NOT_NEEDED (84) for each partition named, preferred or unclean election alike; unknown ones
   UNKNOWN_TOPIC_OR_PARTITION (3). Null partitions mean all, of which only failures are told: none.
-- An unknown election type: INVALID_REQUEST (42) for each partition named.
+- An unknown election type: INVALID_REQUEST (42), of the request and for each partition named.
 
 Versions: v1 election type and top-level error (KIP-460). v2 flexible.
 
@@ -27,6 +27,7 @@ ELECTION_TYPES = (0, 1)  # preferred, unclean
 def handle(context: Context, info: RequestInfo, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """A result per partition named."""
     return ElectLeadersResponse(
+        error_code=ErrorCode.NONE if request.election_type in ELECTION_TYPES else ErrorCode.INVALID_REQUEST,
         replica_election_results=[
             ReplicaElectionResult(
                 topic=topic.topic,

@@ -67,8 +67,11 @@ def test_an_unknown_election_type(broker: AdminBroker) -> None:
     broker.create("t")
     named = [TopicPartitions(topic="t", partitions=[0])]
     request = ElectLeadersRequest(topic_partitions=named, election_type=2)
-    (result,) = broker.ask(elect_leaders, 2, request).replica_election_results
-    assert result.partition_result[0].error_code == ErrorCode.INVALID_REQUEST
+    answer = broker.ask(elect_leaders, 2, request)
+    (result,) = answer.replica_election_results
+    assert (answer.error_code, result.partition_result[0].error_code) == (ErrorCode.INVALID_REQUEST,) * 2
+    everything = ElectLeadersRequest(topic_partitions=None, election_type=2)
+    assert broker.ask(elect_leaders, 2, everything).error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("version", [0, 1])
