@@ -4,7 +4,8 @@ Behaviour:
 - All legal topics of a request become true together; each other one has its own error.
 - Any replication factor from 1 up, or -1, is accepted and reported as 1: data is in the object store, and Connect,
   Streams and Schema Registry ask for 3. Manual assignments are checked for shape only.
-- Partitions -1: the broker's num.partitions. A name twice: INVALID_REQUEST (42). An internal topic: INVALID_TOPIC (17).
+- Partitions -1: the broker's num.partitions. A name twice, `__cluster_metadata`: INVALID_REQUEST (42). An
+  internal topic: INVALID_TOPIC (17).
 - While the object store is away: NOT_CONTROLLER (41), which admin clients retry.
 
 Versions:

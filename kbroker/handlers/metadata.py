@@ -30,7 +30,7 @@ from kbroker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later
 from kbroker.metadata.image import TopicImage
-from kbroker.metadata.topic_rules import check_name
+from kbroker.metadata.topic_rules import CLUSTER_METADATA, check_name
 from kbroker.protocol.apis.k03_metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -80,7 +80,7 @@ def _missing(context: Context, info: RequestInfo, request: MetadataRequest) -> l
         return []
     known = context.topics.image.by_name
     names = dict.fromkeys(topic.name for topic in request.topics or () if not _asks_by_id(topic))
-    return [name for name in names if name is not None and name not in known and _legal(name)]
+    return [name for name in names if name not in (None, CLUSTER_METADATA) and name not in known and _legal(name)]
 
 
 def _legal(name: str) -> bool:

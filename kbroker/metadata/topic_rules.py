@@ -14,6 +14,7 @@ from kbroker.metadata.image import INTERNAL_TOPICS, MetadataImage, collision_key
 from kbroker.topic_config import parse_topic_config
 
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+CLUSTER_METADATA = "__cluster_metadata"  # of Kafka's controllers: nobody may have a topic of that name
 DEFAULT = -1  # in a request: the broker's default
 
 
@@ -52,6 +53,8 @@ def check_new_topic(new: NewTopic, image: MetadataImage, taken: Mapping[str, str
     check_name(new.name)
     if new.name in image.by_name:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
+    if new.name == CLUSTER_METADATA:
+        raise _invalid_request(f"Creation of internal topic {new.name} is prohibited.")
     if new.name in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{new.name}' is internal: the broker creates it.")
     check_collision(new.name, image, taken)

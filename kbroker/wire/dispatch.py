@@ -13,7 +13,7 @@ import logging
 import struct
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from typing import Any, NamedTuple, Protocol
 
 from kbroker.errors import ProtocolError
@@ -202,10 +202,11 @@ def _finish(request: WireRequest, response: Any) -> None:
 
 
 def _finish_later(request: WireRequest, future: Future[Any]) -> None:
-    if future.cancelled():
+    error = CancelledError() if future.cancelled() else future.exception()
+    if isinstance(error, CancelledError):  # or what the answer was to be made from is
         request.close_connection("the broker stops")
-    elif future.exception() is not None:
-        _fail(request, future.exception())
+    elif error is not None:
+        _fail(request, error)
     else:
         _finish(request, future.result())
 

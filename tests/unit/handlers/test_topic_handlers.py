@@ -11,7 +11,8 @@ import pytest
 from admin_context import NODE_ID, AdminBroker
 
 from kbroker.errors import ErrorCode
-from kbroker.handlers import create_partitions, create_topics, delete_topics, describe_configs
+from kbroker.handlers import create_partitions, create_topics, delete_topics, describe_configs, metadata
+from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.apis.k19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -183,6 +184,16 @@ def test_a_topic_named_twice_is_not_deleted(broker: AdminBroker) -> None:
 def test_internal_topics_stay(broker: AdminBroker) -> None:
     broker.topics.ensure_internal_topic()
     assert delete(broker, "__consumer_offsets")[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_nobody_has_a_topic_that_is_called_as_kafkas_metadata(broker: AdminBroker) -> None:
+    """An export of it would be taken for the metadata of the Kafka that starts on the folder."""
+    (result,) = create(broker, CreatableTopic(name="__cluster_metadata", num_partitions=1, replication_factor=1))
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name="__cluster_metadata")], allow_auto_topic_creation=True)
+    (topic,) = broker.ask(metadata, 12, asked).topics
+    assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert not broker.topics.image.by_name
 
 
 @pytest.mark.parametrize(("version", "code"), [(2, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)])

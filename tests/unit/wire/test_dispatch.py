@@ -14,6 +14,7 @@ from wire_harness import LONG_MS, Client, fetch_request, until, wire_broker
 
 from kbroker.handlers import api_versions
 from kbroker.handlers.base import Handler
+from kbroker.handlers.later import later
 from kbroker.limits import KIB, MIB
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
@@ -141,6 +142,23 @@ def test_a_failing_handler_closes_its_connection(tmp_path, caplog):
         assert "a fault" in caplog.text
         with Client(broker) as client:
             assert client.ask(18, 3, ApiVersionsRequest(client_software_name="a", client_software_version="1")).api_keys
+
+
+@pytest.mark.parametrize("made_from_it", [False, True])
+def test_what_a_stop_takes_back_closes_its_connection_and_is_no_failure(tmp_path, caplog, made_from_it):
+    future: Future = Future()
+    asked = threading.Event()
+
+    def handle(context, info, request):
+        asked.set()
+        return later(future, lambda _: HeartbeatResponse()) if made_from_it else future
+
+    with broker_with(tmp_path, handle) as broker, Client(broker) as client:
+        client.send(12, 4, HeartbeatRequest(group_id="g"))
+        assert asked.wait(10)
+        future.cancel()
+        assert client.is_closed()
+    assert "failed" not in caplog.text
 
 
 def test_api_versions_above_our_range_are_answered_in_version_0(tmp_path):
