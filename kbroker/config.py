@@ -18,6 +18,7 @@ from kbroker.limits import (
     ARENA_CHUNK_BYTES,
     CLEANER_IO_BYTES_PER_SECOND,
     GIB,
+    GROUP_BYTES_MIN,
     MERGE_BUFFER_BYTES,
     MERGE_IO_BYTES_PER_SECOND,
     MIB,
@@ -382,6 +383,11 @@ class BrokerConfig:
     def wal_cache_bytes(self) -> int:
         """Bound of the cache of WAL files, for reads of what has left the arena."""
         return min(WAL_CACHE_BYTES_MAX, (self.memory_bytes - self.arena_bytes) // 4)
+
+    @property
+    def group_bytes(self) -> int:
+        """Bound of what groups keep, beside the memory: they come and go too slowly to lend it to others."""
+        return max(GROUP_BYTES_MIN, self.memory_bytes // 4)
 
     @property
     def key_map_bytes(self) -> int:

@@ -152,6 +152,7 @@ def group_config(config: BrokerConfig) -> GroupConfig:
         session_timeout_min_ms=kafka["group.min.session.timeout.ms"],
         session_timeout_max_ms=kafka["group.max.session.timeout.ms"],
         group_size_max=min(kafka["group.max.size"], GROUP_SIZE_MAX),
+        group_bytes_max=config.group_bytes,
         offset_metadata_length_max=kafka["offset.metadata.max.bytes"],
         offsets_retention_ms=kafka["offsets.retention.minutes"] * 60_000,
         offsets_retention_check_interval_ms=kafka["offsets.retention.check.interval.ms"],

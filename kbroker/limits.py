@@ -45,6 +45,7 @@ TOPIC_NAME_LENGTH_MAX = 249
 PARTITIONS_PER_TOPIC_MAX = 100_000
 PARTITIONS_MAX = 200_000  # of all topics; each costs memory in this process
 GROUPS_MAX = 100_000
+GROUP_BYTES_MIN = 64 * MIB  # for groups, their members and offsets, however little memory there is
 PRODUCER_IDS_PER_PARTITION_MAX = 100_000
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 PRODUCER_ID_BLOCK = 1_000

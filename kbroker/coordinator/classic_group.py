@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from enum import Enum
 
 from kbroker.coordinator.event_loop import Timer
+from kbroker.coordinator.group_memory import GroupMemory, of_classic_member, of_pending_member, of_stored
 from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.group_state import GroupRecord, StoredGroup, StoredMember
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
@@ -50,6 +51,7 @@ class ClassicGroupMember:
         "session_timeout_ms",
         "session_timer",
         "sync_future",
+        "weight",
     )
 
     def __init__(
@@ -75,6 +77,7 @@ class ClassicGroupMember:
         self.join_future: Future | None = None  # parked JoinGroup
         self.sync_future: Future | None = None  # parked SyncGroup
         self.session_timer: Timer | None = None
+        self.weight = 0  # bytes, as the group counts it
 
     def metadata(self, protocol: str) -> bytes:
         """The member's metadata for `protocol`; empty if it does not know it."""
@@ -91,6 +94,7 @@ class ClassicGroup:
     def __init__(self, group_id: str, now_ms: int, offsets: GroupOffsets | None = None) -> None:
         self.group_id = group_id
         self.offsets = GroupOffsets() if offsets is None else offsets
+        self.memory = GroupMemory(group_id)
         self.stored: StoredGroup | None = None
         self.state = ClassicGroupState.EMPTY
         self.previous_state = ClassicGroupState.EMPTY
@@ -180,6 +184,11 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
+    def bytes_of(self, member_id: str) -> int:
+        """The bytes that a member takes, 0 if there is none."""
+        member = self.members.get(member_id)
+        return 0 if member is None else member.weight
+
     def add(self, member: ClassicGroupMember, protocol_type: str) -> None:
         """Adds a member; the first one sets the protocol type and leads."""
         if not self.members:
@@ -191,21 +200,36 @@ class ClassicGroup:
 
     def _index(self, member: ClassicGroupMember) -> None:
         self.members[member.member_id] = member
+        self._weigh(member)
         self._supporters.update({name for name, _ in member.protocols})
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
 
-    def drop_pending(self, member_id: str) -> None:
-        """Forgets an id given out with MEMBER_ID_REQUIRED."""
+    def _weigh(self, member: ClassicGroupMember) -> None:
+        weight = of_classic_member(member)
+        self.memory.add(weight - member.weight)
+        member.weight = weight
+
+    def add_pending(self, member_id: str, timer: Timer) -> None:
+        """Expects the join of an id that is given out with MEMBER_ID_REQUIRED, until the timer fires."""
+        self.pending_members[member_id] = timer
+        self.memory.add(of_pending_member(member_id))
+
+    def drop_pending(self, member_id: str) -> bool:
+        """Forgets an id given out with MEMBER_ID_REQUIRED; False if there is no such."""
         timer = self.pending_members.pop(member_id, None)
-        if timer is not None:
-            timer.cancel()
+        if timer is None:
+            return False
+        timer.cancel()
+        self.memory.add(-of_pending_member(member_id))
+        return True
 
     def remove(self, member: ClassicGroupMember) -> None:
         """Removes a member and its timer. The caller has answered what it had parked."""
         assert member.join_future is None
         assert member.sync_future is None
         del self.members[member.member_id]
+        self.memory.add(-member.weight)
         self._supporters.subtract({name for name, _ in member.protocols})
         self._supporters += Counter()  # drops zeros: clients choose the names
         if member.session_timer is not None:
@@ -220,6 +244,7 @@ class ClassicGroup:
         """Gives a static member a new member id, keeping its place, assignment and leadership."""
         member = self.members[old_id]
         member.member_id = new_id
+        self._weigh(member)
         self.members = {m.member_id: m for m in self.members.values()}
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = new_id
@@ -251,11 +276,12 @@ class ClassicGroup:
         return {name for name, count in self._supporters.items() if count == len(self.members)}
 
     def set_protocols(self, member: ClassicGroupMember, protocols: Protocols) -> None:
-        """Changes what a member supports."""
+        """Changes what a member supports, and counts anew what it takes."""
         self._supporters.subtract({name for name, _ in member.protocols})
         self._supporters.update({name for name, _ in protocols})
         self._supporters += Counter()
         member.protocols = protocols
+        self._weigh(member)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """True if a member with these protocols can join."""
@@ -319,6 +345,11 @@ class ClassicGroup:
         self.topics = frozenset(topics)
 
     # -- records -------------------------------------------------------------------------------------------------
+
+    def store(self, stored: StoredGroup | None) -> None:
+        """Takes over what the group's record says now. Only for replay."""
+        self.memory.add(of_stored(stored) - of_stored(self.stored))
+        self.stored = stored
 
     def to_stored(self, assignments: dict[str, bytes], now_ms: int) -> StoredGroup:
         """The group as its record should say, with these assignments (members not named get empty bytes)."""

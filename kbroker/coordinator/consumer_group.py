@@ -14,6 +14,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
 
+from kbroker.coordinator import group_memory
 from kbroker.coordinator.assignor import DEFAULT_ASSIGNOR
 from kbroker.coordinator.consumer_group_state import (
     ConsumerGroupRecord,
@@ -29,6 +30,7 @@ from kbroker.coordinator.consumer_group_state import (
     TargetRecord,
     TopicMetadataRecord,
 )
+from kbroker.coordinator.group_memory import GroupMemory
 from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.topic_partitions import NO_PARTITIONS, Partitions, TopicInfo, difference
 from kbroker.errors import ErrorCode, KafkaError
@@ -66,6 +68,7 @@ class ConsumerGroup:
     def __init__(self, group_id: str, offsets: GroupOffsets | None = None) -> None:
         self.group_id = group_id
         self.offsets = GroupOffsets() if offsets is None else offsets
+        self.memory = GroupMemory(group_id)
         self.epoch: int | None = None  # None: no record of the group itself yet
         self.assignment_epoch: int | None = None
         self.assigned_ms: int | None = None  # when the target was computed; None: before the last load
@@ -189,7 +192,20 @@ class ConsumerGroup:
 
     def apply(self, record: ConsumerGroupRecord) -> None:
         """Applies one record of this group. The only place where its state changes."""
-        _APPLY[type(record)](self, record)
+        kind, name = type(record), record[1] if isinstance(record, _OF_NAMES) else ""
+        before = self._weight(kind, name)
+        _APPLY[kind](self, record)
+        self.memory.add(self._weight(kind, name) - before)
+
+    def _weight(self, kind: type, name: str) -> int:
+        """The bytes of what records of a key set; subscriptions are counted where they are indexed."""
+        if kind in (MemberRecord, CurrentRecord):
+            return group_memory.of_consumer_member(self.members.get(name))
+        if kind is TargetRecord:
+            return group_memory.of_partitions(self.target.get(name))
+        if kind is RegexRecord:
+            return group_memory.of_regex(name, self.resolved.get(name))
+        return group_memory.of_topics(self.topics) if kind is TopicMetadataRecord else 0
 
     def _apply_epoch(self, record: GroupEpochRecord) -> None:
         self.epoch = record.epoch
@@ -248,9 +264,19 @@ class ConsumerGroup:
                 return replace(metadata, topic_names=subscription.topic_names)
         return metadata
 
+    def bytes_of(self, member_id: str) -> int:
+        """The bytes that a member takes, 0 if there is none; without its subscription."""
+        return group_memory.of_consumer_member(self.members.get(member_id))
+
+    def cost_of(self, metadata: MemberMetadata) -> int:
+        """The bytes that a member's subscription would add: 0 if another has the same."""
+        known = subscription_of(metadata) in self.subscriptions
+        return 0 if known else group_memory.of_names(metadata.topic_names)
+
     def _index(self, member: ConsumerMember) -> None:
         metadata = member.metadata
         self._names = None
+        self.memory.add(self.cost_of(metadata))
         self.subscriptions[subscription_of(metadata)] += 1
         if metadata.instance_id is not None:
             self.static_members[metadata.instance_id] = member.member_id
@@ -265,6 +291,7 @@ class ConsumerGroup:
         self.subscriptions[subscription] -= 1
         if not self.subscriptions[subscription]:
             del self.subscriptions[subscription]
+            self.memory.add(-self.cost_of(metadata))
         if metadata.instance_id is not None and self.static_members.get(metadata.instance_id) == member.member_id:
             del self.static_members[metadata.instance_id]
         if metadata.classic is not None:
@@ -355,7 +382,8 @@ def _live_metadata(group: ConsumerGroup, member_id: str) -> MemberMetadata | Non
     return None if member is None else member.metadata
 
 
-_NAMED = frozenset({MemberRecord, TargetRecord, CurrentRecord, RegexRecord})
+_OF_NAMES = (MemberRecord, TargetRecord, CurrentRecord, RegexRecord)
+_NAMED = frozenset(_OF_NAMES)
 _APPLY: dict[type, Callable[[ConsumerGroup, Any], None]] = {
     GroupEpochRecord: ConsumerGroup._apply_epoch,
     TopicMetadataRecord: ConsumerGroup._apply_topics,

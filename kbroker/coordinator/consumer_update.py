@@ -25,6 +25,7 @@ from kbroker.coordinator.consumer_group_state import (
     TargetRecord,
     TopicMetadataRecord,
 )
+from kbroker.coordinator.group_memory import of_consumer_member, of_names, of_partitions, of_regex, of_topics
 from kbroker.coordinator.reconciliation import reconcile
 from kbroker.coordinator.topic_partitions import NO_PARTITIONS, Partitions, TopicInfo
 
@@ -198,3 +199,38 @@ class GroupUpdate:
         if current is not member.current:
             self.put_current(member_id, current)
         return self.members[member_id]
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def check_room(self, member_id: str) -> None:
+        """Raises GROUP_MAX_SIZE_REACHED if there is no memory for what the member has said.
+
+        Who says nothing new goes on, whatever the assignment makes of it.
+        """
+        group = self.group
+        known = group.members.get(member_id)
+        if known is None or known.metadata != self.members[member_id].metadata:
+            self._shard.check_room(self._growth(), newcomer=known is None)
+
+    def _growth(self) -> int:
+        """By how many bytes the group will be larger."""
+        group, members = self.group, set()
+        growth = 0 if group.group_id in self._shard.groups else group.memory.bytes
+        for record in self.records:
+            if isinstance(record, MemberRecord | CurrentRecord):
+                members.add(record.member_id)
+            elif isinstance(record, TargetRecord):
+                growth += of_partitions(record.partitions) - of_partitions(group.target.get(record.member_id))
+            elif isinstance(record, RegexRecord):
+                growth += of_regex(record.regex, record.resolved)
+                growth -= of_regex(record.regex, group.resolved.get(record.regex))
+            elif isinstance(record, TopicMetadataRecord):
+                growth += of_topics(record.topics) - of_topics(group.topics)
+        for member_id in members:
+            growth += of_consumer_member(self.members.get(member_id))
+            growth -= of_consumer_member(group.members.get(member_id))
+        for subscription in self._subscriptions.keys() - group.subscriptions.keys():
+            growth += of_names(subscription.topic_names)
+        for subscription in group.subscriptions.keys() - self._subscriptions.keys():
+            growth -= of_names(subscription.topic_names)
+        return growth

@@ -18,6 +18,7 @@ class GroupConfig(ShardConfig):
     session_timeout_max_ms: int = 1_800_000  # group.max.session.timeout.ms
     group_size_max: int = limits.GROUP_SIZE_MAX  # group.max.size
     groups_max: int = limits.GROUPS_MAX
+    group_bytes_max: int = limits.GROUP_BYTES_MIN  # of memory, of all groups with their members and offsets
     new_member_join_timeout_ms: int = 300_000  # a parked JoinGroup of a new member; Kafka's constant
     offset_metadata_length_max: int = limits.OFFSET_METADATA_LENGTH_MAX  # offset.metadata.max.bytes
     offsets_retention_ms: int = 10_080 * 60_000  # offsets.retention.minutes

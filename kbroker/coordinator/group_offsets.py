@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from kbroker.coordinator.group_memory import of_offset
 from kbroker.coordinator.group_state import OffsetAndMetadata
 
 # What the retention of an offset counts from, milliseconds since the epoch.
@@ -13,11 +14,12 @@ RetentionBase = Callable[[OffsetAndMetadata], int]
 class GroupOffsets:
     """topic -> partition -> offset. Changed only by replay."""
 
-    __slots__ = ("_by_topic", "count")
+    __slots__ = ("_by_topic", "bytes", "count")
 
     def __init__(self) -> None:
         self._by_topic: dict[str, dict[int, OffsetAndMetadata]] = {}
         self.count = 0
+        self.bytes = 0  # of memory, about
 
     def __len__(self) -> int:
         return self.count
@@ -36,24 +38,24 @@ class GroupOffsets:
         partitions = self._by_topic.get(topic)
         return None if partitions is None else partitions.get(partition)
 
-    def put(self, topic: str, partition: int, value: OffsetAndMetadata) -> int:
-        """Sets an offset; returns by how much the count grew."""
+    def put(self, topic: str, partition: int, value: OffsetAndMetadata) -> None:
+        """Sets an offset."""
         partitions = self._by_topic.setdefault(topic, {})
-        before = len(partitions)
+        before = partitions.get(partition)
         partitions[partition] = value
-        grown = len(partitions) - before
-        self.count += grown
-        return grown
+        self.count += before is None
+        self.bytes += of_offset(value) - of_offset(before)
 
-    def remove(self, topic: str, partition: int) -> int:
-        """Removes an offset; returns by how much the count shrank."""
+    def remove(self, topic: str, partition: int) -> None:
+        """Removes an offset, if there is one."""
         partitions = self._by_topic.get(topic)
-        if partitions is None or partitions.pop(partition, None) is None:
-            return 0
+        before = None if partitions is None else partitions.pop(partition, None)
+        if partitions is None or before is None:
+            return
         if not partitions:
             del self._by_topic[topic]
         self.count -= 1
-        return 1
+        self.bytes -= of_offset(before)
 
 
 def is_expired(value: OffsetAndMetadata, base: RetentionBase, now_ms: int, retention_ms: int) -> bool:

@@ -85,8 +85,7 @@ def _remove(shard: GroupShard, group: ClassicGroup, leaver: Leaver) -> ErrorCode
     member_id = leaver.member_id
     if not member_id and leaver.group_instance_id is not None:
         member_id = group.static_members.get(leaver.group_instance_id, "")
-    if member_id in group.pending_members:
-        group.drop_pending(member_id)
+    if group.drop_pending(member_id):
         return ErrorCode.NONE
     try:
         member = group.member(member_id, leaver.group_instance_id)

@@ -6,8 +6,8 @@ Knows no thread and no log. Handlers (the modules beside this one) decide on the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 
 from kbroker.coordinator import consumer_session, offset_expiry, rebalance, share_group_session
 from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupState
@@ -17,8 +17,9 @@ from kbroker.coordinator.consumer_update import GroupUpdate
 from kbroker.coordinator.event_loop import Timer
 from kbroker.coordinator.group_config import GroupConfig
 from kbroker.coordinator.group_environment import GroupEnvironment
+from kbroker.coordinator.group_memory import GroupCounts
 from kbroker.coordinator.group_records import decode_record, encode_record
-from kbroker.coordinator.group_state import GroupRecord, OffsetRecord, Record
+from kbroker.coordinator.group_state import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
 from kbroker.coordinator.member_timers import MemberTimers
 from kbroker.coordinator.result import Operation, Result
 from kbroker.coordinator.shard import UNSETTLED, Marker, ProducerStamp, Scheduler, Unsettled
@@ -35,17 +36,12 @@ from kbroker.coordinator.transaction_guards import TransactionGuards
 from kbroker.coordinator.transactional_offsets import TransactionalOffsets
 from kbroker.errors import ErrorCode, KafkaError
 
+logger = logging.getLogger(__name__)
+
+_REFUSAL_LOG_MS = 60_000  # of one shard: not for each of those that a client repeats
+
 Group = ClassicGroup | ConsumerGroup | ShareGroup
 LiveKey = tuple[str, str | tuple[type, str] | type[GroupRecord], int | None]
-
-
-@dataclass(slots=True)
-class GroupCounts:
-    """Sizes for metrics and for the bound on groups; written by the loop thread, read by any."""
-
-    groups: int = 0
-    members: int = 0
-    offsets: int = 0
 
 
 class GroupShard:
@@ -56,23 +52,27 @@ class GroupShard:
         config: GroupConfig,
         now_ms: Callable[[], int],
         topic_exists: Callable[[str, int], bool],
-        total_groups: Callable[[], int] | None = None,
+        total: Callable[[], GroupCounts] | None = None,
         environment: GroupEnvironment | None = None,
         share_states: PartitionStates | None = None,
     ) -> None:
-        """`share_states` None: share groups are not served; what the log says of them is kept."""
+        """`total` is the sum of all shards' counts.
+
+        `share_states` None: share groups are not served; what the log says of them is kept.
+        """
         self.config = config
         self.topic_exists = topic_exists
-        self._total_groups = total_groups or (lambda: len(self.groups))
+        self.counts = GroupCounts()
+        self._total = total or (lambda: self.counts)
         self.environment = environment or GroupEnvironment()
         self.share_states = share_states
         self.groups: dict[str, Group] = {}
         self.timers = MemberTimers(self.schedule)
         self.pending_offsets = TransactionalOffsets()
         self.guards = TransactionGuards()
-        self.counts = GroupCounts()
         self._now_ms = now_ms
         self._runtime: Scheduler | None = None
+        self._refusal_logged_ms = 0
 
     def attach(self, runtime: Scheduler) -> None:
         """Gives a loaded shard its runtime."""
@@ -104,15 +104,35 @@ class GroupShard:
 
     def check_group_bound(self) -> None:
         """Raises POLICY_VIOLATION if the broker holds as many groups as it may."""
-        if self._total_groups() >= self.config.groups_max:
+        if self._total().groups >= self.config.groups_max:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "too many groups")
+
+    def check_room(
+        self, growth: int, *, newcomer: bool, error: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED
+    ) -> None:
+        """Raises `error` if groups may not take so many bytes more; what takes no more is never refused.
+
+        A newcomer is a group or member that is not there yet: the last eighth of the bytes is for those that are.
+        """
+        most = self.config.group_bytes_max
+        taken = self._total().bytes if growth > 0 else 0
+        if growth <= 0 or taken + growth <= (most - most // 8 if newcomer else most):
+            return
+        now_ms = self.now_ms()
+        if now_ms - self._refusal_logged_ms >= _REFUSAL_LOG_MS:
+            self._refusal_logged_ms = now_ms
+            logger.warning(
+                "groups take %d bytes of memory, of %d that --memory-bytes gives them: who asks for %d more is refused "
+                "(%s)", taken, most, growth, error.name,
+            )  # fmt: skip
+        raise KafkaError(error, "The groups of this broker take as many bytes of memory as they may.")
 
     def get_or_create(self, group_id: str) -> Group:
         """The group, created Empty and classic if there is none."""
         group = self.groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = ClassicGroup(group_id, self.now_ms())
-            self.counts.groups += 1
+            group = ClassicGroup(group_id, self.now_ms())
+            self._put(None, group)
         return group
 
     def drop_if_abandoned(self, group: Group) -> None:
@@ -127,11 +147,13 @@ class GroupShard:
         del self.groups[group.group_id]
         self.counts.groups -= 1
         self.counts.offsets -= len(group.offsets)
+        self.counts.bytes -= group.offsets.bytes
         self._retire(group)
 
     def _retire(self, group: Group) -> None:
         """Ends what an object that is no longer the group has going on."""
         self.counts.members -= len(group.members)
+        group.memory.detach()
         if isinstance(group, ClassicGroup):
             _answer_parked(group, ErrorCode.REBALANCE_IN_PROGRESS)
             group.transition_to(ClassicGroupState.DEAD, self.now_ms())
@@ -144,6 +166,7 @@ class GroupShard:
         """A group changes its type; its offsets are those of the new object."""
         self._retire(old)
         self.groups[old.group_id] = new
+        new.memory.attach(self.counts)
 
     def activate(self) -> Result:
         """Turns replayed state into live groups.
@@ -229,11 +252,13 @@ class GroupShard:
     def replay_marker(self, marker: Marker) -> None:
         """The end of a transaction: its offsets are published or dropped."""
         self.guards.drop(marker.producer_id)
+        pending_bytes = self.pending_offsets.bytes
         for group_id, (topic, partition), value in self.pending_offsets.end(marker.producer_id, marker.commit):
             group = self.get_or_create(group_id)
             if value is not None:
-                self.counts.offsets += group.offsets.put(topic, partition, value)
+                self._set_offset(group, topic, partition, value)
             self.drop_if_abandoned(group)
+        self.counts.bytes += self.pending_offsets.bytes - pending_bytes
 
     def replay(self, record: Record, stamp: ProducerStamp | None = None) -> None:
         """Applies one record. The only place where durable state changes."""
@@ -248,23 +273,31 @@ class GroupShard:
 
     def _replay_offset(self, record: OffsetRecord, stamp: ProducerStamp | None) -> None:
         group_id, topic, partition, value = record
+        pending_bytes = self.pending_offsets.bytes
         if value is None:
-            self._remove_offset(group_id, topic, partition)
-            return
-        group = self.get_or_create(group_id)
-        if stamp is not None:
+            self.pending_offsets.remove(group_id, topic, partition)
+            group = self.groups.get(group_id)
+            if group is not None:
+                self._set_offset(group, topic, partition, None)
+                self.drop_if_abandoned(group)
+        elif stamp is not None:
+            self.get_or_create(group_id)
             self.pending_offsets.put(stamp, group_id, topic, partition, value)
-            return
-        self.counts.offsets += group.offsets.put(topic, partition, value)
-        if self.pending_offsets:
-            self.pending_offsets.supersede(group_id, topic, partition)
+        else:
+            self._set_offset(self.get_or_create(group_id), topic, partition, value)
+            if self.pending_offsets:
+                self.pending_offsets.supersede(group_id, topic, partition)
+        self.counts.bytes += self.pending_offsets.bytes - pending_bytes
 
-    def _remove_offset(self, group_id: str, topic: str, partition: int) -> None:
-        self.pending_offsets.remove(group_id, topic, partition)
-        group = self.groups.get(group_id)
-        if group is not None:
-            self.counts.offsets -= group.offsets.remove(topic, partition)
-            self.drop_if_abandoned(group)
+    def _set_offset(self, group: Group, topic: str, partition: int, value: OffsetAndMetadata | None) -> None:
+        offsets = group.offsets
+        count, size = offsets.count, offsets.bytes
+        if value is None:
+            offsets.remove(topic, partition)
+        else:
+            offsets.put(topic, partition, value)
+        self.counts.offsets += offsets.count - count
+        self.counts.bytes += offsets.bytes - size
 
     def _replay_group(self, record: GroupRecord) -> None:
         existing = self.groups.get(record.group_id)
@@ -273,7 +306,7 @@ class GroupShard:
             return
         if not isinstance(existing, ClassicGroup):
             return
-        existing.stored = None
+        existing.store(None)
         if existing.offsets or self._has_pending(existing):
             # A tombstone of the group alone leaves its offsets: they are those of a simple consumer from here on.
             existing.protocol_type = None
@@ -286,7 +319,8 @@ class GroupShard:
             self._replace(existing, ClassicGroup(record.group_id, self.now_ms(), existing.offsets))
         group = self.get_or_create(record.group_id)
         assert isinstance(group, ClassicGroup)
-        is_new, group.stored = group.stored is None, record.value
+        is_new = group.stored is None
+        group.store(record.value)
         if self._runtime is not None and is_new and not group.members:
             # Not the end of a rebalance but of a conversion: the members are those of the record, here and now.
             group.restore()
@@ -317,6 +351,7 @@ class GroupShard:
         if existing is None:
             self.groups[group.group_id] = group
             self.counts.groups += 1
+            group.memory.attach(self.counts)
         else:
             self._replace(existing, group)
 

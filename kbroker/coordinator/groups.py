@@ -28,9 +28,10 @@ from kbroker.coordinator.consumer_group_state import JOIN_EPOCH
 from kbroker.coordinator.consumer_heartbeat import ConsumerHeartbeat
 from kbroker.coordinator.group_config import GroupConfig
 from kbroker.coordinator.group_environment import GroupEnvironment
+from kbroker.coordinator.group_memory import GroupCounts
 from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.group_session import Leaver
-from kbroker.coordinator.group_shard import GroupCounts, GroupShard
+from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.join_group import JoinRequest
 from kbroker.coordinator.offset_commit import CommitRequest, FetchedOffsets, FetchRequest
 from kbroker.coordinator.result import Result, complete
@@ -98,7 +99,7 @@ class GroupCoordinator:
                 config,
                 clock.now_ms,
                 topic_exists,
-                lambda: self.counts.groups,
+                lambda: self.counts,
                 environment,
                 None if share_states is None else self._partition_states(share_states),
             ),
@@ -149,12 +150,13 @@ class GroupCoordinator:
 
     @property
     def counts(self) -> GroupCounts:
-        """Groups, members and offsets held now, for metrics."""
+        """Groups, members and offsets held now, and their bytes."""
         all_counts = [runtime.shard.counts for runtime in self.shards.runtimes]
         return GroupCounts(
             groups=sum(counts.groups for counts in all_counts),
             members=sum(counts.members for counts in all_counts),
             offsets=sum(counts.offsets for counts in all_counts),
+            bytes=sum(counts.bytes for counts in all_counts),
         )
 
     def locate(self) -> Future[ErrorCode]:

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from kbroker.coordinator import consumer_classic, rebalance
+from kbroker.coordinator import consumer_classic, group_memory, rebalance
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
     ClassicGroupMember,
@@ -50,6 +50,7 @@ def join(shard: GroupShard, request: JoinRequest, future: Future) -> Result:
     found = shard.groups.get(request.group_id)
     if isinstance(found, ShareGroup):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    _check_room(shard, found, request)
     if isinstance(found, ConsumerGroup) and not found.is_empty:
         return consumer_classic.join(shard, found, request)
     if isinstance(found, ConsumerGroup) and not request.member_id:
@@ -103,6 +104,19 @@ def _answer_when_durable(result: Result, future: Future) -> None:
     result.response, result.on_complete = None, done
 
 
+def _check_room(shard: GroupShard, group: ClassicGroup | ConsumerGroup | None, request: JoinRequest) -> None:
+    """Refuses a join for which there is no memory. What the member it stands for takes already is not asked for anew.
+
+    So the members that there are go on, also under a new id (static ones), while others are kept out.
+    """
+    needed = group_memory.of_join(request)
+    if group is None:
+        taken = -group_memory.of_group(request.group_id)
+    else:
+        taken = group.bytes_of(request.member_id or group.static_members.get(request.group_instance_id or "", ""))
+    shard.check_room(needed - taken, newcomer=taken <= 0)
+
+
 def _check_size(shard: GroupShard, group: ClassicGroup, member_id: str) -> None:
     """Refuses a member beyond group.max.size, as far as the state allows to count."""
     size_max = shard.config.group_size_max
@@ -133,13 +147,13 @@ def _join_new(shard: GroupShard, group: ClassicGroup, request: JoinRequest, futu
         return _add(shard, group, request, member_id, future)
     if request.requires_known_member_id:
         expire = partial(_pending_expired, shard, group, member_id)
-        group.pending_members[member_id] = shard.schedule(request.session_timeout_ms, expire)
+        group.add_pending(member_id, shard.schedule(request.session_timeout_ms, expire))
         return Result(response=rebalance.join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
     return _add(shard, group, request, member_id, future)
 
 
 def _pending_expired(shard: GroupShard, group: ClassicGroup, member_id: str) -> Result | None:
-    if group.pending_members.pop(member_id, None) is None:
+    if not group.drop_pending(member_id):
         return None
     shard.drop_if_abandoned(group)
     return rebalance.maybe_complete(shard, group)  # it may have been the last one that a rebalance waited for
@@ -190,11 +204,11 @@ def _join_existing(shard: GroupShard, group: ClassicGroup, request: JoinRequest,
 
 
 def _update(group: ClassicGroup, member: ClassicGroupMember, request: JoinRequest, future: Future) -> None:
-    group.set_protocols(member, request.protocols)
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.session_timeout_ms = request.session_timeout_ms
     member.client_id = request.client_id
     member.client_host = request.client_host
+    group.set_protocols(member, request.protocols)
     replaced = group.park_join(member, future)
     if replaced is not None:
         complete(replaced, rebalance.join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))

@@ -10,6 +10,8 @@ from kbroker.coordinator import rebalance
 from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState
 from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.consumer_group_state import ConsumerMember
+from kbroker.coordinator.group_memory import of_group, of_offset
+from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.group_shard import Group, GroupShard
 from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.result import Result
@@ -73,7 +75,18 @@ def commit(shard: GroupShard, request: CommitRequest) -> Result:
     now_ms = shard.now_ms()
     expires_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else -1
     records = offset_records(request.group_id, request.offsets, now_ms, expires_ms)
+    before = GroupOffsets() if group is None else group.offsets
+    grown = sum(of_offset(record.value) - of_offset(before.get(record.topic, record.partition)) for record in records)
+    check_room(shard, request.group_id, grown)
     return Result(records=list(records), response=ErrorCode.NONE)
+
+
+def check_room(shard: GroupShard, group_id: str, growth: int) -> None:
+    """Raises INVALID_COMMIT_OFFSET_SIZE if there is no memory for so many bytes of offsets."""
+    newcomer = group_id not in shard.groups
+    if newcomer:
+        growth += of_group(group_id)
+    shard.check_room(growth, newcomer=newcomer, error=ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
 
 def committing_member(group: ClassicGroup, request: Committer, *, transactional: bool) -> ClassicGroupMember | None:

@@ -15,6 +15,8 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from kbroker.coordinator import group_memory
+from kbroker.coordinator.group_memory import GroupMemory
 from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.share_group_state import (
     ShareAssignment,
@@ -54,6 +56,7 @@ class ShareGroup:
     def __init__(self, group_id: str, offsets: GroupOffsets | None = None) -> None:
         self.group_id = group_id
         self.offsets = GroupOffsets() if offsets is None else offsets  # always empty, but in logs of mixed origin
+        self.memory = GroupMemory(group_id)
         self.epoch: ShareEpoch | None = None  # None: no record of the group itself yet
         self.assignment_epoch: int | None = None
         self.members: dict[str, ShareMember] = {}
@@ -121,7 +124,18 @@ class ShareGroup:
 
     def apply(self, record: ShareGroupRecord) -> None:
         """Applies one record of this group. The only place where its state changes."""
-        _APPLY[type(record)](self, record)
+        kind, name = type(record), record[1] if isinstance(record, _OF_NAMES) else ""
+        before = self._weight(kind, name)
+        _APPLY[kind](self, record)
+        self.memory.add(self._weight(kind, name) - before)
+
+    def _weight(self, kind: type, member_id: str) -> int:
+        """The bytes of what records of a key set; subscriptions are counted where they begin and end."""
+        if kind in (ShareMemberRecord, ShareCurrentRecord):
+            return group_memory.of_share_member(self.members.get(member_id))
+        if kind is ShareTargetRecord:
+            return group_memory.of_partitions(self.target.get(member_id))
+        return group_memory.of_state_partitions(self.stored_partitions) if kind is StatePartitionsRecord else 0
 
     def _apply_member(self, record: ShareMemberRecord) -> None:
         before = self.members.get(record.member_id)
@@ -133,7 +147,7 @@ class ShareGroup:
         metadata = self._shared(record.metadata)
         member = replace(before, metadata=metadata) if before else ShareMember(record.member_id, metadata)
         self.members[record.member_id] = member
-        self.subscriptions[metadata.topic_names] += 1
+        self._subscribe(metadata)
 
     def _apply_epoch(self, record: ShareEpochRecord) -> None:
         self.epoch = record.epoch
@@ -154,7 +168,7 @@ class ShareGroup:
         elif record.current is not None:
             # A snapshot may have written the member behind its assignment.
             self.members[record.member_id] = ShareMember(record.member_id, current=record.current)
-            self.subscriptions[frozenset()] += 1
+            self._subscribe(ShareMetadata())
 
     def _apply_partitions(self, record: StatePartitionsRecord) -> None:
         self.stored_partitions = record.partitions
@@ -166,10 +180,19 @@ class ShareGroup:
                 return replace(metadata, topic_names=names)
         return metadata
 
+    def cost_of(self, metadata: ShareMetadata) -> int:
+        """The bytes that a member's subscription would add: 0 if another has the same."""
+        return 0 if metadata.topic_names in self.subscriptions else group_memory.of_names(metadata.topic_names)
+
+    def _subscribe(self, metadata: ShareMetadata) -> None:
+        self.memory.add(self.cost_of(metadata))
+        self.subscriptions[metadata.topic_names] += 1
+
     def _unsubscribe(self, metadata: ShareMetadata) -> None:
         self.subscriptions[metadata.topic_names] -= 1
         if not self.subscriptions[metadata.topic_names]:
             del self.subscriptions[metadata.topic_names]
+            self.memory.add(-self.cost_of(metadata))
 
     # -- records -------------------------------------------------------------------------------------------------
 
@@ -227,7 +250,8 @@ def _live_current(group: ShareGroup, member_id: str) -> ShareAssignment | None:
     return None if member is None else member.current
 
 
-_OF_MEMBERS = frozenset({ShareMemberRecord, ShareTargetRecord, ShareCurrentRecord})
+_OF_NAMES = (ShareMemberRecord, ShareTargetRecord, ShareCurrentRecord)
+_OF_MEMBERS = frozenset(_OF_NAMES)
 _APPLY: dict[type, Callable[[ShareGroup, Any], None]] = {
     ShareMemberRecord: ShareGroup._apply_member,
     ShareEpochRecord: ShareGroup._apply_epoch,

@@ -112,6 +112,7 @@ def alter(shard: GroupShard, group_id: str, wanted: Sequence[Alteration], future
     update = ShareUpdate(shard, group)
     update.refresh(bump=True)
     update.put_partitions(update.partitions.with_initializing(topics))
+    shard.check_room(update.growth(), newcomer=group_id not in shard.groups)
     states.park(future, lambda error: error)
     epoch = update.epoch
 

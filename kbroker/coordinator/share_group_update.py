@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from kbroker.coordinator.assignor import MemberSpec
+from kbroker.coordinator.group_memory import of_names, of_partitions, of_share_member, of_state_partitions
 from kbroker.coordinator.share_group import ShareGroup
 from kbroker.coordinator.share_group_assignor import assign_simple
 from kbroker.coordinator.share_group_state import (
@@ -153,6 +154,36 @@ class ShareUpdate:
             member = self.members[member_id] = replace(member, current=current)
             self.records.append(ShareCurrentRecord(self.group.group_id, member_id, current))
         return member
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def check_room(self, member_id: str) -> None:
+        """Raises GROUP_MAX_SIZE_REACHED if there is no memory for what the member has said.
+
+        Who says nothing new goes on, whatever the assignment makes of it.
+        """
+        group = self.group
+        known = group.members.get(member_id)
+        if known is None or known.metadata != self.members[member_id].metadata:
+            self._shard.check_room(self.growth(), newcomer=known is None)
+
+    def growth(self) -> int:
+        """By how many bytes the group will be larger."""
+        group, members = self.group, set()
+        growth = 0 if group.group_id in self._shard.groups else group.memory.bytes
+        growth += of_state_partitions(self.partitions) - of_state_partitions(group.partitions)
+        for record in self.records:
+            if isinstance(record, ShareMemberRecord | ShareCurrentRecord):
+                members.add(record.member_id)
+            elif isinstance(record, ShareTargetRecord):
+                growth += of_partitions(record.partitions) - of_partitions(group.target.get(record.member_id))
+        for member_id in members:
+            growth += of_share_member(self.members.get(member_id)) - of_share_member(group.members.get(member_id))
+        for names in self._subscriptions.keys() - group.subscriptions.keys():
+            growth += of_names(names)
+        for names in group.subscriptions.keys() - self._subscriptions.keys():
+            growth -= of_names(names)
+        return growth
 
 
 def hash_of(topics: Mapping[str, TopicInfo]) -> int:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from kbroker.coordinator import consumer_classic, rebalance
 from kbroker.coordinator.classic_group import ClassicGroup, ClassicGroupState
 from kbroker.coordinator.consumer_group import ConsumerGroup
+from kbroker.coordinator.group_memory import of_stored
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.group_state import GroupRecord
 from kbroker.coordinator.result import Result
@@ -60,4 +61,8 @@ def _store(shard: GroupShard, group: ClassicGroup, assignments: dict[str, bytes]
         return None
 
     record = GroupRecord(group.group_id, group.to_stored(assignments, shard.now_ms()))
+    try:
+        shard.check_room(of_stored(record.value) - of_stored(group.stored), newcomer=False)
+    except KafkaError as refused:
+        return stored(refused.code) or Result()
     return Result(records=[record], on_complete=stored)

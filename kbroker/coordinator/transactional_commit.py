@@ -8,10 +8,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from kbroker.coordinator.consumer_group import ConsumerGroup
+from kbroker.coordinator.group_memory import of_pending_offset
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.offset_commit import (
     CommittedOffset,
     check_consumer_committer,
+    check_room,
     committing_member,
     offset_records,
 )
@@ -86,4 +88,5 @@ def _append(shard: GroupShard, request: TransactionalCommitRequest) -> Result:
     else:
         shard.check_group_bound()
     records = offset_records(request.group_id, request.offsets, shard.now_ms(), -1)
+    check_room(shard, request.group_id, sum(of_pending_offset(record.value) for record in records))
     return Result(records=list(records), stamp=request.stamp, response=ErrorCode.NONE)

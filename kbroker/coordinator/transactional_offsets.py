@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from kbroker.coordinator.group_memory import of_offset, of_pending_offset
 from kbroker.coordinator.group_state import OffsetAndMetadata
 from kbroker.coordinator.shard import ProducerStamp
 
@@ -39,6 +40,7 @@ class TransactionalOffsets:
         self._groups: dict[str, dict[TopicPartition, dict[int, _Pending]]] = {}  # innermost: by producer id
         self._transactions: dict[int, _OpenTransaction] = {}  # by producer id
         self._position = 0
+        self.bytes = 0  # of memory, about
 
     def __bool__(self) -> bool:
         return bool(self._transactions)
@@ -72,12 +74,14 @@ class TransactionalOffsets:
         transaction.producer_epoch = stamp.producer_epoch
         transaction.partitions.add((group_id, (topic, partition)))
         by_producer = self._groups.setdefault(group_id, {}).setdefault((topic, partition), {})
+        before = by_producer.get(stamp.producer_id)
         by_producer[stamp.producer_id] = _Pending(self._position, value)
+        self.bytes += of_pending_offset(value) - (0 if before is None else of_pending_offset(before.value))
 
     def supersede(self, group_id: str, topic: str, partition: int) -> None:
         """The partition was committed outside a transaction: what is pending for it lies before that."""
         for pending in self._groups.get(group_id, {}).get((topic, partition), {}).values():
-            pending.value = None
+            self._give_way(pending)
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:
         """The partition's offset was deleted, also what is pending for it."""
@@ -99,12 +103,17 @@ class TransactionalOffsets:
     def _supersede_older(self, group_id: str, key: TopicPartition, position: int) -> None:
         for other in self._groups.get(group_id, {}).get(key, {}).values():
             if other.position < position:
-                other.value = None
+                self._give_way(other)
+
+    def _give_way(self, pending: _Pending) -> None:
+        self.bytes -= of_offset(pending.value)
+        pending.value = None
 
     def _take(self, producer_id: int, group_id: str, key: TopicPartition) -> _Pending:
         """Removes one pending offset, and what becomes empty with it."""
         partitions = self._groups[group_id]
         pending = partitions[key].pop(producer_id)
+        self.bytes -= of_pending_offset(pending.value)
         if not partitions[key]:
             del partitions[key]
         if not partitions:

@@ -81,7 +81,7 @@ def fake_broker():
         ),
         cold_reader=SimpleNamespace(requests=30, deferred=31, failures=32),
         groups=SimpleNamespace(
-            counts=SimpleNamespace(groups=40, members=41, offsets=42),
+            counts=SimpleNamespace(groups=40, members=41, offsets=42, bytes=43),
             shards=shard_set("group-coordinator", groups={"a": ClassicGroup("a", 0), "b": ConsumerGroup("b")}),
         ),
         transactions=SimpleNamespace(
@@ -183,6 +183,7 @@ SAMPLES = (
     ("kbroker_memory_bytes", ("arena",), 8),
     ("kbroker_memory_bytes", ("object_ranges_lent",), 21),
     ("kbroker_memory_bytes", ("request_frames",), 123),
+    ("kbroker_memory_bytes", ("groups",), 43),
     ("kbroker_cache_lookups_total", ("joined",), 3),
     ("kbroker_read_ahead_wasted_bytes_total", (), 22),
     ("kbroker_cold_reads_total", ("deferred",), 31),

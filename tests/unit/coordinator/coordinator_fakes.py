@@ -11,12 +11,16 @@ from typing import Any
 from kbroker._fast.commit import FastKafkaError
 from kbroker._fast.records import CONTROL_ABORT, CONTROL_COMMIT, build_control_batch, parse_batch_header
 from kbroker.clock import ManualClock
+from kbroker.coordinator import group_memory
+from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.group_config import GroupConfig
 from kbroker.coordinator.group_session import Leaver
+from kbroker.coordinator.group_shard import Group, GroupShard
 from kbroker.coordinator.groups import GroupCoordinator
 from kbroker.coordinator.join_group import JoinRequest
 from kbroker.coordinator.offset_commit import CommitRequest, FetchRequest
 from kbroker.coordinator.shard import ProducerStamp
+from kbroker.coordinator.share_group import ShareGroup
 from kbroker.coordinator.transactional_commit import TransactionalCommitRequest
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
@@ -139,6 +143,38 @@ def answered(value: Any) -> Future[Any]:
     return future
 
 
+def bytes_of(shard: GroupShard) -> int:
+    """What the shard's groups take, counted from what is there."""
+    pending = shard.pending_offsets
+    return sum(
+        bytes_of_group(group) + sum(group_memory.of_offset(value) for _, _, value in group.offsets)
+        for group in shard.groups.values()
+    ) + sum(
+        group_memory.of_pending_offset(offset.value)
+        for partitions in pending._groups.values()
+        for by_producer in partitions.values()
+        for offset in by_producer.values()
+    )
+
+
+def bytes_of_group(group: Group) -> int:
+    """The same of one group, without its offsets."""
+    size = group_memory.of_group(group.group_id)
+    if isinstance(group, ClassicGroup):
+        size += sum(map(group_memory.of_classic_member, group.members.values()))
+        size += sum(map(group_memory.of_pending_member, group.pending_members))
+        return size + group_memory.of_stored(group.stored)
+    size += sum(map(group_memory.of_partitions, group.target.values()))
+    if isinstance(group, ShareGroup):
+        size += sum(map(group_memory.of_names, group.subscriptions))
+        size += sum(map(group_memory.of_share_member, group.members.values()))
+        return size + group_memory.of_state_partitions(group.stored_partitions)
+    size += sum(group_memory.of_names(subscription.topic_names) for subscription in group.subscriptions)
+    size += sum(map(group_memory.of_consumer_member, group.members.values()))
+    size += sum(group_memory.of_regex(regex, resolved) for regex, resolved in group.resolved.items())
+    return size + group_memory.of_topics(group.topics)
+
+
 class Bench:
     """One coordinator and short-hands for its clients."""
 
@@ -186,11 +222,18 @@ class Bench:
         return bench.start()
 
     @property
+    def bytes(self) -> int:
+        """What the groups take."""
+        return self.coordinator.counts.bytes
+
+    @property
     def log(self) -> MemoryLog:
         return self.logs[0]
 
     def run(self) -> None:
         self.coordinator.loop.run_pending()
+        for runtime in self.coordinator.shards.runtimes:
+            assert runtime.shard.counts.bytes == bytes_of(runtime.shard)
 
     def advance(self, seconds: float) -> None:
         """Lets time pass; every timer fires at its own moment."""
@@ -324,6 +367,7 @@ class Bench:
         generation: int = -1,
         member_id: str = "",
         instance: str | None = None,
+        metadata: str = "",
     ) -> Future[Any]:
         """A TxnOffsetCommit. The transaction coordinator says what `verification` holds."""
 
@@ -338,7 +382,7 @@ class Bench:
                 member_id=member_id,
                 group_instance_id=instance,
                 stamp=ProducerStamp(producer, epoch),
-                offsets=[(topic, partition, offset, -1, "")],
+                offsets=[(topic, partition, offset, -1, metadata)],
             ),
             verify,
         )
