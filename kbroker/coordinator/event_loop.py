@@ -26,11 +26,12 @@ _IDLE_WAIT_SECONDS = 3_600.0
 class Timer:
     """One scheduled call. Owned by the loop thread."""
 
-    __slots__ = ("_loop", "callback", "deadline", "queued_deadline")
+    __slots__ = ("_loop", "callback", "cancelled", "deadline", "queued_deadline")
 
     def __init__(self, loop: EventLoop, deadline: float, callback: Callback) -> None:
         self._loop = loop
         self.callback: Callback | None = callback
+        self.cancelled = False  # also after it fired: whoever then had to wait for its turn looks again
         self.deadline = deadline  # monotonic seconds
         self.queued_deadline = deadline  # where it lies in the heap; never later than `deadline`
 
@@ -41,6 +42,7 @@ class Timer:
 
     def cancel(self) -> None:
         """Makes it never fire (again)."""
+        self.cancelled = True
         if self.callback is not None:
             self.callback = None
             self._loop.note_cancelled()

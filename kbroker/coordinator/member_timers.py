@@ -40,12 +40,10 @@ class MemberTimers:
             timer.cancel()
 
         def fire() -> Result | None:
-            if self._timers.get(key) is not timer:
-                return None  # restarted or cancelled while this waited for its turn
             del self._timers[key]  # its member may never have come to be
             return operation()
 
-        timer = self._timers[key] = self._schedule(delay_ms, fire)
+        self._timers[key] = self._schedule(delay_ms, fire)
 
     def postpone(self, kind: TimerKind, group_id: str, member_id: str, delay_ms: int) -> bool:
         """Moves a timer that is set to `delay_ms` from now; False if it is not, or would move closer. Any thread."""

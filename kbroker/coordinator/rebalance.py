@@ -43,8 +43,6 @@ def restart_session(
 def _session_expired(shard: GroupShard, group: ClassicGroup, member: ClassicGroupMember) -> Result | None:
     if group.members.get(member.member_id) is not member:
         return None
-    if member.session_timer is not None and member.session_timer.active:
-        return None  # renewed while this waited for its turn
     waits = member.join_future is not None or member.sync_future is not None
     if waits and not member.is_new:
         return None  # it cannot send heartbeats while its request is parked; the answer restarts the session

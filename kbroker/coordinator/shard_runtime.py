@@ -200,14 +200,18 @@ class ShardRuntime(Generic[S]):
         return self._clock.now_ms()
 
     def schedule(self, delay_ms: int, operation: Operation) -> Timer:
-        """Runs `operation` later as an operation of this shard; not if the shard was reloaded meanwhile."""
+        """Runs `operation` later as an operation of this shard; not if the shard was reloaded meanwhile.
+
+        Nor if the timer was cancelled while the operation waited for its turn.
+        """
         epoch = self._epoch
 
         def due() -> None:
             if epoch == self._epoch and self.state in (ShardState.ACTIVE, ShardState.ABSENT):
-                self.submit(_internal(lambda shard, future: operation()))
+                self.submit(_internal(lambda shard, future: None if timer.cancelled else operation()))
 
-        return self._loop.call_later(delay_ms / 1000, due)
+        timer = self._loop.call_later(delay_ms / 1000, due)
+        return timer
 
     def _run(self, request: Request) -> None:
         try:

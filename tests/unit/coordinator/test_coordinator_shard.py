@@ -589,6 +589,23 @@ def test_a_session_that_ends_behind_a_heartbeat_in_the_queue_was_renewed_by_it()
     assert bench.heartbeat(member, generation) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_timer_that_is_cancelled_while_what_it_runs_waits_for_its_turn_runs_nothing() -> None:
+    bench = Bench().start()
+    runs: list[str] = []
+    shard = bench.coordinator.shards.runtimes[0].shard
+    kept, cancelled = (shard.schedule(1_000, lambda name=name: runs.append(name)) for name in ("kept", "cancelled"))
+    bench.log.refuse_always = FastAppendWait()
+    bench.commit(2)
+    bench.advance(1.5)
+    assert not kept.active
+    assert not cancelled.active
+    cancelled.cancel()
+    assert not runs
+    bench.log.refuse_always = None
+    bench.advance(0.2)
+    assert runs == ["kept"]
+
+
 def test_requests_that_wait_for_a_load_are_bounded() -> None:
     bench = Bench(backlog_max=2)
     bench.executor.hold = True
