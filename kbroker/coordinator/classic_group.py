@@ -339,7 +339,8 @@ class ClassicGroup:
         for member in self.members.values():
             try:
                 metadata = member.metadata(self.protocol)
-                topics.update(decode_consumer_protocol(ConsumerProtocolSubscription, metadata).topics)
+                # As Kafka: version 0 begins them all, and some clients name version 1 without its fields.
+                topics.update(decode_consumer_protocol(ConsumerProtocolSubscription, metadata, newest=0).topics)
             except ProtocolError:
                 return  # the bytes are the client's own business; all topics then count as subscribed
         self.topics = frozenset(topics)

@@ -169,9 +169,13 @@ def decode_group_key(data: Bytes) -> OffsetCommitKey | GroupMetadataKey | None:
     return None
 
 
-def decode_consumer_protocol(cls: type[M], data: Bytes) -> M:
-    """A subscription or assignment of any version: a newer one is read as the newest known, and may be longer."""
+def decode_consumer_protocol(cls: type[M], data: Bytes, newest: int | None = None) -> M:
+    """A subscription or assignment of any version: a newer one is read as the newest known, and may be longer.
+
+    With `newest` it is read as that version at most: older layouts begin newer ones. Raises ProtocolError.
+    """
     version = record_version(data)
     if version < cls.VERSIONS.first:
         raise ProtocolError(f"{cls.__name__}: version {version}")
-    return decode(cls, min(version, cls.VERSIONS.last), memoryview(data)[_VERSION.size :])[0]
+    last = cls.VERSIONS.last if newest is None else newest
+    return decode(cls, min(version, last), memoryview(data)[_VERSION.size :])[0]

@@ -109,7 +109,14 @@ class Client:
             answer = answer.result(0)
         return decode_response(key, version, encode_response(key, version, answer))
 
-    def join(self, version: int, member_id: str = "", group: str = "g", instance: str | None = None) -> Any:
+    def join(
+        self,
+        version: int,
+        member_id: str = "",
+        group: str = "g",
+        instance: str | None = None,
+        metadata: bytes = b"meta",
+    ) -> Any:
         request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=10_000,
@@ -117,13 +124,13 @@ class Client:
             member_id=member_id,
             group_instance_id=instance,
             protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"meta")],
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
         )
         return self.ask(join_group, version, request)
 
-    def member(self, group: str = "g") -> str:
+    def member(self, group: str = "g", metadata: bytes = b"meta") -> str:
         """One member of a Stable group in generation 1."""
-        member_id = str(self.join(3, group=group).member_id)
+        member_id = str(self.join(3, group=group, metadata=metadata).member_id)
         assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")]
         self.ask(
             sync_group,

@@ -206,6 +206,17 @@ def test_offset_delete_of_a_group_with_members(client: Client) -> None:
     assert delete(client, ("t", 0)) == (0, [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC])
 
 
+@pytest.mark.parametrize(("topic", "error"), [("t", ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC), ("u", ErrorCode.NONE)])
+@pytest.mark.parametrize("version", [0, 1, 3, 9])
+def test_topics_of_a_subscription_that_ends_before_its_versions_fields(
+    client: Client, version: int, topic: str, error: ErrorCode
+) -> None:
+    """As @platformatic/kafka writes them: the version, one topic, no user data, and nothing of later versions."""
+    fields = bytes.fromhex("00000001 0001") + topic.encode() + bytes.fromhex("ffffffff")
+    client.member(metadata=version.to_bytes(2, "big") + fields)
+    assert delete(client, ("t", 0)) == (0, [error])
+
+
 def test_committed_offset_may_be_reset_in_an_empty_group_only(client: Client) -> None:
     member_id = client.member()
     assert client.commit(9, ("t", 0, 3, ""), generation_id_or_member_epoch=1, member_id=member_id) == [0]
