@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
+from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -182,12 +183,16 @@ class BrokerConfigs:
             own = overrides.get(definition.name)
             if definition.hidden and own is None:
                 continue
-            synonyms = self.synonyms(definition.synonym) if definition.synonym else ()
+            synonyms = self._topic_synonyms(definition.synonym) if definition.synonym else ()
             if own is not None:
                 synonyms = (ConfigSynonym(definition.name, own, ConfigSource.TOPIC), *synonyms)
             source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
             value = own if own is not None else self.topic_defaults.get(definition.name, definition.default)
             yield ConfigEntry(definition, value, source, False, synonyms)
+
+    def _topic_synonyms(self, name: str) -> tuple[ConfigSynonym, ...]:
+        """The synonyms of a topic config, from the first that has its finest name on: Kafka shows none before."""
+        return tuple(dropwhile(lambda synonym: synonym.name != name, self.synonyms(name)))
 
     def synonyms(self, name: str) -> tuple[ConfigSynonym, ...]:
         """Every place that has a value for a broker config, in order of precedence."""

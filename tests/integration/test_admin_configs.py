@@ -155,7 +155,9 @@ def test_config_command_on_topics_and_brokers(broker: BrokerProcess) -> None:
     described = configs_tool(broker, *of_topic, "--describe")
     assert "retention.ms=4321" in described
     assert "cleanup.policy=compact,delete" in described
-    assert "DEFAULT_CONFIG:log.retention.hours=168" in described
+    # As Apache Kafka 4.3: of retention.ms only what has its own name, or log.retention.ms and what is behind that.
+    assert "synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=4321}" in described
+    assert "DEFAULT_CONFIG:log.cleanup.policy=delete}" in described
     configs_tool(broker, *of_topic, "--alter", "--delete-config", "retention.ms")
     assert "retention.ms" not in configs_tool(broker, *of_topic, "--describe")
     default = ("--entity-type", "brokers", "--entity-default")

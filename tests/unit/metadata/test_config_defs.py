@@ -87,6 +87,23 @@ def test_what_was_altered_at_run_time_comes_first() -> None:
     assert configs.altered({}, {}).topic_defaults == started.topic_defaults == {"retention.ms": "77"}
 
 
+@pytest.mark.parametrize(
+    ("settings", "overrides", "expected"),
+    [
+        ({}, {}, (5, [])),
+        ({"log_retention_hours": 2}, {}, (5, [])),
+        ({"log_retention_hours": 2}, {"retention.ms": "8"}, (1, [("retention.ms", "8", 1)])),
+        ({"log_retention_ms": 9}, {}, (4, [("log.retention.ms", "9", 4), ("log.retention.hours", "168", 5)])),
+    ],
+)
+def test_a_topics_synonyms_begin_with_the_finest_unit(
+    settings: dict[str, object], overrides: dict[str, str], expected: tuple[int, list[tuple[str, str, int]]]
+) -> None:
+    """As Apache Kafka shows them: those of a coarser unit alone are none, though they decide the value."""
+    (shown,) = (e for e in running(**settings).describe_topic(overrides) if e.definition.name == "retention.ms")
+    assert (shown.source, [tuple(synonym) for synonym in shown.synonyms]) == expected
+
+
 def test_only_run_time_configs_are_not_read_only() -> None:
     assert {entry.definition.name for entry in running().describe() if not entry.read_only} == set(DYNAMIC)
     assert set(BROKER_CONFIGS) >= DYNAMIC
