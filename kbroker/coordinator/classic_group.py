@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from enum import Enum
 
@@ -18,7 +18,7 @@ from kbroker.coordinator.group_memory import GroupMemory, of_classic_member, of_
 from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.group_state import GroupRecord, StoredGroup, StoredMember
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
-from kbroker.protocol.records import ConsumerProtocolSubscription, decode_consumer_protocol
+from kbroker.protocol.records import subscribed_topics
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -112,7 +112,6 @@ class ClassicGroup:
         self.member_added = False  # during the initial delay: extends it
         self.join_timer: Timer | None = None
         self.sync_timer: Timer | None = None
-        self.topics: frozenset[str] | None = None  # subscribed by the members; None: not known
 
     # -- states --------------------------------------------------------------------------------------------------
 
@@ -314,36 +313,27 @@ class ClassicGroup:
         self.pending_sync.clear()
         if self.members:
             self.protocol = self.select_protocol()
-            self._note_subscriptions()
             self.transition_to(ClassicGroupState.COMPLETING_REBALANCE, now_ms)
         else:
             self.protocol = None
             self.leader = None
-            self._note_subscriptions()
             self.transition_to(ClassicGroupState.EMPTY, now_ms)
 
-    def subscribes_to(self, topic: str) -> bool:
-        """True unless it is known that no member reads `topic`."""
-        if self.topics is None:
-            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
-        return topic in self.topics
+    def subscribed(self, topics: Collection[str]) -> set[str]:
+        """Those of the topics that members read; all of them where that is not known.
 
-    def _note_subscriptions(self) -> None:
-        if not self.members:
-            self.topics = frozenset()
-            return
-        self.topics = None
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol is None:
-            return
-        topics: set[str] = set()
-        for member in self.members.values():
-            try:
-                metadata = member.metadata(self.protocol)
-                # As Kafka: version 0 begins them all, and some clients name version 1 without its fields.
-                topics.update(decode_consumer_protocol(ConsumerProtocolSubscription, metadata, newest=0).topics)
-            except ProtocolError:
-                return  # the bytes are the client's own business; all topics then count as subscribed
-        self.topics = frozenset(topics)
+        Read from what the members said each time, which is seldom: decoded, it would take many times the memory.
+        """
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or not topics:
+            return set()
+        asked = {topic.encode(): topic for topic in topics}
+        found: set[bytes] = set()
+        try:
+            for member in self.members.values():
+                found.update(name for name in subscribed_topics(member.metadata(self.protocol or "")) if name in asked)
+        except ProtocolError:  # the bytes are the client's own business
+            return set(topics)
+        return {asked[name] for name in found}
 
     # -- records -------------------------------------------------------------------------------------------------
 
@@ -416,4 +406,3 @@ class ClassicGroup:
             self._index(member)
         if self.leader not in self.members:
             self.leader = next(iter(self.members), None)
-        self._note_subscriptions()

@@ -128,6 +128,10 @@ class ConsumerGroup:
             self._names = names_of(self.subscriptions, self.resolved)
         return topic in self._names
 
+    def subscribed(self, topics: Collection[str]) -> set[str]:
+        """Those of the topics that members subscribe to."""
+        return {topic for topic in topics if self.subscribes_to(topic)}
+
     # -- members -------------------------------------------------------------------------------------------------
 
     def member(self, member_id: str, instance_id: str | None = None) -> ConsumerMember:

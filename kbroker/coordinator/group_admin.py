@@ -121,9 +121,9 @@ def delete_offsets(shard: GroupShard, group_id: str, partitions: Sequence[tuple[
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.state not in EMPTY_STATES and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+    subscribed = group.subscribed({topic for topic, _ in partitions})
     outcome = {
-        key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.subscribes_to(key[0]) else ErrorCode.NONE
-        for key in partitions
+        key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if key[0] in subscribed else ErrorCode.NONE for key in partitions
     }
     records: list[Record] = [
         OffsetRecord(group_id, topic, partition, None)

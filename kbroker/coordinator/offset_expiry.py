@@ -38,12 +38,14 @@ def _expired_offsets(shard: GroupShard, group: ClassicGroup | ConsumerGroup) -> 
     if base is None:
         return
     now_ms, retention_ms = shard.now_ms(), shard.config.offsets_retention_ms
-    for topic, partition, value in group.offsets:
-        if (
-            is_expired(value, base, now_ms, retention_ms)
-            and not group.subscribes_to(topic)
-            and not shard.pending_offsets.is_pending(group.group_id, topic, partition)
-        ):
+    expired = [
+        (topic, partition)
+        for topic, partition, value in group.offsets
+        if is_expired(value, base, now_ms, retention_ms)
+    ]
+    subscribed = group.subscribed({topic for topic, _ in expired})
+    for topic, partition in expired:
+        if topic not in subscribed and not shard.pending_offsets.is_pending(group.group_id, topic, partition):
             yield OffsetRecord(group.group_id, topic, partition, None)
 
 

@@ -9,7 +9,9 @@ Unlike requests, what is decoded here owns its bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct as Packer
+from struct import error as StructError
 from typing import TypeVar
 
 from kbroker.errors import ProtocolError
@@ -17,6 +19,8 @@ from kbroker.protocol.compiler import decode, decode_whole, encode_pieces
 from kbroker.protocol.fields import BYTES, INT8, INT16, INT32, INT64, STRING, UUID, Bytes, F, Message, Struct
 
 _VERSION = Packer(">h")
+_VERSION_AND_COUNT = Packer(">hi")
+_LENGTH = Packer(">h")
 
 
 class OffsetCommitKey(Message, versions="0-1", owned=True):
@@ -169,13 +173,29 @@ def decode_group_key(data: Bytes) -> OffsetCommitKey | GroupMetadataKey | None:
     return None
 
 
-def decode_consumer_protocol(cls: type[M], data: Bytes, newest: int | None = None) -> M:
-    """A subscription or assignment of any version: a newer one is read as the newest known, and may be longer.
-
-    With `newest` it is read as that version at most: older layouts begin newer ones. Raises ProtocolError.
-    """
+def decode_consumer_protocol(cls: type[M], data: Bytes) -> M:
+    """A subscription or assignment of any version: a newer one is read as the newest known, and may be longer."""
     version = record_version(data)
     if version < cls.VERSIONS.first:
         raise ProtocolError(f"{cls.__name__}: version {version}")
-    last = cls.VERSIONS.last if newest is None else newest
-    return decode(cls, min(version, last), memoryview(data)[_VERSION.size :])[0]
+    return decode(cls, min(version, cls.VERSIONS.last), memoryview(data)[_VERSION.size :])[0]
+
+
+def subscribed_topics(data: bytes) -> Iterator[bytes]:
+    """The topics that a subscription of any version names, in UTF-8, one after another: a list of them could take
+    many times the memory of `data`. They are in front in all versions, and only they are read: some clients name a
+    version without its fields. Raises ProtocolError.
+    """
+    try:
+        version, count = _VERSION_AND_COUNT.unpack_from(data)
+        if version < 0 or count < 0:
+            raise ProtocolError(f"subscription: version {version} with {count} topics")
+        start = _VERSION_AND_COUNT.size
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(data, start)
+            start += _LENGTH.size + length
+            if length < 0 or start > len(data):
+                raise ProtocolError("subscription: a name without an end")
+            yield data[start - length : start]
+    except StructError:
+        raise ProtocolError(f"subscription of {len(data)} bytes: too short for its topics") from None

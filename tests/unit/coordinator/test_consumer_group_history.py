@@ -226,7 +226,7 @@ class ConsumerGroupHistory(RuleBasedStateMachine):
     def check_everything_is_read(self, group: ClassicGroup | ConsumerGroup) -> None:
         wanted = set()
         for name, info in self.bench.catalog.by_name.items():
-            if group.subscribes_to(name):
+            if name in group.subscribed({name}):
                 wanted |= {(info.topic_id, partition) for partition in range(info.partition_count)}
         owned = [
             (topic_id, partition)

@@ -5,6 +5,8 @@ That the count is what is there is checked by each bench after each of its runs.
 
 from __future__ import annotations
 
+import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -45,6 +47,20 @@ def test_a_member_that_does_not_fit_is_refused_and_leaves_nothing(known_id: bool
 def test_many_small_protocols_count_with_what_they_take_in_memory() -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     assert bench.join(protocols=[(str(index), b"") for index in range(400)]).result(0).error_code == FULL
+
+
+def test_subscriptions_are_not_kept_a_second_time_nor_made_larger_to_be_read() -> None:
+    """What says "consumer" and names 200,000 topics of two letters takes a megabyte, not fifteen."""
+    bench = Bench(group_bytes_max=ROOM * KIB).start()
+    subscription = struct.pack(">hi", 0, 200_000) + b"\0\2ab" * 199_999 + b"\0\1t" + b"\xff" * 4
+    tracemalloc.start()
+    try:
+        bench.stable(protocols=[("range", subscription)])
+        group = bench.coordinator.shards.runtimes[0].shard.groups["g"]
+        assert group.subscribed({"t", "u"}) == {"t"}
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(subscription)
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_text_of_ids_counts() -> None:

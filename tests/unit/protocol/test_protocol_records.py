@@ -105,6 +105,22 @@ def test_newer_consumer_protocol_is_read_as_the_newest_known() -> None:
         records.decode_consumer_protocol(records.ConsumerProtocolSubscription, b"\xff\xff" + data[2:])
 
 
+@pytest.mark.parametrize("version", [0, 1, 3, 9])
+def test_topics_of_a_subscription_are_in_front_in_every_version(version: int) -> None:
+    subscription = records.ConsumerProtocolSubscription(topics=["a", "", "\u00e4b"])
+    data = version.to_bytes(2, "big") + records.encode_record(subscription, 0)[2:]
+    assert list(records.subscribed_topics(data)) == [b"a", b"", "\u00e4b".encode()]
+    for size in range(len(data) - 4):  # the last four say that there is no user data
+        with pytest.raises(ProtocolError):
+            list(records.subscribed_topics(data[:size]))
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff" + bytes(4), b"\0\0" + b"\xff" * 4, b"\0\0\0\0\0\1\xff\xfe"])
+def test_negative_numbers_of_a_subscription(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        list(records.subscribed_topics(data))
+
+
 def test_known_bytes_of_an_assignment() -> None:
     assignment = records.ConsumerProtocolAssignment(
         assigned_partitions=[records.TopicPartition(topic="t", partitions=[0, 2])]
