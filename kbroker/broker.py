@@ -128,17 +128,19 @@ class Broker:
         )
         try:
             self._open_log()
-        except StartError:
+            self._build_wire(listening)
+        except BaseException:
             give_back(self.cluster.claim, self.clock)
             raise
-        self._build_wire(listening)
-        self._answer_first()
         try:
+            self._answer_first()
             self._build_storage()
             self._build_coordinator()
             self._serve_all()
         except BaseException:
             self.wire.stop()
+            if not self.wal.unflushed_bytes:  # else clients may have been told that something is safe
+                give_back(self.cluster.claim, self.clock)
             raise
         self.ready = True
 

@@ -176,6 +176,9 @@ def open_cluster(
     except (StartError, StoreError, CorruptionError, Fenced) as error:
         give_back(owned, clock)
         raise _store_failure(config, error) from None
+    except BaseException:
+        give_back(owned, clock)
+        raise
     return Cluster(keys, owned, manifest, topics, metadata_store, intruder)
 
 
