@@ -51,7 +51,7 @@ class Scheduler(Protocol):
         ...
 
     def schedule(self, delay_ms: int, operation: Operation) -> Timer:
-        """Runs `operation` later, unless the shard was unloaded meanwhile."""
+        """Runs `operation` later, unless the timer was cancelled or the shard unloaded meanwhile."""
         ...
 
 

@@ -606,6 +606,25 @@ def test_a_timer_that_is_cancelled_while_what_it_runs_waits_for_its_turn_runs_no
     assert runs == ["kept"]
 
 
+def test_a_rebalance_is_not_ended_by_the_timer_of_the_one_before_that_waited_in_the_queue() -> None:
+    bench = Bench().start()
+    generation, (leader, other) = bench.stable(2, session_ms=30_000, rebalance_ms=20_000)
+    asked = {"session_ms": 30_000, "rebalance_ms": 20_000}
+    bench.join(leader, **asked)
+    bench.advance(19)
+    bench.log.refuse_always = FastAppendWait()
+    bench.commit(2, group="other")
+    last = bench.join(other, **asked)  # ends the rebalance when it has its turn; the leader begins the next one
+    bench.join(leader, protocols=[("range", b"changed")], **asked)
+    bench.advance(1.5)  # the time of the first rebalance is up meanwhile
+    bench.log.refuse_always = None
+    bench.advance(0.2)
+    assert last.result(0).generation_id == generation + 1
+    assert bench.state() == "PreparingRebalance"
+    assert bench.heartbeat(other, generation + 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert bench.join(other, **asked).result(0).generation_id == generation + 2
+
+
 def test_requests_that_wait_for_a_load_are_bounded() -> None:
     bench = Bench(backlog_max=2)
     bench.executor.hold = True
