@@ -150,7 +150,7 @@ def _has_nothing_to_do(
 
 
 def _check(shard: GroupShard, request: ConsumerHeartbeat) -> None:
-    """Raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR or INVALID_REGULAR_EXPRESSION."""
+    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR, for a join INVALID_REGULAR_EXPRESSION too."""
     if not request.group_id.strip():
         raise _invalid("GroupId can't be empty.")
     if request.instance_id is not None and not request.instance_id.strip():
@@ -167,6 +167,11 @@ def _check(shard: GroupShard, request: ConsumerHeartbeat) -> None:
         raise _invalid("InstanceId can't be null.")
     if request.server_assignor is not None:
         check_assignor(request.server_assignor)
+    if request.member_epoch == JOIN_EPOCH:
+        _check_regex(shard, request)
+
+
+def _check_regex(shard: GroupShard, request: ConsumerHeartbeat) -> None:
     if request.topic_regex:
         shard.environment.regexes.check(request.topic_regex)
 
@@ -176,8 +181,8 @@ def _check_join(request: ConsumerHeartbeat) -> None:
         raise _invalid("RebalanceTimeoutMs must be provided in first request.")
     if request.owned is None or request.owned:
         raise _invalid("TopicPartitions must be empty when (re-)joining.")
-    if request.topic_names is None and not request.topic_regex:
-        raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be set in first request.")
+    if request.topic_names is None and request.topic_regex is None:
+        raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
 
 
 def _invalid(message: str) -> KafkaError:
@@ -257,6 +262,7 @@ def _enter(
     if request.member_epoch != JOIN_EPOCH:
         member = group.member(member_id, instance_id)
         _check_epoch(member, request)
+        _check_regex(shard, request)
         return member
     holder_id = None if instance_id is None else group.static_members.get(instance_id)
     if holder_id is not None and holder_id != member_id:

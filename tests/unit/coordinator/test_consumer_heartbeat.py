@@ -173,6 +173,22 @@ def test_names_and_an_expression_add_up_and_an_empty_one_ends_it(bench: Consumer
     assert bench.the_group().resolved == {}
 
 
+def test_empty_expressions_subscribe_to_nothing(bench: ConsumerBench) -> None:
+    joined = bench.enter("a", topic_regex="")
+    assert joined.error_code == 0
+    assert joined.member_epoch == 1
+    assert assigned(joined) == {}
+    assert bench.enter("b", topic_names=None).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_who_sends_a_bad_expression_is_judged_before_it(bench: ConsumerBench) -> None:
+    epoch = bench.enter("a", "t").member_epoch
+    assert bench.beat("a", 5, group="other", topic_regex="(").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert bench.beat("b", 5, topic_regex="(").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.beat("a", epoch + 1, topic_regex="(").error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert bench.beat("a", epoch, topic_regex="(").error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
 @pytest.mark.parametrize("regex", ["(", r"(a)\1", "(?=a)b", "a{5000}"])
 def test_bad_expressions_are_refused(bench: ConsumerBench, regex: str) -> None:
     answer = bench.enter("a", topic_regex=regex)
