@@ -225,6 +225,8 @@ class SharePartition:
         try:
             check(batches, renew and self._settings().renew_enabled)
             if any(batch.last_offset >= self.window.end for batch in batches):
+                if not self.window.runs:
+                    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "Nothing has been acquired.")
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The last offset in request is past acquired records.")
             todo = list(pieces(batches, self.window.start))
             for piece in todo:

@@ -207,10 +207,7 @@ class SharePartitions:
         refused: Future[None] = Future()
         found = self.cache.get(key)
         code = found if isinstance(found, ErrorCode) else ErrorCode.INVALID_RECORD_STATE
-        # Not in memory: nobody holds anything of it.
-        refused.set_exception(
-            KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if code is ErrorCode.UNKNOWN_TOPIC_ID else code)
-        )
+        refused.set_exception(KafkaError(code))  # not in memory: nobody holds anything of it
         return refused
 
     # -- ShareFetch ----------------------------------------------------------------------------------------------

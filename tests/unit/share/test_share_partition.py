@@ -169,6 +169,13 @@ def test_a_wrong_acknowledgement_changes_nothing(batches: list[tuple[int, int, l
     assert bench.states.writes == 0
 
 
+def test_an_acknowledgement_of_what_nobody_has_acquired_is_of_no_record() -> None:
+    bench = Bench()
+    assert bench.refused("a", (0, 4, [ACCEPT])) is ErrorCode.INVALID_RECORD_STATE
+    bench.acquire("a", log(10))
+    assert bench.refused("a", (10, 14, [ACCEPT])) is ErrorCode.INVALID_REQUEST
+
+
 def test_an_acknowledgement_counts_when_it_is_durable() -> None:
     bench = Bench()
     bench.acquire("a", log(10))

@@ -133,7 +133,7 @@ class Broker:
         return acquired(self.fetch(member, partitions, **more))
 
     def acknowledge(
-        self, member: str, acks: Acks, *, epoch: int | None = None, **more: Any
+        self, member: str, acks: Acks, *, epoch: int | None = None, topic: bytes = TOPIC, **more: Any
     ) -> k79.ShareAcknowledgeResponse:
         number = self.epochs.get(member, 0) if epoch is None else epoch
         self.epochs[member] = number + 1
@@ -143,7 +143,7 @@ class Broker:
             share_session_epoch=number,
             topics=[
                 k79.AcknowledgeTopic(
-                    topic_id=TOPIC,
+                    topic_id=topic,
                     partitions=[
                         k79.AcknowledgePartition(
                             partition_index=index,
@@ -266,6 +266,7 @@ def test_unknown_partitions_are_errors_of_theirs() -> None:
     assert errors(broker.fetch("c", [1])) == {1: 3}  # the group does not read it
     answer = broker.acknowledge("b", {1: [(0, 0, [ACCEPT])], 9: [(0, 0, [ACCEPT])]})
     assert errors(answer) == {1: ErrorCode.INVALID_RECORD_STATE, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert errors(broker.acknowledge("b", {0: [(0, 0, [ACCEPT])]}, topic=OTHER)) == {0: ErrorCode.UNKNOWN_TOPIC_ID}
 
 
 def test_a_fetch_waits_for_records() -> None:
