@@ -128,20 +128,23 @@ class Broker:
         )
         try:
             self._open_log()
-            self._build_wire(listening)
-        except BaseException:
+            recovered_lsn = self.wal.head_lsn
+        except BaseException as error:
             give_back(self.cluster.claim, self.clock)
-            raise
+            raise _start_failure(error) from None
         try:
+            self._build_wire(listening)
             self._answer_first()
             self._build_storage()
             self._build_coordinator()
             self._serve_all()
-        except BaseException:
-            self.wire.stop()
-            if not self.wal.unflushed_bytes:  # else clients may have been told that something is safe
+        except BaseException as error:
+            if hasattr(self, "wire"):
+                self.wire.stop()
+            listening.close()  # whatever there was not enough of: the claim takes a descriptor
+            if self.wal.head_lsn == recovered_lsn:  # else a client may have been told that its records are kept here
                 give_back(self.cluster.claim, self.clock)
-            raise
+            raise _start_failure(error) from None
         self.ready = True
 
     def _bind(self) -> socket.socket:
@@ -412,6 +415,13 @@ class Broker:
     def look_at_proposals(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
         """The control command: looks for swap proposals now, and returns how many were answered."""
         return {"answered": self.proposals.look()}
+
+
+def _start_failure(error: BaseException) -> BaseException:
+    """What a start raises for `error`: one line where the machine has not what it takes."""
+    if isinstance(error, OSError | MemoryError):
+        return StartError(f"not enough of the machine for a start: {error}")
+    return error
 
 
 def raise_file_limit() -> None:

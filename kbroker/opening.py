@@ -173,11 +173,10 @@ def open_cluster(
         topics.load()
         if topics.image.number == 0 and manifest.image.partitions:
             raise CorruptionError(f"{keys.metadata_dir}: no metadata, but the manifest names objects: it was lost")
-    except (StartError, StoreError, CorruptionError, Fenced) as error:
+    except BaseException as error:
         give_back(owned, clock)
-        raise _store_failure(config, error) from None
-    except BaseException:
-        give_back(owned, clock)
+        if isinstance(error, StartError | StoreError | CorruptionError | Fenced):
+            raise _store_failure(config, error) from None
         raise
     return Cluster(keys, owned, manifest, topics, metadata_store, intruder)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -296,3 +299,63 @@ def test_a_damaged_metadata_log(tmp_path: Path, killed: BrokerProcess) -> None:
     data[len(data) // 2] ^= 1
     record.write_bytes(data)
     refuses_and_changes_nothing(killed, record.name)
+
+
+FAILS_AT = """
+import runpy, sys
+from kbroker.broker import Broker
+from tests.crash.raw_client import RawClient
+
+step, record = sys.argv[1], bytes.fromhex(sys.argv[2])
+del sys.argv[1:3]
+
+def fails(broker, *arguments):
+    if record:
+        with RawClient(broker.address) as client:
+            assert client.produce("t", 0, record).error_code == 0
+    raise MemoryError("no more threads")
+
+setattr(Broker, step, fails)
+runpy.run_module("kbroker", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "record", "is_free"),
+    [
+        ("_recover_log", b"", True),
+        ("_build_wire", b"", True),
+        ("_build_storage", b"", True),
+        ("_build_storage", build_batch([(b"key", b"acknowledged", 0, None)]), False),
+    ],
+    ids=["log", "wire", "storage", "after an acknowledgement"],
+)
+def test_a_start_without_memory_leaves_the_cluster_as_free_as_it_was(
+    tmp_path: Path, step: str, record: bytes, is_free: bool
+) -> None:
+    place = in_folder(tmp_path / "objects")
+    first = small_broker(tmp_path / "first", place, small=QUIET).start()
+    with connect(first) as client:
+        client.create_topic("t", 1)
+    assert first.stop() == 0
+    command = first.command()
+    at = command.index("serve")
+    failed = subprocess.run(
+        [sys.executable, "-c", FAILS_AT, step, record.hex(), *command[at:]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        check=False,
+    )
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1] == "kbroker: not enough of the machine for a start: no more threads"
+    second = small_broker(tmp_path / "second", place, small=QUIET)
+    if is_free:
+        assert second.start().stop() == 0
+    else:
+        assert "has not released it" in refused_start(second).line
+        first.start()
+        with connect(first) as client:
+            assert client.list_offset("t", 0, -1) == 1
+        assert first.stop() == 0
