@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (key 69), versions 0-1: consumer groups with epochs, members and assignments (KIP-848).
 
 Behaviour: GROUP_ID_NOT_FOUND for an unknown group and for a classic one, INVALID_GROUP_ID for an empty id. Without
-access control all operations are allowed.
+access control all operations are allowed. A group that is named again is answered once.
 Per version: 1 the type of each member (KIP-1099).
 Known gaps: none.
 """
@@ -31,7 +31,7 @@ def handle(
                 group.authorized_operations = GROUP_OPERATIONS
         return ConsumerGroupDescribeResponse(groups=groups)
 
-    return later(each(context.groups.describe_consumer_group, request.group_ids), answer)
+    return later(each(context.groups.describe_consumer_group, list(dict.fromkeys(request.group_ids))), answer)
 
 
 HANDLER = Handler(69, 0, 1, handle, inline=True)

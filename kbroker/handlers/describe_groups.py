@@ -2,6 +2,7 @@
 
 Behaviour: metadata and assignments are shown of Stable groups only. A consumer group (KIP-848) is answered as an
 unknown one: clients then ask with ConsumerGroupDescribe. Without access control all operations are allowed.
+A group that is named again is answered once.
 Per version: 0-5 an unknown group is Dead, without an error; 1 throttle; 3 authorized operations; 4 static members;
 5 flexible; 6 GROUP_ID_NOT_FOUND and an error message.
 Known gaps: none.
@@ -37,7 +38,7 @@ def handle(
                 group.authorized_operations = GROUP_OPERATIONS
         return DescribeGroupsResponse(groups=groups)
 
-    return later(each(context.groups.describe_group, request.groups), answer)
+    return later(each(context.groups.describe_group, list(dict.fromkeys(request.groups))), answer)
 
 
 HANDLER = Handler(15, 0, 6, handle, inline=True)

@@ -1,7 +1,7 @@
 """ShareGroupDescribe (key 77), version 1: share groups with epochs, members and assignments, behind --share-groups.
 
 Behaviour: GROUP_ID_NOT_FOUND for an unknown group and for one of another type, INVALID_GROUP_ID for an empty id.
-Without access control all operations are allowed.
+Without access control all operations are allowed. A group that is named again is answered once.
 Known gaps: none.
 """
 
@@ -30,7 +30,7 @@ def handle(
                 group.authorized_operations = GROUP_OPERATIONS
         return ShareGroupDescribeResponse(groups=groups)
 
-    return later(each(context.groups.describe_share_group, request.group_ids), answer)
+    return later(each(context.groups.describe_share_group, list(dict.fromkeys(request.group_ids))), answer)
 
 
 HANDLER = Handler(77, 1, 1, handle, inline=True)

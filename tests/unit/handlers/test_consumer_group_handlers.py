@@ -54,7 +54,7 @@ def test_expression_in_version_1(client: Client) -> None:
 @pytest.mark.parametrize("operations", [False, True])
 def test_describe(client: Client, version: int, operations: bool) -> None:
     client.ask(consumer_group_heartbeat, 0, joining("m", instance_id="i"))
-    request = ConsumerGroupDescribeRequest(group_ids=["g", "none", ""], include_authorized_operations=operations)
+    request = ConsumerGroupDescribeRequest(group_ids=["g", "none", "", "g"], include_authorized_operations=operations)
     group, none, unnamed = client.ask(consumer_group_describe, version, request).groups
     assert (group.error_code, group.group_state, group.group_epoch, group.assignment_epoch) == (0, "Stable", 1, 1)
     assert group.assignor_name == "uniform"

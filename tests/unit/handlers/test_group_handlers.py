@@ -208,7 +208,7 @@ def test_offset_fetch_error(client: Client, version: int) -> None:
 @pytest.mark.parametrize("version", versions(describe_groups))
 def test_describe_groups(client: Client, version: int) -> None:
     member_id = client.member()
-    request = DescribeGroupsRequest(groups=["g", "nobody"], include_authorized_operations=version >= 3)
+    request = DescribeGroupsRequest(groups=["g", "nobody", "g"], include_authorized_operations=version >= 3)
     stable, unknown = client.ask(describe_groups, version, request).groups
     assert (stable.error_code, stable.group_state, stable.protocol_type, stable.protocol_data) == (
         0,

@@ -157,7 +157,7 @@ def test_join_stay_and_leave(client: Client) -> None:
 @pytest.mark.parametrize("operations", [False, True])
 def test_describe(client: Client, operations: bool) -> None:
     epoch = join(client).member_epoch
-    request = ShareGroupDescribeRequest(group_ids=["g", "none", ""], include_authorized_operations=operations)
+    request = ShareGroupDescribeRequest(group_ids=["g", "none", "", "g"], include_authorized_operations=operations)
     group, none, unnamed = client.ask(share_group_describe, 1, request).groups
     assert (group.error_code, group.group_state, group.group_epoch) == (0, "Stable", epoch)
     assert group.assignor_name == "simple"
