@@ -9,7 +9,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.limits import MIB
 
 _PROGRAM_BYTES_MAX = 1 * MIB
-_COMPILED_MAX = 1_000
+_COMPILED_MAX = 100  # so that all of them take no more than 100 MiB, with what matching makes of them
 
 
 class TopicRegexes:
