@@ -1,6 +1,6 @@
 /* The log of a broker that costs nothing beside what every broker has to do: what its producers send goes from the
- * socket to memory, and from there to a file, which is synced; it is received only as far as another process, which
- * shares two counters with it, has stored so many bytes before. `log_event` can be read when more is written.
+ * socket to memory, and from there to a file as large, which is synced; it is received only as far as another process,
+ * which shares two counters with it, has stored what was in its place. `log_event` can be read when more is written.
  */
 #include "program.h"
 
@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 enum { LOG_BLOCK_BYTES = 4096, LOG_PIECE_BYTES = 1 << 20, LOG_PIECES_MAX = 4, LOG_BEHIND_BYTES = 64 << 20 };
-enum { LOG_MEMORY_BYTES = 512 << 20 }; /* as a broker's, more than stays in a cache */
 
 struct log_counts {
         _Atomic int64_t received, stored; /* bytes of records; `stored` is the other process's */
@@ -20,7 +19,7 @@ struct log_counts {
 
 static struct log_counts *log_counts; /* NULL: no log is kept */
 static _Atomic int64_t log_written;
-static int64_t log_bytes; /* of the file, and the most that may be unstored */
+static int64_t log_bytes; /* of the file and of the memory: what is not stored has to be there */
 static int log_file, log_event;
 static uint8_t *log_memory; /* the last bytes received, at their position modulo its size */
 
@@ -42,8 +41,8 @@ static void *log_write(void *nothing) {
                 most          = most < log_bytes - at ? most : log_bytes - at;
                 n             = n < most ? n : most;
                 int64_t whole = (n + LOG_BLOCK_BYTES - 1) / LOG_BLOCK_BYTES * LOG_BLOCK_BYTES;
-                int64_t from  = log_written % LOG_MEMORY_BYTES / LOG_BLOCK_BYTES * LOG_BLOCK_BYTES;
-                from          = from < LOG_MEMORY_BYTES - whole ? from : LOG_MEMORY_BYTES - whole;
+                int64_t from  = log_written % log_bytes / LOG_BLOCK_BYTES * LOG_BLOCK_BYTES;
+                from          = from < log_bytes - whole ? from : log_bytes - whole;
                 if (pwrite(log_file, log_memory + from, (size_t)whole, at) != whole || fdatasync(log_file))
                         fail("log");
                 at += whole;
@@ -58,10 +57,10 @@ static void *log_write(void *nothing) {
 static void log_open(const char *path, const char *counts, int64_t bytes) {
         pthread_t thread;
         log_bytes  = bytes / LOG_PIECE_BYTES * LOG_PIECE_BYTES;
-        log_memory = mmap(NULL, LOG_MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (log_bytes <= 0 || log_memory == MAP_FAILED)
+        log_memory = mmap(NULL, (size_t)log_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (log_bytes < LOG_PIECES_MAX * LOG_PIECE_BYTES || log_memory == MAP_FAILED)
                 fail("log");
-        memset(log_memory, 1, LOG_MEMORY_BYTES);
+        memset(log_memory, 1, (size_t)log_bytes);
         log_file   = filled_file(path, log_bytes, log_memory, LOG_PIECE_BYTES);
         int shared = open(counts, O_RDWR | O_CREAT | O_TRUNC, 0600);
         if (shared < 0 || ftruncate(shared, sizeof(*log_counts)))
@@ -79,8 +78,8 @@ static void log_received(size_t bytes) {
 
 /* Where the next of `most` bytes go; less than so many where the memory ends. */
 static uint8_t *log_place(size_t *most) {
-        size_t at = (size_t)(log_counts->received % LOG_MEMORY_BYTES);
-        *most     = *most < LOG_MEMORY_BYTES - at ? *most : LOG_MEMORY_BYTES - at;
+        size_t at = (size_t)(log_counts->received % log_bytes), end = (size_t)log_bytes;
+        *most     = *most < end - at ? *most : end - at;
         return log_memory + at;
 }
 

@@ -14,13 +14,15 @@ import threading
 import time
 import traceback
 
-from bench.e2e.put_ceiling import OBJECT_BYTES, THREADS, object_body
+from bench.e2e.put_ceiling import THREADS, object_body
 from kbroker._fast.crc32c import crc32c
+from kbroker.limits import MIB
 from kbroker.storage.object_store import BytesBody, ObjectStore
 from kbroker.storage.store_url import open_store
 
 PAUSE_SECONDS = 0.002
-BODIES = 8
+OBJECT_BYTES = 16 * MIB  # its place in the broker's memory is free again when all of it is stored
+BODIES = 32
 
 
 class FreeStore:
@@ -29,7 +31,7 @@ class FreeStore:
     def __init__(self, store: ObjectStore, counts: mmap.mmap) -> None:
         self._store = store
         self._counts = memoryview(counts).cast("q")  # bytes received; bytes stored
-        self._bodies = [bytes(bytearray(object_body())) for _ in range(BODIES)]  # each in memory of its own
+        self._bodies = [bytes(bytearray(object_body(OBJECT_BYTES))) for _ in range(BODIES)]  # each in memory of its own
         self._crc = crc32c(self._bodies[0])
         self._taken = 0
         self._turn, self._done = threading.Lock(), threading.Lock()  # for each of the two counts

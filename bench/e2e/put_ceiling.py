@@ -20,15 +20,15 @@ OBJECT_BYTES = 64 * MIB
 THREADS = 8
 
 
-def object_body() -> bytes:
+def object_body(size: int) -> bytes:
     """What each object is."""
-    return bytes(range(256)) * (OBJECT_BYTES // 256)
+    return bytes(range(256)) * (size // 256)
 
 
 def measure(url: str, endpoint: str, seconds: float) -> float:
     """MB/s of what is stored in the last two thirds of about so many seconds."""
     store = open_store(url, endpoint)
-    body = object_body()
+    body = object_body(OBJECT_BYTES)
     crc = crc32c(body)
     began = time.monotonic()
 

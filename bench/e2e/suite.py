@@ -26,6 +26,7 @@ INGEST_SECONDS = 30.0
 STORED_LOOK_SECONDS = 4.0  # a look costs CPU time
 STORED_SECONDS_MAX = 600.0
 WAL_BYTES = 1 << 30  # of `steady`
+ARENA_BYTES = 512 << 20  # of kbroker; what is not stored the broker that costs nothing has in as much memory
 Workload = Callable[[Server], Result]
 numbers = itertools.count()
 
@@ -273,7 +274,7 @@ def running(kind: str, name: str, work: str | None, options: list[str]) -> Itera
     if kind in KBROKERS:
         server: Server = Kbroker(folder / "kbroker", s3, *KBROKERS[kind], *OPTIONS.get(name, []), *options)
     elif kind == CEILING:
-        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, []), s3=s3, log_bytes=WAL_BYTES)
+        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, []), s3=s3, log_bytes=ARENA_BYTES)
     else:
         server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush")
     try:
