@@ -71,7 +71,6 @@ def build_coordinators(
     if share_states is not None:
         share_partitions = _share_partitions(config, clock, cluster, logs, cold_reader, share_states)
         groups.on_share_member_left = share_partitions.member_left
-        groups.on_share_group_emptied = share_partitions.group_emptied
     return Coordinators(groups, producer_ids, transactions, share_states, share_partitions)
 
 

@@ -369,8 +369,6 @@ class GroupShard:
             self.timers.cancel_member(record.group_id, record.member_id)
             if self.share_states is not None and self._runtime is not None and len(group.members) < members:
                 self.share_states.on_member_left(record.group_id, record.member_id)
-                if not group.members:
-                    self.share_states.on_group_emptied(record.group_id)
         elif isinstance(record, ShareEpochRecord) and record.epoch is None:
             self._end_group(group)
 

@@ -85,9 +85,8 @@ class GroupCoordinator:
         self.topic_exists = topic_exists
         environment = environment or GroupEnvironment()
         self.dynamic = environment.dynamic
-        # Called by the loop thread when a member of a share group has gone, and when it was the last.
+        # Called by the loop thread when a member of a share group has gone.
         self.on_share_member_left: Callable[[str, str], None] = lambda group_id, member_id: None
-        self.on_share_group_emptied: Callable[[str], None] = lambda group_id: None
         self._changed_topics: set[str] = set()
         self._changed_topics_lock = threading.Lock()
         self.shards: ShardSet[GroupShard] = ShardSet(
@@ -112,10 +111,7 @@ class GroupCoordinator:
 
     def _partition_states(self, store: ShareStateStore) -> PartitionStates:
         return PartitionStates(
-            store,
-            self._resume,
-            lambda group_id, member_id: self.on_share_member_left(group_id, member_id),
-            lambda group_id: self.on_share_group_emptied(group_id),
+            store, self._resume, lambda group_id, member_id: self.on_share_member_left(group_id, member_id)
         )
 
     def _resume(self, group_id: str, run: Callable[[GroupShard], Result | None]) -> None:

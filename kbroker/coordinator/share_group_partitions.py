@@ -41,7 +41,7 @@ Then = Callable[["GroupShard", Outcomes], Result | None]
 class PartitionStates:
     """What the store is doing for the share groups of one shard, and who waits for it. Loop thread.
 
-    `on_member_left(group id, member id)` and `on_group_emptied(group id)` are told of members that go.
+    `on_member_left(group id, member id)` is told of members that go.
     """
 
     def __init__(
@@ -49,11 +49,9 @@ class PartitionStates:
         store: ShareStateStore,
         resume: Resume,
         on_member_left: Callable[[str, str], None],
-        on_group_emptied: Callable[[str], None],
     ) -> None:
         self.store = store
         self.on_member_left = on_member_left
-        self.on_group_emptied = on_group_emptied
         self._resume = resume
         self._running: dict[str, set[StateKey]] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}

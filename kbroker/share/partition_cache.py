@@ -1,4 +1,7 @@
-"""The share partitions in memory: loaded at their first fetch, dropped when their state or their topic is gone."""
+"""The share partitions in memory: loaded at their first fetch, dropped when their state or their topic is gone.
+
+Those of a group without sessions are dropped too, each as soon as nobody holds records of it and its state is durable.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +141,10 @@ class Shared:
 
 
 class PartitionCache:
-    """Loop thread only, unless said otherwise. `find_log` gives the Partition of a topic id and index, or None."""
+    """Loop thread only, unless said otherwise. `find_log` gives the Partition of a topic id and index, or None.
+
+    `is_used` says whether there are sessions in a group.
+    """
 
     def __init__(
         self,
@@ -151,6 +157,7 @@ class PartitionCache:
         read_cold: ReadCold,
         offset_for_time: OffsetForTime,
         now_ms: Callable[[], int],
+        is_used: Callable[[str], bool],
     ) -> None:
         self.loop = loop
         self.settings_of = settings_of
@@ -160,6 +167,7 @@ class PartitionCache:
         self._find_log = find_log
         self._offset_for_time = offset_for_time
         self._now_ms = now_ms
+        self._is_used = is_used
         self._groups: dict[str, dict[PartitionKey, Shared]] = {}
 
     def __len__(self) -> int:
@@ -199,10 +207,17 @@ class PartitionCache:
         if shared is not None:
             shared.end(error)
 
-    def drop_group(self, group_id: str) -> None:
-        """Forgets all partitions of a group."""
-        for key in list(self._groups.get(group_id, {})):
-            self.drop(key)
+    def drop_unused(self, group_id: str) -> None:
+        """Forgets the partitions of a group without sessions; those that have something to do yet follow later."""
+        if not self._is_used(group_id):
+            for shared in list(self._groups.get(group_id, {}).values()):
+                if shared.partition is None or shared.partition.is_idle:
+                    self.drop(shared.key)
+
+    def _progressed(self, shared: Shared) -> None:
+        shared.progress()
+        if not self._is_used(shared.key.group_id) and shared.partition is not None and shared.partition.is_idle:
+            self.drop(shared.key)
 
     def close(self) -> None:
         """Ends everything."""
@@ -257,7 +272,7 @@ class PartitionCache:
             store=self._store,
             loop=self.loop,
             settings=shared.settings,
-            on_progress=shared.progress,
+            on_progress=partial(self._progressed, shared),
             on_fenced=partial(self.drop, shared.key, ErrorCode.NOT_LEADER_OR_FOLLOWER),
         )
         shared.progress()

@@ -6,6 +6,7 @@ bounded; when all are taken, the one that was unused for longest makes place if 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -59,6 +60,7 @@ class ShareSessions:
         on_closed: Callable[[SessionKey], None],
     ) -> None:
         self._sessions: dict[SessionKey, ShareSession] = {}
+        self._in_groups: Counter[str] = Counter()
         self._sessions_max = sessions_max
         self._partitions_max = partitions_max
         self._idle_seconds = idle_seconds
@@ -70,20 +72,21 @@ class ShareSessions:
 
     def open(self, key: SessionKey, partitions: Iterable[TopicIdPartition], connection: object = None) -> ShareSession:
         """A new session; an earlier one of the member ends. Raises SHARE_SESSION_LIMIT_REACHED."""
-        if self._sessions.pop(key, None) is not None:
+        if self.close(key):
             self._on_closed(key)
         if len(self._sessions) >= self._sessions_max:
             self._make_place()
         session = ShareSession(connection=connection)
         self._change(session, partitions, ())
         self._sessions[key] = session
+        self._in_groups[key.group_id] += 1
         return session
 
     def _make_place(self) -> None:
         oldest = next(iter(self._sessions), None)
         if oldest is None or self._sessions[oldest].used_at + self._idle_seconds > self._monotonic():
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
-        del self._sessions[oldest]
+        self.close(oldest)
         self._on_closed(oldest)
 
     def advance(
@@ -120,6 +123,10 @@ class ShareSessions:
         """The sessions that end with this connection."""
         return [key for key, session in self._sessions.items() if session.connection is connection]
 
+    def has_group(self, group_id: str) -> bool:
+        """Whether any member of the group has a session."""
+        return group_id in self._in_groups
+
     def expect(self, key: SessionKey) -> None:
         """Raises SHARE_SESSION_NOT_FOUND where there is none."""
         if key not in self._sessions:
@@ -127,4 +134,9 @@ class ShareSessions:
 
     def close(self, key: SessionKey) -> bool:
         """Ends a session; whether there was one."""
-        return self._sessions.pop(key, None) is not None
+        if self._sessions.pop(key, None) is None:
+            return False
+        self._in_groups[key.group_id] -= 1
+        if not self._in_groups[key.group_id]:
+            del self._in_groups[key.group_id]
+        return True

@@ -127,6 +127,13 @@ class SharePartition:
     def __str__(self) -> str:
         return f"{self.key.group_id} in {self.key.topic_id.hex()}-{self.key.partition}"
 
+    @property
+    def is_idle(self) -> bool:
+        """Nobody holds records, and what is durable says all."""
+        if self._writing or self._waiting or self._unsaved:
+            return False
+        return all(run.state is not Delivery.ACQUIRED for run in self.window.runs)
+
     # -- acquiring -----------------------------------------------------------------------------------------------
 
     def position(self, offset: int = 0) -> int | None:

@@ -71,6 +71,7 @@ class SharePartitions:
             read_cold=read_cold,
             offset_for_time=offset_for_time,
             now_ms=clock.now_ms,
+            is_used=lambda group_id: self.sessions.has_group(group_id),
         )
         self.sessions = ShareSessions(
             sessions_max,
@@ -106,18 +107,8 @@ class SharePartitions:
     # -- the group side ------------------------------------------------------------------------------------------
 
     def member_left(self, group_id: str, member_id: str) -> None:
-        """The member is in the group no more: its session ends and what it holds is free again."""
-        key = SessionKey(group_id, member_id)
-
-        def run() -> None:
-            self.sessions.close(key)
-            self._session_ended(key)
-
-        self.loop.post(run)
-
-    def group_emptied(self, group_id: str) -> None:
-        """The group has no members, or is gone: nothing of it stays in memory."""
-        self.loop.post(partial(self.cache.drop_group, group_id))
+        """The member is in the group no more: it waits for nothing. Its session stays, to acknowledge what it holds."""
+        self.loop.post(partial(self._end_waiting, SessionKey(group_id, member_id)))
 
     def state_reset(self, group_id: str, topic_id: bytes, index: int) -> None:
         """The durable state was begun anew or removed (ShareStates.on_reset): what is held of it is void."""
@@ -127,11 +118,15 @@ class SharePartitions:
 
     def _session_ended(self, member: SessionKey) -> None:
         """The member waits for nothing any more, and what it holds is free."""
+        self._end_waiting(member)
+        for share_partition in self.cache.of_group(member.group_id):
+            share_partition.release(member.member_id)
+        self.loop.post(partial(self.cache.drop_unused, member.group_id))  # later: another session may follow at once
+
+    def _end_waiting(self, member: SessionKey) -> None:
         waiting = self._fetches.get(member)
         if waiting is not None:
             waiting.end()
-        for share_partition in self.cache.of_group(member.group_id):
-            share_partition.release(member.member_id)
 
     def _connection_closed(self, connection: Connection) -> None:
         """Any thread."""

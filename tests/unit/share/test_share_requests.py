@@ -312,18 +312,6 @@ def test_released_records_wake_a_waiting_fetch() -> None:
     assert acquired(fetch.result(timeout=0)) == [(0, 1, 3), (2, 4, 2)]  # all locks ended
 
 
-def test_a_member_that_left_the_group_frees_its_records() -> None:
-    broker = Broker()
-    broker.append(records=2)
-    broker.fetch("a")
-    fetch = broker.asked("b")
-    broker.share_partitions.member_left("g", "a")
-    broker.loop.run_pending()
-    assert acquired(fetch.result(timeout=0)) == [(0, 1, 2)]
-    assert broker.fetch("a").error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
-    assert errors(broker.acknowledge("b", {0: [(0, 1, [ACCEPT])]}, epoch=-1)) == {0: 0}
-
-
 def test_acknowledgements_come_along_with_a_fetch() -> None:
     broker = Broker()
     broker.append(records=2)
@@ -472,9 +460,6 @@ def test_a_state_that_began_anew_is_read_again() -> None:
     broker.share_partitions.state_reset("g", TOPIC, 0)
     broker.loop.run_pending()
     assert broker.got("b") == [(2, 3, 1)]
-    broker.share_partitions.group_emptied("g")
-    broker.loop.run_pending()
-    assert len(broker.share_partitions.cache) == 0
 
 
 def test_a_topic_that_is_deleted_ends_the_waiting() -> None:
