@@ -64,7 +64,7 @@ def join(shard: GroupShard, group: ConsumerGroup, request: JoinRequest) -> Resul
         update.refresh(bump=changed)
     update.retarget()
     member = update.reconcile(member_id, subscription.owned)
-    update.check_room(member_id)
+    shard.check_said(update, member_id)
     response = _join_response(member)
     if replaced is not None and group_conversion.may_downgrade_for(shard, group, replaced=replaced):
         response.generation_id = group.group_epoch

@@ -196,7 +196,7 @@ class ConsumerGroup:
 
     def apply(self, record: ConsumerGroupRecord) -> None:
         """Applies one record of this group. The only place where its state changes."""
-        kind, name = type(record), record[1] if isinstance(record, _OF_NAMES) else ""
+        kind, name = type(record), str(record[1]) if type(record) in _NAMED else ""
         before = self._weight(kind, name)
         _APPLY[kind](self, record)
         self.memory.add(self._weight(kind, name) - before)
@@ -386,8 +386,7 @@ def _live_metadata(group: ConsumerGroup, member_id: str) -> MemberMetadata | Non
     return None if member is None else member.metadata
 
 
-_OF_NAMES = (MemberRecord, TargetRecord, CurrentRecord, RegexRecord)
-_NAMED = frozenset(_OF_NAMES)
+_NAMED = frozenset({MemberRecord, TargetRecord, CurrentRecord, RegexRecord})
 _APPLY: dict[type, Callable[[ConsumerGroup, Any], None]] = {
     GroupEpochRecord: ConsumerGroup._apply_epoch,
     TopicMetadataRecord: ConsumerGroup._apply_topics,

@@ -218,7 +218,7 @@ def _step(shard: GroupShard, found: Group | None, request: ConsumerHeartbeat) ->
         update.refresh(bump=changed)
     update.retarget()
     member = update.reconcile(member_id, request.owned)
-    update.check_room(member_id)
+    shard.check_said(update, member_id)
     consumer_session.restart_session(shard, request.group_id, member)
     if before is None or member.current is not before.current:
         consumer_session.follow_revocation(shard, request.group_id, member)

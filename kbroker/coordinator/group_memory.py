@@ -104,16 +104,11 @@ def of_protocols(protocols: Iterable[tuple[str, bytes]]) -> int:
     return sum(_PROTOCOL + getsizeof(name) + getsizeof(metadata) for name, metadata in protocols)
 
 
-def of_classic_member(member: ClassicGroupMember) -> int:
-    """A member, without its assignment: that is the same bytes as in the stored group."""
+def of_classic_member(member: ClassicGroupMember | JoinRequest) -> int:
+    """A member, or the one that a JoinGroup would make, without its assignment: that is the same bytes as in the stored
+    group."""
     named = _of_texts(member.member_id, member.group_instance_id, member.client_id, member.client_host)
     return _CLASSIC_MEMBER + named + of_protocols(member.protocols)
-
-
-def of_join(request: JoinRequest) -> int:
-    """The member that a JoinGroup would make."""
-    named = _of_texts(request.member_id, request.group_instance_id, request.client_id, request.client_host)
-    return _CLASSIC_MEMBER + named + of_protocols(request.protocols)
 
 
 def of_pending_member(member_id: str) -> int:

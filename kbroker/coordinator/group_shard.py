@@ -127,6 +127,15 @@ class GroupShard:
             )  # fmt: skip
         raise KafkaError(error, "The groups of this broker take as many bytes of memory as they may.")
 
+    def check_said(self, update: GroupUpdate | ShareUpdate, member_id: str) -> None:
+        """Raises GROUP_MAX_SIZE_REACHED if there is no memory for what the member has said.
+
+        Who says nothing new goes on, whatever the assignment makes of it.
+        """
+        known = update.group.members.get(member_id)
+        if known is None or known.metadata != update.members[member_id].metadata:
+            self.check_room(update.growth(), newcomer=known is None)
+
     def get_or_create(self, group_id: str) -> Group:
         """The group, created Empty and classic if there is none."""
         group = self.groups.get(group_id)

@@ -109,7 +109,7 @@ def _check_room(shard: GroupShard, group: ClassicGroup | ConsumerGroup | None, r
 
     So the members that there are go on, also under a new id (static ones), while others are kept out.
     """
-    needed = group_memory.of_join(request)
+    needed = group_memory.of_classic_member(request)
     if group is None:
         taken = -group_memory.of_group(request.group_id)
     else:

@@ -124,7 +124,7 @@ class ShareGroup:
 
     def apply(self, record: ShareGroupRecord) -> None:
         """Applies one record of this group. The only place where its state changes."""
-        kind, name = type(record), record[1] if isinstance(record, _OF_NAMES) else ""
+        kind, name = type(record), str(record[1]) if type(record) in _OF_MEMBERS else ""
         before = self._weight(kind, name)
         _APPLY[kind](self, record)
         self.memory.add(self._weight(kind, name) - before)
@@ -250,8 +250,7 @@ def _live_current(group: ShareGroup, member_id: str) -> ShareAssignment | None:
     return None if member is None else member.current
 
 
-_OF_NAMES = (ShareMemberRecord, ShareTargetRecord, ShareCurrentRecord)
-_OF_MEMBERS = frozenset(_OF_NAMES)
+_OF_MEMBERS = frozenset({ShareMemberRecord, ShareTargetRecord, ShareCurrentRecord})
 _APPLY: dict[type, Callable[[ShareGroup, Any], None]] = {
     ShareMemberRecord: ShareGroup._apply_member,
     ShareEpochRecord: ShareGroup._apply_epoch,

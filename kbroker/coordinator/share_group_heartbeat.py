@@ -109,7 +109,7 @@ def _step(shard: GroupShard, request: ShareHeartbeat, future: Future[Any]) -> Re
     update.refresh(bump=changed)
     update.retarget()
     member = update.reconcile(member_id)
-    update.check_room(member_id)
+    shard.check_said(update, member_id)
     restart_session(shard, group_id, member_id)
     states, names = shard.share_states, request.topic_names
     if states is not None and names is not None and waits_for(update.partitions, names):

@@ -157,16 +157,6 @@ class ShareUpdate:
 
     # -- memory --------------------------------------------------------------------------------------------------
 
-    def check_room(self, member_id: str) -> None:
-        """Raises GROUP_MAX_SIZE_REACHED if there is no memory for what the member has said.
-
-        Who says nothing new goes on, whatever the assignment makes of it.
-        """
-        group = self.group
-        known = group.members.get(member_id)
-        if known is None or known.metadata != self.members[member_id].metadata:
-            self._shard.check_room(self.growth(), newcomer=known is None)
-
     def growth(self) -> int:
         """By how many bytes the group will be larger."""
         group, members = self.group, set()

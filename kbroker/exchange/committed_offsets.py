@@ -14,6 +14,8 @@ from kbroker._fast.records import build_batch, iter_batches, iter_records, parse
 from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.offset_records import decode_offset_record, encode_offset_record, is_offset_key
+from kbroker.coordinator.shard import ProducerStamp
+from kbroker.coordinator.transactional_offsets import TransactionalOffsets
 from kbroker.errors import CorruptionError, KafkaError, ProtocolError, StartError
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.kafka_log_folder import PartitionFolder
@@ -29,7 +31,6 @@ COMMIT = 1
 LEFTOVERS_MAX = 1_000
 
 OffsetKey = tuple[str, str, int]  # group, topic, partition
-_Placed = tuple[int, OffsetRecord]
 
 
 class OffsetFold:
@@ -39,24 +40,23 @@ class OffsetFold:
         self.offsets: dict[OffsetKey, OffsetAndMetadata] = {}
         self.unread = 0  # records that do not parse
         self._topics = topics
-        self._pending: dict[int, list[_Placed]] = {}  # of open transactions by producer id
-        self._place = 0  # of the last record, in the order of the log
-        self._changed: dict[OffsetKey, int] = {}  # place of what changed a key last, while a transaction is open
+        self._pending = TransactionalOffsets()
 
     def add(self, data: bytes) -> None:
         """Takes whole batches. ValueError when they do not parse."""
         for header, batch in iter_batches(data, check_crc=True):
             if header.is_control:
                 marker = parse_marker(batch)
-                records = self._pending.pop(header.producer_id, [])
-                if marker is not None and marker.control_type == COMMIT:
-                    self._apply(records)
-            elif header.is_transactional:
-                self._pending.setdefault(header.producer_id, []).extend(self._records(batch))
+                commit = marker is not None and marker.control_type == COMMIT
+                for group_id, (topic, partition), value in self._pending.end(header.producer_id, commit):
+                    if value is not None:
+                        self.offsets[group_id, topic, partition] = value
             else:
-                self._apply(self._records(batch))
+                stamp = ProducerStamp(header.producer_id, header.producer_epoch) if header.is_transactional else None
+                for record in self._records(batch):
+                    self._apply(record, stamp)
 
-    def _records(self, batch: memoryview) -> Iterator[_Placed]:
+    def _records(self, batch: memoryview) -> Iterator[OffsetRecord]:
         for record in iter_records(batch):
             if record.key is None or not is_offset_key(record.key):
                 continue
@@ -66,21 +66,19 @@ class OffsetFold:
                 self.unread += 1
                 continue
             if offset.topic in self._topics:
-                self._place += 1
-                yield self._place, offset
+                yield offset
 
-    def _apply(self, records: Iterable[_Placed]) -> None:
-        """Of two records for a key the later one wins, also where a transaction makes the other one true after it."""
-        for place, record in records:
-            key = (record.group_id, record.topic, record.partition)
-            if self._changed.get(key, 0) > place:
-                continue
-            self._changed[key] = place
-            self.offsets.pop(key, None)
-            if record.value is not None:
-                self.offsets[key] = record.value
-        if not self._pending:
-            self._changed.clear()
+    def _apply(self, record: OffsetRecord, stamp: ProducerStamp | None) -> None:
+        """As the coordinator does (`GroupShard.replay`): of two records for a key the later one wins."""
+        group_id, topic, partition, value = record
+        if value is None:
+            self._pending.remove(group_id, topic, partition)
+            self.offsets.pop((group_id, topic, partition), None)
+        elif stamp is not None:
+            self._pending.put(stamp, group_id, topic, partition, value)
+        else:
+            self._pending.supersede(group_id, topic, partition)
+            self.offsets[group_id, topic, partition] = value
 
 
 def import_offsets(

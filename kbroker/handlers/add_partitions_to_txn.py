@@ -12,12 +12,13 @@ Known gaps: none.
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 
 from kbroker.coordinator.add_partitions import PartitionsRequest
 from kbroker.coordinator.transaction_state import TopicPartition
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, later
+from kbroker.handlers.later import each, later
 from kbroker.handlers.transaction_errors import for_version
 from kbroker.protocol.apis.k24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -66,7 +67,7 @@ def handle(
             ]
         )
 
-    return later(all_of([_answer(context, info, each) for each in transactions]), respond)
+    return later(each(partial(_answer, context, info), transactions), respond)
 
 
 def _answer(context: Context, info: RequestInfo, transaction: AddPartitionsToTxnTransaction) -> Future[Errors]:

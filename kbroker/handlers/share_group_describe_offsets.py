@@ -9,6 +9,7 @@ Known gaps: none.
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from kbroker.coordinator.share_group_state import StateTopic
@@ -19,7 +20,7 @@ from kbroker.coordinator.share_state_store import (
 )
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, later
+from kbroker.handlers.later import all_of, each, later
 from kbroker.protocol.apis.k90_describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -39,7 +40,7 @@ def handle(
 ) -> Future[DescribeShareGroupOffsetsResponse]:
     """Describes groups."""
     return later(
-        all_of([_group(context, group) for group in request.groups]),
+        each(partial(_group, context), request.groups),
         lambda groups: DescribeShareGroupOffsetsResponse(groups=groups),
     )
 
