@@ -265,10 +265,12 @@ class Broker:
             telemetry=self.telemetry,
             share_groups=config.share_groups,
         )
+        wire_bytes = max(16 * MIB, (config.memory_bytes - config.arena_bytes) // 4)
         options = WireOptions(
             reactors=config.io_threads,
             node_id=config.node_id,
-            frame_memory_bytes=max(16 * MIB, (config.memory_bytes - config.arena_bytes) // 4),
+            frame_memory_bytes=wire_bytes,
+            answer_memory_bytes=wire_bytes,
             frame_bytes_max=config.kafka["socket.request.max.bytes"],
             fetch_bytes_max=config.kafka["fetch.max.bytes"],
             fetch_sessions_max=config.kafka["max.incremental.fetch.session.cache.slots"],

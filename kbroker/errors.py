@@ -135,5 +135,9 @@ class ProtocolError(ValueError):
     """Bytes from a client that do not parse: the connection is closed and one line is logged."""
 
 
+class AnswerTooLong(Exception):
+    """What was asked for makes an answer longer than one may be."""
+
+
 class CorruptionError(Exception):
     """Stored bytes that fail a check: the message names file or key, and position."""

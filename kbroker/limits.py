@@ -14,6 +14,7 @@ FRAME_BYTES_MAX = 100 * MIB  # socket.request.max.bytes
 CONNECTIONS_MAX = 20_000
 CONNECTION_IDLE_MS = 600_000  # connections.max.idle.ms
 REQUESTS_IN_FLIGHT_PER_CONNECTION = 64  # pipelined produce requests; more stay unread in the socket
+ANSWER_BYTES_MAX = 256 * MIB  # of what Produce and Fetch do not answer; librdkafka takes 100 MB
 FETCH_BYTES_MAX = 55 * MIB  # fetch.max.bytes
 FETCH_NEAR_BYTES = MIB  # of one answer to a client whose round trips are short
 FETCH_SESSIONS_MAX = 1_000  # max.incremental.fetch.session.cache.slots

@@ -168,6 +168,7 @@ class Metrics:
         pools.add_metric(["object_footers"], reader.footers.used_bytes)
         pools.add_metric(["manifest"], self._broker.cluster.manifest.image.memory_bytes)
         pools.add_metric(["request_frames"], self._broker.wire.frame_memory_used)
+        pools.add_metric(["answers"], self._broker.wire.answer_memory_used)
         pools.add_metric(["groups"], self._broker.groups.counts.bytes)
         yield pools
         cache = CounterMetricFamily("kbroker_cache_lookups", "Object cache look-ups", labels=["result"])

@@ -12,7 +12,6 @@ cdef enum:
     TAG_CACHE = 3
     TAG_LISTENER = 16
     TAGS = 64
-    OUTPUT_PAUSE_BYTES = 65536  # with as much unsent a connection is not read
 
 
 cdef class FrameMemory:
@@ -59,6 +58,7 @@ cdef class Poller(RequestSink):
     cdef int32_t waiting_capacity
     cdef readonly int64_t disk_waits    # sends that had to wait for the disk
     cdef bint any_starved
+    cdef bint any_held_back             # requests wait until others' answers have been read
     cdef bint wal_moved
     cdef int64_t sweep_ms               # when the next sweep is due
     cdef int64_t release_ms             # when sent answers must be released
@@ -66,6 +66,7 @@ cdef class Poller(RequestSink):
     cdef bint has_stalled
     cdef ThreadLoad load
     cdef int open(self, bint with_wal) except -1
+    cdef int release_sent(self) except -1       # with the GIL
     cdef int add_fd(self, int fd, uint64_t tag) noexcept nogil
     cdef int add_channel(self, Channel* ch) noexcept nogil
     cdef void remove_fd(self, int fd) noexcept nogil

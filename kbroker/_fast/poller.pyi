@@ -9,3 +9,5 @@ class Poller(RequestSink):
     clock_offset_ms: int
     wall_offset_ms: int
     disk_waits: int
+    @property
+    def socket_bytes(self) -> tuple[int, int, int]: ...

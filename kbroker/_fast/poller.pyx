@@ -1,6 +1,7 @@
 """The part of a reactor that runs without the GIL: wait, accept, receive, cut frames, send."""
 
 cimport cython
+from cpython.ref cimport Py_DECREF
 from libc.errno cimport EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
@@ -21,7 +22,8 @@ from kbroker._fast.channel cimport (
     monotonic_us,
     wall_clock_ms,
 )
-from kbroker._fast.request cimport RequestSink
+from kbroker._fast.request cimport RequestSink, Response
+from kbroker._fast.stale cimport OUTPUT_PAUSE_BYTES
 from kbroker._fast.thread_core cimport has_time, this_thread, worked
 
 cdef extern from "sys/epoll.h" nogil:
@@ -169,6 +171,11 @@ cdef class Poller(RequestSink):
         free(self.waiting)
         free(self.senders)
 
+    @property
+    def socket_bytes(self) -> tuple:
+        """(received, sent, sent from WAL files)."""
+        return self.scratch.bytes_in, self.scratch.bytes_out, self.scratch.file_bytes
+
     cdef int open(self, bint with_wal) except -1:
         """Takes file descriptors and buffers."""
         self.scratch.size = SCRATCH_BYTES
@@ -185,6 +192,14 @@ cdef class Poller(RequestSink):
             self.wal_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             self.add_fd(self.wal_fd, TAG_WAL)
         self.read_clock()
+        return 0
+
+    cdef int release_sent(self) except -1:
+        cdef int32_t i
+        for i in range(self.scratch.released_count):
+            Py_DECREF(<Response>self.scratch.released[i].owner)
+        self.scratch.released_count = 0
+        self.release_ms = INT64_MAX
         return 0
 
     cdef int add_fd(self, int fd, uint64_t tag) noexcept nogil:
@@ -308,7 +323,7 @@ cdef class Poller(RequestSink):
             until = self.next_deadline_ms
         if self.release_ms < until:
             until = self.release_ms
-        if (self.has_stalled or self.any_starved) and self.loop_ms + RETRY_DELAY_MS < until:
+        if (self.has_stalled or self.any_starved or self.any_held_back) and self.loop_ms + RETRY_DELAY_MS < until:
             until = self.loop_ms + RETRY_DELAY_MS
         return <int>(until - self.loop_ms) if until > self.loop_ms else 0
 
@@ -379,6 +394,7 @@ cdef class Poller(RequestSink):
             or self.loop_ms >= self.release_ms
             or self.has_stalled
             or self.any_starved
+            or self.any_held_back
         )
 
     cdef void serve(self, Channel* ch, uint32_t events) noexcept nogil:

@@ -1,13 +1,11 @@
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker._fast.answer_memory cimport AnswerMemory
+from kbroker._fast.api_counters cimport ApiCounters
 from kbroker._fast.channel cimport Channel, Frame
 from kbroker._fast.fetch_codec cimport FetchFrame
 from kbroker._fast.poller cimport Poller
 from kbroker._fast.request cimport DeadlineHeap, Request
-
-cdef enum:
-    API_KEYS = 96
-    LATENCY_BUCKETS = 26    # bucket i counts answers that took less than 2^i microseconds; the last one all others
 
 
 cdef class Connection:
@@ -21,6 +19,7 @@ cdef class Connection:
     cdef Request head                   # requests in progress, oldest first
     cdef Request tail
     cdef bint touched
+    cdef bint held_back                 # is in the reactor's list of those
 
 
 cdef class Reactor(Poller):
@@ -53,18 +52,15 @@ cdef class Reactor(Poller):
     cdef int32_t dead_capacity
     cdef bint signalled
     cdef DeadlineHeap deadlines
+    cdef readonly AnswerMemory answers  # shared by all reactors
+    cdef list held_back                 # connections whose next request waits for that memory
+    cdef ApiCounters counters
     cdef list stalled
     cdef list touched
     cdef list woken
     cdef list inbox_done
     cdef list inbox_resume
     cdef list inbox_calls
-
-    cdef int64_t requests[API_KEYS]
-    cdef int64_t bytes_in[API_KEYS]
-    cdef int64_t bytes_out[API_KEYS]
-    cdef int64_t latency_us[API_KEYS]
-    cdef int64_t latencies[API_KEYS][LATENCY_BUCKETS]
 
     cdef int turn(self) except -1
     cdef int adopt_accepted(self) except -1
@@ -77,18 +73,19 @@ cdef class Reactor(Poller):
     cdef int run_woken(self) except -1
     cdef int start_frames(self, Connection connection) except -1
     cdef bint may_start(self, Connection connection) except -1
+    cdef bint may_answer(self, Connection connection) except -1
+    cdef int start_held_back(self) except -1
+    cdef int try_process(self, Channel* ch) except -1
     cdef int start(self, Connection connection, Frame* frame) except -1
     cdef int start_produce(self, Connection connection, Frame* frame) except -1
     cdef int start_fetch(self, Connection connection, Frame* frame) except -1
     cdef int enqueue(self, Connection connection, Request request, const Frame* frame) except -1
     cdef int flush(self, Connection connection) except -1
-    cdef int count(self, Request request) except -1
     cdef int fail(self, Connection connection, str reason) except -1
     cdef int drop(self, Channel* ch) except -1
     cdef int sweep(self) except -1
     cdef int grant_starved(self) except -1
     cdef int bury(self) except -1
-    cdef int release_sent(self) except -1
     cdef int abandon_round(self) except -1
     cdef int signal(self) except -1
     cdef int call_later(self, object function) except -1

@@ -3,6 +3,7 @@ from concurrent.futures import Executor
 from logging import Logger
 from typing import Any
 
+from kbroker._fast.answer_memory import AnswerMemory
 from kbroker._fast.fetch_session import FetchSessions
 from kbroker._fast.poller import FrameMemory, Poller
 from kbroker._fast.wal import Wal
@@ -31,6 +32,7 @@ class Reactor(Poller):
     connection_count: int
     connections_opened: int
     connections_closed: int
+    answers: AnswerMemory
     def __init__(
         self,
         wal: Wal,
@@ -51,6 +53,7 @@ class Reactor(Poller):
         no_progress_ms: int = 60_000,
         connections_max: int = 20_000,
         in_flight_max: int = 64,
+        answers: AnswerMemory | None = None,
     ) -> None: ...
     def join(self, reactors: list[Reactor]) -> None: ...
     def add_listener(self, fd: int, listener: Any) -> None: ...
@@ -60,8 +63,6 @@ class Reactor(Poller):
     def stop(self) -> None: ...
     def submit(self, function: Callable[[], object]) -> None: ...
     def metrics(self) -> dict[int, tuple[int, int, int, int, list[int]]]: ...
-    @property
-    def socket_bytes(self) -> tuple[int, int, int]: ...
     @property
     def stalled_count(self) -> int: ...
     @property

@@ -6,7 +6,8 @@ answer requests. Connections answer in request order. Produce may follow Produce
 starts when all before it are answered; one that arrives behind a parked Fetch ends that Fetch's wait.
 
 Back-pressure: a connection is not read while one of its frames cannot start, while OUTPUT_PAUSE_BYTES or more of its
-answers are unsent, or while the frame it is sending finds no room in the memory budget.
+answers are unsent, or while the frame it is sending finds no room in the memory budget. A request whose answer may be
+long does not start while the answers that nobody has read fill their memory.
 """
 
 import os
@@ -20,6 +21,8 @@ from libc.stdlib cimport free
 from posix.unistd cimport close, write
 
 from kbroker._fast.answer_limit cimport answer_limit
+from kbroker._fast.answer_memory cimport AnswerMemory
+from kbroker._fast.api_counters cimport ApiCounters
 from kbroker._fast.channel cimport (
     Channel,
     Frame,
@@ -38,13 +41,15 @@ from kbroker._fast.fetch_codec cimport FETCH_VERSION_MAX, FETCH_VERSION_MIN, par
 from kbroker._fast.fetch_path cimport FetchRequest
 from kbroker._fast.invariant cimport invariant
 from kbroker._fast.peer_name cimport peer_name
-from kbroker._fast.poller cimport LISTENERS_MAX, OUTPUT_PAUSE_BYTES, TAG_LISTENER, Poller, append_channel, charge_frame
+from kbroker._fast.poller cimport LISTENERS_MAX, TAG_LISTENER, Poller, append_channel, charge_frame
 from kbroker._fast.produce_path cimport ProduceRequest
 from kbroker._fast.request cimport DeadlineHeap, Request, Response
+from kbroker._fast.stale cimport OUTPUT_PAUSE_BYTES, close_if_stale
 
 cdef enum:
     SWEEP_INTERVAL_MS = 1000
     STALLED_FAILURES = 8        # a retry round ends after so many that still have to wait
+    CROWDED_UNREAD_MS = 10000   # a client may leave its long answer, while the memory of answers is full
 
 
 cdef class Connection:
@@ -75,8 +80,10 @@ cdef int32_t _keep_open(Channel** channels, int32_t count) noexcept:
 
 cdef class Reactor(Poller):
     def __cinit__(self):
+        self.counters = ApiCounters()
         self.deadlines = DeadlineHeap()
         self.stalled = []
+        self.held_back = []
         self.touched = []
         self.woken = []
         self.inbox_done = []
@@ -86,7 +93,8 @@ cdef class Reactor(Poller):
 
     def __init__(self, wal, dispatch, logger, memory, sessions, *, number=0, topics_by_name=None, topics_by_id=None,
                  node_id=0, cold_reader=None, executor=None, fetch_bytes_max=57671680,
-                 fetch_near_bytes=1048576, idle_ms=600_000, no_progress_ms=60_000, connections_max=20_000, in_flight_max=64):
+                 fetch_near_bytes=1048576, idle_ms=600_000, no_progress_ms=60_000, connections_max=20_000, in_flight_max=64,
+                 answers=None):
         self.wal = wal
         self.dispatch = dispatch
         self.logger = logger
@@ -104,6 +112,7 @@ cdef class Reactor(Poller):
         self.no_progress_ms = no_progress_ms
         self.connections_max = connections_max
         self.in_flight_max = in_flight_max
+        self.answers = AnswerMemory(INT64_MAX) if answers is None else answers
         self.peers = [self]
         self.drained = threading.Event()
         self.open(number == 0)
@@ -185,19 +194,8 @@ cdef class Reactor(Poller):
         self.call_later(function)
 
     def metrics(self) -> dict:
-        """By API key: (requests, bytes in, bytes out, sum of microseconds, [answers that took < 2^i microseconds])."""
-        cdef int32_t key
-        result = {}
-        for key in range(API_KEYS):
-            if self.requests[key]:
-                result[key] = (self.requests[key], self.bytes_in[key], self.bytes_out[key], self.latency_us[key],
-                               [self.latencies[key][i] for i in range(LATENCY_BUCKETS)])
-        return result
-
-    @property
-    def socket_bytes(self) -> tuple:
-        """(received, sent, sent from WAL files)."""
-        return self.scratch.bytes_in, self.scratch.bytes_out, self.scratch.file_bytes
+        """As ApiCounters.as_dict."""
+        return self.counters.as_dict()
 
     @property
     def stalled_count(self) -> int:
@@ -245,15 +243,11 @@ cdef class Reactor(Poller):
         self.expire_deadlines()
         i = 0
         while i < self.ready_count:     # grows while it is worked on
-            try:
-                self.process(self.ready[i])
-            except Exception:
-                self.logger.exception("a connection failed")
-                self.ready[i].closing = True
-                self.drop(self.ready[i])
+            self.try_process(self.ready[i])
             i += 1
         self.ready_count = 0
         self.run_woken()
+        self.start_held_back()
         if self.loop_ms >= self.sweep_ms:
             self.sweep()
         if self.any_starved:
@@ -262,7 +256,16 @@ cdef class Reactor(Poller):
         first = self.deadlines.first()
         self.next_deadline_ms = INT64_MAX if first is None else first.deadline_ms
         self.has_stalled = len(self.stalled) > 0
+        self.any_held_back = len(self.held_back) > 0
         return 0
+
+    cdef int try_process(self, Channel* ch) except -1:
+        try:
+            return self.process(ch)
+        except Exception:
+            self.logger.exception("a connection failed")
+            ch.closing = True
+            return self.drop(ch)
 
     cdef int abandon_round(self) except -1:
         """After a failure: closes what has frames in the scratch buffer, which the next round overwrites."""
@@ -272,14 +275,6 @@ cdef class Reactor(Poller):
             self.drop(self.ready[i])
         self.ready_count = 0
         return self.bury()
-
-    cdef int release_sent(self) except -1:
-        cdef int32_t i
-        for i in range(self.scratch.released_count):
-            Py_DECREF(<Response>self.scratch.released[i].owner)
-        self.scratch.released_count = 0
-        self.release_ms = INT64_MAX
-        return 0
 
     cdef int adopt_accepted(self) except -1:
         """Gives each new connection to the reactor that has the fewest."""
@@ -460,12 +455,13 @@ cdef class Reactor(Poller):
     cdef bint may_start(self, Connection connection) except -1:
         """Whether the connection's next frame may start now."""
         cdef Channel* ch = connection.channel
-        if ch.in_flight == 0:
-            return True
-        if connection.head.api_key == 1 and not connection.head.done:
+        if ch.in_flight > 0 and connection.head.api_key == 1 and not connection.head.done:
             connection.head.hurry()
             self.flush(connection)
-            return connection.channel != NULL and ch.in_flight == 0 and ch.output_bytes < OUTPUT_PAUSE_BYTES
+            if connection.channel == NULL or ch.in_flight > 0 or ch.output_bytes >= OUTPUT_PAUSE_BYTES:
+                return False
+        if ch.in_flight == 0:
+            return self.may_answer(connection)
         return (
             ch.first.size >= 2
             and load_i16(ch.first.data) == 0
@@ -473,6 +469,34 @@ cdef class Reactor(Poller):
             and not connection.tail.blocking
             and ch.in_flight < self.in_flight_max
         )
+
+    cdef bint may_answer(self, Connection connection) except -1:
+        """Whether there is memory for the answer to the connection's next frame; else the connection waits for it."""
+        cdef Frame* frame = connection.channel.first
+        if frame.size < 2 or self.answers.may_begin(load_i16(frame.data)):
+            return True
+        if not connection.held_back:
+            connection.held_back = True
+            self.held_back.append(connection)
+        return False
+
+    cdef int start_held_back(self) except -1:
+        """Starts what waited for memory for its answer, in order, as far as there is some now."""
+        cdef list waiting = self.held_back
+        cdef Connection connection
+        cdef Py_ssize_t i = 0
+        if not waiting:
+            return 0
+        self.held_back = []
+        while i < len(waiting) and not self.held_back:
+            connection = waiting[i]
+            i += 1
+            connection.held_back = False
+            if connection.channel != NULL:
+                self.try_process(connection.channel)    # may hold it back again
+        self.run_woken()
+        self.held_back.extend(waiting[i:])
+        return 0
 
     cdef int start_frames(self, Connection connection) except -1:
         cdef Channel* ch = connection.channel
@@ -562,8 +586,8 @@ cdef class Reactor(Poller):
             connection.tail.next = request
         connection.tail = request
         connection.channel.in_flight += 1
-        if 0 <= request.api_key < API_KEYS:
-            self.bytes_in[request.api_key] += frame.size + 4
+        self.counters.received(request.api_key, frame.size + 4)
+        self.answers.begin(request)
         return 0
 
     cdef int flush(self, Connection connection) except -1:
@@ -577,13 +601,14 @@ cdef class Reactor(Poller):
                 connection.tail = None
             ch.in_flight -= 1
             invariant(ch.in_flight >= 0)
+            self.answers.end(request)
             if request.response is not None:
                 if ch.output_count == 0:
                     ch.write_ms = self.loop_ms
                 if channel_queue(ch, &request.response.out) < 0:
                     raise MemoryError
                 Py_INCREF(request.response)
-            self.count(request)
+            self.counters.answered(request, monotonic_us() + self.clock_offset_ms * 1000)
             request.response = None
             request.release_frame()
             request.connection = None
@@ -593,21 +618,6 @@ cdef class Reactor(Poller):
         if self.draining and ch.in_flight == 0:
             ch.close_when_sent = True
         self.mark_dirty(ch)
-        return 0
-
-    cdef int count(self, Request request) except -1:
-        cdef int32_t key = request.api_key
-        cdef int64_t took = monotonic_us() + self.clock_offset_ms * 1000 - request.arrival_us
-        cdef int32_t bucket = 0
-        if not 0 <= key < API_KEYS:
-            return 0
-        while bucket < LATENCY_BUCKETS - 1 and took >= (<int64_t>1 << bucket):
-            bucket += 1
-        self.requests[key] += 1
-        self.latency_us[key] += took
-        self.latencies[key][bucket] += 1
-        if request.response is not None:
-            self.bytes_out[key] += request.response.out.total_bytes
         return 0
 
     cdef int fail(self, Connection connection, str reason) except -1:
@@ -634,6 +644,7 @@ cdef class Reactor(Poller):
         connection.tail = None
         while request is not None:
             request.cancelled = True
+            self.answers.end(request)
             try:
                 if not request.done:
                     request.cancel()
@@ -685,33 +696,16 @@ cdef class Reactor(Poller):
     cdef int sweep(self) except -1:
         """Once a second: closes idle connections and those that make no progress."""
         cdef Channel* ch = self.channels
+        cdef int64_t unread_ms
         self.sweep_ms = self.loop_ms + SWEEP_INTERVAL_MS
         if self.accept_errno != 0:
             self.logger.warning("cannot accept connections: %s", os.strerror(self.accept_errno))
             self.accept_again(<int32_t>len(self.listeners))
         while ch != NULL:
-            if (
-                ch.partial == NULL
-                or ch.starved
-                or self.memory.budget.starved == 0
-                or (ch.frame_count > 0 and ch.output_bytes < OUTPUT_PAUSE_BYTES)    # not its client's doing
-            ):
-                ch.partial_ms = self.loop_ms
-            if ch.closing:
-                pass
-            elif self.loop_ms - ch.partial_ms > self.no_progress_ms // 2:
-                ch.reason = b"a request was not sent to its end while others waited for memory"
-                ch.closing = True
-            elif ch.output_count > 0:
-                if self.loop_ms - ch.write_ms > self.no_progress_ms:
-                    ch.reason = b"its answers were not read"
-                    ch.closing = True
-            elif ch.partial != NULL and not ch.starved and ch.frame_count == 0:
-                if self.loop_ms - ch.read_ms > self.no_progress_ms:
-                    ch.reason = b"a request was not sent to its end"
-                    ch.closing = True
-            elif ch.in_flight == 0 and self.loop_ms - max(ch.read_ms, ch.write_ms) > self.idle_ms:
-                ch.closing = True
+            unread_ms = self.no_progress_ms
+            if ch.output_count > 0 and self.answers.wants_back(<Response>ch.outputs[ch.output_head].owner):
+                unread_ms = min(unread_ms, <int64_t>CROWDED_UNREAD_MS)
+            close_if_stale(ch, &self.memory.budget, self.loop_ms, self.idle_ms, self.no_progress_ms, unread_ms)
             if ch.closing and (<Connection>ch.connection).channel != NULL and not (
                 self.lingers(<Connection>ch.connection) and self.loop_ms - ch.read_ms <= self.no_progress_ms
             ):
@@ -744,6 +738,9 @@ cdef class Reactor(Poller):
     cdef int call_later(self, object function) except -1:
         self.inbox_calls.append(function)
         return self.signal()
+
+    cdef int charge_answer(self, Request request, Response response) except -1:
+        return self.answers.charge(request, response)
 
     cdef int finish(self, Request request) except -1:
         cdef Connection connection

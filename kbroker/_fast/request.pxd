@@ -43,6 +43,7 @@ cdef class Response:
     """
     cdef Output out
     cdef int64_t run_start          # start of the owned bytes that no part covers yet
+    cdef object charge              # what counts its bytes against the memory of answers; None: they are not counted
     cdef list keep                  # acquired buffers, and the ReadPlans whose segments are borrowed
     cdef int grow(self, int64_t more) except -1
     cdef int add_part(self, int32_t kind, int64_t start, int64_t length) except -1
@@ -109,6 +110,7 @@ cdef class Request:
     cdef bint close_after               # the connection ends after this request
     cdef str close_reason
     cdef bint resume_queued
+    cdef bint is_long                   # its answer may be: few such requests are in progress at a time
     cdef bint blocking                  # nothing behind it may start, not even another Produce
     cdef bint cancelled                 # the connection is gone
     cdef Request next                   # behind it on the connection
@@ -136,6 +138,7 @@ cdef class RequestSink:
     cdef int64_t loop_ms                # monotonic clock at the last wake-up
     cdef int64_t wall_ms                # wall clock at the last wake-up
     cdef int finish(self, Request request) except -1          # any thread: `done` is set, queue the answer
+    cdef int charge_answer(self, Request request, Response response) except -1   # any thread: it is complete
     cdef int resume_later(self, Request request) except -1    # any thread: call request.resume() on the reactor's thread
     cdef int stall(self, Request request) except -1           # reactor's thread: resume() when the WAL has moved
     cdef int unstall(self, Request request) except -1

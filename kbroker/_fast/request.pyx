@@ -221,6 +221,7 @@ cdef class Request:
         for part in parts:
             response.add_object(part)
         response.finish()
+        self.sink.charge_answer(self, response)
         self.response = response
         self.done = True
         self.sink.finish(self)
@@ -248,6 +249,9 @@ cdef class Request:
 
 cdef class RequestSink:
     cdef int finish(self, Request request) except -1:
+        raise NotImplementedError
+
+    cdef int charge_answer(self, Request request, Response response) except -1:
         raise NotImplementedError
 
     cdef int resume_later(self, Request request) except -1:

@@ -5,7 +5,6 @@ Behaviour:
 - Topic: unknown UNKNOWN_TOPIC_OR_PARTITION (3), illegal name INVALID_TOPIC (17).
 - Broker: the own id gives every broker config, read-only where it cannot be altered at run time; the empty name those
   altered for all brokers; another id is INVALID_REQUEST (42). Loggers: the own id only.
-- One answer has about 500,000 configs at most (12,500 topics): resources behind that are INVALID_REQUEST.
 - Groups and client metrics: every config, whether the group or resource exists or not. An empty name, or an unknown
   type: INVALID_REQUEST (42).
 
@@ -17,10 +16,12 @@ Gaps: none.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.config_resources import check_logger_resource, logger_levels
+from kbroker.handlers.made import MadeInTurn
 from kbroker.metadata.client_metrics import describe_client_metrics
 from kbroker.metadata.config_changes import EVERY_BROKER, ResourceType, check_broker_name
 from kbroker.metadata.config_defs import ConfigEntry, ConfigSource
@@ -35,28 +36,11 @@ from kbroker.protocol.apis.k32_describe_configs import (
     DescribeConfigsSynonym,
 )
 
-CONFIGS_MAX = 500_000  # of one answer: each takes up to 2 KiB until it is sent
-
 
 def handle(context: Context, info: RequestInfo, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Each resource by itself, as far as one answer may be long."""
-    response = DescribeConfigsResponse()
-    room = CONFIGS_MAX
-    for resource in request.resources:
-        result = _resource(context, request, resource) if room > 0 else _behind_all_room(resource)
-        room -= len(result.configs)
-        response.results.append(result)
-    return response
-
-
-def _behind_all_room(resource: DescribeConfigsResource) -> DescribeConfigsResult:
-    return DescribeConfigsResult(
-        error_code=ErrorCode.INVALID_REQUEST,
-        error_message="The answer would be too long: describe fewer resources at a time.",
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=[],
-    )
+    """Each resource by itself."""
+    results: Any = MadeInTurn(lambda resource: _resource(context, request, resource), request.resources)
+    return DescribeConfigsResponse(results=results)
 
 
 def _resource(

@@ -19,6 +19,7 @@ from kbroker.coordinator.offset_commit import FetchedOffset, FetchedOffsets, Fet
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import each, later
+from kbroker.handlers.made import MadeInTurn
 from kbroker.handlers.offset_topics import TOPIC_IDS_MIN_VERSION
 from kbroker.protocol.apis.k09_offset_fetch import (
     OffsetFetchRequest,
@@ -47,16 +48,22 @@ def handle(context: Context, info: RequestInfo, request: OffsetFetchRequest) -> 
         fetch = FetchRequest(request.group_id, _names(request.topics), request.require_stable)
         return later(context.groups.fetch_offsets(fetch), lambda result: _single(request, info.api_version, result))
     by_id = info.api_version >= TOPIC_IDS_MIN_VERSION
+    whole: dict[tuple[str, str | None, int], Future[Fetched]] = {}  # who is named again is asked once
 
     def fetch_group(group: OffsetFetchRequestGroup) -> Future[Fetched]:
         topics = _names_by_id(context, group) if by_id else _names(group.topics)
         fetch = FetchRequest(group.group_id, topics, request.require_stable, group.member_id, group.member_epoch)
-        fetched: Future[Fetched] = context.groups.fetch_offsets(fetch)
-        return fetched
+        if topics is not None:
+            return context.groups.fetch_offsets(fetch)
+        key = group.group_id, group.member_id, group.member_epoch
+        if key not in whole:
+            whole[key] = context.groups.fetch_offsets(fetch)
+        return whole[key]
 
     def answer(results: list[Fetched]) -> OffsetFetchResponse:
-        groups = zip(request.groups, results, strict=True)
-        return OffsetFetchResponse(groups=[_group(context, group, fetched, by_id) for group, fetched in groups])
+        answered = list(zip(request.groups, results, strict=True))
+        groups: Any = MadeInTurn(lambda pair: _group(context, pair[0], pair[1], by_id), answered)
+        return OffsetFetchResponse(groups=groups)
 
     return later(each(fetch_group, request.groups), answer)
 

@@ -10,7 +10,7 @@ from struct import Struct
 
 from kbroker.protocol.api_keys import ApiKey, request_class, response_class
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsResponse
-from kbroker.protocol.compiler import decode, decode_whole, encode, encode_pieces
+from kbroker.protocol.compiler import decode, decode_whole, encode, encode_parts, encode_pieces
 from kbroker.protocol.fields import Bytes, Message
 from kbroker.protocol.headers import (
     RequestHeader,
@@ -36,6 +36,12 @@ def encode_response(api_key: int, version: int, message: Message) -> bytes:
     """The body of a response, without header."""
     _check_class(response_class(api_key), message)
     return encode(message, version)
+
+
+def encode_answer(api_key: int, version: int, correlation_id: int, message: Message) -> list[Bytes]:
+    """Header and body of a response, in as few parts as its length allows."""
+    _check_class(response_class(api_key), message)
+    return encode_parts(encode_response_header(api_key, version, correlation_id), message, version)
 
 
 def encode_response_frame(api_key: int, version: int, correlation_id: int, message: Message) -> bytes:

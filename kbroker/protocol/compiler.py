@@ -34,8 +34,8 @@ def decoder(cls: type[Message], version: int) -> Callable[[memoryview, int], tup
     return function
 
 
-def encoder(cls: type[Message], version: int) -> Callable[[Any, Callable[[Bytes], None]], None]:
-    """The function that writes `cls` in `version`: (message, append of a list of pieces)."""
+def encoder(cls: type[Message], version: int) -> Callable[[Any, list[Bytes], list[Bytes]], None]:
+    """The function that writes `cls` in `version`: (message, list of pieces, list of what was joined of them)."""
     function = cls.ENCODERS.get(version)
     if function is None:
         check_version(cls, version)
@@ -76,16 +76,31 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_pieces(message: Message, version: int) -> list[Bytes]:
-    """The bytes of `message` as a list of pieces; bytes fields are in it uncopied."""
+    """The bytes of `message` as a list of pieces. Those of a long message are joined, some thousand at a time; in a
+    short one bytes fields are uncopied."""
     pieces: list[Bytes] = []
+    return _encode(message, version, pieces) + pieces
+
+
+def encode_parts(head: bytes, message: Message, version: int) -> list[Bytes]:
+    """`head` and the bytes of `message`: one piece, or some of about 100 KiB where the message is long."""
+    pieces: list[Bytes] = [head]
+    parts = _encode(message, version, pieces)
+    parts.append(b"".join(pieces))
+    return parts
+
+
+def _encode(message: Message, version: int, pieces: list[Bytes]) -> list[Bytes]:
+    """Adds to `pieces`; returns what was joined of them, which comes before the rest."""
+    joined: list[Bytes] = []
     try:
-        encoder(type(message), version)(message, pieces.append)
+        encoder(type(message), version)(message, pieces, joined)
     except (StructError, TypeError, AttributeError, UnicodeEncodeError) as error:
         from kbroker.protocol.diagnose import misfit
 
         field = misfit(message, version)
         raise ValueError(f"{type(message).__name__} v{version}: {field or error}") from error
-    return pieces
+    return joined
 
 
 def check_version(cls: type[Message], version: int) -> None:

@@ -1,7 +1,8 @@
 """Emits the source of one flat encode function for a (message, version).
 
-The function appends pieces to a list through `w`; the caller joins them, so bytes fields are copied once. Fixed-size
-fields that follow each other, and what of fixed size follows them (a length, an empty tag section), become one piece.
+The function appends pieces to a list, `p`; the caller joins them, so bytes fields are copied once. Fixed-size fields
+that follow each other, and what of fixed size follows them (a length, an empty tag section), become one piece. A piece
+takes several times its bytes, so a long answer's are joined now and then, behind an item of an array.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 from kbroker.protocol import primitives
 from kbroker.protocol.emit_decode import tagged_fields, wire_fields
 from kbroker.protocol.fields import FRESH, STRING, UUID, Field, Message, Struct, WireType
+
+PIECES_MAX = 8192  # in the list before they are joined: some 100 KiB of an answer, and a megabyte as pieces
+JOINED_DEPTH = 2  # of arrays within each other that are looked behind
 
 
 class EncodeEmitter:
@@ -26,20 +30,20 @@ class EncodeEmitter:
             "uvarint_bytes": primitives.UVARINT_BYTES,
             "pack_array": primitives.pack_array,
             "pack_compact_array": primitives.pack_compact_array,
+            "join_pieces": primitives.join_pieces,
         }
         self.lines: list[str] = []
         self.indent = 1
         self.counter = 0
         self.writer = "w"
+        self.depth = 0  # of arrays within each other
         self.run: list[tuple[str, str]] = []  # (expression, struct letter) not yet emitted
 
     def source(self) -> str:
-        """The whole function `encode(m0, w)`."""
-        self.lines = ["def encode(m0, w):"]
+        """The whole function `encode(m0, p, joined)`."""
+        self.lines = ["def encode(m0, p, joined):", "    w = p.append"]
         self.struct(self.cls, "m0")
         self.flush()
-        if len(self.lines) == 1:
-            self.line("pass")
         return "\n".join(self.lines)
 
     def line(self, text: str) -> None:
@@ -147,6 +151,7 @@ class EncodeEmitter:
         item = self.unique("m")
         self.line(f"for {item} in {name}:")
         self.indent += 1
+        self.depth += 1
         if isinstance(field.type, WireType) and field.type.code:
             self.run.append((item, field.type.code))
         elif isinstance(field.type, WireType):
@@ -154,6 +159,10 @@ class EncodeEmitter:
         else:
             self.struct(field.type, item)
         self.flush()
+        if self.writer == "w" and self.depth <= JOINED_DEPTH:
+            self.line(f"if len(p) > {PIECES_MAX}:")
+            self.line("    join_pieces(p, joined)")
+        self.depth -= 1
         self.indent -= 1
 
     def numbers(self, code: str, name: str, length: str) -> None:

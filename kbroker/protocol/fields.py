@@ -211,7 +211,7 @@ class Message(Struct):
     OWNED: ClassVar[bool]
     # version -> compiled function; filled by kbroker.protocol.compiler at first use
     DECODERS: ClassVar[dict[int, Callable[[memoryview, int], tuple[Any, int]]]]
-    ENCODERS: ClassVar[dict[int, Callable[[Any, Callable[[Bytes], None]], None]]]
+    ENCODERS: ClassVar[dict[int, Callable[[Any, list[Bytes], list[Bytes]], None]]]
 
     def __init_subclass__(
         cls, *, versions: str, flexible: str = "none", api_key: int = -1, owned: bool = False

@@ -8,7 +8,9 @@ from struct import error as StructError
 from struct import pack, unpack_from
 from typing import Any
 
-from kbroker.errors import ProtocolError
+from kbroker.errors import AnswerTooLong, ProtocolError
+from kbroker.limits import ANSWER_BYTES_MAX
+from kbroker.protocol.fields import Bytes
 
 UVARINT_MAX = 0xFFFFFFFF
 # One-byte varints, as bytes: index by the value.
@@ -101,6 +103,14 @@ def pack_array(values: Sequence[Any], code: str) -> bytes:
     return pack(f">i{len(values)}{code}", len(values), *values)
 
 
+def join_pieces(pieces: list[Bytes], joined: list[Bytes]) -> None:
+    """Makes one piece of `pieces`, behind those in `joined`, and begins anew. Raises AnswerTooLong."""
+    joined.append(b"".join(pieces))
+    pieces.clear()
+    if sum(map(len, joined)) > ANSWER_BYTES_MAX:
+        raise AnswerTooLong(f"more than {ANSWER_BYTES_MAX} bytes")
+
+
 __all__ = [
     "UVARINT_BYTES",
     "StructError",
@@ -108,6 +118,7 @@ __all__ = [
     "bad_length",
     "bad_tag",
     "bad_tag_size",
+    "join_pieces",
     "make_array_packers",
     "pack_array",
     "pack_compact_array",

@@ -16,13 +16,14 @@ from collections.abc import Mapping
 from concurrent.futures import CancelledError, Executor, Future
 from typing import Any, NamedTuple, Protocol
 
-from kbroker.errors import ProtocolError
+from kbroker.errors import AnswerTooLong, ProtocolError
 from kbroker.handlers.api_versions import unsupported_version_response
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.limits import KIB, MIB
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.codec import decode_request, encode_response
-from kbroker.protocol.headers import decode_request_header, encode_response_header
+from kbroker.protocol.codec import decode_request, encode_answer
+from kbroker.protocol.fields import Bytes
+from kbroker.protocol.headers import decode_request_header
 
 logger = logging.getLogger("kbroker.wire")
 
@@ -54,7 +55,7 @@ class WireRequest(Protocol):
 
     def release_frame(self) -> int: ...
 
-    def complete(self, payload: bytes) -> None: ...
+    def complete_parts(self, parts: list[Bytes]) -> None: ...
 
     def close_connection(self, reason: str = "") -> None: ...
 
@@ -123,8 +124,8 @@ class Dispatcher:
         if request.api_key != ApiKey.API_VERSIONS:
             request.close_connection(f"unsupported version {request.api_version} of API key {request.api_key}")
             return
-        header = encode_response_header(request.api_key, 0, request.correlation_id)
-        request.complete(header + encode_response(request.api_key, 0, unsupported_version_response()))
+        answer = unsupported_version_response()
+        request.complete_parts(encode_answer(request.api_key, 0, request.correlation_id, answer))
 
     def _serve(self, handler: Handler, request: WireRequest, inline: bool) -> None:
         connection = request.connection
@@ -191,14 +192,15 @@ def _decode_repeated(
 
 
 def _finish(request: WireRequest, response: Any) -> None:
-    key, version = request.api_key, request.api_version
     try:
-        header = encode_response_header(key, version, request.correlation_id)
-        payload = header + encode_response(key, version, response)
+        parts = encode_answer(request.api_key, request.api_version, request.correlation_id, response)
+    except AnswerTooLong as error:
+        request.close_connection(f"the answer to API key {request.api_key} version {request.api_version}: {error}")
+        return
     except Exception:
         _fail(request)
         return
-    request.complete(payload)
+    request.complete_parts(parts)
 
 
 def _finish_later(request: WireRequest, future: Future[Any]) -> None:

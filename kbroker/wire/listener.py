@@ -10,15 +10,35 @@ from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 from kbroker import limits
+from kbroker._fast.answer_memory import AnswerMemory
 from kbroker._fast.fetch_session import FetchSessions
 from kbroker._fast.poller import FrameMemory
 from kbroker._fast.reactor import Reactor
 from kbroker._fast.wal import Wal
+from kbroker.protocol.api_keys import ApiKey
 from kbroker.wire.dispatch import AdvertisedListener, WireRequest
 
 logger = logging.getLogger("kbroker.wire")
 
 BACKLOG = 1024
+
+# Their answers tell of many topics or groups, and the requests may be short. They wait for nothing but each other.
+LONG_ANSWERS = (
+    ApiKey.METADATA,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.DESCRIBE_GROUPS,
+    ApiKey.LIST_GROUPS,
+    ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_LOG_DIRS,
+    ApiKey.DESCRIBE_PRODUCERS,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.LIST_TRANSACTIONS,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ApiKey.LIST_CONFIG_RESOURCES,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    ApiKey.SHARE_GROUP_DESCRIBE,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+)
 
 
 class WireOptions(NamedTuple):
@@ -27,6 +47,7 @@ class WireOptions(NamedTuple):
     reactors: int = 1
     node_id: int = 0
     frame_memory_bytes: int = 64 * limits.MIB
+    answer_memory_bytes: int = 64 * limits.MIB
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
     fetch_bytes_max: int = limits.FETCH_BYTES_MAX
     fetch_near_bytes: int = limits.FETCH_NEAR_BYTES
@@ -70,6 +91,7 @@ class WireServer:
     ) -> None:
         """`logs` has by_name and by_id; `executor` judges and re-encodes large compressed batches."""
         self._memory = FrameMemory(options.frame_memory_bytes, options.frame_bytes_max)
+        self._answers = AnswerMemory(options.answer_memory_bytes, LONG_ANSWERS)
         self._sessions = FetchSessions(options.fetch_sessions_max)
         self.reactors = [
             Reactor(
@@ -90,6 +112,7 @@ class WireServer:
                 no_progress_ms=options.no_progress_ms,
                 connections_max=options.connections_max,
                 in_flight_max=limits.REQUESTS_IN_FLIGHT_PER_CONNECTION,
+                answers=self._answers,
             )
             for number in range(options.reactors)
         ]
@@ -146,6 +169,11 @@ class WireServer:
     def frame_memory_used(self) -> int:
         """Bytes of request frames in memory."""
         return self._memory.used
+
+    @property
+    def answer_memory_used(self) -> int:
+        """Bytes of complete answers in memory, those to Produce, Fetch and ShareFetch not counted."""
+        return self._answers.used
 
     def metrics(self) -> Mapping[int, tuple[int, int, int, int, Sequence[int]]]:
         """By API key: requests, bytes in, bytes out, sum of microseconds, answers per power of two of microseconds."""

@@ -60,6 +60,7 @@ def fake_broker():
             metrics=lambda: {0: (4, 400, 40, 20, histogram), 999: (1, 1, 1, 1, [1])},
             connection_count=7,
             frame_memory_used=123,
+            answer_memory_used=4,
         ),
         wal=SimpleNamespace(
             syncs=1, bytes_written=2, entries=3, append_waits=4, disk_bytes=5, unflushed_bytes=6,

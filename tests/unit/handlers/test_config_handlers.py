@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from admin_context import NODE_ID, AdminBroker
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
+from kbroker.limits import MIB
 from kbroker.protocol.apis import k33_alter_configs as k33
 from kbroker.protocol.apis import k44_incremental_alter_configs as k44
 from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kbroker.protocol.apis.k74_list_config_resources import ListConfigResourcesRequest
+from kbroker.protocol.codec import decode_response_frame, encode_answer
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -65,15 +68,21 @@ def value(broker: AdminBroker, kind: int, name: str, key: str) -> tuple[str, int
     return config.value, config.config_source
 
 
-def test_an_answer_is_only_so_long(broker: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers have hundreds of configs; a request of 200 KB may name one 20,000 times."""
-    monkeypatch.setattr(describe_configs, "CONFIGS_MAX", len(describe(broker, GROUP, "g")) + 1)
+def test_an_answer_about_many_resources_takes_the_memory_of_its_bytes(broker: AdminBroker) -> None:
+    """A request of 200 KB may name one with hundreds of configs 20,000 times."""
     asked = DescribeConfigsResource(resource_type=GROUP, resource_name="g", configuration_keys=None)
-    results = broker.ask(describe_configs, 4, DescribeConfigsRequest(resources=[asked] * 4)).results
-    assert [result.error_code for result in results] == [0, 0, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]
-    assert [(result.resource_type, result.resource_name) for result in results] == [(GROUP, "g")] * 4
-    assert [len(result.configs) > 0 for result in results] == [True, True, False, False]
-    assert "fewer resources" in results[-1].error_message
+    request = DescribeConfigsRequest(resources=[asked] * 500, include_synonyms=True)
+    tracemalloc.start()
+    try:
+        parts = encode_answer(32, 4, 7, broker.start(describe_configs, 4, request))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    _, decoded = decode_response_frame(32, 4, b"".join(parts))
+    assert peak < 2 * sum(map(len, parts)) + MIB  # without the results before the bytes; the last pieces are as much
+    assert len(decoded.results) == 500
+    assert decoded.results[-1] == decoded.results[0]
+    assert decoded.results[0].configs
 
 
 # -- topics --------------------------------------------------------------------------------------------------------

@@ -173,6 +173,30 @@ def test_topics_by_id(client: Client) -> None:
     assert [(topic.topic_id, len(topic.partitions)) for topic in everything.topics] == [(topic_id("t"), 1)]
 
 
+def test_who_names_a_group_again_and_again_gets_as_many_answers_of_one_question(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would be a list of all its offsets: 8 KB of request may name a group of a million 400 times."""
+    client.commit(5, *(("t", partition, 7, "") for partition in range(2)))
+    asked: list[Any] = []
+    fetch_offsets = client.groups.fetch_offsets
+    monkeypatch.setattr(
+        client.groups, "fetch_offsets", lambda question: asked.append(question) or fetch_offsets(question)
+    )
+    everything = OffsetFetchRequestGroup(group_id="g", topics=None)
+    one = OffsetFetchRequestGroup(group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[1])])
+    groups = [everything, one, everything, OffsetFetchRequestGroup(group_id="other", topics=None), everything]
+    answers = client.ask(offset_fetch, 9, OffsetFetchRequest(groups=groups)).groups
+    assert [(group.group_id, sum(len(topic.partitions) for topic in group.topics)) for group in answers] == [
+        ("g", 2),
+        ("g", 1),
+        ("g", 2),
+        ("other", 0),
+        ("g", 2),
+    ]
+    assert [question.group_id for question in asked] == ["g", "g", "other"]
+
+
 @pytest.mark.parametrize("version", [2, 9])
 def test_nameless_topic_is_an_unknown_one(client: Client, version: int) -> None:
     assert client.commit(version, ("", 0, 5, "")) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

@@ -296,6 +296,33 @@ def test_records_are_not_copied_into_the_pieces() -> None:
     assert any(piece is records for piece in pieces)
 
 
+@pytest.mark.parametrize("version", [5, 12])
+def test_a_long_answer_takes_little_more_memory_than_its_bytes_while_it_is_made(version: int) -> None:
+    answer = MetadataResponse(
+        topics=[
+            MetadataResponseTopic(
+                name=f"topic-{i}",
+                partitions=[
+                    MetadataResponsePartition(partition_index=j, leader_id=1, replica_nodes=[1], isr_nodes=[1])
+                    for j in range(3)
+                ],
+            )
+            for i in range(5_000)
+        ]
+    )
+    codec.encode_answer(ApiKey.METADATA, version, 7, MetadataResponse())  # compiles
+    tracemalloc.start()
+    try:
+        parts = codec.encode_answer(ApiKey.METADATA, version, 7, answer)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    frame = b"".join(parts)
+    assert peak < 4 * len(frame)  # in pieces it was twelve times
+    assert len(parts) < 50
+    assert codec.decode_response_frame(ApiKey.METADATA, version, frame) == (7, answer)
+
+
 def test_group_metadata_bytes_compare_as_bytes() -> None:
     request = JoinGroupRequest(protocols=[JoinGroupRequestProtocol(name="range", metadata=b"\0\1\xff")])
     decoded = decode_whole(JoinGroupRequest, 6, encode(request, 6))

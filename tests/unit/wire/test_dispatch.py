@@ -16,7 +16,9 @@ from kbroker.handlers import api_versions
 from kbroker.handlers.base import Handler
 from kbroker.handlers.later import later
 from kbroker.limits import KIB, MIB
+from kbroker.protocol import primitives
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.apis.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.wire.dispatch import Dispatcher
 
@@ -110,6 +112,27 @@ def test_requests_of_many_bytes_leave_the_io_thread_and_large_ones_the_workers(t
             client.receive()
     assert served[0] not in ("worker", "large")
     assert served[1:] == ["worker", "large"]
+
+
+def test_an_answer_that_would_be_too_long_ends_its_connection_with_one_line(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(primitives, "ANSWER_BYTES_MAX", MIB)
+    groups = [ListedGroup(group_id=f"group-{i}", protocol_type="consumer") for i in range(60_000)]
+
+    def handle(context, info, request):
+        return ListGroupsResponse(groups=groups if "all" in request.states_filter else groups[:30_000])
+
+    handlers = {16: Handler(16, 0, 5, handle)}
+    with (
+        ThreadPoolExecutor(1) as workers,
+        wire_broker(tmp_path, dispatch=Dispatcher(handlers, None, workers)) as broker,
+        Client(broker) as client,
+    ):
+        assert len(client.ask(16, 4, ListGroupsRequest(states_filter=[])).groups) == 30_000
+        client.send(16, 4, ListGroupsRequest(states_filter=["all"]))
+        assert client.is_closed()
+    (line,) = [record for record in caplog.records if record.name == "kbroker.wire"]
+    assert "the answer to API key 16 version 4: more than 1048576 bytes" in line.getMessage()
+    assert line.exc_info is None
 
 
 def test_later_answers_keep_the_order_of_requests(tmp_path):
