@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from kbroker.handlers.topic_bytes import TopicBytes
 
 
 class RequestInfo(NamedTuple):
@@ -41,6 +43,7 @@ class Context:
     telemetry: Any = None  # kbroker.handlers.client_telemetry.ClientTelemetry
     share_partitions: Any = None  # kbroker.share.share_partitions.SharePartitions, with --share-groups
     share_groups: bool = False  # --share-groups: the APIs and the feature of KIP-932 are served
+    topic_bytes: TopicBytes = field(default_factory=TopicBytes)
     share_states: Any = None  # kbroker.coordinator.share_state_store.ShareStateStore, with --share-groups
 
 

@@ -7,13 +7,14 @@ names and constants of the tables only, nothing that came from a client.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 from kbroker.errors import ProtocolError
 from kbroker.limits import CLIENT_ARRAY_LENGTH_MAX
 from kbroker.protocol.emit_decode import DecodeEmitter
 from kbroker.protocol.emit_encode import EncodeEmitter
-from kbroker.protocol.fields import Bytes, Message
+from kbroker.protocol.fields import Bytes, Message, Struct
 from kbroker.protocol.primitives import StructError
 
 M = TypeVar("M", bound=Message)
@@ -88,6 +89,20 @@ def encode_parts(head: bytes, message: Message, version: int) -> list[Bytes]:
     parts = _encode(message, version, pieces)
     parts.append(b"".join(pieces))
     return parts
+
+
+def encode_struct(message: type[Message], item: Struct, version: int) -> bytes:
+    """The bytes of a structure in an array of `message`, which takes them in its place."""
+    pieces: list[Bytes] = []
+    joined: list[Bytes] = []
+    _struct_encoder(message, type(item), version)(item, pieces, joined)
+    return b"".join(joined + pieces)
+
+
+@cache
+def _struct_encoder(message: type[Message], cls: type[Struct], version: int) -> Callable[..., None]:
+    emitter = EncodeEmitter(message, version)
+    return _build(emitter.source(cls), emitter.names, message, version, "encode")
 
 
 def _encode(message: Message, version: int, pieces: list[Bytes]) -> list[Bytes]:

@@ -2,7 +2,8 @@
 
 The function appends pieces to a list, `p`; the caller joins them, so bytes fields are copied once. Fixed-size fields
 that follow each other, and what of fixed size follows them (a length, an empty tag section), become one piece. A piece
-takes several times its bytes, so a long answer's are joined now and then, behind an item of an array.
+takes several times its bytes, so a long answer's are joined now and then, behind an item of an array. A structure in an
+array of the message itself may be given as its bytes.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class EncodeEmitter:
         self.depth = 0  # of arrays within each other
         self.run: list[tuple[str, str]] = []  # (expression, struct letter) not yet emitted
 
-    def source(self) -> str:
-        """The whole function `encode(m0, p, joined)`."""
+    def source(self, cls: type[Struct] | None = None) -> str:
+        """The whole function `encode(m0, p, joined)`, of the message or of a structure in it."""
         self.lines = ["def encode(m0, p, joined):", "    w = p.append"]
-        self.struct(self.cls, "m0")
+        self.struct(cls or self.cls, "m0")
         self.flush()
         return "\n".join(self.lines)
 
@@ -152,6 +153,10 @@ class EncodeEmitter:
         self.line(f"for {item} in {name}:")
         self.indent += 1
         self.depth += 1
+        if self.writer == "w" and self.depth == 1 and not isinstance(field.type, WireType):
+            self.line(f"if {item}.__class__ is bytes:")
+            self.line(f"    w({item})")
+            self.line("    continue")
         if isinstance(field.type, WireType) and field.type.code:
             self.run.append((item, field.type.code))
         elif isinstance(field.type, WireType):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from admin_context import CLUSTER_ID, LEADER_EPOCH, NODE_ID, AdminBroker
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import describe_topic_partitions, metadata
+from kbroker.handlers.topic_bytes import FORMS_MAX, TopicBytes, encoded
+from kbroker.metadata.image import TopicImage
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.apis.k75_describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from kbroker.protocol.codec import encode_response
@@ -169,6 +172,66 @@ def test_large_answers_are_built_elsewhere(broker: AdminBroker) -> None:
     assert not isinstance(broker.start(metadata, 12, named("small")), Future)
     assert isinstance(broker.start(metadata, 12, named("large")), Future)
     assert len(broker.ask(metadata, 12, named("large")).topics[0].partitions) == 1_001
+
+
+@pytest.mark.parametrize("version", [0, 4, 8, 9, 12])
+def test_what_is_kept_of_topics_follows_them(broker: AdminBroker, version: int) -> None:
+    """Answers are the same whether their topics were asked for before or not."""
+
+    def everything() -> Any:
+        kept = broker.ask(metadata, version, MetadataRequest(topics=None if version else []))
+        again = broker.ask(metadata, version, MetadataRequest(topics=None if version else []))
+        broker.context.topic_bytes = TopicBytes()
+        anew = broker.ask(metadata, version, MetadataRequest(topics=None if version else []))
+        assert kept == again == anew
+        return {
+            topic.name: [(partition.error_code, partition.leader_epoch) for partition in topic.partitions]
+            for topic in kept.topics
+        }
+
+    broker.create("t", 2)
+    epoch = LEADER_EPOCH if version >= 7 else -1
+    assert everything() == {"t": [(0, epoch)] * 2}
+    broker.topics.create_partitions("t", 3)
+    broker.create("long", 9_000)
+    told = everything()
+    assert told["t"] == [(0, epoch)] * 3
+    assert told["long"] == [(0, epoch)] * 9_000
+    broker.ask(metadata, version, MetadataRequest(topics=None if version else []))
+    topic_id = broker.topics.image.by_name["t"].topic_id
+    log = broker.logs.by_id.pop(topic_id)  # not served now
+    assert everything()["t"] == [(ErrorCode.LEADER_NOT_AVAILABLE, -1)] * 3
+    broker.ask(metadata, version, MetadataRequest(topics=None if version else []))
+    broker.logs.by_id[topic_id] = log
+    broker.topics.delete_topics([topic_id])
+    broker.create("t", 1)
+    assert everything()["t"] == [(0, epoch)]
+
+
+def test_authorized_operations_are_told_to_those_who_ask(broker: AdminBroker) -> None:
+    broker.create("t")
+    for asked in (True, False, True):
+        request = MetadataRequest(topics=None, include_topic_authorized_operations=asked)
+        (topic,) = broker.ask(metadata, 12, request).topics
+        assert (topic.topic_authorized_operations >= 0) == asked
+
+
+def test_few_forms_are_kept_and_no_topics_that_are_gone() -> None:
+    topics = {bytes([i]): TopicImage(f"t{i}", bytes([i]), 1, {}) for i in range(250)}
+    kept = TopicBytes()
+    every, few = SimpleNamespace(by_id=topics), SimpleNamespace(by_id=dict(list(topics.items())[:10]))
+    form = kept.form((12, 0), every)
+    for topic in topics.values():
+        assert encoded(form, topic, [1], lambda topic, epochs: topic.name.encode()) == topic.name.encode()
+    assert kept.form((12, 0), every) is form
+    assert len(form) == 250
+    assert len(kept.form((12, 0), few)) == 10
+    for version in range(FORMS_MAX - 1):
+        kept.form((version, 0), every)
+    assert kept.form((12, 0), every) is form  # the one that was asked for last stays longest
+    for version in range(FORMS_MAX):
+        kept.form((version, 1), every)
+    assert kept.form((12, 0), every) == {}
 
 
 def test_ten_thousand_partitions_are_quick(broker: AdminBroker) -> None:

@@ -1,0 +1,50 @@
+"""Topics as Metadata tells of them, encoded and kept: a crowd of clients asks for the same again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from kbroker.metadata.image import MetadataImage, TopicImage
+
+FORMS_MAX = 4  # that are kept: clients of so many kinds at a time; 26 bytes and more for each partition in each
+GONE_MIN = 100
+
+# By topic id: the topic and the leader epochs of its partitions as they were, and the bytes of both.
+Kept = dict[bytes, tuple[TopicImage, list[int], bytes]]
+
+
+class TopicBytes:
+    """The encoded form of topics, by form: the version and what else the bytes depend on. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the table of forms
+        self._forms: OrderedDict[tuple[int, int], Kept] = OrderedDict()
+
+    def form(self, form: tuple[int, int], image: MetadataImage) -> Kept:
+        """What is kept of topics in this form; topics that `image` does not have any more go now and then."""
+        with self._lock:
+            kept = self._forms.get(form)
+            if kept is None:
+                kept = self._forms[form] = {}
+                if len(self._forms) > FORMS_MAX:
+                    self._forms.popitem(last=False)
+            self._forms.move_to_end(form)
+            if len(kept) > 2 * len(image.by_id) + GONE_MIN:
+                for topic_id in list(kept):
+                    if topic_id not in image.by_id:
+                        kept.pop(topic_id, None)
+        return kept
+
+
+def encoded(
+    kept: Kept, topic: TopicImage, epochs: list[int], encode: Callable[[TopicImage, list[int]], bytes]
+) -> bytes:
+    """What is kept of the topic, if neither it nor a leader epoch has changed, else what `encode` makes."""
+    known = kept.get(topic.topic_id)
+    if known is not None and known[0] is topic and known[1] == epochs:
+        return known[2]
+    made = encode(topic, epochs)
+    kept[topic.topic_id] = (topic, epochs, made)
+    return made
