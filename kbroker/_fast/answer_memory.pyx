@@ -1,5 +1,7 @@
 """How much memory the answers take that no client has read yet."""
 
+from collections import deque
+
 cimport cython
 from libc.stdint cimport int16_t
 
@@ -7,7 +9,6 @@ from kbroker._fast.invariant cimport invariant
 
 cdef enum:
     COUNTED_BYTES_MIN = 4096    # of an answer that is counted
-    IN_PROGRESS_MAX = 64
     SHARE_FETCH = 78
 
 
@@ -15,28 +16,27 @@ cdef class AnswerMemory:
     def __init__(self, limit: int, long_answers: Iterable[int] = ()) -> None:
         """`long_answers`: keys of the APIs that wait when `limit` bytes are taken."""
         self.limit = limit
+        self.waiting = deque()
         for api_key in long_answers:
             if not 0 <= api_key < API_KEYS:
                 raise ValueError(f"API key {api_key}")
-            self.is_long[api_key] = True
+            self.may_be_long[api_key] = True
 
-    cdef bint may_begin(self, int16_t api_key):
-        return (
-            not 0 <= api_key < API_KEYS
-            or not self.is_long[api_key]
-            or (self.in_progress < IN_PROGRESS_MAX and not self.is_full())
-        )
+    cdef bint waits(self, int16_t api_key):
+        """Whether a request must wait: for room, or behind others that do."""
+        return 0 <= api_key < API_KEYS and self.may_be_long[api_key] and (len(self.waiting) > 0 or not self.has_room())
 
     cdef int begin(self, Request request) except -1:
-        if 0 <= request.api_key < API_KEYS and self.is_long[request.api_key]:
-            request.is_long = True
+        """Counts a request whose answer may be long as in progress, until `end`."""
+        if 0 <= request.api_key < API_KEYS and self.may_be_long[request.api_key]:
+            request.counts_in_progress = True
             self.in_progress += 1
         return 0
 
     cdef int end(self, Request request) except -1:
-        """It is answered or given up; at the second call nothing happens."""
-        if request.is_long:
-            request.is_long = False
+        """Its answer is queued, it is given up, or it waits for something else; only the first call counts."""
+        if request.counts_in_progress:
+            request.counts_in_progress = False
             self.in_progress -= 1
             invariant(self.in_progress >= 0)
         return 0
@@ -48,6 +48,7 @@ cdef class AnswerMemory:
             charge = AnswerCharge.__new__(AnswerCharge)
             charge.memory = self
             charge.size = response.out.total_bytes
+            charge.since_ms = request.sink.loop_ms
             self.used += charge.size
             response.charge = charge
         return 0

@@ -32,6 +32,7 @@ cdef struct Channel:
     const char* reason      # why, for the log; NULL: the peer closed
     bint ready              # is in the reactor's ready list
     bint dirty              # is in the reactor's dirty list
+    bint held_back          # is in the queue of those that wait for the memory of answers
     bint queued             # is in the reactor's list of those that go on sending
     bint close_when_sent
     int32_t in_flight       # requests started and not answered

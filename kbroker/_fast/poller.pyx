@@ -302,7 +302,7 @@ cdef class Poller(RequestSink):
         elif state == SEND_TURN:
             self.queue(ch)
         if self.scratch.released_count > 0 and self.release_ms == INT64_MAX:
-            self.release_ms = self.scratch.now_ms + RELEASE_DELAY_MS
+            self.release_ms = self.scratch.now_ms + (0 if self.any_held_back else RELEASE_DELAY_MS)
         if state == SEND_FAILED or (ch.close_when_sent and ch.output_count == 0):
             ch.closing = True
             self.mark_ready(ch)
@@ -310,6 +310,7 @@ cdef class Poller(RequestSink):
             ch.frame_count > 0
             and ch.output_bytes < OUTPUT_PAUSE_BYTES
             and ch.in_flight == 0
+            and not ch.held_back
             and not ch.close_when_sent
         ):
             self.mark_ready(ch)

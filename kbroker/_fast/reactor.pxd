@@ -19,7 +19,6 @@ cdef class Connection:
     cdef Request head                   # requests in progress, oldest first
     cdef Request tail
     cdef bint touched
-    cdef bint held_back                 # is in the reactor's list of those
 
 
 cdef class Reactor(Poller):
@@ -53,8 +52,8 @@ cdef class Reactor(Poller):
     cdef bint signalled
     cdef DeadlineHeap deadlines
     cdef readonly AnswerMemory answers  # shared by all reactors
-    cdef list held_back                 # connections whose next request waits for that memory
-    cdef ApiCounters counters
+    cdef Connection admitted            # its next request goes ahead of those that wait for that memory
+    cdef readonly ApiCounters counters
     cdef list stalled
     cdef list touched
     cdef list woken

@@ -4,6 +4,7 @@ from logging import Logger
 from typing import Any
 
 from kbroker._fast.answer_memory import AnswerMemory
+from kbroker._fast.api_counters import ApiCounters
 from kbroker._fast.fetch_session import FetchSessions
 from kbroker._fast.poller import FrameMemory, Poller
 from kbroker._fast.wal import Wal
@@ -33,6 +34,7 @@ class Reactor(Poller):
     connections_opened: int
     connections_closed: int
     answers: AnswerMemory
+    counters: ApiCounters
     def __init__(
         self,
         wal: Wal,
@@ -62,7 +64,6 @@ class Reactor(Poller):
     def drain(self, timeout: float) -> bool: ...
     def stop(self) -> None: ...
     def submit(self, function: Callable[[], object]) -> None: ...
-    def metrics(self) -> dict[int, tuple[int, int, int, int, list[int]]]: ...
     @property
     def stalled_count(self) -> int: ...
     @property

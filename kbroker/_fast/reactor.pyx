@@ -44,12 +44,11 @@ from kbroker._fast.peer_name cimport peer_name
 from kbroker._fast.poller cimport LISTENERS_MAX, TAG_LISTENER, Poller, append_channel, charge_frame
 from kbroker._fast.produce_path cimport ProduceRequest
 from kbroker._fast.request cimport DeadlineHeap, Request, Response
-from kbroker._fast.stale cimport OUTPUT_PAUSE_BYTES, close_if_stale
+from kbroker._fast.stale cimport OUTPUT_PAUSE_BYTES, close_if_stale, peer_has_closed
 
 cdef enum:
     SWEEP_INTERVAL_MS = 1000
     STALLED_FAILURES = 8        # a retry round ends after so many that still have to wait
-    CROWDED_UNREAD_MS = 10000   # a client may leave its long answer, while the memory of answers is full
 
 
 cdef class Connection:
@@ -83,7 +82,6 @@ cdef class Reactor(Poller):
         self.counters = ApiCounters()
         self.deadlines = DeadlineHeap()
         self.stalled = []
-        self.held_back = []
         self.touched = []
         self.woken = []
         self.inbox_done = []
@@ -193,10 +191,6 @@ cdef class Reactor(Poller):
         """Calls function() on the reactor's thread."""
         self.call_later(function)
 
-    def metrics(self) -> dict:
-        """As ApiCounters.as_dict."""
-        return self.counters.as_dict()
-
     @property
     def stalled_count(self) -> int:
         """Produce requests that wait for space in the WAL."""
@@ -256,7 +250,7 @@ cdef class Reactor(Poller):
         first = self.deadlines.first()
         self.next_deadline_ms = INT64_MAX if first is None else first.deadline_ms
         self.has_stalled = len(self.stalled) > 0
-        self.any_held_back = len(self.held_back) > 0
+        self.any_held_back = len(self.answers.waiting) > 0
         return 0
 
     cdef int try_process(self, Channel* ch) except -1:
@@ -472,31 +466,35 @@ cdef class Reactor(Poller):
 
     cdef bint may_answer(self, Connection connection) except -1:
         """Whether there is memory for the answer to the connection's next frame; else the connection waits for it."""
-        cdef Frame* frame = connection.channel.first
-        if frame.size < 2 or self.answers.may_begin(load_i16(frame.data)):
-            return True
-        if not connection.held_back:
-            connection.held_back = True
-            self.held_back.append(connection)
-        return False
+        cdef Channel* ch = connection.channel
+        if ch.held_back:
+            return False
+        if connection is not self.admitted and ch.first.size >= 2 and self.answers.waits(load_i16(ch.first.data)):
+            ch.held_back = True
+            self.answers.waiting.append(connection)
+            return False
+        self.admitted = None
+        return True
 
     cdef int start_held_back(self) except -1:
         """Starts what waited for memory for its answer, in order, as far as there is some now."""
-        cdef list waiting = self.held_back
+        cdef object waiting = self.answers.waiting
         cdef Connection connection
-        cdef Py_ssize_t i = 0
-        if not waiting:
-            return 0
-        self.held_back = []
-        while i < len(waiting) and not self.held_back:
-            connection = waiting[i]
-            i += 1
-            connection.held_back = False
+        while waiting and self.answers.has_room():
+            connection = waiting[0]
+            if connection.reactor is not self:
+                (<Reactor>connection.reactor).signal()
+                break
+            waiting.popleft()
             if connection.channel != NULL:
-                self.try_process(connection.channel)    # may hold it back again
-        self.run_woken()
-        self.held_back.extend(waiting[i:])
-        return 0
+                connection.channel.held_back = False
+                self.admitted = connection
+                if peer_has_closed(connection.channel.fd):
+                    self.drop(connection.channel)
+                else:
+                    self.try_process(connection.channel)
+                self.admitted = None
+        return self.run_woken()
 
     cdef int start_frames(self, Connection connection) except -1:
         cdef Channel* ch = connection.channel
@@ -696,16 +694,17 @@ cdef class Reactor(Poller):
     cdef int sweep(self) except -1:
         """Once a second: closes idle connections and those that make no progress."""
         cdef Channel* ch = self.channels
-        cdef int64_t unread_ms
         self.sweep_ms = self.loop_ms + SWEEP_INTERVAL_MS
         if self.accept_errno != 0:
             self.logger.warning("cannot accept connections: %s", os.strerror(self.accept_errno))
             self.accept_again(<int32_t>len(self.listeners))
         while ch != NULL:
-            unread_ms = self.no_progress_ms
-            if ch.output_count > 0 and self.answers.wants_back(<Response>ch.outputs[ch.output_head].owner):
-                unread_ms = min(unread_ms, <int64_t>CROWDED_UNREAD_MS)
-            close_if_stale(ch, &self.memory.budget, self.loop_ms, self.idle_ms, self.no_progress_ms, unread_ms)
+            if ch.output_count > 0 and not ch.closing and self.answers.is_overdue(
+                <Response>ch.outputs[ch.output_head].owner, self.loop_ms - self.no_progress_ms // 4
+            ):
+                ch.reason = b"its answer was not read while others waited for memory"
+                ch.closing = True
+            close_if_stale(ch, &self.memory.budget, self.loop_ms, self.idle_ms, self.no_progress_ms)
             if ch.closing and (<Connection>ch.connection).channel != NULL and not (
                 self.lingers(<Connection>ch.connection) and self.loop_ms - ch.read_ms <= self.no_progress_ms
             ):
@@ -741,6 +740,9 @@ cdef class Reactor(Poller):
 
     cdef int charge_answer(self, Request request, Response response) except -1:
         return self.answers.charge(request, response)
+
+    cdef int set_aside(self, Request request) except -1:
+        return self.answers.end(request)
 
     cdef int finish(self, Request request) except -1:
         cdef Connection connection

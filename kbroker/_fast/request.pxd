@@ -110,7 +110,7 @@ cdef class Request:
     cdef bint close_after               # the connection ends after this request
     cdef str close_reason
     cdef bint resume_queued
-    cdef bint is_long                   # its answer may be: few such requests are in progress at a time
+    cdef bint counts_in_progress        # among the few whose answers may be long
     cdef bint blocking                  # nothing behind it may start, not even another Produce
     cdef bint cancelled                 # the connection is gone
     cdef Request next                   # behind it on the connection
@@ -139,6 +139,7 @@ cdef class RequestSink:
     cdef int64_t wall_ms                # wall clock at the last wake-up
     cdef int finish(self, Request request) except -1          # any thread: `done` is set, queue the answer
     cdef int charge_answer(self, Request request, Response response) except -1   # any thread: it is complete
+    cdef int set_aside(self, Request request) except -1       # any thread: it waits, with little in memory
     cdef int resume_later(self, Request request) except -1    # any thread: call request.resume() on the reactor's thread
     cdef int stall(self, Request request) except -1           # reactor's thread: resume() when the WAL has moved
     cdef int unstall(self, Request request) except -1

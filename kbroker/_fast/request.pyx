@@ -226,6 +226,10 @@ cdef class Request:
         self.done = True
         self.sink.finish(self)
 
+    def set_aside(self) -> None:
+        """It waits for neither memory nor a worker: it no longer counts as in progress. Any thread."""
+        self.sink.set_aside(self)
+
     def close_connection(self, reason: str = "") -> None:
         """Closes the connection once the answers before this request are out; `reason` is logged. Any thread."""
         if not self.done:
@@ -252,6 +256,9 @@ cdef class RequestSink:
         raise NotImplementedError
 
     cdef int charge_answer(self, Request request, Response response) except -1:
+        raise NotImplementedError
+
+    cdef int set_aside(self, Request request) except -1:
         raise NotImplementedError
 
     cdef int resume_later(self, Request request) except -1:

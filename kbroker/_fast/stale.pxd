@@ -4,14 +4,23 @@ from libc.stdint cimport int64_t
 
 from kbroker._fast.channel cimport Channel, FrameBudget
 
+cdef extern from * nogil:
+    """
+    #include <sys/socket.h>
+    static int kb_peer_has_closed(int fd) {
+        char next;
+        return recv(fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    }
+    """
+    bint peer_has_closed "kb_peer_has_closed"(int fd)   # and all that it sent before has been received
+
 cdef enum:
     OUTPUT_PAUSE_BYTES = 65536  # with as much unsent a connection is not read
 
 
 cdef inline void close_if_stale(Channel* ch, const FrameBudget* budget, int64_t now_ms, int64_t idle_ms,
-                                int64_t no_progress_ms, int64_t unread_ms) noexcept nogil:
-    """Sets `closing` where the peer neither sends what it began nor reads its answer, or is idle. `unread_ms`: for how
-    long it may leave its answer."""
+                                int64_t no_progress_ms) noexcept nogil:
+    """Sets `closing` where the peer neither sends what it began nor reads its answer, or is idle."""
     if (
         ch.partial == NULL
         or ch.starved
@@ -25,7 +34,7 @@ cdef inline void close_if_stale(Channel* ch, const FrameBudget* budget, int64_t 
         ch.reason = b"a request was not sent to its end while others waited for memory"
         ch.closing = True
     elif ch.output_count > 0:
-        if now_ms - ch.write_ms > unread_ms:
+        if now_ms - ch.write_ms > no_progress_ms:
             ch.reason = b"its answers were not read"
             ch.closing = True
     elif ch.partial != NULL and not ch.starved and ch.frame_count == 0:

@@ -22,6 +22,12 @@ class RequestInfo(NamedTuple):
     connection: Any = None  # kbroker._fast.reactor.Connection; None where many requests have this envelope: heartbeats
 
 
+class Waiting(NamedTuple):
+    """An answer that waits for the object store, not for memory or a worker: nobody else waits for it."""
+
+    answer: Future[Any]
+
+
 @dataclass(slots=True)
 class Context:
     """The parts of the broker that handlers may use. Built once by kbroker.broker.
@@ -43,11 +49,11 @@ class Context:
     telemetry: Any = None  # kbroker.handlers.client_telemetry.ClientTelemetry
     share_partitions: Any = None  # kbroker.share.share_partitions.SharePartitions, with --share-groups
     share_groups: bool = False  # --share-groups: the APIs and the feature of KIP-932 are served
-    topic_bytes: TopicBytes = field(default_factory=TopicBytes)
     share_states: Any = None  # kbroker.coordinator.share_state_store.ShareStateStore, with --share-groups
+    topic_bytes: TopicBytes = field(default_factory=TopicBytes)
 
 
-# A handler decides and returns the response message, or a future of it when the answer comes later.
+# A handler decides and returns the response message, or a future of it when the answer comes later, or Waiting.
 Handle = Callable[[Context, RequestInfo, Any], Any | Future]
 
 

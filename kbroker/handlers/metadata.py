@@ -27,7 +27,7 @@ from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.base import Context, Handler, RequestInfo, Waiting
 from kbroker.handlers.later import later
 from kbroker.handlers.topic_bytes import encoded
 from kbroker.metadata.image import TopicImage
@@ -50,7 +50,7 @@ Found = TopicImage | MetadataResponseTopic
 
 def handle(
     context: Context, info: RequestInfo, request: MetadataRequest
-) -> MetadataResponse | Future[MetadataResponse]:
+) -> MetadataResponse | Future[MetadataResponse] | Waiting:
     """Looks up, creates what is missing, and answers here or on a worker."""
     image = context.topics.image
     if request.topics is None or (info.api_version == 0 and not request.topics):
@@ -60,7 +60,8 @@ def handle(
     missing = _missing(context, info, request)
     if missing:
         created = context.topics.submit(context.topics.auto_create, missing)
-        return later(created, lambda results: _build(context, info, request, _find(context, request, results)))
+        answer = later(created, lambda results: _build(context, info, request, _find(context, request, results)))
+        return Waiting(answer)
     return _answer(context, info, request, _find(context, request, {}))
 
 

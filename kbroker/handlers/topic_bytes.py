@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kbroker.metadata.image import MetadataImage, TopicImage
 
-FORMS_MAX = 4  # that are kept: clients of so many kinds at a time; 26 bytes and more for each partition in each
+FORMS_MAX = 8  # that are kept: clients of so many kinds at a time; 26 bytes and more for each partition in each
 GONE_MIN = 100
 
 # By topic id: the topic and the leader epochs of its partitions as they were, and the bytes of both.
@@ -31,11 +31,16 @@ class TopicBytes:
                 if len(self._forms) > FORMS_MAX:
                     self._forms.popitem(last=False)
             self._forms.move_to_end(form)
-            if len(kept) > 2 * len(image.by_id) + GONE_MIN:
-                for topic_id in list(kept):
-                    if topic_id not in image.by_id:
-                        kept.pop(topic_id, None)
+            for other in self._forms.values():
+                if len(other) > 2 * len(image.by_id) + GONE_MIN:
+                    _forget_gone(other, image)
         return kept
+
+
+def _forget_gone(kept: Kept, image: MetadataImage) -> None:
+    for topic_id in list(kept):
+        if topic_id not in image.by_id:
+            kept.pop(topic_id, None)
 
 
 def encoded(

@@ -18,6 +18,7 @@ from kbroker.protocol.fields import Bytes, Message, Struct
 from kbroker.protocol.primitives import StructError
 
 M = TypeVar("M", bound=Message)
+Encoder = Callable[[Any, list[Bytes], list[Bytes]], None]
 
 # Only clients are held to the limit on elements: an answer or a log record was built by a broker, and its arrays
 # are bounded by its bytes.
@@ -35,7 +36,7 @@ def decoder(cls: type[Message], version: int) -> Callable[[memoryview, int], tup
     return function
 
 
-def encoder(cls: type[Message], version: int) -> Callable[[Any, list[Bytes], list[Bytes]], None]:
+def encoder(cls: type[Message], version: int) -> Encoder:
     """The function that writes `cls` in `version`: (message, list of pieces, list of what was joined of them)."""
     function = cls.ENCODERS.get(version)
     if function is None:
@@ -84,7 +85,7 @@ def encode_pieces(message: Message, version: int) -> list[Bytes]:
 
 
 def encode_parts(head: bytes, message: Message, version: int) -> list[Bytes]:
-    """`head` and the bytes of `message`: one piece, or some of about 100 KiB where the message is long."""
+    """`head` and the bytes of `message`: one piece, or several where the message is long. Raises AnswerTooLong."""
     pieces: list[Bytes] = [head]
     parts = _encode(message, version, pieces)
     parts.append(b"".join(pieces))
@@ -92,29 +93,32 @@ def encode_parts(head: bytes, message: Message, version: int) -> list[Bytes]:
 
 
 def encode_struct(message: type[Message], item: Struct, version: int) -> bytes:
-    """The bytes of a structure in an array of `message`, which takes them in its place."""
+    """The bytes of a structure in an array of `message`, which takes them in its place. Raises as `encode`."""
     pieces: list[Bytes] = []
-    joined: list[Bytes] = []
-    _struct_encoder(message, type(item), version)(item, pieces, joined)
-    return b"".join(joined + pieces)
+    encode_item = _struct_encoder(message, type(item), version)
+    return b"".join(_run(encode_item, item, version, pieces) + pieces)
 
 
 @cache
-def _struct_encoder(message: type[Message], cls: type[Struct], version: int) -> Callable[..., None]:
+def _struct_encoder(message: type[Message], cls: type[Struct], version: int) -> Encoder:
     emitter = EncodeEmitter(message, version)
     return _build(emitter.source(cls), emitter.names, message, version, "encode")
 
 
 def _encode(message: Message, version: int, pieces: list[Bytes]) -> list[Bytes]:
     """Adds to `pieces`; returns what was joined of them, which comes before the rest."""
+    return _run(encoder(type(message), version), message, version, pieces)
+
+
+def _run(encode: Encoder, value: Struct, version: int, pieces: list[Bytes]) -> list[Bytes]:
     joined: list[Bytes] = []
     try:
-        encoder(type(message), version)(message, pieces, joined)
+        encode(value, pieces, joined)
     except (StructError, TypeError, AttributeError, UnicodeEncodeError) as error:
         from kbroker.protocol.diagnose import misfit
 
-        field = misfit(message, version)
-        raise ValueError(f"{type(message).__name__} v{version}: {field or error}") from error
+        field = misfit(value, version)
+        raise ValueError(f"{type(value).__name__} v{version}: {field or error}") from error
     return joined
 
 

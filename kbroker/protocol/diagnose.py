@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from typing import Any
 
-from kbroker.protocol.fields import STRING, STRING_BYTES_MAX, Field, Message, Struct, WireType
+from kbroker.protocol.fields import STRING, STRING_BYTES_MAX, Field, Struct, WireType
 
 
-def misfit(message: Message, version: int) -> str | None:
+def misfit(message: Struct, version: int) -> str | None:
     """The first field whose value does not fit its declaration, in words; None when all fit."""
     return _struct(message, version, type(message).__name__)
 
@@ -29,7 +30,7 @@ def _field(field: Field, value: Any, version: int, path: str) -> str | None:
         return None if version in field.nullable or unsent else f"{path} is None and not nullable"
     if not field.array:
         return _element(field, value, version, path)
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, Collection) or isinstance(value, str | bytes):
         return f"{path} is {type(value).__name__}, not a list"
     for number, item in enumerate(value):
         found = _element(field, item, version, f"{path}[{number}]")
@@ -43,6 +44,8 @@ def _element(field: Field, value: Any, version: int, path: str) -> str | None:
     if not isinstance(kind, WireType):
         if isinstance(value, kind):
             return _struct(value, version, path)
+        if field.array and isinstance(value, bytes):
+            return None  # its bytes in its place
         return f"{path} is {type(value).__name__}, not {kind.__name__}"
     if kind.code:
         try:

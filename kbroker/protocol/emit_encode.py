@@ -15,7 +15,7 @@ from kbroker.protocol import primitives
 from kbroker.protocol.emit_decode import tagged_fields, wire_fields
 from kbroker.protocol.fields import FRESH, STRING, UUID, Field, Message, Struct, WireType
 
-PIECES_MAX = 8192  # in the list before they are joined: some 100 KiB of an answer, and a megabyte as pieces
+PIECES_MAX = 8192  # in the list before they are joined: a megabyte, of some 100 KiB of an answer
 JOINED_DEPTH = 2  # of arrays within each other that are looked behind
 
 

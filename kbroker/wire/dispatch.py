@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kbroker.errors import AnswerTooLong, ProtocolError
 from kbroker.handlers.api_versions import unsupported_version_response
-from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.base import Context, Handler, RequestInfo, Waiting
 from kbroker.limits import KIB, MIB
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode_request, encode_answer
@@ -54,6 +54,8 @@ class WireRequest(Protocol):
     size: int
 
     def release_frame(self) -> int: ...
+
+    def set_aside(self) -> None: ...
 
     def complete_parts(self, parts: list[Bytes]) -> None: ...
 
@@ -152,6 +154,9 @@ class Dispatcher:
             _fail(request)
             return
         request.release_frame()  # a handler that answers later keeps copies of what it needs
+        if isinstance(response, Waiting):
+            request.set_aside()
+            response = response.answer
         if isinstance(response, Future):
             response.add_done_callback(lambda future: _finish_later(request, future))
         else:

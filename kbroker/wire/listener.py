@@ -22,7 +22,8 @@ logger = logging.getLogger("kbroker.wire")
 
 BACKLOG = 1024
 
-# Their answers tell of many topics or groups, and the requests may be short. They wait for nothing but each other.
+# Their answers may tell of many topics or groups however short the request is. They wait for no object store, but for
+# Metadata that creates topics (handlers.base.Waiting): few are in progress at a time, and others wait for those.
 LONG_ANSWERS = (
     ApiKey.METADATA,
     ApiKey.OFFSET_FETCH,
@@ -179,7 +180,7 @@ class WireServer:
         """By API key: requests, bytes in, bytes out, sum of microseconds, answers per power of two of microseconds."""
         total: dict[int, tuple[int, int, int, int, Sequence[int]]] = {}
         for reactor in self.reactors:
-            for key, (requests, bytes_in, bytes_out, took_us, histogram) in reactor.metrics().items():
+            for key, (requests, bytes_in, bytes_out, took_us, histogram) in reactor.counters.as_dict().items():
                 old = total.get(key, (0, 0, 0, 0, [0] * len(histogram)))
                 total[key] = (
                     old[0] + requests,

@@ -11,7 +11,7 @@ from kbroker._fast.arena import Arena
 from kbroker._fast.records import build_batch
 from kbroker._fast.wal import Wal
 from kbroker.clock import ManualClock
-from kbroker.handlers.base import Context, RequestInfo
+from kbroker.handlers.base import Context, RequestInfo, Waiting
 from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
@@ -117,7 +117,8 @@ class AdminBroker:
         assert module.HANDLER.min_version <= version <= module.HANDLER.max_version
         received = decode_request(key, version, memoryview(encode_request(key, version, request)))
         info = RequestInfo(key, version, "test", "127.0.0.1", "broker.example", 9999)
-        return module.HANDLER.handle(self.context, info, received)
+        answer = module.HANDLER.handle(self.context, info, received)
+        return answer.answer if isinstance(answer, Waiting) else answer
 
     def ask(self, module: ModuleType, version: int, request: Any) -> Any:
         """The response as a client decodes it."""

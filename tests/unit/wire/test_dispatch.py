@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -13,10 +14,11 @@ import pytest
 from wire_harness import LONG_MS, Client, fetch_request, until, wire_broker
 
 from kbroker.handlers import api_versions
-from kbroker.handlers.base import Handler
+from kbroker.handlers.base import Handler, Waiting
 from kbroker.handlers.later import later
 from kbroker.limits import KIB, MIB
 from kbroker.protocol import primitives
+from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.apis.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
@@ -133,6 +135,29 @@ def test_an_answer_that_would_be_too_long_ends_its_connection_with_one_line(tmp_
     (line,) = [record for record in caplog.records if record.name == "kbroker.wire"]
     assert "the answer to API key 16 version 4: more than 1048576 bytes" in line.getMessage()
     assert line.exc_info is None
+
+
+def test_requests_that_wait_for_the_object_store_keep_nobody_else_waiting(tmp_path):
+    futures: list[Future] = []
+
+    def handle(context, info, request):
+        if request.topics:
+            futures.append(Future())
+            return Waiting(futures[-1])
+        return MetadataResponse()
+
+    handlers = {3: Handler(3, 0, 13, handle, inline=True)}
+    with wire_broker(tmp_path, dispatch=Dispatcher(handlers, None, None)) as broker, contextlib.ExitStack() as stack:
+        creating = [stack.enter_context(Client(broker)) for _ in range(40)]
+        for client in creating:
+            client.send(3, 12, MetadataRequest(topics=[MetadataRequestTopic(name="new")]))
+        until(lambda: len(futures) == len(creating))
+        with Client(broker) as other:
+            assert other.ask(3, 12, MetadataRequest(topics=[])).topics == []
+        for future in futures:
+            future.set_result(MetadataResponse(cluster_id="c"))
+        assert all(client.receive()[1].cluster_id == "c" for client in creating)
+        until(lambda: broker.reactor.answers.in_progress == 0)
 
 
 def test_later_answers_keep_the_order_of_requests(tmp_path):

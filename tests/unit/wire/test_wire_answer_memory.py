@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
+from pathlib import Path
 
+import pytest
 from wire_harness import MIB, Client, batch, produce_request, produced, until, wire_broker
 
 from kbroker.wire.listener import WireOptions
@@ -13,8 +15,8 @@ from kbroker.wire.listener import WireOptions
 METADATA, HEARTBEAT = 3, 12
 OPTIONS = WireOptions(answer_memory_bytes=MIB)
 LONG = struct.pack(">i", 7) + bytes(24 * MIB)  # more than sockets take
-IN_PROGRESS_MAX = 64
-UNREAD_MS = 10_000
+IN_PROGRESS_MAX = 16
+UNREAD_MS = 15_000  # a quarter of no_progress_ms
 
 
 def ask(client: Client, key: int = METADATA) -> None:
@@ -66,28 +68,38 @@ def test_long_answers_wait_until_unread_ones_are_taken(tmp_path):
         until(lambda: broker.server.answer_memory_used == 0)
 
 
-def test_whoever_leaves_its_long_answer_is_closed_sooner_while_others_wait(tmp_path):
+def test_whoever_leaves_its_long_answer_is_closed_while_others_wait(tmp_path):
     with (
         wire_broker(tmp_path, options=OPTIONS, dispatch=Handlers()) as broker,
         Client(broker) as lazy,
         Client(broker) as waiting,
     ):
         unread(broker, lazy)
-        ask(waiting)
         later(broker, UNREAD_MS + 2_000)
+        ask(waiting, HEARTBEAT)
+        assert waiting.receive_frame() == struct.pack(">i", 7)
+        assert broker.server.connection_count == 2  # nobody waits
+        ask(waiting)
+        later(broker, 2_000)
         assert waiting.receive_frame() == LONG
         until(lambda: broker.server.connection_count == 1)
 
 
-def test_one_who_reads_slowly_is_not_closed(tmp_path):
-    with wire_broker(tmp_path, options=OPTIONS, dispatch=Handlers()) as broker, Client(broker) as slow:
+def test_one_who_reads_on_is_not_closed(tmp_path):
+    with (
+        wire_broker(tmp_path, options=OPTIONS, dispatch=Handlers()) as broker,
+        Client(broker) as slow,
+        Client(broker) as waiting,
+    ):
         unread(broker, slow)
+        ask(waiting)
+        until(lambda: broker.reactor.answers.waiting)
         got = b""
-        for _ in range(4):
-            later(broker, UNREAD_MS - 2_000)
+        for _ in range(3):
+            later(broker, UNREAD_MS // 4)
             got += slow.read_exactly(5 * MIB)
-        got += slow.read_exactly(len(LONG) + 4 - len(got))
-        assert got[4:] == LONG
+        assert got[4:] + slow.read_exactly(len(LONG) + 4 - len(got)) == LONG
+        assert waiting.receive_frame() == LONG
 
 
 def test_few_requests_with_long_answers_are_in_progress_at_a_time(tmp_path):
@@ -102,6 +114,8 @@ def test_few_requests_with_long_answers_are_in_progress_at_a_time(tmp_path):
         until(lambda: len(held) == IN_PROGRESS_MAX + 1)
         clients[0].socket.close()  # a request that is given up makes room as one that is answered does
         until(lambda: len(held) == IN_PROGRESS_MAX + 2)
+        held[5].set_aside()  # and so does one that waits for the object store
+        until(lambda: len(held) == IN_PROGRESS_MAX + 3)
         asked = list(held)
         for request in asked:
             request.complete(struct.pack(">i", 7))
@@ -112,19 +126,70 @@ def test_few_requests_with_long_answers_are_in_progress_at_a_time(tmp_path):
             assert client.receive_frame() == struct.pack(">i", 7)
 
 
-def test_connections_that_close_while_they_wait_take_nothing_in_the_end(tmp_path):
-    with wire_broker(tmp_path, options=OPTIONS, dispatch=Handlers()) as broker, Client(broker) as lazy:
+def test_no_answer_is_made_for_those_who_went_while_they_waited(tmp_path):
+    handlers = Handlers()
+    with wire_broker(tmp_path, options=OPTIONS, dispatch=handlers) as broker, Client(broker) as lazy:
         unread(broker, lazy)
         for i in range(3):
             with Client(broker) as waiting:
                 ask(waiting)
-                until(lambda count=i + 2: broker.server.connection_count == count)
+                until(lambda count=i + 1: len(broker.reactor.answers.waiting) == count)
         assert lazy.receive_frame() == LONG
         until(lambda: broker.server.connection_count == 1)
-        until(lambda: broker.server.answer_memory_used == 0)
         with Client(broker) as client:
             ask(client)
             assert client.receive_frame() == LONG
+        assert handlers.asked == [METADATA, METADATA]
+        until(lambda: broker.server.answer_memory_used == 0)
+
+
+def test_the_io_thread_rests_while_somebody_waits(tmp_path):
+    with (
+        wire_broker(tmp_path, options=OPTIONS, dispatch=Handlers()) as broker,
+        Client(broker) as lazy,
+        Client(broker) as waiting,
+    ):
+        unread(broker, lazy)
+        ask(waiting)
+        until(lambda: broker.reactor.answers.waiting)
+        (io_thread,) = (thread for thread in threading.enumerate() if thread.name == "kbroker-io-0")
+        before = times(io_thread.native_id)
+        threading.Event().wait(1)
+        assert times(io_thread.native_id) - before < 30  # hundredths of a second
+
+
+def times(thread_id: int) -> int:
+    """What a thread has taken of processors, in hundredths of a second."""
+    fields = Path(f"/proc/self/task/{thread_id}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.parametrize("reactors", [1, 2])
+def test_those_who_wait_go_before_those_who_ask_again(tmp_path, reactors):
+    options = OPTIONS._replace(reactors=reactors)
+    with wire_broker(tmp_path, options=options, dispatch=Handlers()) as broker, contextlib.ExitStack() as stack:
+        lazy = stack.enter_context(Client(broker))
+        unread(broker, lazy)
+        clients = [stack.enter_context(Client(broker)) for _ in range(6)]
+        answers = [0] * len(clients)
+        ended = threading.Event()
+
+        def ask_again(i: int) -> None:
+            while not ended.is_set():
+                ask(clients[i])
+                assert clients[i].receive_frame() == LONG
+                answers[i] += 1
+
+        threads = [threading.Thread(target=ask_again, args=(i,)) for i in range(len(clients))]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(broker.reactor.answers.waiting) == len(clients))
+        assert lazy.receive_frame() == LONG
+        until(lambda: max(answers) >= 5)
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert min(answers) >= max(answers) - 2
 
 
 def test_a_crowd_that_asks_at_once_is_served_within_the_memory(tmp_path):
