@@ -106,7 +106,9 @@ def test_few_requests_with_long_answers_are_in_progress_at_a_time(tmp_path):
     held = []
     with wire_broker(tmp_path, options=OPTIONS, dispatch=held.append) as broker, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(broker)) for _ in range(IN_PROGRESS_MAX + 6)]
-        for client in clients:
+        ask(clients[0])
+        until(lambda: len(held) == 1)
+        for client in clients[1:]:
             ask(client)
         other = stack.enter_context(Client(broker))
         ask(other, HEARTBEAT)
@@ -114,7 +116,8 @@ def test_few_requests_with_long_answers_are_in_progress_at_a_time(tmp_path):
         until(lambda: len(held) == IN_PROGRESS_MAX + 1)
         clients[0].socket.close()  # a request that is given up makes room as one that is answered does
         until(lambda: len(held) == IN_PROGRESS_MAX + 2)
-        held[5].set_aside()  # and so does one that waits for the object store
+        # And so does one that waits for the object store.
+        next(request for request in held[1:] if request.api_key == METADATA).set_aside()
         until(lambda: len(held) == IN_PROGRESS_MAX + 3)
         asked = list(held)
         for request in asked:
@@ -185,11 +188,11 @@ def test_those_who_wait_go_before_those_who_ask_again(tmp_path, reactors):
             thread.start()
         until(lambda: len(broker.reactor.answers.waiting) == len(clients))
         assert lazy.receive_frame() == LONG
-        until(lambda: max(answers) >= 5)
+        until(lambda: max(answers) >= 8)
         ended.set()
         for thread in threads:
             thread.join()
-        assert min(answers) >= max(answers) - 2
+        assert min(answers) >= max(answers) // 2
 
 
 def test_a_crowd_that_asks_at_once_is_served_within_the_memory(tmp_path):
