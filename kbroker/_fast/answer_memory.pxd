@@ -24,11 +24,8 @@ cdef class AnswerMemory:
     cdef int end(self, Request request) except -1
     cdef int charge(self, Request request, Response response) except -1
 
-    cdef inline bint is_full(self):
-        return self.used >= self.limit
-
     cdef inline bint has_room(self):
-        return self.in_progress < IN_PROGRESS_MAX and not self.is_full()
+        return self.in_progress < IN_PROGRESS_MAX and self.used < self.limit
 
     cdef inline bint is_overdue(self, Response response, int64_t before_ms):
         """Whether others wait for the memory of a response that has been complete since before then."""

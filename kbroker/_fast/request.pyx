@@ -207,12 +207,9 @@ cdef class Request:
         self.charge = None
         return 0
 
-    def complete(self, payload) -> None:
-        """Answers with `payload`: response header and body, without the length prefix. Any thread."""
-        self.complete_parts([payload])
-
     def complete_parts(self, parts) -> None:
-        """Answers with the concatenation of the buffers, which must not change until they are sent. Any thread."""
+        """Answers with the concatenation of the buffers: response header and body, without the length prefix. They must
+        not change until they are sent. Any thread."""
         cdef Response response
         if self.done:
             return

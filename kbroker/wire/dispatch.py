@@ -104,7 +104,7 @@ class Dispatcher:
             return True
 
     def __call__(self, request: WireRequest) -> None:
-        """Takes one request from a reactor; its answer comes by request.complete, perhaps later."""
+        """Takes one request from a reactor; its answer comes by request.complete_parts, perhaps later."""
         key, version = request.api_key, request.api_version
         handler = self._handlers.get(key)
         if handler is None and self._waiting is not None:

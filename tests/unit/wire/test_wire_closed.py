@@ -36,7 +36,7 @@ def test_a_client_that_goes_while_its_request_is_in_progress(tmp_path):
         assert held.connection.closed
         assert held.connection.is_quiet
         assert held.connection.on_closed is None
-        held.requests[0].complete(b"too late")
+        held.requests[0].complete_parts([b"too late"])
 
 
 def test_a_connection_that_the_broker_cuts(tmp_path):
@@ -63,7 +63,7 @@ def test_what_a_client_has_not_taken(tmp_path):
         client.send(12, 4, HeartbeatRequest(group_id="g"))
         assert held.arrived.acquire(timeout=10)
         assert held.connection.unsent_bytes == 0
-        held.requests[0].complete(bytes(64 * MIB))
+        held.requests[0].complete_parts([bytes(64 * MIB)])
         until(lambda: held.connection.unsent_bytes > MIB)
         assert not held.connection.is_quiet
         client.read_exactly(64 * MIB + 4)

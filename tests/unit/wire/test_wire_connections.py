@@ -182,7 +182,7 @@ def test_a_connection_is_not_read_while_its_answer_is_unsent_or_its_request_wait
             assert produced(consumer.receive()[1]).error_code == 0
         for i in range(102):
             until(lambda i=i: len(held) > i)
-            held[i].complete(struct.pack(">i", i))
+            held[i].complete_parts([struct.pack(">i", i)])
             assert asking.receive_frame() == struct.pack(">i", i)
 
 

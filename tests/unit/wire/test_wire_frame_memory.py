@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from wire_harness import MIB, Client, batch, produce_many, produce_request, produced, until, wire_broker
+from wire_harness import MIB, Client, batch, later, produce_many, produce_request, produced, until, wire_broker
 
 from kbroker.wire.listener import WireOptions
 
@@ -23,12 +23,6 @@ HEARTBEAT = struct.pack(">ihhi", 8, 12, 0, 7)  # such a request is held, and all
 
 def frame_of(client: Client, size: int = FRAME_BYTES) -> bytes:
     return client.frame(0, 9, produce_request(batch(b"x" * size)))
-
-
-def later(broker, ms: int) -> None:
-    """The reactor's clock moves on, and it looks at all connections."""
-    broker.reactor.clock_offset_ms += ms
-    broker.reactor.submit(lambda: None)
 
 
 def send_all(broker, client: Client, data: bytes) -> None:
@@ -148,7 +142,7 @@ def test_requests_that_wait_for_their_handlers_hold_memory_until_their_frames_ar
                 if end == "released":
                     held[0].release_frame()
                 elif end == "answered":
-                    held[0].complete(struct.pack(">i", 7))
+                    held[0].complete_parts([struct.pack(">i", 7)])
                 client.socket.close()
                 until(lambda: broker.server.connection_count == 1)
                 held.clear()
@@ -181,7 +175,7 @@ def test_frames_that_wait_take_no_more_memory_than_their_bytes(tmp_path):
         until(lambda: len(held) == len(asking))
         assert resident_bytes() - before < 50 * MIB
         for request in held:
-            request.complete(struct.pack(">i", 7))
+            request.complete_parts([struct.pack(">i", 7)])
         for client in asking:
             assert client.receive_frame() == struct.pack(">i", 7)
             client.asked = dict(first.asked)
@@ -206,7 +200,7 @@ def test_a_malformed_frame_among_those_that_wait_ends_the_connection_in_its_turn
         bad = struct.pack(">i", len(bad) - 4 - cut) + bad[4 : len(bad) - cut]
         client.socket.sendall(HEARTBEAT + good + wide + bad + behind)
         until(lambda: len(held) == 1)
-        held[0].complete(struct.pack(">i", 7))
+        held[0].complete_parts([struct.pack(">i", 7)])
         assert client.receive_frame() == struct.pack(">i", 7)
         if cut:
             with contextlib.suppress(ConnectionError):  # what is not yet durable then is not answered

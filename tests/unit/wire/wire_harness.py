@@ -287,6 +287,12 @@ def values(records: Any) -> list[bytes]:
     return [bytes(r.value) for _, body in iter_batches(records) for r in iter_records(body)]
 
 
+def later(broker: WireBroker, ms: int) -> None:
+    """The reactor's clock moves on, and it looks at all connections."""
+    broker.reactor.clock_offset_ms += ms
+    broker.reactor.submit(lambda: None)
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Waits for what another thread is about to do; fails after ten seconds."""
     end = time.monotonic() + 10
