@@ -36,8 +36,9 @@ _FIELDS = struct.Struct("<8sII32sqqQqqI")
 _CRC = struct.Struct("<I")
 SEGMENT_NAME = re.compile(r"\d{20}\.wal")
 SPARE_NAME = re.compile(r"spare-\d+\.free")
-_ZERO_PIECE = mmap.mmap(-1, 1024 * 1024)  # on a page boundary, as direct I/O wants it
-_PACE_BYTES = 4 * len(_ZERO_PIECE)  # dirty bytes are bounded, so that the log's own syncs do not wait for long
+ZERO_PIECE_BYTES = 1 << 20
+_ZERO_PIECE = mmap.mmap(-1, ZERO_PIECE_BYTES)  # on a page boundary, as direct I/O wants it
+_PACE_BYTES = 4 * ZERO_PIECE_BYTES  # dirty bytes are bounded, so that the log's own syncs do not wait for long
 
 
 class SegmentHeader(NamedTuple):
@@ -122,10 +123,10 @@ def write_fully(fd: int, data: bytes | memoryview, position: int) -> None:
         position += written
 
 
-def _fill_with_zeros(path: Path, fd: int, size: int, more: Callable[[int], bool]) -> int:
+def _fill_with_zeros(path: Path, fd: int, size: int, next_bytes: Callable[[int], int]) -> int:
     """Past the page cache where that is possible: pages there would be in the way of the log's own direct writes.
 
-    Returns where it ended: before each piece `more(position)` says whether to go on.
+    Returns where it ended: before each piece `next_bytes(position)` says how much may be written at once, 0: no more.
     """
     try:
         writer = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
@@ -134,9 +135,9 @@ def _fill_with_zeros(path: Path, fd: int, size: int, more: Callable[[int], bool]
             raise
         writer = os.dup(fd)
     try:
-        position = 0
-        while position < size and more(position):
-            piece = min(len(_ZERO_PIECE), size - position)
+        position = synced = 0
+        while position < size and (allowed := next_bytes(position)):
+            piece = min(allowed, ZERO_PIECE_BYTES, size - position)
             try:
                 write_fully(writer, memoryview(_ZERO_PIECE)[:piece], position)
             except OSError as error:
@@ -144,21 +145,22 @@ def _fill_with_zeros(path: Path, fd: int, size: int, more: Callable[[int], bool]
                     raise
                 write_fully(fd, memoryview(_ZERO_PIECE)[:piece], position)
             position += piece
-            if position % _PACE_BYTES == 0:
+            if position - synced >= _PACE_BYTES:
                 os.fdatasync(fd)
+                synced = position
         return position
     finally:
         os.close(writer)
 
 
 def create_segment(
-    directory: Path, header: SegmentHeader, spare: Path | None, more_zeros: Callable[[int], bool]
+    directory: Path, header: SegmentHeader, spare: Path | None, next_zeros: Callable[[int], int]
 ) -> tuple[int, Path]:
     """A segment file ready for use: zero-filled or recycled, synced, named, and its name synced.
 
-    Writing the zeros makes the blocks real, so that a later sync carries no metadata. From the position where
-    `more_zeros` says no, a new file's blocks are only reserved: their first syncs carry metadata, but bulk data is
-    written once instead of twice. Returns (descriptor, path).
+    Writing the zeros makes the blocks real, so that a later sync carries no metadata. `next_zeros(position)` says how
+    many bytes of them, whole pages, may be written at once; from where it says none, a new file's blocks are only
+    reserved: their first syncs carry metadata, but bulk data is written once instead of twice. Returns (descriptor, path).
     On an error a new file is removed and a spare left as it is; but if only the folder's sync failed, the file stays
     under its name, as after a crash: it may have replaced one that others follow.
     """
@@ -169,15 +171,13 @@ def create_segment(
     try:
         size = HEADER_BYTES + header.segment_bytes
         if spare is None:
-            zeros = _fill_with_zeros(building, fd, size, more_zeros)
+            zeros = _fill_with_zeros(building, fd, size, next_zeros)
             if zeros < size:
                 os.posix_fallocate(fd, zeros, size - zeros)
         elif os.fstat(fd).st_size != size:
             raise OSError(f"{spare}: a spare segment file of the wrong size")
         write_fully(fd, encode_header(header), 0)
-        os.fdatasync(fd)
-        if spare is None:
-            os.fsync(fd)
+        (os.fdatasync if spare else os.fsync)(fd)
         os.rename(building, path)
         sync_directory(directory)
     except BaseException:

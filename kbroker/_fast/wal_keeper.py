@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import select
 import threading
@@ -32,6 +33,10 @@ ZEROS_PER_LOG_BYTE = 4  # at least, while a file is filled
 GRACE_BYTES = 1 << 20  # of log, which may come as one request
 AHEAD_PER_LOG_BYTE = 8  # at most, of zeros or of memory, while records come
 PAUSE_SECONDS = 0.005
+REST_SECONDS = 0.02  # without a record, after which none are waited for
+FEW_BYTES_PER_SECOND = 6 << 20  # of log, 1,500 pages: lone records, each of which may meet a piece of work on the disk
+FEW_PAUSE_SECONDS = 0.001  # then
+FEW_ZEROS = 32768  # at once then
 LOOK_SECONDS = 1.0  # at how much the log grows
 BULK_BYTES_PER_SECOND = 64 << 20  # which, if they come for so long, gain more from huge pages than they lose
 BULK_SECONDS = 10.0  # while those are made
@@ -45,23 +50,35 @@ class AheadOfLog:
     comes meanwhile. Begins at its making; one thread.
     """
 
-    def __init__(self, wal: Wal, stopping: threading.Event) -> None:
+    def __init__(self, wal: Wal, stopping: threading.Event, clock: Clock) -> None:
         self._wal = wal
         self._stopping = stopping
-        self._begun_lsn = self._seen_lsn = wal.head_lsn
+        self._clock = clock
+        self._begun_lsn = self._seen_lsn = self._rated_lsn = wal.head_lsn
+        self._grew_at = self._rated_at = -math.inf
+        self.records_are_few = False  # but there are some
 
     def wait(self, done_bytes: int) -> int:
         """Before the next piece: returns by how much the log has grown since the start.
 
         Waits while the log grows and `done_bytes` is enough for it; not when nothing comes.
         """
-        head_lsn = self._wal.head_lsn
-        while head_lsn > self._seen_lsn and (head_lsn - self._begun_lsn) * AHEAD_PER_LOG_BYTE < done_bytes:
-            self._seen_lsn = head_lsn
-            if self._stopping.wait(PAUSE_SECONDS):
+        while not self._log_rests() and (self._seen_lsn - self._begun_lsn) * AHEAD_PER_LOG_BYTE < done_bytes:
+            if self._stopping.wait(FEW_PAUSE_SECONDS if self.records_are_few else PAUSE_SECONDS):
                 break
-            head_lsn = self._wal.head_lsn
-        return head_lsn - self._begun_lsn
+        return self._seen_lsn - self._begun_lsn
+
+    def _log_rests(self) -> bool:
+        now, head_lsn = self._clock.monotonic(), self._wal.head_lsn
+        rested = now - self._grew_at >= REST_SECONDS
+        if head_lsn > self._seen_lsn:
+            self._seen_lsn, self._grew_at = head_lsn, now
+        rests = now - self._grew_at >= REST_SECONDS
+        seconds, growth = now - self._rated_at, head_lsn - self._rated_lsn
+        if rested or (growth and seconds >= PAUSE_SECONDS):
+            self.records_are_few = not rests and (rested or growth <= FEW_BYTES_PER_SECOND * seconds)
+            self._rated_at, self._rated_lsn = now, head_lsn
+        return rests
 
 
 class HugePages:
@@ -107,7 +124,8 @@ class SegmentKeeper:
         self.settled = threading.Event()  # ready, or without room until something is flushed
         self.stopping = threading.Event()
         self.last_error: Exception | None = None
-        self.huge_pages = HugePages(wal, clock or SystemClock())
+        self.clock = clock or SystemClock()
+        self.huge_pages = HugePages(wal, self.clock)
         self._threads: list[threading.Thread] = []
         self._spare_number = 0
         self._admitted_lsn: int | None = None  # where producers stop before the budget ends
@@ -209,7 +227,7 @@ class SegmentKeeper:
         return True
 
     def _populate(self) -> bool:
-        ahead, done = AheadOfLog(self.wal, self.stopping), 0
+        ahead, done = AheadOfLog(self.wal, self.stopping, self.clock), 0
         while piece := self.wal.populate():
             done += piece
             ahead.wait(done)
@@ -217,20 +235,22 @@ class SegmentKeeper:
                 return True
         return False
 
-    def zeros_for(self, first_lsn: int) -> Callable[[int], bool]:
-        """For a new file of the segment that begins there: whether to fill it with zeros beyond a position in it.
+    def zeros_for(self, first_lsn: int) -> Callable[[int], int]:
+        """For a new file of the segment that begins there: how many zeros to write at once behind a position in it.
 
-        Not when the log is near, or has since now grown by a quarter of that and more than one request: then the zeros
+        None when the log is near, or has since now grown by a quarter of that and more than one request: then the zeros
         hold it up.
         """
-        ahead = AheadOfLog(self.wal, self.stopping)
+        ahead = AheadOfLog(self.wal, self.stopping, self.clock)
         near_lsn = first_lsn - self.wal.segment_bytes if self.ready.is_set() else first_lsn
 
-        def more_zeros(position: int) -> bool:
+        def next_zeros(position: int) -> int:
             grown = ahead.wait(position)
-            return self.wal.head_lsn <= near_lsn and (grown - GRACE_BYTES) * ZEROS_PER_LOG_BYTE <= position
+            if self.wal.head_lsn > near_lsn or (grown - GRACE_BYTES) * ZEROS_PER_LOG_BYTE > position:
+                return 0
+            return FEW_ZEROS if ahead.records_are_few or not position else wal_files.ZERO_PIECE_BYTES
 
-        return more_zeros
+        return next_zeros
 
     def _segment_is_wanted(self) -> bool:
         # Beside the segment being filled, `prepared_ahead` more should be ready.
@@ -244,7 +264,7 @@ class SegmentKeeper:
         end_lsn: int,
         previous: int | None,
         spare: Path | None,
-        more_zeros: Callable[[int], bool],
+        next_zeros: Callable[[int], int],
     ) -> WalSegment:
         self.wal.faults.prepare()
         header = wal_files.SegmentHeader(
@@ -255,7 +275,7 @@ class SegmentKeeper:
             previous_end_lsn=-1 if previous is None else previous,
             segment_bytes=self.wal.segment_bytes,
         )
-        fd, path = wal_files.create_segment(self.directory, header, spare, more_zeros)
+        fd, path = wal_files.create_segment(self.directory, header, spare, next_zeros)
         return WalSegment(fd, first_lsn, end_lsn, str(path))
 
     def note_size(self, path: str, file_bytes: int) -> None:
@@ -295,7 +315,7 @@ class SegmentKeeper:
             with self.lock:
                 announced_lsn, announced_end = self._announced
             previous = announced_end if durable_lsn == announced_lsn else durable_lsn
-            replacement = self._create(durable_lsn, end_lsn, previous, spare, lambda _: False)
+            replacement = self._create(durable_lsn, end_lsn, previous, spare, lambda _: 0)
             with self.lock:
                 self.wal.install_replacement(replacement)
                 self._update_limit()

@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
+from kbroker._fast.wal_files import ZERO_PIECE_BYTES
 from kbroker._fast.wal_keeper import (
     AHEAD_PER_LOG_BYTE,
+    FEW_BYTES_PER_SECOND,
+    FEW_PAUSE_SECONDS,
+    FEW_ZEROS,
     GRACE_BYTES,
+    PAUSE_SECONDS,
+    REST_SECONDS,
     ZEROS_PER_LOG_BYTE,
     AheadOfLog,
     HugePages,
@@ -28,6 +34,7 @@ class GrowingLog:
 
     def __init__(self, growth: int) -> None:
         self.growth = growth
+        self.clock = ManualClock()
         self.head_lsn = 5 * MIB
         self.waits = 0
         self.wal_bytes = 16 * SEGMENT
@@ -37,6 +44,7 @@ class GrowingLog:
 
     def wait(self, seconds: float) -> bool:
         assert 0 < seconds < 0.1
+        self.clock.advance(seconds)
         self.waits += 1
         self.head_lsn += self.growth
         return False
@@ -51,11 +59,11 @@ class GrowingLog:
 
 
 def ahead_of(log: Any) -> AheadOfLog:
-    return AheadOfLog(log, log)
+    return AheadOfLog(log, log, log.clock)
 
 
 def keeper_of(log: Any, path: Path) -> SegmentKeeper:
-    keeper = SegmentKeeper(log, path, retry_ms=10)
+    keeper = SegmentKeeper(log, path, retry_ms=10, clock=log.clock)
     keeper.stopping = log
     keeper.ready.set()
     return keeper
@@ -83,7 +91,23 @@ def test_when_the_records_end_it_goes_on() -> None:
     ahead = ahead_of(log)
     log.head_lsn += 4096
     assert ahead.wait(SEGMENT) == ahead.wait(SEGMENT) == 4096
-    assert log.waits == 1
+    assert log.waits == pytest.approx(REST_SECONDS / FEW_PAUSE_SECONDS, abs=1)
+
+
+def test_records_that_come_now_and_then_are_waited_for() -> None:
+    log = GrowingLog(0)
+    ahead = ahead_of(log)
+    wait = log.wait
+
+    def wait_for_one_in_ten(seconds: float) -> bool:
+        log.head_lsn += 4096 if log.waits % 10 == 0 else 0
+        return wait(seconds)
+
+    log.wait = wait_for_one_in_ten  # type: ignore[method-assign]
+    log.head_lsn += 4096
+    for done in range(0, 4 * MIB, PIECE):
+        assert done <= ahead.wait(done) * AHEAD_PER_LOG_BYTE
+    assert log.waits > 500
 
 
 def test_nothing_waits_beside_a_log_that_grows_as_fast() -> None:
@@ -109,6 +133,30 @@ def test_zeros_keep_to_the_pace_of_a_slow_log(tmp_path: Path) -> None:
     log.head_lsn += 4096
     assert all(zeros(position) for position in range(0, 8 * MIB, PIECE))
     assert log.head_lsn - 5 * MIB >= (8 * MIB - PIECE) // AHEAD_PER_LOG_BYTE
+
+
+def test_zeros_come_in_small_pieces_while_records_are_few(tmp_path: Path) -> None:
+    log = GrowingLog(4096)
+    zeros = keeper_of(log, tmp_path).zeros_for(2 * SEGMENT)
+    pieces, position = [], 0
+    for _ in range(100):
+        log.head_lsn += 4096 if position == 0 else 0
+        pieces.append(zeros(position))
+        position += pieces[-1]
+    assert set(pieces) == {FEW_ZEROS}
+    log.growth = 2 * int(FEW_BYTES_PER_SECOND * PAUSE_SECONDS)
+    assert zeros(position + 8 * ZERO_PIECE_BYTES) == ZERO_PIECE_BYTES
+    log.growth = 4096
+    assert zeros(position + 16 * ZERO_PIECE_BYTES) == FEW_ZEROS
+
+
+def test_beside_a_log_that_rests_only_the_first_zeros_are_a_small_piece(tmp_path: Path) -> None:
+    log = GrowingLog(0)
+    zeros = keeper_of(log, tmp_path).zeros_for(2 * SEGMENT)
+    assert [zeros(position) for position in range(0, SEGMENT, MIB)] == [FEW_ZEROS] + [ZERO_PIECE_BYTES] * 63
+    log.head_lsn += 4096
+    assert zeros(SEGMENT) == zeros(SEGMENT) == ZERO_PIECE_BYTES
+    assert log.waits == pytest.approx(REST_SECONDS / FEW_PAUSE_SECONDS, abs=1)
 
 
 def test_a_request_beside_the_first_zeros_does_not_end_them(tmp_path: Path) -> None:

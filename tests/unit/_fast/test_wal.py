@@ -437,7 +437,7 @@ def test_where_the_zeros_of_a_new_file_end_its_blocks_are_reserved(tmp_path: Pat
 
     monkeypatch.setattr(os, "posix_fallocate", recorded)
     header = SegmentHeader(CLUSTER, 4 * mib, 4 * mib, 1, -1, 4 * mib)
-    fd, path = create_segment(tmp_path, header, None, lambda position: position < zeros * mib)
+    fd, path = create_segment(tmp_path, header, None, lambda position: min(mib, zeros * mib - position))
     os.close(fd)
     assert reserved == [(zeros * mib, 4096 + 4 * mib - zeros * mib)]
     assert path.stat().st_blocks * 512 >= path.stat().st_size == 4096 + 4 * mib
