@@ -160,7 +160,9 @@ def create_segment(
 
     Writing the zeros makes the blocks real, so that a later sync carries no metadata. `next_zeros(position)` says how
     many bytes of them, whole pages, may be written at once; from where it says none, a new file's blocks are only
-    reserved: their first syncs carry metadata, but bulk data is written once instead of twice. Returns (descriptor, path).
+    reserved: their first syncs carry metadata, but bulk data is written once instead of twice.
+
+    Returns (descriptor, path).
     On an error a new file is removed and a spare left as it is; but if only the folder's sync failed, the file stays
     under its name, as after a crash: it may have replaced one that others follow.
     """
