@@ -4,7 +4,8 @@ from kbroker._fast.commit cimport CommitQueue, Completion, WaitList
 from kbroker._fast.producer_state cimport ProducerStates, Verification
 from kbroker._fast.read_plan cimport ReadPlan
 from kbroker._fast.record_batch cimport BatchInfo
-from kbroker._fast.wal cimport EntryKey, Wal, WalSegment
+from kbroker._fast.wal cimport EntryKey, Wal
+from kbroker._fast.wal_segment cimport WalSegment
 
 cdef enum:
     READ_OK = 0

@@ -7,8 +7,9 @@ from typing_extensions import Buffer
 from kbroker._fast.commit import CommitQueue, WaitList
 from kbroker._fast.producer_state import ActiveProducer, OpenTransaction, ProducerSnapshot, ProducerStates, Verification
 from kbroker._fast.read_plan import ReadPlan
-from kbroker._fast.wal import Wal, WalSegment
+from kbroker._fast.wal import Wal
 from kbroker._fast.wal_scan import SegmentScan
+from kbroker._fast.wal_segment import WalSegment
 
 BatchFields = tuple[int, int, int, int, int]
 

@@ -24,9 +24,10 @@ from kbroker._fast.invariant cimport KB_DEBUG_BUILD, invariant
 from kbroker._fast.producer_state cimport WRITTEN_UNKNOWN, ProducerStates, Verdict, Verification
 from kbroker._fast.read_plan cimport BatchRef, ReadPlan
 from kbroker._fast.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL, BatchInfo, read_header
-from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT, EntryKey, Wal, WalSegment
+from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT, EntryKey, Wal
 from kbroker._fast.wal_format cimport ENTRY_HEADER_BYTES, INDEX_HEADER_BYTES, GroupRecord, IndexRecord, entry_end
 from kbroker._fast.wal_scan cimport SegmentScan
+from kbroker._fast.wal_segment cimport WalSegment
 
 cdef enum:
     CORRUPT_MESSAGE = 2

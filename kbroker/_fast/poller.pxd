@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from kbroker._fast.channel cimport Channel, FrameBudget, Scratch
+from kbroker._fast.pthread cimport pthread_mutex_t
 from kbroker._fast.request cimport RequestSink
 from kbroker._fast.thread_core cimport ThreadLoad
 
@@ -30,8 +31,12 @@ cdef int append_channel(Channel*** array, int32_t* count, int32_t* capacity, Cha
 
 
 cdef class Poller(RequestSink):
-    """The reactor's sockets and lists as the loop uses them without the GIL. Only the reactor's thread touches them."""
+    """The reactor's sockets and lists as the loop uses them without the GIL. Only who holds `lock` touches them."""
     cdef FrameMemory memory
+    cdef pthread_mutex_t lock           # held by the reactor's thread but while it waits
+    cdef unsigned long thread_id        # of who holds the lock; 0: the reactor does not run
+    cdef bint signalled                 # the thread will not wait for long
+    cdef object logger
     cdef public int64_t clock_offset_ms # added to the monotonic clock; for tests
     cdef public int64_t wall_offset_ms
     cdef int epoll_fd
@@ -57,6 +62,7 @@ cdef class Poller(RequestSink):
     cdef int32_t waiting_count
     cdef int32_t waiting_capacity
     cdef readonly int64_t disk_waits    # sends that had to wait for the disk
+    cdef readonly int64_t log_rounds    # turns that the log's thread took in its place
     cdef bint any_starved
     cdef bint any_held_back             # requests wait until others' answers have been read
     cdef bint wal_moved
@@ -74,7 +80,11 @@ cdef class Poller(RequestSink):
     cdef void serve(self, Channel* ch, uint32_t events) noexcept nogil
     cdef void send(self, Channel* ch, int64_t turn_bytes) noexcept nogil
     cdef void queue(self, Channel* ch) noexcept nogil
-    cdef int timeout(self) noexcept nogil
+    cdef int64_t wakes_ms(self) noexcept nogil
+    cdef int turn(self) except -1
+    cdef int try_turn(self) except -1
+    cdef int abandon_round(self) except -1
+    cdef int answer_in_its_place(self) noexcept
     cdef void accept_all(self, int32_t listener) noexcept nogil
     cdef void accept_again(self, int32_t listeners) noexcept nogil
     cdef void watch_for(self, Channel* ch, uint32_t events) noexcept nogil

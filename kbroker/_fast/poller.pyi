@@ -9,5 +9,6 @@ class Poller(RequestSink):
     clock_offset_ms: int
     wall_offset_ms: int
     disk_waits: int
+    log_rounds: int
     @property
     def socket_bytes(self) -> tuple[int, int, int]: ...

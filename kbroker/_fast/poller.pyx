@@ -1,12 +1,14 @@
-"""The part of a reactor that runs without the GIL: wait, accept, receive, cut frames, send."""
+"""The part of a reactor that runs without the GIL: wait, accept, receive, cut frames, send; and what the log's thread
+does in its place while it waits."""
 
 cimport cython
+from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_DECREF
 from libc.errno cimport EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove
-from posix.unistd cimport close, read
+from posix.unistd cimport close, read, write
 
 from kbroker._fast.atomic cimport store64
 from kbroker._fast.channel cimport (
@@ -21,6 +23,13 @@ from kbroker._fast.channel cimport (
     channel_send,
     monotonic_us,
     wall_clock_ms,
+)
+from kbroker._fast.pthread cimport (
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_trylock,
+    pthread_mutex_unlock,
 )
 from kbroker._fast.request cimport RequestSink, Response
 from kbroker._fast.stale cimport OUTPUT_PAUSE_BYTES
@@ -148,6 +157,7 @@ cdef inline bint may_be_read(const Channel* ch) noexcept nogil:
 
 cdef class Poller(RequestSink):
     def __cinit__(self):
+        pthread_mutex_init(&self.lock, NULL)
         self.epoll_fd = -1
         self.event_fd = -1
         self.wal_fd = -1
@@ -164,6 +174,7 @@ cdef class Poller(RequestSink):
             close(self.wal_fd)
         if self.cache_fd >= 0:
             close(self.cache_fd)
+        pthread_mutex_destroy(&self.lock)
         free(self.scratch.data)
         free(self.scratch.released)
         free(self.ready)
@@ -316,17 +327,70 @@ cdef class Poller(RequestSink):
             self.mark_ready(ch)
         self.watch(ch, state == SEND_AGAIN)
 
-    cdef int timeout(self) noexcept nogil:
+    cdef int64_t wakes_ms(self) noexcept nogil:
+        """Until when it may wait, at least `loop_ms`."""
         cdef int64_t until = self.sweep_ms
         if self.ready_count > 0 or self.dirty_count > 0 or self.sender_count > 0:
-            return 0
+            return self.loop_ms
         if self.next_deadline_ms < until:
             until = self.next_deadline_ms
         if self.release_ms < until:
             until = self.release_ms
         if (self.has_stalled or self.any_starved or self.any_held_back) and self.loop_ms + RETRY_DELAY_MS < until:
             until = self.loop_ms + RETRY_DELAY_MS
-        return <int>(until - self.loop_ms) if until > self.loop_ms else 0
+        return max(until, self.loop_ms)
+
+    # -- with the GIL ----------------------------------------------------------------------------------------------
+
+    cdef int turn(self) except -1:
+        """What is to be done between two rounds of waiting."""
+        raise NotImplementedError
+
+    cdef int abandon_round(self) except -1:
+        raise NotImplementedError
+
+    cdef int try_turn(self) except -1:
+        try:
+            return self.turn()
+        except Exception:
+            self.logger.exception("a round of the I/O thread failed")
+            return self.abandon_round()
+
+    cdef int answer_in_its_place(self) noexcept:
+        """A turn for what has become durable, by the log's thread; 0: there was none, as the reactor has ended or is
+        called."""
+        cdef unsigned long thread_id = self.thread_id
+        if thread_id == 0 or self.signalled:
+            return 0
+        self.thread_id = PyThread_get_thread_ident()
+        self.wal_moved = True
+        self.log_rounds += 1
+        try:
+            self.try_turn()
+            with nogil:
+                self.send_dirty()
+            self.release_sent()
+        finally:
+            self.thread_id = thread_id
+        return 1
+
+    # -- without ---------------------------------------------------------------------------------------------------
+
+    cdef bint answer_durable(self) noexcept nogil:
+        cdef uint64_t one = 1
+        cdef int64_t until
+        cdef bint answered = False
+        if pthread_mutex_trylock(&self.lock) != 0:
+            return False
+        self.read_clock()
+        until = self.wakes_ms()
+        if until > self.loop_ms:    # else it has only looked whether there is more to do
+            with gil:
+                answered = self.answer_in_its_place()
+        if answered and self.wakes_ms() < until:
+            write(self.event_fd, &one, 8)
+        pthread_mutex_unlock(&self.lock)
+        return answered
 
     cdef void tell_load(self, int64_t woken_us) noexcept nogil:
         """Whether the log's thread should run where this thread wakes it."""
@@ -367,7 +431,10 @@ cdef class Poller(RequestSink):
         self.read_clock()
         if self.wal_fd >= 0:
             self.tell_load(woken_us)
-        n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, self.timeout())
+        n = <int>(self.wakes_ms() - self.loop_ms)
+        pthread_mutex_unlock(&self.lock)
+        n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, n)
+        pthread_mutex_lock(&self.lock)
         self.read_clock()
         self.scratch.used = 0
         for i in range(n):

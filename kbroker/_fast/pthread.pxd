@@ -1,4 +1,5 @@
-# Mutexes and condition variables of POSIX threads. No mutex is held while taking the GIL.
+# Mutexes and condition variables of POSIX threads. No mutex is held while taking the GIL, but a
+# reactor's, which nobody waits for who has the GIL.
 
 from posix.time cimport timespec
 
@@ -9,6 +10,7 @@ cdef extern from "<pthread.h>" nogil:
         pass
     int pthread_mutex_init(pthread_mutex_t*, void*)
     int pthread_mutex_lock(pthread_mutex_t*)
+    int pthread_mutex_trylock(pthread_mutex_t*)
     int pthread_mutex_unlock(pthread_mutex_t*)
     int pthread_mutex_destroy(pthread_mutex_t*)
     int pthread_cond_init(pthread_cond_t*, void*)

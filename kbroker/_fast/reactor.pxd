@@ -24,10 +24,10 @@ cdef class Connection:
 cdef class Reactor(Poller):
     """One thread that owns sockets: see kbroker._fast.reactor for its loop.
 
-    Everything here belongs to that thread, but for the inbox lists, which any thread appends to while it holds the GIL.
+    Everything here belongs to who holds `lock`, but for the inbox lists, which any thread appends to while it holds the
+    GIL. That is the thread that owns them, or while it waits the log's (decision 005).
     """
     cdef object dispatch                # dispatch(request) for all but Produce and Fetch
-    cdef object logger
     cdef readonly list peers            # all reactors, this one included
     cdef readonly int32_t number        # the first one (0) drains the WAL's commits
     cdef public int64_t fetch_near_bytes    # of one answer to a client whose round trips are short
@@ -39,7 +39,6 @@ cdef class Reactor(Poller):
     cdef readonly int64_t connections_opened
     cdef readonly int64_t connections_closed
 
-    cdef unsigned long thread_id
     cdef bint stopped
     cdef bint draining
     cdef object drained                 # threading.Event
@@ -49,7 +48,6 @@ cdef class Reactor(Poller):
     cdef Channel** dead                 # to be freed at the end of the turn
     cdef int32_t dead_count
     cdef int32_t dead_capacity
-    cdef bint signalled
     cdef DeadlineHeap deadlines
     cdef readonly AnswerMemory answers  # shared by all reactors
     cdef Connection admitted            # its next request goes ahead of those that wait for that memory
@@ -61,7 +59,6 @@ cdef class Reactor(Poller):
     cdef list inbox_resume
     cdef list inbox_calls
 
-    cdef int turn(self) except -1
     cdef int adopt_accepted(self) except -1
     cdef int adopt(self, int fd, int32_t listener) except -1
     cdef int take_inbox(self) except -1
@@ -85,6 +82,5 @@ cdef class Reactor(Poller):
     cdef int sweep(self) except -1
     cdef int grant_starved(self) except -1
     cdef int bury(self) except -1
-    cdef int abandon_round(self) except -1
     cdef int signal(self) except -1
     cdef int call_later(self, object function) except -1

@@ -43,6 +43,7 @@ from kbroker._fast.invariant cimport invariant
 from kbroker._fast.peer_name cimport peer_name
 from kbroker._fast.poller cimport LISTENERS_MAX, TAG_LISTENER, Poller, append_channel, charge_frame
 from kbroker._fast.produce_path cimport ProduceRequest
+from kbroker._fast.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from kbroker._fast.request cimport DeadlineHeap, Request, Response
 from kbroker._fast.stale cimport OUTPUT_PAUSE_BYTES, close_if_stale, peer_has_closed
 
@@ -115,7 +116,7 @@ cdef class Reactor(Poller):
         self.drained = threading.Event()
         self.open(number == 0)
         if number == 0:
-            wal.add_wakeup_fd(self.wal_fd)
+            wal.add_wakeup_fd(self.wal_fd, self)
 
     def __dealloc__(self):
         free(self.fetch_frame.entries)
@@ -143,20 +144,19 @@ cdef class Reactor(Poller):
 
     def run(self) -> None:
         """The loop; returns after stop(). The thread that calls this owns the reactor."""
+        with nogil:
+            pthread_mutex_lock(&self.lock)
         self.thread_id = PyThread_get_thread_ident()
         try:
             while not self.stopped:
                 with nogil:
                     while not self.poll():
                         pass
-                try:
-                    self.turn()
-                except Exception:
-                    self.logger.exception("a round of the I/O thread failed")
-                    self.abandon_round()
+                self.try_turn()
         finally:
             self.thread_id = 0
             self._close_all()
+            pthread_mutex_unlock(&self.lock)
             self.wal.cache.remove_waiter(self.scratch.waiter)
             if self.wal_fd >= 0:
                 self.wal.remove_wakeup_fd(self.wal_fd)

@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from kbroker._fast.wal cimport WalSegment
+from kbroker._fast.wal_segment cimport WalSegment
 
 cdef struct BatchRef:
     int64_t lsn               # WAL position of the batch's first byte

@@ -1,4 +1,4 @@
-from kbroker._fast.wal import WalSegment
+from kbroker._fast.wal_segment import WalSegment
 
 class ReadPlan:
     def release(self) -> None: ...

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 
 from kbroker._fast.invariant cimport invariant
-from kbroker._fast.wal cimport WalSegment
+from kbroker._fast.wal_segment cimport WalSegment
 
 
 cdef class ReadPlan:

@@ -9,7 +9,8 @@ from libc.string cimport memcpy
 from kbroker._fast.endian cimport load_i16, store_i32
 from kbroker._fast.invariant cimport KB_DEBUG_BUILD, invariant
 from kbroker._fast.read_plan cimport BatchRef, ReadPlan
-from kbroker._fast.wal cimport Wal, WalSegment
+from kbroker._fast.wal cimport Wal
+from kbroker._fast.wal_segment cimport WalSegment
 
 
 cdef enum:

@@ -60,8 +60,8 @@ cdef inline void worked(ThreadLoad* load, int64_t began_ns, int64_t ended_ns) no
 
 
 cdef inline bint has_time(const ThreadLoad* load) noexcept nogil:
-    """Whether it rests for three quarters of its time and more."""
-    return load.busy_ns * 4 < load.total_ns
+    """Whether it rests for half of its time and more."""
+    return load.busy_ns * 2 < load.total_ns
 
 
 cdef inline void begin_placed(PlacedThread* placed) noexcept nogil:

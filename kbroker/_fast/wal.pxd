@@ -3,13 +3,14 @@ from posix.types cimport off_t
 
 from kbroker._fast.arena cimport Arena
 from kbroker._fast.atomic cimport load64
-from kbroker._fast.commit cimport CommitQueue, ObjectCommits
+from kbroker._fast.commit cimport Answerer, CommitQueue, ObjectCommits
 from kbroker._fast.core_ticks cimport CoreTicks
 from kbroker._fast.group_commit cimport GroupCommit
 from kbroker._fast.pthread cimport monotonic_ns, pthread_cond_t, pthread_mutex_t
 from kbroker._fast.thread_core cimport PlacedThread
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_faults cimport Faults
+from kbroker._fast.wal_segment cimport WalSegment
 
 # Results of an append other than a WAL position.
 cdef enum:
@@ -33,22 +34,6 @@ cdef struct SegmentSlot:  # what the nogil side knows of a segment; one per cell
     int64_t first_lsn
     int64_t end_lsn
     int64_t data_end      # the rest up to end_lsn is filler that need not be written
-
-
-cdef class WalSegment:
-    """One WAL file. Python references keep the descriptor open, so a reader may outlive the trim of the file.
-
-    `borrows` counts references handed to sends; a borrowed segment is unlinked when trimmed, never overwritten.
-    """
-    cdef readonly int fd
-    cdef readonly int64_t first_lsn      # WAL position of its first entry; the file's header page is not WAL space
-    cdef readonly int64_t end_lsn        # first position after it (capacity end; where the data ends once recovered)
-    cdef readonly str path
-    cdef public int32_t borrows
-    cdef public int32_t lent             # its pages went to a socket as they are: unlinked when trimmed, never overwritten
-    cdef readonly int direct_fd          # the same file with O_DIRECT, -1 where the file system has none
-    cdef public int index_fd             # its index file once sealed, else -1
-    cdef public bint sealed              # indexed on disk, its partitions hold slices
 
 
 cdef class Wal:
@@ -100,6 +85,8 @@ cdef class Wal:
     cdef int seal_fd                     # eventfd: the sealer should look
     cdef int wakeup_fds[WAKEUP_FDS_MAX]
     cdef int wakeup_count
+    cdef Answerer answerer               # behind the only wake-up descriptor, or None
+    cdef list answerers                  # all that were: the WAL thread may be in one
     cdef readonly int last_errno
     cdef readonly int64_t syncs
     cdef readonly int64_t bytes_written
@@ -145,4 +132,5 @@ cdef class Wal:
     cdef void wake(self) noexcept nogil
     cdef void signal(self, int fd) noexcept nogil
     cdef int commit_loop(self) noexcept nogil
+    cdef bint answer_here(self) noexcept nogil
     cdef bint gather(self, const GroupCommit* group) noexcept nogil

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from kbroker._fast.arena import Arena
-from kbroker._fast.commit import CommitQueue, ObjectCommits
+from kbroker._fast.commit import Answerer, CommitQueue, ObjectCommits
 from kbroker._fast.core_ticks import CoreTicks
 from kbroker._fast.gather import BatchScan
 from kbroker._fast.partition import Partition
@@ -13,25 +13,7 @@ from kbroker._fast.wal_cache import WalCache
 from kbroker._fast.wal_faults import Faults
 from kbroker._fast.wal_keeper import SegmentKeeper
 from kbroker._fast.wal_scan import SegmentScan
-
-class WalSegment:
-    borrows: int
-    lent: bool
-    index_fd: int
-    sealed: bool
-    def __init__(
-        self, fd: int, first_lsn: int, end_lsn: int, path: str, index_fd: int = -1, sealed: bool = False
-    ) -> None: ...
-    @property
-    def fd(self) -> int: ...
-    @property
-    def first_lsn(self) -> int: ...
-    @property
-    def end_lsn(self) -> int: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def direct_fd(self) -> int: ...
+from kbroker._fast.wal_segment import WalSegment
 
 class Wal:
     resting_io_thread: int
@@ -135,7 +117,7 @@ class Wal:
         rate: int = 0,
     ) -> int: ...
     def feed_batches(self, scan: BatchScan, limit: int, rate: int = 0, trusted: bool = False) -> int: ...
-    def add_wakeup_fd(self, fd: int) -> None: ...
+    def add_wakeup_fd(self, fd: int, answerer: Answerer | None = None) -> None: ...
     def remove_wakeup_fd(self, fd: int) -> None: ...
     def notify(self) -> None: ...
     def drain_commits(self) -> int: ...

@@ -65,31 +65,6 @@ cdef enum:
     FILE_FAILED = 1
 
 
-cdef class WalSegment:
-    def __cinit__(self, int fd, int64_t first_lsn, int64_t end_lsn, str path, int index_fd=-1, bint sealed=False):
-        self.fd = fd
-        self.first_lsn = first_lsn
-        self.end_lsn = end_lsn
-        self.path = path
-        self.index_fd = index_fd
-        self.sealed = sealed
-        try:
-            self.direct_fd = os.open(path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
-        except OSError:
-            self.direct_fd = -1
-
-    def __dealloc__(self):
-        if self.direct_fd >= 0:
-            close(self.direct_fd)
-        if self.fd >= 0:
-            close(self.fd)
-        if self.index_fd >= 0:
-            close(self.index_fd)
-
-    def __repr__(self):
-        return f"WalSegment({self.first_lsn}..{self.end_lsn}, sealed={bool(self.sealed)})"
-
-
 cdef class Wal:
     def __cinit__(self, Arena arena not None, directory, *, int64_t segment_bytes, int64_t wal_bytes, cluster_id,
                   Faults faults=None, clock=None, int retry_ms=200, int64_t cache_bytes=16777216):
@@ -103,6 +78,7 @@ cdef class Wal:
         self.arena = arena
         self.commits = CommitQueue()
         self.object_commits = ObjectCommits()
+        self.answerers = []
         self.ticks = CoreTicks()
         self.directory = os.fspath(directory)
         self.cluster_id = cluster_id.encode("ascii") if isinstance(cluster_id, str) else bytes(cluster_id)
@@ -333,7 +309,18 @@ cdef class Wal:
             pthread_cond_broadcast(&self.moved)
             if end == slot.end_lsn:
                 self.signal(self.seal_fd)
-            self.wake()
+            if not self.answer_here():
+                self.wake()
+
+    cdef bint answer_here(self) noexcept nogil:
+        # Under the lock, which is given up meanwhile. While both threads have time this one answers (decision 005).
+        cdef bint answered
+        if self.placed.core == ANY_CORE or self.answerer is None or self.wakeup_count != 1:
+            return False
+        pthread_mutex_unlock(&self.lock)
+        answered = self.answerer.answer_durable()
+        pthread_mutex_lock(&self.lock)
+        return answered
 
     cdef bint gather(self, const GroupCommit* group) noexcept nogil:
         # Under the lock. Waits until as many entries are there as expected; False when they do not come in time.
@@ -388,7 +375,7 @@ cdef class Wal:
         """Completes what is durable, or flushed where that is waited for; after the final failure everything else gets
         KAFKA_STORAGE_ERROR.
 
-        Draining thread only, after a wake-up.
+        By whoever drains, after a wake-up.
         """
         self.commits.drain(self.durable())
         self.object_commits.drain(self.flushed)
@@ -524,6 +511,8 @@ cdef class Wal:
             pthread_mutex_unlock(&self.lock)
         if self.thread is not None:
             self.thread.join()
+        self.answerer = None
+        self.answerers.clear()
         self.ticks.stop()
         self.keeper.stop()
         self.cache.close()
@@ -558,18 +547,23 @@ cdef class Wal:
         """Appends that are not internal stop at ``lsn``, or where the budget ends; None: only there."""
         self.keeper.admit(lsn)
 
-    def add_wakeup_fd(self, int fd):
-        """An eventfd to which 1 is written when durable moves, space frees, or the WAL fails."""
+    def add_wakeup_fd(self, int fd, Answerer answerer=None):
+        """An eventfd to which 1 is written when durable moves, space frees, or the WAL fails.
+
+        While it is the only one `answerer` may be called instead when durable moves.
+        """
+        cdef bint added
+        self.answerers.append(answerer)
         with nogil:
             pthread_mutex_lock(&self.lock)
-            if self.wakeup_count < WAKEUP_FDS_MAX:
+            added = self.wakeup_count < WAKEUP_FDS_MAX
+            if added:
                 self.wakeup_fds[self.wakeup_count] = fd
                 self.wakeup_count += 1
-                pthread_mutex_unlock(&self.lock)
-            else:
-                pthread_mutex_unlock(&self.lock)
-                with gil:
-                    raise ValueError("too many wake-up descriptors")
+            pthread_mutex_unlock(&self.lock)
+        if not added:
+            raise ValueError("too many wake-up descriptors")
+        self.answerer = answerer
         self.commits.add_wakeup_fd(fd)
         self.object_commits.add_wakeup_fd(fd)
 

@@ -13,8 +13,9 @@ from posix.unistd cimport pread
 
 from kbroker._fast.invariant cimport invariant
 from kbroker._fast.page_cache cimport all_cached
-from kbroker._fast.wal cimport Wal, WalSegment
+from kbroker._fast.wal cimport Wal
 from kbroker._fast.wal_format cimport PAGE_BYTES, SEGMENT_HEADER_BYTES, IndexRecord, page_up
+from kbroker._fast.wal_segment cimport WalSegment
 
 cdef enum:
     GAP_BYTES = 8192      # between two batches are read as well rather than by a call of their own

@@ -5,8 +5,9 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
 from kbroker._fast.atomic cimport load64
-from kbroker._fast.wal cimport Wal, WalSegment
+from kbroker._fast.wal cimport Wal
 from kbroker._fast.wal_batches cimport WINDOW_BYTES, BatchReader, entry_at, raise_failed, reader_of
+from kbroker._fast.wal_segment cimport WalSegment
 
 
 def read_bytes(Wal wal not None, int64_t lsn, int64_t n):

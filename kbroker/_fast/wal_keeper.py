@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kbroker import limits
 from kbroker._fast import wal_files
-from kbroker._fast.wal import WalSegment
+from kbroker._fast.wal_segment import WalSegment
 from kbroker.clock import Clock, SystemClock
 
 if TYPE_CHECKING:

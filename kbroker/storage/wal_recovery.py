@@ -15,9 +15,10 @@ from typing import Any
 
 from kbroker._fast import wal_files
 from kbroker._fast.partition import Partition
-from kbroker._fast.wal import Wal, WalSegment
+from kbroker._fast.wal import Wal
 from kbroker._fast.wal_keeper import write_index
 from kbroker._fast.wal_scan import STOP_REASONS, SegmentScan, find_proof, read_image, scan_image
+from kbroker._fast.wal_segment import WalSegment
 from kbroker.errors import CorruptionError, StartError
 from kbroker.limits import WAL_SEGMENT_BYTES
 

@@ -18,7 +18,7 @@ from kbroker._fast import wal_files, wal_keeper
 from kbroker._fast.arena import Arena
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.index_entries import INDEX_DTYPE
-from kbroker._fast.wal import Wal, WalSegment
+from kbroker._fast.wal import Wal
 from kbroker._fast.wal_faults import Faults
 from kbroker._fast.wal_files import (
     HeaderError,
@@ -28,6 +28,7 @@ from kbroker._fast.wal_files import (
     decode_header,
     encode_header,
 )
+from kbroker._fast.wal_segment import WalSegment
 from tests.integration.until import until
 from tests.reference import wal_twin as twin
 from tests.reference.wal_harness import CLUSTER, SEGMENT, TOPIC, Log, batch, copy_folder
