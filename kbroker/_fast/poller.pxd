@@ -61,6 +61,7 @@ cdef class Poller(RequestSink):
     cdef Channel** waiting              # for a block of a WAL file
     cdef int32_t waiting_count
     cdef int32_t waiting_capacity
+    cdef int32_t dead_count             # channels to be freed behind the turn
     cdef readonly int64_t disk_waits    # sends that had to wait for the disk
     cdef readonly int64_t log_rounds    # turns that the log's thread took in its place
     cdef bint any_starved

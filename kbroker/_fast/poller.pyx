@@ -330,7 +330,7 @@ cdef class Poller(RequestSink):
     cdef int64_t wakes_ms(self) noexcept nogil:
         """Until when it may wait, at least `loop_ms`."""
         cdef int64_t until = self.sweep_ms
-        if self.ready_count > 0 or self.dirty_count > 0 or self.sender_count > 0:
+        if self.ready_count > 0 or self.dirty_count > 0 or self.sender_count > 0 or self.dead_count > 0:
             return self.loop_ms
         if self.next_deadline_ms < until:
             until = self.next_deadline_ms
@@ -367,9 +367,10 @@ cdef class Poller(RequestSink):
         self.log_rounds += 1
         try:
             self.try_turn()
-            with nogil:
-                self.send_dirty()
-            self.release_sent()
+            if self.dead_count == 0:    # else that thread goes on: what it has been woken with may be about those
+                with nogil:
+                    self.send_dirty()
+                self.release_sent()
         finally:
             self.thread_id = thread_id
         return 1
@@ -436,6 +437,8 @@ cdef class Poller(RequestSink):
         n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, n)
         pthread_mutex_lock(&self.lock)
         self.read_clock()
+        if self.dead_count > 0:         # by the log's thread; events of those that live come again
+            return True
         self.scratch.used = 0
         for i in range(n):
             tag = events[i].data.u64

@@ -45,8 +45,7 @@ cdef class Reactor(Poller):
     cdef list listeners
     cdef FetchFrame fetch_frame
     cdef Channel* channels              # all of them, linked
-    cdef Channel** dead                 # to be freed at the end of the turn
-    cdef int32_t dead_count
+    cdef Channel** dead                 # to be freed behind the turn
     cdef int32_t dead_capacity
     cdef DeadlineHeap deadlines
     cdef readonly AnswerMemory answers  # shared by all reactors

@@ -153,6 +153,7 @@ cdef class Reactor(Poller):
                     while not self.poll():
                         pass
                 self.try_turn()
+                self.bury()
         finally:
             self.thread_id = 0
             self._close_all()
@@ -246,7 +247,6 @@ cdef class Reactor(Poller):
             self.sweep()
         if self.any_starved:
             self.grant_starved()
-        self.bury()
         first = self.deadlines.first()
         self.next_deadline_ms = INT64_MAX if first is None else first.deadline_ms
         self.has_stalled = len(self.stalled) > 0
@@ -268,7 +268,7 @@ cdef class Reactor(Poller):
             self.ready[i].closing = True
             self.drop(self.ready[i])
         self.ready_count = 0
-        return self.bury()
+        return 0
 
     cdef int adopt_accepted(self) except -1:
         """Gives each new connection to the reactor that has the fewest."""

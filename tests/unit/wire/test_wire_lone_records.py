@@ -24,6 +24,7 @@ from wire_harness import (
     wire_broker,
 )
 
+from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.wire.listener import WireOptions
 
 LONE_MAX = 5_000  # records, of which some must have come while both threads had time
@@ -109,6 +110,36 @@ def test_a_callback_that_fails_keeps_nobody_from_an_answer(tmp_path: Path) -> No
         count = lone_records(broker, one)
         until(lambda: len(called) == count)
         assert set(called) == {0}
+
+
+def test_a_connection_that_such_a_round_closes_may_be_sending(tmp_path: Path) -> None:
+    """The I/O thread may have been woken for the very connection, and must not look at it once it is gone."""
+    brokers: list[WireBroker] = []
+
+    def dispatch(request: Any) -> None:
+        partition = brokers[0].logs.by_name["t"].partitions[0]
+        partition.append_bytes(batch(b"x"), 0, lambda code: request.close_connection("enough"))
+
+    with wire_broker(tmp_path, dispatch=dispatch) as broker, Client(broker) as other:
+        brokers.append(broker)
+        closed = 0
+
+        def one(i: int) -> None:
+            nonlocal closed
+            with Client(broker) as client:
+                client.send(18, 0, ApiVersionsRequest())
+                frame = client.frame(18, 0, ApiVersionsRequest())
+                try:
+                    while not broker.reactor.connections_closed > closed:
+                        client.socket.sendall(frame)
+                except ConnectionError:
+                    pass
+                assert client.is_closed()
+                until(lambda: broker.reactor.connections_closed == i + 1)
+                closed = i + 1
+            assert values(fetched(other.ask(1, 11, fetch_request(("t", 0, i)))).records) == [b"x"]
+
+        lone_records(broker, one)
 
 
 def test_other_threads_are_heard_meanwhile(tmp_path: Path) -> None:
