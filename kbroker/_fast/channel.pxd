@@ -1,4 +1,4 @@
-# The socket side of a connection: plain C, used without the GIL by the one reactor thread that owns it.
+# The socket side of a connection: plain C, used without the GIL by who has the turn of the reactor that owns it.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 

@@ -35,6 +35,7 @@ cdef class Poller(RequestSink):
     cdef FrameMemory memory
     cdef pthread_mutex_t lock           # held by the reactor's thread but while it waits
     cdef unsigned long thread_id        # of who holds the lock; 0: the reactor does not run
+    cdef bint in_its_place              # the log's thread has a turn, in which nothing is started
     cdef bint signalled                 # the thread will not wait for long
     cdef object logger
     cdef public int64_t clock_offset_ms # added to the monotonic clock; for tests

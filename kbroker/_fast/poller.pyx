@@ -358,11 +358,12 @@ cdef class Poller(RequestSink):
 
     cdef int answer_in_its_place(self) noexcept:
         """A turn for what has become durable, by the log's thread; 0: there was none, as the reactor has ended or is
-        called."""
+        called. What came behind an answered request is left to the reactor's thread: commits are waited for."""
         cdef unsigned long thread_id = self.thread_id
         if thread_id == 0 or self.signalled:
             return 0
         self.thread_id = PyThread_get_thread_ident()
+        self.in_its_place = True
         self.wal_moved = True
         self.log_rounds += 1
         try:
@@ -372,6 +373,7 @@ cdef class Poller(RequestSink):
                     self.send_dirty()
                 self.release_sent()
         finally:
+            self.in_its_place = False
             self.thread_id = thread_id
         return 1
 
@@ -385,7 +387,7 @@ cdef class Poller(RequestSink):
             return False
         self.read_clock()
         until = self.wakes_ms()
-        if until > self.loop_ms:    # else it has only looked whether there is more to do
+        if until > self.loop_ms and not self.any_held_back:     # else that thread has more to do
             with gil:
                 answered = self.answer_in_its_place()
         if answered and self.wakes_ms() < until:

@@ -9,13 +9,13 @@ from kbroker._fast.request cimport DeadlineHeap, Request
 
 
 cdef class Connection:
-    """One client. Owned by its reactor and used on its thread only."""
+    """One client. Owned by its reactor, and used only by who has its turn."""
     cdef Channel* channel               # NULL once closed
     cdef readonly Reactor reactor
     cdef readonly object listener       # as given to Reactor.add_listener
     cdef readonly str peer              # ADDRESS:PORT
     cdef public object state            # of upper layers, for instance authentication
-    cdef public object on_closed        # of upper layers: called once, on the reactor's thread, behind the end
+    cdef public object on_closed        # of upper layers: called once, in a turn of the reactor, behind the end
     cdef Request head                   # requests in progress, oldest first
     cdef Request tail
     cdef bint touched

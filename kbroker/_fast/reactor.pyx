@@ -268,7 +268,6 @@ cdef class Reactor(Poller):
             self.ready[i].closing = True
             self.drop(self.ready[i])
         self.ready_count = 0
-        return 0
 
     cdef int adopt_accepted(self) except -1:
         """Gives each new connection to the reactor that has the fewest."""
@@ -480,7 +479,7 @@ cdef class Reactor(Poller):
         """Starts what waited for memory for its answer, in order, as far as there is some now."""
         cdef object waiting = self.answers.waiting
         cdef Connection connection
-        while waiting and self.answers.has_room():
+        while waiting and self.answers.has_room() and not self.in_its_place:
             connection = waiting[0]
             if connection.reactor is not self:
                 (<Reactor>connection.reactor).signal()
@@ -499,6 +498,9 @@ cdef class Reactor(Poller):
     cdef int start_frames(self, Connection connection) except -1:
         cdef Channel* ch = connection.channel
         cdef Frame* frame
+        if self.in_its_place and ch.first != NULL:
+            self.mark_ready(ch)
+            return 0
         while ch.first != NULL and not ch.close_when_sent and ch.output_bytes < OUTPUT_PAUSE_BYTES:
             if not self.may_start(connection) or connection.channel == NULL or self.draining:
                 break

@@ -19,7 +19,7 @@ cdef struct OutputPart:
     WalFile file            # PART_WAL: the segment's
 
 cdef struct Output:
-    # One response as the socket sees it, length prefix included. Read without the GIL by the reactor's thread only.
+    # One response as the socket sees it, length prefix included. Read without the GIL in the reactor's turn only.
     uint8_t* data
     int64_t size
     int64_t capacity
@@ -141,8 +141,8 @@ cdef class RequestSink(Answerer):
     cdef int finish(self, Request request) except -1          # any thread: `done` is set, queue the answer
     cdef int charge_answer(self, Request request, Response response) except -1   # any thread: it is complete
     cdef int set_aside(self, Request request) except -1       # any thread: it waits, with little in memory
-    cdef int resume_later(self, Request request) except -1    # any thread: call request.resume() on the reactor's thread
-    cdef int stall(self, Request request) except -1           # reactor's thread: resume() when the WAL has moved
+    cdef int resume_later(self, Request request) except -1    # any thread: call request.resume() in a turn of the reactor
+    cdef int stall(self, Request request) except -1           # in its turn: resume() when the WAL has moved
     cdef int unstall(self, Request request) except -1
     cdef int set_deadline(self, Request request, int64_t deadline_ms) except -1
     cdef int clear_deadline(self, Request request) except -1

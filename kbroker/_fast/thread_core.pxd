@@ -70,6 +70,12 @@ cdef inline void begin_placed(PlacedThread* placed) noexcept nogil:
     placed.thread = this_thread()
 
 
+cdef inline void run_anywhere(PlacedThread* placed) noexcept nogil:
+    """This thread is the one; it stays where it runs, but threads that it starts are as free as others."""
+    placed.core = ANY_CORE
+    put_on_core(placed.thread, ANY_CORE)
+
+
 cdef inline void place_beside(PlacedThread* placed, int64_t resting) noexcept nogil:
     """Before this thread wakes it: onto this core if this is the thread that goes to sleep next, `resting`, and both
     have time; onto any core if not both have.

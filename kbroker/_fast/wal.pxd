@@ -85,7 +85,7 @@ cdef class Wal:
     cdef int seal_fd                     # eventfd: the sealer should look
     cdef int wakeup_fds[WAKEUP_FDS_MAX]
     cdef int wakeup_count
-    cdef Answerer answerer               # behind the only wake-up descriptor, or None
+    cdef Answerer answerer               # behind a wake-up descriptor; None until there is one
     cdef list answerers                  # all that were: the WAL thread may be in one
     cdef readonly int last_errno
     cdef readonly int64_t syncs
@@ -132,5 +132,5 @@ cdef class Wal:
     cdef void wake(self) noexcept nogil
     cdef void signal(self, int fd) noexcept nogil
     cdef int commit_loop(self) noexcept nogil
-    cdef bint answer_here(self) noexcept nogil
+    cdef bint answer_here(self, int64_t began_ns) noexcept nogil
     cdef bint gather(self, const GroupCommit* group) noexcept nogil

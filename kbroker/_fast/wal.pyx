@@ -2,8 +2,9 @@
 
 Life of an entry: `append` reserves space under the lock, copies the batch into the arena behind a 72-byte header and
 publishes it by moving `head`; the WAL thread writes [durable, head) of one segment with one pwrite and one fdatasync,
-moves `durable_end` and writes to the wake-up descriptors; when the segment is full the keeper seals it; only then may
-the ring reuse its place. Lock order: the keeper's files lock, then the GIL, then `lock`.
+moves `durable_end` and writes to the wake-up descriptors, or answers itself (decision 005); when the segment is full
+the keeper seals it; only then may the ring reuse its place. Lock order: the keeper's files lock, a reactor's, then the
+GIL, then `lock`.
 """
 
 import os
@@ -38,7 +39,7 @@ from kbroker._fast.pthread cimport (
     wait_precisely,
 )
 from kbroker._fast.streaming_copy cimport streaming_copy
-from kbroker._fast.thread_core cimport ANY_CORE, begin_placed, place_beside, worked
+from kbroker._fast.thread_core cimport ANY_CORE, begin_placed, place_beside, run_anywhere, worked
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_format cimport (
     ENTRY_CRC_START,
@@ -309,17 +310,19 @@ cdef class Wal:
             pthread_cond_broadcast(&self.moved)
             if end == slot.end_lsn:
                 self.signal(self.seal_fd)
-            if not self.answer_here():
+            if not self.answer_here(began_ns + taken_ns):
                 self.wake()
 
-    cdef bint answer_here(self) noexcept nogil:
+    cdef bint answer_here(self, int64_t began_ns) noexcept nogil:
         # Under the lock, which is given up meanwhile. While both threads have time this one answers (decision 005).
         cdef bint answered
         if self.placed.core == ANY_CORE or self.answerer is None or self.wakeup_count != 1:
             return False
+        run_anywhere(&self.placed)
         pthread_mutex_unlock(&self.lock)
         answered = self.answerer.answer_durable()
         pthread_mutex_lock(&self.lock)
+        worked(&self.placed.load, began_ns, monotonic_ns())
         return answered
 
     cdef bint gather(self, const GroupCommit* group) noexcept nogil:
@@ -553,7 +556,6 @@ cdef class Wal:
         While it is the only one `answerer` may be called instead when durable moves.
         """
         cdef bint added
-        self.answerers.append(answerer)
         with nogil:
             pthread_mutex_lock(&self.lock)
             added = self.wakeup_count < WAKEUP_FDS_MAX
@@ -563,7 +565,9 @@ cdef class Wal:
             pthread_mutex_unlock(&self.lock)
         if not added:
             raise ValueError("too many wake-up descriptors")
-        self.answerer = answerer
+        if answerer is not None:
+            self.answerers.append(answerer)
+            self.answerer = answerer
         self.commits.add_wakeup_fd(fd)
         self.object_commits.add_wakeup_fd(fd)
 

@@ -56,6 +56,7 @@ class AheadOfLog:
         self._clock = clock
         self._begun_lsn = self._seen_lsn = self._rated_lsn = wal.head_lsn
         self._grew_at = self._rated_at = -math.inf
+        self._paused_seconds = 0.0  # since it grew
         self.records_are_few = False  # but there are some
 
     def wait(self, done_bytes: int) -> int:
@@ -64,7 +65,9 @@ class AheadOfLog:
         Waits while the log grows and `done_bytes` is enough for it; not when nothing comes.
         """
         while not self._log_rests() and (self._seen_lsn - self._begun_lsn) * AHEAD_PER_LOG_BYTE < done_bytes:
-            if self._stopping.wait(FEW_PAUSE_SECONDS if self.records_are_few else PAUSE_SECONDS):
+            pause = FEW_PAUSE_SECONDS if self.records_are_few else PAUSE_SECONDS
+            self._paused_seconds += pause  # a test's clock may stand still
+            if self._stopping.wait(pause):
                 break
         return self._seen_lsn - self._begun_lsn
 
@@ -72,10 +75,10 @@ class AheadOfLog:
         now, head_lsn = self._clock.monotonic(), self._wal.head_lsn
         rested = now - self._grew_at >= REST_SECONDS
         if head_lsn > self._seen_lsn:
-            self._seen_lsn, self._grew_at = head_lsn, now
-        rests = now - self._grew_at >= REST_SECONDS
+            self._seen_lsn, self._grew_at, self._paused_seconds = head_lsn, now, 0.0
+        rests = max(now - self._grew_at, self._paused_seconds) >= REST_SECONDS
         seconds, growth = now - self._rated_at, head_lsn - self._rated_lsn
-        if rested or (growth and seconds >= PAUSE_SECONDS):
+        if rests or rested or (growth and seconds >= PAUSE_SECONDS):
             self.records_are_few = not rests and (rested or growth <= FEW_BYTES_PER_SECOND * seconds)
             self._rated_at, self._rated_lsn = now, head_lsn
         return rests

@@ -17,7 +17,7 @@ Acknowledgements = Mapping[TopicIdPartition, Sequence[AcknowledgementBatch]]
 class Connection(Protocol):
     """What is used of a kbroker._fast.reactor.Connection."""
 
-    on_closed: Callable[[], object] | None  # called once, on its reactor's thread
+    on_closed: Callable[[], object] | None  # called once, in a turn of its reactor
 
     @property
     def closed(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -110,6 +111,28 @@ def test_a_callback_that_fails_keeps_nobody_from_an_answer(tmp_path: Path) -> No
         count = lone_records(broker, one)
         until(lambda: len(called) == count)
         assert set(called) == {0}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core is all there is")
+def test_threads_that_such_a_round_starts_run_on_any_core(tmp_path: Path) -> None:
+    """Pools make their threads when they are first asked, and the log's thread is tied to a core."""
+    with wire_broker(tmp_path, {"t": 1, "other": 1}) as broker, Client(broker) as producer:
+        other = broker.logs.by_name["other"].partitions[0]
+        starters, cores = set(), []
+
+        def start_a_thread(code: int) -> None:
+            starters.add(threading.current_thread().name)
+            thread = threading.Thread(target=lambda: cores.append(os.sched_getaffinity(0)))
+            thread.start()
+
+        def one(i: int) -> None:
+            other.append_bytes(batch(b"x"), 0, start_a_thread)
+            assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
+
+        count = lone_records(broker, one)
+        until(lambda: len(cores) == count)
+        assert any(name.startswith("wal") for name in starters)
+        assert {tuple(each) for each in cores} == {tuple(os.sched_getaffinity(os.getpid()))}
 
 
 def test_a_connection_that_such_a_round_closes_may_be_sending(tmp_path: Path) -> None:
