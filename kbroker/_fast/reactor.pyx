@@ -385,6 +385,10 @@ cdef class Reactor(Poller):
         ch.ready = False
         if connection.channel == NULL:
             return 0                            # dropped in this round already
+        if self.in_its_place and (ch.first != NULL or ch.closing):
+            self.mark_ready(ch)                 # for the reactor's thread
+            self.mark_dirty(ch)
+            return 0
         if not ch.closing or ch.reason == NULL: # what a peer sent before it closed counts
             self.start_frames(connection)
         if ch.closing and not self.lingers(connection):
@@ -498,9 +502,6 @@ cdef class Reactor(Poller):
     cdef int start_frames(self, Connection connection) except -1:
         cdef Channel* ch = connection.channel
         cdef Frame* frame
-        if self.in_its_place and ch.first != NULL:
-            self.mark_ready(ch)
-            return 0
         while ch.first != NULL and not ch.close_when_sent and ch.output_bytes < OUTPUT_PAUSE_BYTES:
             if not self.may_start(connection) or connection.channel == NULL or self.draining:
                 break
@@ -769,7 +770,6 @@ cdef class Reactor(Poller):
 
     cdef int stall(self, Request request) except -1:
         self.stalled.append(request)
-        return 0
 
     cdef int unstall(self, Request request) except -1:
         if request in self.stalled:

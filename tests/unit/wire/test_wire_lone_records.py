@@ -78,6 +78,24 @@ def test_what_came_behind_a_record_is_started(tmp_path: Path) -> None:
         lone_records(broker, one)
 
 
+def test_what_a_peer_sent_before_it_closed_counts(tmp_path: Path) -> None:
+    """More records than may be in flight at once: those behind start as answers go, whoever answers."""
+    with wire_broker(tmp_path) as broker:
+        broker.reactor.in_flight_max = 1
+        partition = broker.logs.by_name["t"].partitions[0]
+        end = 0
+
+        def one(i: int) -> None:
+            nonlocal end
+            with Client(broker) as client:
+                frames = [client.frame(0, 9, produce_request(batch(b"%d" % n))) for n in range(3)]
+                client.socket.sendall(b"".join(frames))
+            end += 3
+            until(lambda: partition.high_watermark() == end)
+
+        lone_records(broker, one)
+
+
 def test_a_wait_that_such_a_round_shortens_ends_in_time(tmp_path: Path) -> None:
     """The I/O thread sleeps until the next deadline; a Fetch that it starts behind a record has one of its own."""
     with wire_broker(tmp_path) as broker, Client(broker) as client, Client(broker) as other:
