@@ -86,7 +86,8 @@ cdef class Poller(RequestSink):
     cdef int turn(self) except -1
     cdef int try_turn(self) except -1
     cdef int abandon_round(self) except -1
-    cdef int answer_in_its_place(self) noexcept
+    cdef bint answer_in_its_place(self) noexcept
+    cdef int signal(self) except -1             # with the GIL
     cdef void accept_all(self, int32_t listener) noexcept nogil
     cdef void accept_again(self, int32_t listeners) noexcept nogil
     cdef void watch_for(self, Channel* ch, uint32_t events) noexcept nogil

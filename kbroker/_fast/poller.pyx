@@ -356,12 +356,21 @@ cdef class Poller(RequestSink):
             self.logger.exception("a round of the I/O thread failed")
             return self.abandon_round()
 
-    cdef int answer_in_its_place(self) noexcept:
-        """A turn for what has become durable, by the log's thread; 0: there was none, as the reactor has ended or is
+    cdef int signal(self) except -1:
+        """Wakes the reactor's thread."""
+        cdef uint64_t one = 1
+        if not self.signalled:
+            self.signalled = True
+            write(self.event_fd, &one, 8)
+        return 0
+
+    cdef bint answer_in_its_place(self) noexcept:
+        """A turn for what has become durable, by the log's thread; False: there was none, as the reactor has ended or is
         called. What came behind an answered request is left to the reactor's thread: commits are waited for."""
         cdef unsigned long thread_id = self.thread_id
+        cdef int64_t until = self.wakes_ms()
         if thread_id == 0 or self.signalled:
-            return 0
+            return False
         self.thread_id = PyThread_get_thread_ident()
         self.in_its_place = True
         self.wal_moved = True
@@ -372,26 +381,23 @@ cdef class Poller(RequestSink):
                 with nogil:
                     self.send_dirty()
                 self.release_sent()
+            if self.wakes_ms() < until:
+                self.signal()
         finally:
             self.in_its_place = False
             self.thread_id = thread_id
-        return 1
+        return True
 
     # -- without ---------------------------------------------------------------------------------------------------
 
     cdef bint answer_durable(self) noexcept nogil:
-        cdef uint64_t one = 1
-        cdef int64_t until
         cdef bint answered = False
         if pthread_mutex_trylock(&self.lock) != 0:
             return False
         self.read_clock()
-        until = self.wakes_ms()
-        if until > self.loop_ms and not self.any_held_back:     # else that thread has more to do
+        if self.wakes_ms() > self.loop_ms and not self.any_held_back:     # else that thread has more to do
             with gil:
                 answered = self.answer_in_its_place()
-        if answered and self.wakes_ms() < until:
-            write(self.event_fd, &one, 8)
         pthread_mutex_unlock(&self.lock)
         return answered
 
@@ -426,7 +432,7 @@ cdef class Poller(RequestSink):
     cdef bint poll(self) noexcept nogil:
         """One round of waiting, sending and receiving. True when there is work that needs the GIL."""
         cdef epoll_event events[EVENTS_PER_POLL]
-        cdef int i, n
+        cdef int i, n, timeout_ms
         cdef uint64_t tag, count
         cdef int64_t woken_us = self.scratch.now_us
         cdef bint called = False
@@ -434,9 +440,9 @@ cdef class Poller(RequestSink):
         self.read_clock()
         if self.wal_fd >= 0:
             self.tell_load(woken_us)
-        n = <int>(self.wakes_ms() - self.loop_ms)
+        timeout_ms = <int>(self.wakes_ms() - self.loop_ms)
         pthread_mutex_unlock(&self.lock)
-        n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, n)
+        n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, timeout_ms)
         pthread_mutex_lock(&self.lock)
         self.read_clock()
         if self.dead_count > 0:         # by the log's thread; events of those that live come again

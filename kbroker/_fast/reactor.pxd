@@ -81,5 +81,4 @@ cdef class Reactor(Poller):
     cdef int sweep(self) except -1
     cdef int grant_starved(self) except -1
     cdef int bury(self) except -1
-    cdef int signal(self) except -1
     cdef int call_later(self, object function) except -1

@@ -16,9 +16,9 @@ import threading
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport free
-from posix.unistd cimport close, write
+from posix.unistd cimport close
 
 from kbroker._fast.answer_limit cimport answer_limit
 from kbroker._fast.answer_memory cimport AnswerMemory
@@ -729,13 +729,6 @@ cdef class Reactor(Poller):
         return 0
 
     # -- what requests ask of it -----------------------------------------------------------------------------------
-
-    cdef int signal(self) except -1:
-        cdef uint64_t one = 1
-        if not self.signalled:
-            self.signalled = True
-            write(self.event_fd, &one, 8)
-        return 0
 
     cdef int call_later(self, object function) except -1:
         self.inbox_calls.append(function)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import select
 import threading
@@ -33,7 +32,7 @@ ZEROS_PER_LOG_BYTE = 4  # at least, while a file is filled
 GRACE_BYTES = 1 << 20  # of log, which may come as one request
 AHEAD_PER_LOG_BYTE = 8  # at most, of zeros or of memory, while records come
 PAUSE_SECONDS = 0.005
-REST_SECONDS = 0.02  # without a record, after which none are waited for
+REST_SECONDS = 0.02  # of pauses without a record, after which none are waited for
 FEW_BYTES_PER_SECOND = 6 << 20  # of log, 1,500 pages: lone records, each of which may meet a piece of work on the disk
 FEW_PAUSE_SECONDS = 0.001  # then
 FEW_ZEROS = 32768  # at once then
@@ -55,8 +54,8 @@ class AheadOfLog:
         self._stopping = stopping
         self._clock = clock
         self._begun_lsn = self._seen_lsn = self._rated_lsn = wal.head_lsn
-        self._grew_at = self._rated_at = -math.inf
-        self._paused_seconds = 0.0  # since it grew
+        self._rated_at = 0.0  # counts once the log has grown
+        self._paused_seconds = REST_SECONDS  # since it grew
         self.records_are_few = False  # but there are some
 
     def wait(self, done_bytes: int) -> int:
@@ -66,17 +65,17 @@ class AheadOfLog:
         """
         while not self._log_rests() and (self._seen_lsn - self._begun_lsn) * AHEAD_PER_LOG_BYTE < done_bytes:
             pause = FEW_PAUSE_SECONDS if self.records_are_few else PAUSE_SECONDS
-            self._paused_seconds += pause  # a test's clock may stand still
+            self._paused_seconds += pause
             if self._stopping.wait(pause):
                 break
         return self._seen_lsn - self._begun_lsn
 
     def _log_rests(self) -> bool:
         now, head_lsn = self._clock.monotonic(), self._wal.head_lsn
-        rested = now - self._grew_at >= REST_SECONDS
+        rested = self._paused_seconds >= REST_SECONDS
         if head_lsn > self._seen_lsn:
-            self._seen_lsn, self._grew_at, self._paused_seconds = head_lsn, now, 0.0
-        rests = max(now - self._grew_at, self._paused_seconds) >= REST_SECONDS
+            self._seen_lsn, self._paused_seconds = head_lsn, 0.0
+        rests = self._paused_seconds >= REST_SECONDS
         seconds, growth = now - self._rated_at, head_lsn - self._rated_lsn
         if rests or rested or (growth and seconds >= PAUSE_SECONDS):
             self.records_are_few = not rests and (rested or growth <= FEW_BYTES_PER_SECOND * seconds)
