@@ -307,11 +307,11 @@ cdef class Wal:
             self.bytes_written += written_end - start
             self.replacing = False
             store64(&self.durable_end, end)
-            pthread_cond_broadcast(&self.moved)
             if end == slot.end_lsn:
                 self.signal(self.seal_fd)
             if not self.answer_here(began_ns + taken_ns):
                 self.wake()
+            pthread_cond_broadcast(&self.moved)  # last: what begins then is not in the answer's way
 
     cdef bint answer_here(self, int64_t began_ns) noexcept nogil:
         # Under the lock, which is given up meanwhile. While both threads have time this one answers (decision 005).
@@ -522,17 +522,19 @@ cdef class Wal:
 
     def sync(self, double timeout=30.0):
         """Waits until everything appended before the call is durable. False on time-out or failure."""
+        return self.wait_durable(load64(&self.head), timeout)
+
+    def wait_durable(self, int64_t lsn, double timeout):
+        """Waits until everything below ``lsn`` is durable, for ``timeout`` seconds. False then, or on failure."""
         cdef timespec until
-        cdef int64_t target
         cdef int code = 0
         cdef bint reached
         deadline(&until, <long long>(timeout * 1e9))
         with nogil:
             pthread_mutex_lock(&self.lock)
-            target = self.head
-            while self.durable_end < target and not self.has_failed and code == 0:
+            while self.durable_end < lsn and not self.has_failed and code == 0:
                 code = pthread_cond_timedwait(&self.moved, &self.lock, &until)
-            reached = self.durable_end >= target
+            reached = self.durable_end >= lsn
             pthread_mutex_unlock(&self.lock)
         return bool(reached)
 

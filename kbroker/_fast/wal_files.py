@@ -127,6 +127,7 @@ def _fill_with_zeros(path: Path, fd: int, size: int, next_bytes: Callable[[int],
     """Past the page cache where that is possible: pages there would be in the way of the log's own direct writes.
 
     Returns where it ended: before each piece `next_bytes(position)` says how much may be written at once, 0: no more.
+    A small piece is synced at once, or the log's next sync would have to wait for it.
     """
     try:
         writer = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
@@ -145,7 +146,7 @@ def _fill_with_zeros(path: Path, fd: int, size: int, next_bytes: Callable[[int],
                     raise
                 write_fully(fd, memoryview(_ZERO_PIECE)[:piece], position)
             position += piece
-            if position - synced >= _PACE_BYTES:
+            if piece < ZERO_PIECE_BYTES or position - synced >= _PACE_BYTES:
                 os.fdatasync(fd)
                 synced = position
         return position

@@ -34,8 +34,7 @@ AHEAD_PER_LOG_BYTE = 8  # at most, of zeros or of memory, while records come
 PAUSE_SECONDS = 0.005
 REST_SECONDS = 0.02  # of pauses without a record, after which none are waited for
 FEW_BYTES_PER_SECOND = 6 << 20  # of log, 1,500 pages: lone records, each of which may meet a piece of work on the disk
-FEW_PAUSE_SECONDS = 0.001  # then
-FEW_ZEROS = 32768  # at once then
+FEW_ZEROS = 32768  # at least at once then
 LOOK_SECONDS = 1.0  # at how much the log grows
 BULK_BYTES_PER_SECOND = 64 << 20  # which, if they come for so long, gain more from huge pages than they lose
 BULK_SECONDS = 10.0  # while those are made
@@ -61,13 +60,17 @@ class AheadOfLog:
     def wait(self, done_bytes: int) -> int:
         """Before the next piece: returns by how much the log has grown since the start.
 
-        Waits while the log grows and `done_bytes` is enough for it; not when nothing comes.
+        Waits while the log grows and `done_bytes` is enough for it; not when nothing comes. While records are few it
+        returns behind a commit: the piece lies in the pause before the next one.
         """
         while not self._log_rests() and (self._seen_lsn - self._begun_lsn) * AHEAD_PER_LOG_BYTE < done_bytes:
-            pause = FEW_PAUSE_SECONDS if self.records_are_few else PAUSE_SECONDS
-            self._paused_seconds += pause
-            if self._stopping.wait(pause):
+            if self._stopping.is_set():
                 break
+            if not self.records_are_few:
+                self._paused_seconds += PAUSE_SECONDS
+                self._stopping.wait(PAUSE_SECONDS)
+            elif not self._wal.wait_durable(self._wal.durable_lsn + 1, REST_SECONDS):
+                self._paused_seconds += REST_SECONDS
         return self._seen_lsn - self._begun_lsn
 
     def _log_rests(self) -> bool:
@@ -250,7 +253,9 @@ class SegmentKeeper:
             grown = ahead.wait(position)
             if self.wal.head_lsn > near_lsn or (grown - GRACE_BYTES) * ZEROS_PER_LOG_BYTE > position:
                 return 0
-            return FEW_ZEROS if ahead.records_are_few or not position else wal_files.ZERO_PIECE_BYTES
+            if ahead.records_are_few or not position:
+                return max(FEW_ZEROS, (grown * AHEAD_PER_LOG_BYTE - position) // FEW_ZEROS * FEW_ZEROS)
+            return wal_files.ZERO_PIECE_BYTES
 
         return next_zeros
 

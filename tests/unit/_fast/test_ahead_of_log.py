@@ -12,7 +12,6 @@ from kbroker._fast.wal_files import ZERO_PIECE_BYTES
 from kbroker._fast.wal_keeper import (
     AHEAD_PER_LOG_BYTE,
     FEW_BYTES_PER_SECOND,
-    FEW_PAUSE_SECONDS,
     FEW_ZEROS,
     GRACE_BYTES,
     PAUSE_SECONDS,
@@ -36,7 +35,7 @@ class GrowingLog:
         self.growth = growth
         self.clock = ManualClock()
         self.head_lsn = 5 * MIB
-        self.waits = 0
+        self.waits = self.commits = 0
         self.wal_bytes = 16 * SEGMENT
         self.segment_bytes = SEGMENT
         self.segments = [SimpleNamespace(end_lsn=3 * SEGMENT)]
@@ -48,6 +47,17 @@ class GrowingLog:
         self.waits += 1
         self.head_lsn += self.growth
         return False
+
+    @property
+    def durable_lsn(self) -> int:
+        return self.head_lsn
+
+    def wait_durable(self, lsn: int, timeout: float) -> bool:
+        end = self.clock.monotonic() + timeout
+        while self.head_lsn < lsn and self.clock.monotonic() < end:
+            self.wait(0.001)
+        self.commits += self.head_lsn >= lsn
+        return self.head_lsn >= lsn
 
     def is_set(self) -> bool:
         return False
@@ -91,7 +101,7 @@ def test_when_the_records_end_it_goes_on() -> None:
     ahead = ahead_of(log)
     log.head_lsn += 4096
     assert ahead.wait(SEGMENT) == ahead.wait(SEGMENT) == 4096
-    assert log.waits == pytest.approx(REST_SECONDS / FEW_PAUSE_SECONDS, abs=1)
+    assert log.clock.monotonic() - 1000 == pytest.approx(REST_SECONDS, abs=PAUSE_SECONDS)
 
 
 def test_records_that_come_now_and_then_are_waited_for() -> None:
@@ -121,7 +131,7 @@ def test_nothing_waits_beside_a_log_that_grows_as_fast() -> None:
 
 def test_nothing_waits_while_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     log = GrowingLog(4096)
-    monkeypatch.setattr(log, "wait", lambda seconds: True)
+    monkeypatch.setattr(log, "is_set", lambda: True)
     ahead = ahead_of(log)
     log.head_lsn += 4096
     assert ahead.wait(SEGMENT) == 4096
@@ -144,10 +154,24 @@ def test_zeros_come_in_small_pieces_while_records_are_few(tmp_path: Path) -> Non
         pieces.append(zeros(position))
         position += pieces[-1]
     assert set(pieces) == {FEW_ZEROS}
+    assert log.commits >= 98
     log.growth = 2 * int(FEW_BYTES_PER_SECOND * PAUSE_SECONDS)
     assert zeros(position + 8 * ZERO_PIECE_BYTES) == ZERO_PIECE_BYTES
     log.growth = 4096
     assert zeros(position + 16 * ZERO_PIECE_BYTES) == FEW_ZEROS
+
+
+def test_zeros_that_fell_behind_few_records_come_in_a_larger_piece(tmp_path: Path) -> None:
+    log = GrowingLog(4096)
+    zeros = keeper_of(log, tmp_path).zeros_for(2 * SEGMENT)
+    log.head_lsn += 4096
+    position = zeros(0)
+    position += zeros(position)
+    log.head_lsn += 10 * 4096
+    log.clock.advance(0.01)
+    position += (piece := zeros(position))
+    assert piece >= 8 * FEW_ZEROS
+    assert position + zeros(position) <= (log.head_lsn - 5 * MIB) * AHEAD_PER_LOG_BYTE + FEW_ZEROS
 
 
 def test_beside_a_log_that_rests_only_the_first_zeros_are_a_small_piece(tmp_path: Path) -> None:
@@ -156,7 +180,7 @@ def test_beside_a_log_that_rests_only_the_first_zeros_are_a_small_piece(tmp_path
     assert [zeros(position) for position in range(0, SEGMENT, MIB)] == [FEW_ZEROS] + [ZERO_PIECE_BYTES] * 63
     log.head_lsn += 4096
     assert zeros(SEGMENT) == zeros(SEGMENT) == ZERO_PIECE_BYTES
-    assert log.waits == pytest.approx(REST_SECONDS / FEW_PAUSE_SECONDS, abs=1)
+    assert log.clock.monotonic() - 1000 == pytest.approx(REST_SECONDS, abs=PAUSE_SECONDS)
 
 
 def test_a_request_beside_the_first_zeros_does_not_end_them(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -318,6 +319,18 @@ def test_idle_writes_nothing(tmp_path: Path) -> None:
     assert log.wal.syncs == syncs
 
 
+def test_who_waits_for_the_log_hears_of_each_commit(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        assert log.wal.wait_durable(log.wal.durable_lsn, 0)
+        assert not log.wal.wait_durable(log.wal.durable_lsn + 1, 0.01)
+        with ThreadPoolExecutor(1) as pool:
+            for _ in range(20):
+                waited = pool.submit(log.wal.wait_durable, log.wal.durable_lsn + 1, 30)
+                _, end = log.append(batch())
+                assert waited.result()
+                assert log.wal.durable_lsn >= end
+
+
 def test_after_close_appends_fail_and_everything_is_durable(tmp_path: Path) -> None:
     log = Log(tmp_path).start()
     _, end = log.append(batch())
@@ -445,6 +458,14 @@ def test_where_the_zeros_of_a_new_file_end_its_blocks_are_reserved(tmp_path: Pat
     content = path.read_bytes()
     assert decode_header(content[:4096]) == header
     assert not any(content[4096:])
+
+
+def test_small_pieces_of_zeros_are_synced_one_by_one(tmp_path: Path, monkeypatch) -> None:
+    mib, syncs = 1 << 20, []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: syncs.append(fd))
+    header = SegmentHeader(CLUSTER, 4 * mib, 4 * mib, 1, -1, 4 * mib)
+    os.close(create_segment(tmp_path, header, None, lambda position: 32768 if position < mib else mib)[0])
+    assert len(syncs) == 32 + 1  # and of the last page, which is a small piece too
 
 
 def test_a_log_that_grows_fast_does_not_wait_for_zeros(tmp_path: Path, monkeypatch) -> None:
