@@ -395,7 +395,8 @@ cdef class Poller(RequestSink):
         if pthread_mutex_trylock(&self.lock) != 0:
             return False
         self.read_clock()
-        if self.wakes_ms() > self.loop_ms and not self.any_held_back:     # else that thread has more to do
+        # else that thread has more to do: who waits for space or for its turn might start
+        if self.wakes_ms() > self.loop_ms and not self.has_stalled and not self.any_held_back:
             with gil:
                 answered = self.answer_in_its_place()
         pthread_mutex_unlock(&self.lock)

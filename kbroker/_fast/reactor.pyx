@@ -236,11 +236,12 @@ cdef class Reactor(Poller):
         self.take_wal()
         self.take_inbox()
         self.expire_deadlines()
-        i = 0
-        while i < self.ready_count:     # grows while it is worked on
-            self.try_process(self.ready[i])
-            i += 1
-        self.ready_count = 0
+        if not self.in_its_place:           # else they are the reactor's thread's
+            i = 0
+            while i < self.ready_count:     # grows while it is worked on
+                self.try_process(self.ready[i])
+                i += 1
+            self.ready_count = 0
         self.run_woken()
         self.start_held_back()
         if self.loop_ms >= self.sweep_ms:

@@ -96,6 +96,25 @@ def test_what_a_peer_sent_before_it_closed_counts(tmp_path: Path) -> None:
         lone_records(broker, one)
 
 
+def test_who_waits_for_space_goes_on_with_what_came_behind(tmp_path: Path) -> None:
+    """Space comes while the log's thread syncs: it must neither start the record that waited nor the one behind it."""
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        broker.wal.faults.sync_us = 5000  # time for the space to come
+
+        def one(i: int) -> None:
+            frames = [client.frame(0, 9, produce_request(batch(b"x" * size))) for size in (10, 5000, 10)]
+            broker.wal.sync(10)
+            broker.wal.admit(broker.wal.head_lsn + 4096)
+            client.socket.sendall(b"".join(frames))
+            until(lambda: broker.reactor.stalled_count == 1)
+            broker.wal.keeper._waits_seen = broker.wal.append_waits  # so that nobody is told
+            broker.wal.admit(None)
+            for n in range(3):
+                assert produced(client.receive()[1]).base_offset == 3 * i + n
+
+        lone_records(broker, one)
+
+
 def test_a_wait_that_such_a_round_shortens_ends_in_time(tmp_path: Path) -> None:
     """The I/O thread sleeps until the next deadline; a Fetch that it starts behind a record has one of its own."""
     with wire_broker(tmp_path) as broker, Client(broker) as client, Client(broker) as other:
