@@ -381,7 +381,7 @@ cdef class Poller(RequestSink):
                 with nogil:
                     self.send_dirty()
                 self.release_sent()
-            if self.wakes_ms() < until:
+            if self.any_held_back or self.wakes_ms() < until:
                 self.signal()
         finally:
             self.in_its_place = False

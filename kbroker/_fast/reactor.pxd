@@ -70,7 +70,7 @@ cdef class Reactor(Poller):
     cdef bint may_start(self, Connection connection) except -1
     cdef bint may_answer(self, Connection connection) except -1
     cdef int start_held_back(self) except -1
-    cdef int try_process(self, Channel* ch) except -1
+    cdef int try_process(self, Channel* ch, bint answered) except -1
     cdef int start(self, Connection connection, Frame* frame) except -1
     cdef int start_produce(self, Connection connection, Frame* frame) except -1
     cdef int start_fetch(self, Connection connection, Frame* frame) except -1

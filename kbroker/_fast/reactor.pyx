@@ -234,12 +234,13 @@ cdef class Reactor(Poller):
         self.release_sent()
         self.adopt_accepted()
         self.take_wal()
-        self.take_inbox()
+        if not self.in_its_place:           # else it is left to the reactor's thread, as what is ready
+            self.take_inbox()
         self.expire_deadlines()
-        if not self.in_its_place:           # else they are the reactor's thread's
+        if not self.in_its_place:
             i = 0
             while i < self.ready_count:     # grows while it is worked on
-                self.try_process(self.ready[i])
+                self.try_process(self.ready[i], False)
                 i += 1
             self.ready_count = 0
         self.run_woken()
@@ -254,8 +255,10 @@ cdef class Reactor(Poller):
         self.any_held_back = len(self.answers.waiting) > 0
         return 0
 
-    cdef int try_process(self, Channel* ch) except -1:
+    cdef int try_process(self, Channel* ch, bint answered) except -1:
         try:
+            if answered:
+                self.flush(<Connection>ch.connection)
             return self.process(ch)
         except Exception:
             self.logger.exception("a connection failed")
@@ -445,9 +448,7 @@ cdef class Reactor(Poller):
                 for connection in touched:
                     connection.touched = False
                     if connection.channel != NULL:
-                        self.flush(connection)
-                    if connection.channel != NULL:
-                        self.process(connection.channel)
+                        self.try_process(connection.channel, True)
         return 0
 
     cdef bint may_start(self, Connection connection) except -1:
@@ -496,7 +497,7 @@ cdef class Reactor(Poller):
                 if peer_has_closed(connection.channel.fd):
                     self.drop(connection.channel)
                 else:
-                    self.try_process(connection.channel)
+                    self.try_process(connection.channel, False)
                 self.admitted = None
         return self.run_woken()
 

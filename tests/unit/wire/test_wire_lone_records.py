@@ -172,6 +172,29 @@ def test_threads_that_such_a_round_starts_run_on_any_core(tmp_path: Path) -> Non
         assert {tuple(each) for each in cores} == {tuple(os.sched_getaffinity(os.getpid()))}
 
 
+def test_calls_that_come_meanwhile_run_on_the_io_thread(tmp_path: Path) -> None:
+    with wire_broker(tmp_path, {"t": 1, "other": 1}) as broker, Client(broker) as producer:
+        other = broker.logs.by_name["other"].partitions[0]
+        starters, callees = set(), []
+
+        def call(code: int) -> None:
+            starters.add(threading.current_thread().name)
+            thread = threading.Thread(
+                target=broker.reactor.submit, args=(lambda: callees.append(threading.current_thread().name),)
+            )
+            thread.start()
+            thread.join()
+
+        def one(i: int) -> None:
+            other.append_bytes(batch(b"x"), 0, call)
+            assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
+
+        count = lone_records(broker, one)
+        until(lambda: len(callees) == count)
+        assert any(name.startswith("wal") for name in starters)
+        assert not any(name.startswith("wal") for name in callees)
+
+
 def test_a_connection_that_such_a_round_closes_may_be_sending(tmp_path: Path) -> None:
     """The I/O thread may have been woken for the very connection, and must not look at it once it is gone."""
     brokers: list[WireBroker] = []
