@@ -48,6 +48,26 @@ def lone_records(broker: WireBroker, step: Callable[[int], None], rounds: int = 
     raise AssertionError(f"the log's thread has answered {reactor.log_rounds - before} times")
 
 
+def lone_records_with(tmp_path: Path, callback: Callable[[WireBroker], None], called: list[Any]) -> None:
+    """Lone records beside appends whose callback, some of the times the log's thread's, adds to `called` in the end."""
+    starters = set()
+    with wire_broker(tmp_path, {"t": 1, "other": 1}) as broker, Client(broker) as producer:
+        other = broker.logs.by_name["other"].partitions[0]
+
+        def durable(code: int) -> None:
+            assert code == 0
+            starters.add(threading.current_thread().name)
+            callback(broker)
+
+        def one(i: int) -> None:
+            other.append_bytes(batch(b"x"), 0, durable)
+            assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
+
+        count = lone_records(broker, one)
+        until(lambda: len(called) == count)
+    assert any(name.startswith("wal") for name in starters)
+
+
 @pytest.mark.parametrize("reactors", [1, 2])
 def test_producer_and_consumer_are_answered(tmp_path: Path, reactors: int) -> None:
     options = WireOptions(reactors=reactors)
@@ -153,46 +173,28 @@ def test_a_callback_that_fails_keeps_nobody_from_an_answer(tmp_path: Path) -> No
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core is all there is")
 def test_threads_that_such_a_round_starts_run_on_any_core(tmp_path: Path) -> None:
     """Pools make their threads when they are first asked, and the log's thread is tied to a core."""
-    with wire_broker(tmp_path, {"t": 1, "other": 1}) as broker, Client(broker) as producer:
-        other = broker.logs.by_name["other"].partitions[0]
-        starters, cores = set(), []
+    cores: list[set[int]] = []
 
-        def start_a_thread(code: int) -> None:
-            starters.add(threading.current_thread().name)
-            thread = threading.Thread(target=lambda: cores.append(os.sched_getaffinity(0)))
-            thread.start()
+    def start_a_thread(broker: WireBroker) -> None:
+        threading.Thread(target=lambda: cores.append(os.sched_getaffinity(0))).start()
 
-        def one(i: int) -> None:
-            other.append_bytes(batch(b"x"), 0, start_a_thread)
-            assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
-
-        count = lone_records(broker, one)
-        until(lambda: len(cores) == count)
-        assert any(name.startswith("wal") for name in starters)
-        assert {tuple(each) for each in cores} == {tuple(os.sched_getaffinity(os.getpid()))}
+    lone_records_with(tmp_path, start_a_thread, cores)
+    assert {tuple(each) for each in cores} == {tuple(os.sched_getaffinity(os.getpid()))}
 
 
 def test_calls_that_come_meanwhile_run_on_the_io_thread(tmp_path: Path) -> None:
-    with wire_broker(tmp_path, {"t": 1, "other": 1}) as broker, Client(broker) as producer:
-        other = broker.logs.by_name["other"].partitions[0]
-        starters, callees = set(), []
+    callees: list[str] = []
 
-        def call(code: int) -> None:
-            starters.add(threading.current_thread().name)
-            thread = threading.Thread(
-                target=broker.reactor.submit, args=(lambda: callees.append(threading.current_thread().name),)
-            )
-            thread.start()
-            thread.join()
+    def call(broker: WireBroker) -> None:
+        def note() -> None:
+            callees.append(threading.current_thread().name)
 
-        def one(i: int) -> None:
-            other.append_bytes(batch(b"x"), 0, call)
-            assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
+        thread = threading.Thread(target=broker.reactor.submit, args=(note,))
+        thread.start()
+        thread.join()
 
-        count = lone_records(broker, one)
-        until(lambda: len(callees) == count)
-        assert any(name.startswith("wal") for name in starters)
-        assert not any(name.startswith("wal") for name in callees)
+    lone_records_with(tmp_path, call, callees)
+    assert not any(name.startswith("wal") for name in callees)
 
 
 def test_a_connection_that_such_a_round_closes_may_be_sending(tmp_path: Path) -> None:
