@@ -11,6 +11,7 @@ from kbroker._fast.arena import Arena
 from kbroker._fast.commit import FastAppendWait
 from kbroker._fast.partition import Partition
 from kbroker._fast.wal import Wal
+from kbroker._fast.wal_copy import append_raw
 from kbroker.limits import MIB
 from kbroker.storage.wal_recovery import recover
 
@@ -62,7 +63,7 @@ class SmallLog:
 
     def append_raw(self, batch: bytes) -> None:
         """One batch into the arena alone: reserved, copied, published."""
-        while self.wal.append_bytes(TOPIC_ID, 0, 0, 1, batch)[0] < 0:
+        while append_raw(self.wal, TOPIC_ID, 0, 0, 1, batch)[0] < 0:
             self._wait()
 
     def _wait(self) -> None:

@@ -1,13 +1,6 @@
 from libc.stdint cimport int16_t, int64_t
 
 
-cdef class Answerer:
-    """Who drains the commits and answers (decision 005)."""
-    # For the log's thread, behind a commit and without the log's lock: does so in the place of the thread that would
-    # be woken for it. False: that one must be.
-    cdef bint answer_durable(self) noexcept nogil
-
-
 cdef class Completion:
     """Something that waits for appended data to become durable: a produce request, a coordinator write.
 
@@ -47,7 +40,7 @@ cdef struct CommitItem:
 cdef class CommitQueue:
     """Appends that are not durable yet, in WAL order. Pushed and drained only with the GIL held.
 
-    One drains at a time (the first I/O thread, or the log's in its place; a test by hand): it pops every item whose end
+    One drains at a time (the first I/O thread, or who stands in for it; a test by hand): it pops every item whose end
     position is durable, wakes the partition's waiters, then completes the completion. A push for a position that an
     earlier drain has already passed (the duplicate of a durable batch) writes to the wake-up descriptors, so that the
     next drain takes it.

@@ -22,11 +22,6 @@ class FastAppendWait(Exception):
     """The WAL has no space now: retry after the next wake-up. Nothing was appended, no state has changed."""
 
 
-cdef class Answerer:
-    cdef bint answer_durable(self) noexcept nogil:
-        return False
-
-
 cdef class Completion:
     cdef int complete(self, int16_t error) except -1:
         raise NotImplementedError

@@ -19,7 +19,21 @@ from kbroker._fast.pthread cimport (
     pthread_mutex_unlock,
     wait_precisely,
 )
-from kbroker._fast.thread_core cimport put_on_core, this_thread
+
+cdef extern from * nogil:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <sched.h>
+    static void kb_stay_on_core(int core) {
+        cpu_set_t cores;
+        CPU_ZERO(&cores);
+        CPU_SET(core, &cores);
+        sched_setaffinity(0, sizeof cores, &cores);
+    }
+    """
+    void stay_on_core "kb_stay_on_core"(int core)
 
 CORES_MAX = 8  # what more of them would cost all the time is more than a late one costs now and then
 
@@ -60,7 +74,7 @@ cdef class CoreTicks:
         pause.tv_sec = 0
         pause.tv_nsec = TICK_NS
         wait_precisely()
-        put_on_core(this_thread(), core)
+        stay_on_core(core)
         while not load32(&self.stopping):
             if load64(&self.until_ns) > monotonic_ns():
                 nanosleep(&pause, NULL)

@@ -9,6 +9,8 @@ class Poller(RequestSink):
     clock_offset_ms: int
     wall_offset_ms: int
     disk_waits: int
-    log_rounds: int
+    commits: int
+    stand_ins: int
+    def stand_in(self) -> None: ...
     @property
     def socket_bytes(self) -> tuple[int, int, int]: ...

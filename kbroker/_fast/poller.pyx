@@ -1,5 +1,5 @@
-"""The part of a reactor that runs without the GIL: wait, accept, receive, cut frames, send; and what the log's thread
-does in its place while it waits."""
+"""The part of a reactor that runs without the GIL: wait, accept, receive, cut frames, send, commit; and what stands in
+for its thread while that is in a long commit."""
 
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -10,7 +10,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove
 from posix.unistd cimport close, read, write
 
-from kbroker._fast.atomic cimport store64
+from kbroker._fast.atomic cimport load32, load64, store64, swap32
 from kbroker._fast.channel cimport (
     SEND_AGAIN,
     SEND_DONE,
@@ -25,15 +25,20 @@ from kbroker._fast.channel cimport (
     wall_clock_ms,
 )
 from kbroker._fast.pthread cimport (
+    monotonic_ns,
+    pthread_cond_destroy,
+    pthread_cond_init,
+    pthread_cond_signal,
+    pthread_cond_wait,
     pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
-    pthread_mutex_trylock,
     pthread_mutex_unlock,
+    sleep_until,
 )
 from kbroker._fast.request cimport RequestSink, Response
 from kbroker._fast.stale cimport OUTPUT_PAUSE_BYTES
-from kbroker._fast.thread_core cimport has_time, this_thread, worked
+from kbroker._fast.thread_load cimport has_time, this_thread, worked
 
 cdef extern from "sys/epoll.h" nogil:
     ctypedef union epoll_data_t:
@@ -103,6 +108,9 @@ cdef enum:
     ALONE_NS = 10000000         # without a commit: nobody produces beside who is alone
     RELEASE_DELAY_MS = 50       # sent answers keep WAL files for no longer than this
     RETRY_DELAY_MS = 100        # stalled requests are retried at least so often
+    NO_COMMIT = 0
+    LONG_COMMIT_NS = 10000000   # behind which the reactor's thread is stood in for
+    IDLE_LOOKS_MAX = 10         # for such commits, so far apart, with none begun between them
 
 
 cdef class FrameMemory:
@@ -158,6 +166,7 @@ cdef inline bint may_be_read(const Channel* ch) noexcept nogil:
 cdef class Poller(RequestSink):
     def __cinit__(self):
         pthread_mutex_init(&self.lock, NULL)
+        pthread_cond_init(&self.begun, NULL)
         self.epoll_fd = -1
         self.event_fd = -1
         self.wal_fd = -1
@@ -175,6 +184,7 @@ cdef class Poller(RequestSink):
         if self.cache_fd >= 0:
             close(self.cache_fd)
         pthread_mutex_destroy(&self.lock)
+        pthread_cond_destroy(&self.begun)
         free(self.scratch.data)
         free(self.scratch.released)
         free(self.ready)
@@ -267,6 +277,8 @@ cdef class Poller(RequestSink):
         cdef int32_t i, count
         cdef int64_t end
         cdef bint alone = self.dirty_count == 1 and self.sender_count == 0 and self.wal.has_rested(ALONE_NS)
+        if self.has_committed and self.dirty_count == 2:    # a lone record's reader first: its producer's thread, once
+            self.dirty[0], self.dirty[1] = self.dirty[1], self.dirty[0]     # woken, would have this one's core
         for i in range(self.dirty_count):
             self.dirty[i].dirty = False
             self.send(self.dirty[i], ROUND_SEND_BYTES if alone else FIRST_SEND_BYTES)
@@ -330,7 +342,7 @@ cdef class Poller(RequestSink):
     cdef int64_t wakes_ms(self) noexcept nogil:
         """Until when it may wait, at least `loop_ms`."""
         cdef int64_t until = self.sweep_ms
-        if self.ready_count > 0 or self.dirty_count > 0 or self.sender_count > 0 or self.dead_count > 0:
+        if self.ready_count > 0 or self.dirty_count > 0 or self.sender_count > 0:
             return self.loop_ms
         if self.next_deadline_ms < until:
             until = self.next_deadline_ms
@@ -349,6 +361,12 @@ cdef class Poller(RequestSink):
     cdef int abandon_round(self) except -1:
         raise NotImplementedError
 
+    cdef int bury(self) except -1:
+        raise NotImplementedError
+
+    cdef int close_all(self) except -1:
+        raise NotImplementedError
+
     cdef int try_turn(self) except -1:
         try:
             return self.turn()
@@ -358,52 +376,106 @@ cdef class Poller(RequestSink):
 
     cdef int signal(self) except -1:
         """Wakes the reactor's thread."""
-        cdef uint64_t one = 1
         if not self.signalled:
             self.signalled = True
-            write(self.event_fd, &one, 8)
+            self.wake_owner()
         return 0
 
-    cdef bint answer_in_its_place(self) noexcept:
-        """A turn for what has become durable, by the log's thread; False: there was none, as the reactor has ended or is
-        called. What came behind an answered request is left to the reactor's thread: commits are waited for."""
-        cdef unsigned long thread_id = self.thread_id
-        cdef int64_t until = self.wakes_ms()
-        if thread_id == 0 or self.signalled:
-            return False
-        self.thread_id = PyThread_get_thread_ident()
-        self.in_its_place = True
-        self.wal_moved = True
-        self.log_rounds += 1
-        try:
-            self.try_turn()
-            if self.dead_count == 0:    # else that thread goes on: what it has been woken with may be about those
-                with nogil:
-                    self.send_dirty()
-                self.release_sent()
-            if self.any_held_back or self.wakes_ms() < until:
-                self.signal()
-        finally:
-            self.in_its_place = False
-            self.thread_id = thread_id
-        return True
+    def stand_in(self) -> None:
+        """Takes the rounds of the reactor's thread while that is in a commit which takes long (decision 005).
+
+        For a thread of its own. Returns when run() does.
+        """
+        cdef int64_t commit
+        cdef bint has_work
+        while True:
+            with nogil:
+                commit = self.await_long_commit()
+            if commit == NO_COMMIT:
+                return
+            try:
+                self.thread_id = PyThread_get_thread_ident()
+                self.stand_ins += 1
+                while self.is_in(commit):
+                    with nogil:
+                        has_work = self.poll_during(commit)
+                    if has_work:
+                        self.try_turn()
+                        self.bury()
+                if self.stopped:
+                    self.close_all()
+            finally:
+                pthread_mutex_unlock(&self.lock)
 
     # -- without ---------------------------------------------------------------------------------------------------
 
-    cdef bint answer_durable(self) noexcept nogil:
-        cdef bint answered = False
-        if pthread_mutex_trylock(&self.lock) != 0:
-            return False
-        self.read_clock()
-        # else that thread has more to do: who waits for space or for its turn might start
-        if self.wakes_ms() > self.loop_ms and not self.has_stalled and not self.any_held_back:
-            with gil:
-                answered = self.answer_in_its_place()
+    cdef int64_t await_long_commit(self) noexcept nogil:
+        """The number of a commit that takes long, with the lock held; NO_COMMIT: the reactor ends."""
+        cdef int64_t commit, seen = NO_COMMIT
+        cdef int32_t idle_looks = 0
+        while not load32(&self.ended):
+            commit = load64(&self.commits)
+            if commit & 1 and monotonic_ns() - load64(&self.commit_began_ns) >= LONG_COMMIT_NS:
+                pthread_mutex_lock(&self.lock)
+                if self.is_in(commit):
+                    return commit
+                pthread_mutex_unlock(&self.lock)
+            idle_looks = idle_looks + 1 if commit == seen else 0
+            seen = commit
+            if idle_looks < IDLE_LOOKS_MAX:
+                sleep_until(monotonic_ns() + LONG_COMMIT_NS)
+            else:
+                self.await_commit(commit)
+        return NO_COMMIT
+
+    cdef void await_commit(self, int64_t seen) noexcept nogil:
+        pthread_mutex_lock(&self.lock)
+        self.stand_in_rests = True
+        while self.commits == seen and not self.ended:
+            pthread_cond_wait(&self.begun, &self.lock)
+        self.stand_in_rests = False
         pthread_mutex_unlock(&self.lock)
-        return answered
+
+    cdef bint is_in(self, int64_t commit) noexcept nogil:
+        """Under the lock. Whether the reactor's thread is in that commit, and may be stood in for."""
+        return load64(&self.commits) == commit and not self.stopped
+
+    cdef bint poll_during(self, int64_t commit) noexcept nogil:
+        """As poll(), by the stand-in. False also when the commit is over."""
+        self.send_dirty()
+        self.read_clock()
+        return self.wait(min(self.wakes_ms() - self.loop_ms, LONG_COMMIT_NS // 1000000), commit)
+
+    cdef void commit_left(self) noexcept nogil:
+        """Makes durable what this thread has appended."""
+        store64(&self.commit_began_ns, monotonic_ns())
+        store64(&self.commits, self.commits + 1)
+        if self.stand_in_rests:
+            pthread_cond_signal(&self.begun)
+        pthread_mutex_unlock(&self.lock)
+        self.has_committed = self.wal.commit_left_c()
+        store64(&self.commits, self.commits + 1)
+        pthread_mutex_lock(&self.lock)
+        self.thread_id = self.owner_id
+        self.wal_moved = self.wal_moved or self.has_committed
+        self.read_clock()
+
+    cdef void end(self) noexcept nogil:
+        """By the reactor's thread, behind all else: nobody serves, commits or stands in any more."""
+        if self.wal_fd >= 0:
+            store64(&self.wal.resting_io_thread, 0)
+            self.wal.hand_over()
+            self.wal.tell_moved()
+        swap32(&self.ended, 1)
+        pthread_cond_signal(&self.begun)
+        pthread_mutex_unlock(&self.lock)
+
+    cdef void wake_owner(self) noexcept nogil:
+        cdef uint64_t one = 1
+        write(self.event_fd, &one, 8)
 
     cdef void tell_load(self, int64_t woken_us) noexcept nogil:
-        """Whether the log's thread should run where this thread wakes it."""
+        """Whether this thread has time for commits."""
         cdef int64_t resting
         worked(&self.load, woken_us * 1000, self.scratch.now_us * 1000)
         resting = this_thread() if has_time(&self.load) else 0
@@ -431,23 +503,37 @@ cdef class Poller(RequestSink):
                 self.add_fd(self.listener_fds[i], TAG_LISTENER + i)     # no change where it is watched
 
     cdef bint poll(self) noexcept nogil:
-        """One round of waiting, sending and receiving. True when there is work that needs the GIL."""
-        cdef epoll_event events[EVENTS_PER_POLL]
-        cdef int i, n, timeout_ms
-        cdef uint64_t tag, count
-        cdef int64_t woken_us = self.scratch.now_us
-        cdef bint called = False
+        """One round of sending, waiting and receiving. True when there is work that needs the GIL."""
+        cdef int64_t wait_ms, woken_us = self.scratch.now_us
         self.send_dirty()
         self.read_clock()
+        wait_ms = self.wakes_ms() - self.loop_ms
         if self.wal_fd >= 0:
             self.tell_load(woken_us)
-        timeout_ms = <int>(self.wakes_ms() - self.loop_ms)
+            if self.has_committed:
+                self.has_committed = False
+                self.wal.tell_moved()
+            if self.wal.left_to_io:
+                if wait_ms > 0:
+                    self.commit_left()
+                    return True
+                self.wal.hand_over()
+        return self.wait(wait_ms, NO_COMMIT)
+
+    cdef bint wait(self, int64_t wait_ms, int64_t commit) noexcept nogil:
+        """Waits and receives. True when there is work that needs the GIL. `commit`: this is the stand-in, during that."""
+        cdef epoll_event events[EVENTS_PER_POLL]
+        cdef int i, n
+        cdef uint64_t tag, count
+        cdef bint called = False
         pthread_mutex_unlock(&self.lock)
-        n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, timeout_ms)
+        n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, <int>wait_ms)
         pthread_mutex_lock(&self.lock)
+        if commit != NO_COMMIT and not self.is_in(commit):
+            if n > 0:
+                self.wake_owner()           # what has come is for that one
+            return False
         self.read_clock()
-        if self.dead_count > 0:         # by the log's thread; events of those that live come again
-            return True
         self.scratch.used = 0
         for i in range(n):
             tag = events[i].data.u64

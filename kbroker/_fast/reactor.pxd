@@ -25,7 +25,7 @@ cdef class Reactor(Poller):
     """One thread that owns sockets: see kbroker._fast.reactor for its loop.
 
     Everything here belongs to who holds `lock`, but for the inbox lists, which any thread appends to while it holds the
-    GIL. That is the thread that owns them, or while it waits the log's (decision 005).
+    GIL. That is the thread that owns them, or its stand-in during a long commit (decision 005).
     """
     cdef object dispatch                # dispatch(request) for all but Produce and Fetch
     cdef readonly list peers            # all reactors, this one included
@@ -39,13 +39,13 @@ cdef class Reactor(Poller):
     cdef readonly int64_t connections_opened
     cdef readonly int64_t connections_closed
 
-    cdef bint stopped
     cdef bint draining
     cdef object drained                 # threading.Event
     cdef list listeners
     cdef FetchFrame fetch_frame
     cdef Channel* channels              # all of them, linked
     cdef Channel** dead                 # to be freed behind the turn
+    cdef int32_t dead_count
     cdef int32_t dead_capacity
     cdef DeadlineHeap deadlines
     cdef readonly AnswerMemory answers  # shared by all reactors
@@ -80,5 +80,4 @@ cdef class Reactor(Poller):
     cdef int drop(self, Channel* ch) except -1
     cdef int sweep(self) except -1
     cdef int grant_starved(self) except -1
-    cdef int bury(self) except -1
     cdef int call_later(self, object function) except -1

@@ -43,7 +43,7 @@ from kbroker._fast.invariant cimport invariant
 from kbroker._fast.peer_name cimport peer_name
 from kbroker._fast.poller cimport LISTENERS_MAX, TAG_LISTENER, Poller, append_channel, charge_frame
 from kbroker._fast.produce_path cimport ProduceRequest
-from kbroker._fast.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from kbroker._fast.pthread cimport pthread_mutex_lock
 from kbroker._fast.request cimport DeadlineHeap, Request, Response
 from kbroker._fast.stale cimport OUTPUT_PAUSE_BYTES, close_if_stale, peer_has_closed
 
@@ -116,7 +116,7 @@ cdef class Reactor(Poller):
         self.drained = threading.Event()
         self.open(number == 0)
         if number == 0:
-            wal.add_wakeup_fd(self.wal_fd, self)
+            wal.add_wakeup_fd(self.wal_fd)
 
     def __dealloc__(self):
         free(self.fetch_frame.entries)
@@ -146,7 +146,7 @@ cdef class Reactor(Poller):
         """The loop; returns after stop(). The thread that calls this owns the reactor."""
         with nogil:
             pthread_mutex_lock(&self.lock)
-        self.thread_id = PyThread_get_thread_ident()
+        self.owner_id = self.thread_id = PyThread_get_thread_ident()
         try:
             while not self.stopped:
                 with nogil:
@@ -156,8 +156,10 @@ cdef class Reactor(Poller):
                 self.bury()
         finally:
             self.thread_id = 0
-            self._close_all()
-            pthread_mutex_unlock(&self.lock)
+            try:
+                self.close_all()
+            finally:
+                self.end()
             self.wal.cache.remove_waiter(self.scratch.waiter)
             if self.wal_fd >= 0:
                 self.wal.remove_wakeup_fd(self.wal_fd)
@@ -216,7 +218,7 @@ cdef class Reactor(Poller):
         if self.connection_count == 0:
             self.drained.set()
 
-    def _close_all(self):
+    cdef int close_all(self) except -1:
         cdef Channel* ch = self.channels
         while ch != NULL:
             ch.closing = True
@@ -234,15 +236,13 @@ cdef class Reactor(Poller):
         self.release_sent()
         self.adopt_accepted()
         self.take_wal()
-        if not self.in_its_place:           # else it is left to the reactor's thread, as what is ready
-            self.take_inbox()
+        self.take_inbox()
         self.expire_deadlines()
-        if not self.in_its_place:
-            i = 0
-            while i < self.ready_count:     # grows while it is worked on
-                self.try_process(self.ready[i], False)
-                i += 1
-            self.ready_count = 0
+        i = 0
+        while i < self.ready_count:     # grows while it is worked on
+            self.try_process(self.ready[i], False)
+            i += 1
+        self.ready_count = 0
         self.run_woken()
         self.start_held_back()
         if self.loop_ms >= self.sweep_ms:
@@ -389,10 +389,6 @@ cdef class Reactor(Poller):
         ch.ready = False
         if connection.channel == NULL:
             return 0                            # dropped in this round already
-        if self.in_its_place and (ch.first != NULL or ch.closing):
-            self.mark_ready(ch)                 # for the reactor's thread
-            self.mark_dirty(ch)
-            return 0
         if not ch.closing or ch.reason == NULL: # what a peer sent before it closed counts
             self.start_frames(connection)
         if ch.closing and not self.lingers(connection):
@@ -485,7 +481,7 @@ cdef class Reactor(Poller):
         """Starts what waited for memory for its answer, in order, as far as there is some now."""
         cdef object waiting = self.answers.waiting
         cdef Connection connection
-        while waiting and self.answers.has_room() and not self.in_its_place:
+        while waiting and self.answers.has_room():
             connection = waiting[0]
             if connection.reactor is not self:
                 (<Reactor>connection.reactor).signal()

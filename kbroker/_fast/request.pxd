@@ -1,7 +1,6 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from kbroker._fast.commit cimport Answerer
 from kbroker._fast.endian cimport store_i16, store_i32, store_i64
 from kbroker._fast.read_plan cimport ReadPlan
 from kbroker._fast.wal cimport Wal
@@ -125,7 +124,7 @@ cdef class Request:
     cdef int cancel(self) except -1     # the connection is gone
 
 
-cdef class RequestSink(Answerer):
+cdef class RequestSink:
     """What a request in progress needs of the reactor that owns its connection."""
     cdef readonly Wal wal
     cdef public dict topics_by_name

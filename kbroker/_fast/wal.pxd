@@ -3,11 +3,11 @@ from posix.types cimport off_t
 
 from kbroker._fast.arena cimport Arena
 from kbroker._fast.atomic cimport load64
-from kbroker._fast.commit cimport Answerer, CommitQueue, ObjectCommits
+from kbroker._fast.commit cimport CommitQueue, ObjectCommits
 from kbroker._fast.core_ticks cimport CoreTicks
 from kbroker._fast.group_commit cimport GroupCommit
-from kbroker._fast.pthread cimport monotonic_ns, pthread_cond_t, pthread_mutex_t
-from kbroker._fast.thread_core cimport PlacedThread
+from kbroker._fast.pthread cimport monotonic_ns, pthread_cond_broadcast, pthread_cond_t, pthread_mutex_t
+from kbroker._fast.thread_load cimport ThreadLoad
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_faults cimport Faults
 from kbroker._fast.wal_segment cimport WalSegment
@@ -37,7 +37,7 @@ cdef struct SegmentSlot:  # what the nogil side knows of a segment; one per cell
 
 
 cdef class Wal:
-    """The write-ahead log: reserve and copy into the arena, group commit by one thread. See docs/formats/wal.md.
+    """The write-ahead log: reserve and copy into the arena, group commit by one at a time. See docs/formats/wal.md.
 
     `lock` (a C mutex, never held while taking the GIL) protects head, residency, the segment table and every
     partition's reservation; it is held for one memcpy at the longest.
@@ -79,21 +79,25 @@ cdef class Wal:
     cdef bint stopping
     cdef bint closed
     cdef bint has_failed
+    cdef bint file_failed                # a commit has; the WAL thread replaces the file
+    cdef bint in_commit
+    cdef bint left_to_io                 # what is not durable is the I/O thread's to commit (decision 005)
+    cdef bint last_was_quick             # the last commit
+    cdef int32_t syncing                 # calls of sync() that wait; atomic
     cdef bint replacing                  # a replacement file has not committed anything yet
     cdef int32_t pin_wanted              # an append waits for a pin to go
     cdef int prepare_fd                  # eventfd: the preparer should look
     cdef int seal_fd                     # eventfd: the sealer should look
     cdef int wakeup_fds[WAKEUP_FDS_MAX]
     cdef int wakeup_count
-    cdef Answerer answerer               # behind a wake-up descriptor; None until there is one
-    cdef list answerers                  # all that were: the WAL thread may be in one
     cdef readonly int last_errno
     cdef readonly int64_t syncs
     cdef readonly int64_t bytes_written
     cdef readonly int64_t entries
     cdef int64_t awaited_entries         # a commit waits until there are so many; 0: none does
     cdef public int64_t resting_io_thread  # threading.get_ident() of the I/O thread while it has time, else 0
-    cdef PlacedThread placed             # the WAL thread
+    cdef ThreadLoad load                 # of commits, whoever makes them
+    cdef GroupCommit group
     cdef readonly int64_t append_waits
     cdef readonly int64_t failed_files
     cdef readonly int64_t group_waits    # commits that waited for company (decision 004)
@@ -104,6 +108,13 @@ cdef class Wal:
     cdef int64_t append(self, const EntryKey* key, int64_t base_offset, int32_t leader_epoch,
                         const uint8_t* batch, uint32_t size, bint internal, int64_t* end_lsn) noexcept nogil
     cdef int64_t durable(self) noexcept nogil            # everything below is on disk
+    # For the I/O thread, behind what it has appended, while `left_to_io`. Makes that durable; nobody is woken for it but
+    # other drains: call tell_moved() behind the answers. False: it is the WAL thread's.
+    cdef bint commit_left_c(self) noexcept nogil
+    cdef inline void tell_moved(self) noexcept nogil:
+        pthread_cond_broadcast(&self.moved)
+
+    cdef void hand_over(self) noexcept nogil             # what is left to the I/O thread is the WAL thread's
     # Pins [lsn, lsn + length) in memory and returns its address, or NULL when it is no longer resident.
     cdef const uint8_t* pin(self, int64_t lsn, int64_t length) noexcept nogil
     cdef void unpin(self, int64_t lsn, int64_t length) noexcept nogil
@@ -115,7 +126,7 @@ cdef class Wal:
     cdef inline bint has_rested(self, int64_t ns) noexcept nogil: # without a commit, and none is under way
         return (
             load64(&self.head) == load64(&self.durable_end)
-            and monotonic_ns() - load64(&self.placed.load.ended_ns) >= ns
+            and monotonic_ns() - load64(&self.load.ended_ns) >= ns
         )
 
     # Reads from the file (page cache). Returns bytes read or -errno.
@@ -131,6 +142,7 @@ cdef class Wal:
     cdef void put_filler(self, int64_t end) noexcept nogil
     cdef void wake(self) noexcept nogil
     cdef void signal(self, int fd) noexcept nogil
-    cdef int commit_loop(self) noexcept nogil
-    cdef bint answer_here(self, int64_t began_ns) noexcept nogil
-    cdef bint gather(self, const GroupCommit* group) noexcept nogil
+    cdef bint commit_loop(self) noexcept nogil
+    cdef bint commit(self, bint lone) noexcept nogil
+    cdef bint is_left(self, int64_t start, int64_t end) noexcept nogil
+    cdef void gather(self) noexcept nogil

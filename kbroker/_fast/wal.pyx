@@ -1,10 +1,10 @@
 """The write-ahead log: appends into the arena, and the group commit that makes them durable.
 
 Life of an entry: `append` reserves space under the lock, copies the batch into the arena behind a 72-byte header and
-publishes it by moving `head`; the WAL thread writes [durable, head) of one segment with one pwrite and one fdatasync,
-moves `durable_end` and writes to the wake-up descriptors, or answers itself (decision 005); when the segment is full
-the keeper seals it; only then may the ring reuse its place. Lock order: the keeper's files lock, a reactor's, then the
-GIL, then `lock`.
+publishes it by moving `head`; the WAL thread, or for lone records the I/O thread (decision 005), writes [durable, head)
+of one segment with one pwrite and one fdatasync, moves `durable_end` and writes to the wake-up descriptors; when the
+segment is full the keeper seals it; only then may the ring reuse its place. Lock order: the keeper's files lock, a
+reactor's, then the GIL, then `lock`.
 """
 
 import os
@@ -24,22 +24,12 @@ from kbroker._fast.endian cimport store_i32, store_i64
 from kbroker._fast.group_commit cimport GATHER_BYTES_MAX, GroupCommit, committed, gathered, should_gather
 from kbroker._fast.invariant cimport invariant
 from kbroker._fast.pthread cimport (
-    deadline,
-    monotonic_cond_init,
-    monotonic_ns,
-    pthread_cond_broadcast,
-    pthread_cond_destroy,
-    pthread_cond_signal,
-    pthread_cond_timedwait,
-    pthread_cond_wait,
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-    wait_precisely,
+    deadline, monotonic_cond_init, monotonic_ns, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_signal,
+    pthread_cond_timedwait, pthread_cond_wait, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_unlock, wait_precisely,
 )
 from kbroker._fast.streaming_copy cimport streaming_copy
-from kbroker._fast.thread_core cimport ANY_CORE, begin_placed, place_beside, run_anywhere, worked
+from kbroker._fast.thread_load cimport has_time, this_thread, worked
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_format cimport (
     ENTRY_CRC_START,
@@ -62,8 +52,7 @@ cdef enum:
     PINNED = -10          # a reader still holds the place; the lock is released and the append tries again
     PIN_TRIES = 200
     POPULATE_BYTES = 262144     # of the arena at a time
-    STOPPED = 0
-    FILE_FAILED = 1
+    QUICK_COMMIT_NS = 1000000   # the I/O thread may be kept from other connections for as long
 
 
 cdef class Wal:
@@ -79,7 +68,6 @@ cdef class Wal:
         self.arena = arena
         self.commits = CommitQueue()
         self.object_commits = ObjectCommits()
-        self.answerers = []
         self.ticks = CoreTicks()
         self.directory = os.fspath(directory)
         self.cluster_id = cluster_id.encode("ascii") if isinstance(cluster_id, str) else bytes(cluster_id)
@@ -122,7 +110,6 @@ cdef class Wal:
                         const uint8_t* batch, uint32_t size, bint internal, int64_t* end_lsn) noexcept nogil:
         cdef int64_t lsn, end
         cdef int tries = 0
-        cdef bint awaited
         cdef uint8_t* p
         cdef EntryHeader h
         if ENTRY_HEADER_BYTES + <int64_t>size > self.segment_bytes:
@@ -171,12 +158,10 @@ cdef class Wal:
         store64(&self.head, end)
         store64(&self.data_end, end)
         self.entries += 1
-        awaited = self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX
-        if awaited:
-            place_beside(&self.placed, load64(&self.resting_io_thread))  # it lives: it ends closed or has_failed
+        self.left_to_io = self.is_left(lsn, end)
+        if not self.left_to_io and (self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX):
+            pthread_cond_signal(&self.work)
         pthread_mutex_unlock(&self.lock)
-        if awaited:
-            pthread_cond_signal(&self.work)  # before, it would run at once, only to wait for the lock
         end_lsn[0] = end
         return lsn
 
@@ -198,6 +183,7 @@ cdef class Wal:
             if code != 0:
                 return code
             self.put_filler(self.current_end)
+            self.left_to_io = False
             pthread_cond_signal(&self.work)  # the filler counts, also when the append has to wait after all
         if start == self.current_end:
             following = &self.slots[(start // self.segment_bytes) % self.slot_count]
@@ -252,90 +238,114 @@ cdef class Wal:
 
     # -- the WAL thread ----------------------------------------------------------------------------------------
 
-    cdef int commit_loop(self) noexcept nogil:
-        # Writes and syncs what has been published, one segment at a time, until stopped or until the file fails.
-        cdef int64_t start, end, written_end, first_lsn
-        cdef SegmentSlot* slot
-        cdef int error, fd, direct_fd
-        cdef int64_t cut, began_ns, taken_ns
-        cdef GroupCommit group
-        memset(&group, 0, sizeof(GroupCommit))
+    cdef bint commit_loop(self) noexcept nogil:
+        # Makes durable what has been published. Returns when a file has failed, True, or when all is done and no more
+        # will come.
+        cdef bint failed
         pthread_mutex_lock(&self.lock)
-        group.cut = self.entries
+        self.group.cut = self.entries
         while True:
-            while self.head == self.durable_end and not self.stopping:
+            while self.in_commit or not (
+                self.stopping or self.file_failed or (self.head != self.durable_end and not self.left_to_io)
+            ):
                 pthread_cond_wait(&self.work, &self.lock)
-            if self.head == self.durable_end:
+            if self.file_failed or self.head == self.durable_end:
+                failed = self.file_failed
+                self.file_failed = False
                 pthread_mutex_unlock(&self.lock)
-                return STOPPED
-            if should_gather(&group, self.entries, self.head - self.durable_end):
-                self.group_waits += 1
-                gathered(&group, self.gather(&group))
-            cut = self.entries
-            start = self.durable_end
-            slot = &self.slots[(start // self.segment_bytes) % self.slot_count]
-            if self.head < slot.end_lsn and self.head & (PAGE_BYTES - 1):
-                self.put_filler(page_up(self.head))
-            end = min(self.head, slot.end_lsn)
-            written_end = end
-            if end == slot.end_lsn and slot.data_end < end:
-                written_end = max(slot.data_end, start)
-            invariant(slot.ready and slot.first_lsn <= start and start <= written_end and written_end <= end)
-            invariant(end <= self.head and self.head - start <= self.arena.arena_bytes)
-            fd = slot.fd
-            direct_fd = slot.direct_fd
-            first_lsn = slot.first_lsn
-            pthread_mutex_unlock(&self.lock)
-            began_ns = monotonic_ns()
-            error = self.faults.write_range(fd, direct_fd, SEGMENT_HEADER_BYTES + start - first_lsn,
-                                            self.arena.base + start % self.arena.arena_bytes, written_end - start)
-            if error == 0 and written_end > start:
-                error = self.faults.sync(fd)
-            taken_ns = monotonic_ns() - began_ns
-            if self.placed.core != ANY_CORE:
-                self.ticks.lone_commit(began_ns, self.placed.load.ended_ns, written_end - start)
-            pthread_mutex_lock(&self.lock)
-            worked(&self.placed.load, began_ns, began_ns + taken_ns)
-            self.commit_ns += taken_ns
-            committed(&group, cut, self.entries, end - start, taken_ns)
-            if error != 0:
-                self.last_errno = error
-                self.failed_files += 1
-                pthread_mutex_unlock(&self.lock)
-                return FILE_FAILED
-            self.syncs += 1
-            self.bytes_written += written_end - start
-            self.replacing = False
-            store64(&self.durable_end, end)
-            if end == slot.end_lsn:
-                self.signal(self.seal_fd)
-            if not self.answer_here(began_ns + taken_ns):
-                self.wake()
-            pthread_cond_broadcast(&self.moved)  # last: what begins then is not in the answer's way
+                return failed
+            self.left_to_io = False
+            if should_gather(&self.group, self.entries, self.head - self.durable_end):
+                self.gather()
+            self.commit(False)
 
-    cdef bint answer_here(self, int64_t began_ns) noexcept nogil:
-        # Under the lock, which is given up meanwhile. While both threads have time this one answers (decision 005).
-        cdef bint answered
-        if self.placed.core == ANY_CORE or self.answerer is None or self.wakeup_count != 1:
-            return False
-        run_anywhere(&self.placed)
+    cdef bint commit(self, bint lone) noexcept nogil:
+        # Under the lock, which is given up meanwhile. Writes and syncs what has been published, of one segment. False:
+        # the file has failed.
+        cdef int64_t cut = self.entries, start = self.durable_end, end, written_end, first_lsn, began_ns, taken_ns
+        cdef SegmentSlot* slot = &self.slots[(start // self.segment_bytes) % self.slot_count]
+        cdef int error, fd = slot.fd, direct_fd = slot.direct_fd
+        if self.head < slot.end_lsn and self.head & (PAGE_BYTES - 1):
+            self.put_filler(page_up(self.head))
+        end = min(self.head, slot.end_lsn)
+        written_end = end
+        if end == slot.end_lsn and slot.data_end < end:
+            written_end = max(slot.data_end, start)
+        invariant(slot.ready and slot.first_lsn <= start and start <= written_end and written_end <= end)
+        invariant(not self.in_commit and end <= self.head and self.head - start <= self.arena.arena_bytes)
+        first_lsn = slot.first_lsn
+        self.in_commit = True
+        self.left_to_io = False
         pthread_mutex_unlock(&self.lock)
-        answered = self.answerer.answer_durable()
+        began_ns = monotonic_ns()
+        error = self.faults.write_range(fd, direct_fd, SEGMENT_HEADER_BYTES + start - first_lsn,
+                                        self.arena.base + start % self.arena.arena_bytes, written_end - start)
+        if error == 0 and written_end > start:
+            error = self.faults.sync(fd)
+        taken_ns = monotonic_ns() - began_ns
+        if lone:
+            self.ticks.lone_commit(began_ns, self.load.ended_ns, written_end - start)
         pthread_mutex_lock(&self.lock)
-        worked(&self.placed.load, began_ns, monotonic_ns())
-        return answered
+        self.in_commit = False
+        self.last_was_quick = taken_ns <= QUICK_COMMIT_NS
+        worked(&self.load, began_ns, began_ns + taken_ns)
+        self.commit_ns += taken_ns
+        committed(&self.group, cut, self.entries, end - start, taken_ns)
+        if error != 0:
+            self.last_errno = error
+            self.failed_files += 1
+            self.file_failed = True
+            return False
+        self.syncs += 1
+        self.bytes_written += written_end - start
+        self.replacing = False
+        store64(&self.durable_end, end)
+        if end == slot.end_lsn:
+            self.signal(self.seal_fd)
+        if not lone or self.wakeup_count > 1:
+            self.wake()
+        if not lone or load32(&self.syncing) or not self.last_was_quick:
+            self.tell_moved()  # last: what begins then is not in the answer's way
+        return True
 
-    cdef bint gather(self, const GroupCommit* group) noexcept nogil:
-        # Under the lock. Waits until as many entries are there as expected; False when they do not come in time.
+    cdef bint is_left(self, int64_t start, int64_t end) noexcept nogil:
+        # Under the lock. Whether who has appended up to `end` is the I/O thread, and commits that itself (decision 005).
+        return (
+            (self.left_to_io or start == self.durable_end)  # nothing else is on its way, or waits for company
+            and load64(&self.resting_io_thread) == this_thread()
+            and self.last_was_quick
+            and has_time(&self.load)
+            and end - self.durable_end < GATHER_BYTES_MAX
+        )
+
+    cdef bint commit_left_c(self) noexcept nogil:
+        cdef bint done = False
+        pthread_mutex_lock(&self.lock)
+        if self.left_to_io:
+            done = self.commit(True)
+            if self.stopping or self.file_failed or self.head != self.durable_end:
+                pthread_cond_signal(&self.work)
+        pthread_mutex_unlock(&self.lock)
+        return done
+
+    cdef void hand_over(self) noexcept nogil:
+        pthread_mutex_lock(&self.lock)
+        self.left_to_io = False
+        pthread_cond_signal(&self.work)
+        pthread_mutex_unlock(&self.lock)
+
+    cdef void gather(self) noexcept nogil:
+        # Under the lock. Waits until as many entries are there as expected, or until they have not come in time.
         cdef timespec until
         cdef int code = 0
-        deadline(&until, group.wait_ns)
-        self.awaited_entries = group.awaited
+        self.group_waits += 1
+        deadline(&until, self.group.wait_ns)
+        self.awaited_entries = self.group.awaited
         while (self.entries < self.awaited_entries and self.head - self.durable_end < GATHER_BYTES_MAX
                 and not self.stopping and code == 0):
             code = pthread_cond_timedwait(&self.work, &self.lock, &until)
         self.awaited_entries = 0
-        return code == 0
+        gathered(&self.group, code == 0)
 
     cdef void wake(self) noexcept nogil:
         # Under the lock.
@@ -345,13 +355,12 @@ cdef class Wal:
 
     def run(self):
         """The WAL thread: returns when the WAL is closed and everything is durable, or when it has failed for good."""
-        cdef int outcome
+        cdef bint failed
         wait_precisely()
-        begin_placed(&self.placed)
         while True:
             with nogil:
-                outcome = self.commit_loop()
-            if outcome == STOPPED:
+                failed = self.commit_loop()
+            if not failed:
                 return
             if self.replacing:
                 self._fail()
@@ -514,18 +523,32 @@ cdef class Wal:
             pthread_mutex_unlock(&self.lock)
         if self.thread is not None:
             self.thread.join()
-        self.answerer = None
-        self.answerers.clear()
         self.ticks.stop()
         self.keeper.stop()
         self.cache.close()
 
+    def commit_left(self):
+        """Makes durable what this thread has appended, if that is left to it (decision 005); False: it is not."""
+        cdef bint done
+        with nogil:
+            done = self.commit_left_c()
+        return bool(done)
+
     def sync(self, double timeout=30.0):
         """Waits until everything appended before the call is durable. False on time-out or failure."""
-        return self.wait_durable(load64(&self.head), timeout)
+        add32(&self.syncing, 1)
+        try:
+            if self.left_to_io:
+                self.hand_over()  # by the I/O thread, which may be this one
+            return self.wait_durable(load64(&self.head), timeout)
+        finally:
+            add32(&self.syncing, -1)
 
     def wait_durable(self, int64_t lsn, double timeout):
-        """Waits until everything below ``lsn`` is durable, for ``timeout`` seconds. False then, or on failure."""
+        """Waits until everything below ``lsn`` is durable, for ``timeout`` seconds. False then, or on failure.
+
+        Not by the I/O thread, nor with a lock that it may take: a lone record's waiters are told behind its answers.
+        """
         cdef timespec until
         cdef int code = 0
         cdef bint reached
@@ -552,11 +575,8 @@ cdef class Wal:
         """Appends that are not internal stop at ``lsn``, or where the budget ends; None: only there."""
         self.keeper.admit(lsn)
 
-    def add_wakeup_fd(self, int fd, Answerer answerer=None):
-        """An eventfd to which 1 is written when durable moves, space frees, or the WAL fails.
-
-        While it is the only one `answerer` may be called instead when durable moves.
-        """
+    def add_wakeup_fd(self, int fd):
+        """An eventfd to which 1 is written when durable moves, space frees, or the WAL fails."""
         cdef bint added
         with nogil:
             pthread_mutex_lock(&self.lock)
@@ -567,9 +587,6 @@ cdef class Wal:
             pthread_mutex_unlock(&self.lock)
         if not added:
             raise ValueError("too many wake-up descriptors")
-        if answerer is not None:
-            self.answerers.append(answerer)
-            self.answerer = answerer
         self.commits.add_wakeup_fd(fd)
         self.object_commits.add_wakeup_fd(fd)
 
@@ -593,23 +610,6 @@ cdef class Wal:
             pthread_mutex_lock(&self.lock)
             self.wake()
             pthread_mutex_unlock(&self.lock)
-
-    def append_bytes(self, bytes topic_id not None, int32_t partition, int64_t base_offset, int32_t leader_epoch,
-                     const uint8_t[::1] batch not None, *, internal=False):
-        """Raw append for tests and tools: (entry position or a negative APPEND_ code, end position)."""
-        cdef EntryKey key
-        cdef int64_t end = 0, lsn
-        cdef bint reserve = internal
-        cdef uint32_t size = <uint32_t>batch.shape[0]
-        cdef const uint8_t* id_bytes = topic_id
-        if len(topic_id) != 16 or size < 16:
-            raise ValueError("a topic id has 16 bytes, a batch at least a header")
-        memcpy(key.topic_id, id_bytes, 16)
-        key.partition = partition
-        key.ordinal = 0
-        with nogil:
-            lsn = self.append(&key, base_offset, leader_epoch, &batch[0], size, reserve, &end)
-        return lsn, end
 
     def try_pin(self, int64_t lsn, int64_t length):
         """Pins a range in memory; for tests. Every True needs one ``drop_pin``."""

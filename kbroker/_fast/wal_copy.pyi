@@ -4,6 +4,9 @@ from typing_extensions import Buffer
 
 from kbroker._fast.wal import Wal
 
+def append_raw(
+    wal: Wal, topic_id: bytes, partition: int, base_offset: int, leader_epoch: int, batch: Buffer
+) -> tuple[int, int]: ...
 def read_bytes(wal: Wal, lsn: int, n: int) -> bytes: ...
 def read_batches_into(
     wal: Wal, entries: numpy.ndarray, cumulative: NDArray[numpy.int64], position: int, out: Buffer

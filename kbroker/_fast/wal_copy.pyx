@@ -1,13 +1,31 @@
-"""Copies bytes and batches out of the WAL, from memory where they are resident, else from the segment files."""
+"""Copies batches into the WAL, and bytes and batches out of it, from memory where they are resident, else from the segment
+files."""
 
 from libc.errno cimport EIO
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from kbroker._fast.atomic cimport load64
-from kbroker._fast.wal cimport Wal
+from kbroker._fast.wal cimport EntryKey, Wal
 from kbroker._fast.wal_batches cimport WINDOW_BYTES, BatchReader, entry_at, raise_failed, reader_of
 from kbroker._fast.wal_segment cimport WalSegment
+
+
+def append_raw(Wal wal not None, bytes topic_id not None, int32_t partition, int64_t base_offset, int32_t leader_epoch,
+               const uint8_t[::1] batch not None):
+    """A batch that nothing is known of, for benchmarks: (entry position or a negative APPEND_ code, end position)."""
+    cdef EntryKey key
+    cdef int64_t end = 0, lsn
+    cdef uint32_t size = <uint32_t>batch.shape[0]
+    cdef const uint8_t* id_bytes = topic_id
+    if len(topic_id) != 16 or size < 16:
+        raise ValueError("a topic id has 16 bytes, a batch at least a header")
+    memcpy(key.topic_id, id_bytes, 16)
+    key.partition = partition
+    key.ordinal = 0
+    with nogil:
+        lsn = wal.append(&key, base_offset, leader_epoch, &batch[0], size, False, &end)
+    return lsn, end
 
 
 def read_bytes(Wal wal not None, int64_t lsn, int64_t n):

@@ -21,6 +21,7 @@ from kbroker.wire.dispatch import AdvertisedListener, WireRequest
 logger = logging.getLogger("kbroker.wire")
 
 BACKLOG = 1024
+STOP_SECONDS = 10.0
 
 # Their answers may tell of many topics or groups however short the request is. They wait for no object store, but for
 # Metadata that creates topics (handlers.base.Waiting): few are in progress at a time, and others wait for those.
@@ -138,9 +139,13 @@ class WireServer:
 
     def start(self) -> None:
         for number, reactor in enumerate(self.reactors):
-            thread = threading.Thread(target=reactor.run, name=f"kbroker-io-{number}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+            self._begin(reactor.run, f"kbroker-io-{number}")
+        self._begin(self.reactors[0].stand_in, "kbroker-io-stand-in")
+
+    def _begin(self, target: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def stop_accepting(self) -> None:
         """Closes the listening sockets; connections go on."""
@@ -156,11 +161,13 @@ class WireServer:
         return complete
 
     def stop(self) -> None:
-        """Ends the I/O threads; connections that are still open are cut."""
+        """Ends the I/O threads; open connections are cut. Waits for a disk that hangs, but not for long."""
         for reactor in reversed(self.reactors):
             reactor.stop()
         for thread in self._threads:
-            thread.join()
+            thread.join(STOP_SECONDS)
+            if thread.is_alive():
+                logger.warning("%s has not ended: the log's disk does not answer", thread.name)
 
     @property
     def connection_count(self) -> int:

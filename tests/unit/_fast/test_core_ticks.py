@@ -38,6 +38,7 @@ def wakeups(ticks: CoreTicks) -> list[int]:
 def lone_commits(log: Log, count: int, size: int = 100) -> None:
     for _ in range(count):
         log.append(wal_harness.batch(size))
+        log.wal.commit_left()
         assert log.sync()
         threading.Event().wait(0.001)
 

@@ -1,11 +1,12 @@
-"""Records one by one: the log's thread answers them in the place of the I/O thread, which sleeps."""
+"""Records one by one: the I/O thread commits them itself, and while that takes long another thread stands in for it."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from wire_harness import (
     batch,
     fetch_request,
     fetched,
-    later,
     produce_request,
     produced,
     until,
@@ -26,6 +26,7 @@ from wire_harness import (
 )
 
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
+from kbroker.wire import listener
 from kbroker.wire.listener import WireOptions
 
 LONE_MAX = 5_000  # records, of which some must have come while both threads had time
@@ -36,36 +37,16 @@ def pause(seconds: float = 0.002) -> None:
 
 
 def lone_records(broker: WireBroker, step: Callable[[int], None], rounds: int = 30) -> int:
-    """Calls step(0), step(1), ... with pauses until the log's thread has answered so often; returns how many."""
+    """Calls step(0), step(1), ... with pauses until the I/O thread has committed so often; returns how many."""
     reactor: Any = broker.reactor
-    before = reactor.log_rounds
+    end = reactor.commits + 2 * rounds
     for i in range(LONE_MAX):
         began = time.monotonic()
         step(i)
-        if reactor.log_rounds >= before + rounds:
+        if reactor.commits >= end:
             return i + 1
         pause(min(max(0.002, 3 * (time.monotonic() - began)), 0.1))
-    raise AssertionError(f"the log's thread has answered {reactor.log_rounds - before} times")
-
-
-def lone_records_with(tmp_path: Path, callback: Callable[[WireBroker], None], called: list[Any]) -> None:
-    """Lone records beside appends whose callback, some of the times the log's thread's, adds to `called` in the end."""
-    starters = set()
-    with wire_broker(tmp_path, {"t": 1, "other": 1}) as broker, Client(broker) as producer:
-        other = broker.logs.by_name["other"].partitions[0]
-
-        def durable(code: int) -> None:
-            assert code == 0
-            starters.add(threading.current_thread().name)
-            callback(broker)
-
-        def one(i: int) -> None:
-            other.append_bytes(batch(b"x"), 0, durable)
-            assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
-
-        count = lone_records(broker, one)
-        until(lambda: len(called) == count)
-    assert any(name.startswith("wal") for name in starters)
+    raise AssertionError(f"{(end - reactor.commits) / 2} commits of the I/O thread are missing")
 
 
 @pytest.mark.parametrize("reactors", [1, 2])
@@ -99,7 +80,7 @@ def test_what_came_behind_a_record_is_started(tmp_path: Path) -> None:
 
 
 def test_what_a_peer_sent_before_it_closed_counts(tmp_path: Path) -> None:
-    """More records than may be in flight at once: those behind start as answers go, whoever answers."""
+    """More records than may be in flight at once: those behind start as answers go."""
     with wire_broker(tmp_path) as broker:
         broker.reactor.in_flight_max = 1
         partition = broker.logs.by_name["t"].partitions[0]
@@ -117,9 +98,9 @@ def test_what_a_peer_sent_before_it_closed_counts(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_space_goes_on_with_what_came_behind(tmp_path: Path) -> None:
-    """Space comes while the log's thread syncs: it must neither start the record that waited nor the one behind it."""
+    """Space comes while a commit is under way."""
     with wire_broker(tmp_path) as broker, Client(broker) as client:
-        broker.wal.faults.sync_us = 5000  # time for the space to come
+        broker.wal.faults.sync_us = 500
 
         def one(i: int) -> None:
             frames = [client.frame(0, 9, produce_request(batch(b"x" * size))) for size in (10, 5000, 10)]
@@ -132,103 +113,38 @@ def test_who_waits_for_space_goes_on_with_what_came_behind(tmp_path: Path) -> No
             for n in range(3):
                 assert produced(client.receive()[1]).base_offset == 3 * i + n
 
-        lone_records(broker, one)
-
-
-def test_a_wait_that_such_a_round_shortens_ends_in_time(tmp_path: Path) -> None:
-    """The I/O thread sleeps until the next deadline; a Fetch that it starts behind a record has one of its own."""
-    with wire_broker(tmp_path) as broker, Client(broker) as client, Client(broker) as other:
-
-        def one(i: int) -> None:
-            first = client.frame(0, 9, produce_request(batch(b"%d" % i)))
-            behind = client.frame(1, 11, fetch_request(("t", 0, i + 1), max_wait_ms=LONG_MS))
-            client.socket.sendall(first + behind)
-            assert produced(client.receive()[1]).base_offset == i
-            until(lambda: broker.reactor.parked_count == 1)
-            later(broker, LONG_MS)
-            assert values(fetched(client.receive()[1]).records) == []
-            other.ask(1, 11, fetch_request(("t", 0, 0)))
-
-        lone_records(broker, one)
+        lone_records(broker, one, 10)
 
 
 def test_a_callback_that_fails_keeps_nobody_from_an_answer(tmp_path: Path) -> None:
-    with wire_broker(tmp_path, {"t": 1, "other": 1}) as broker, Client(broker) as producer:
-        other = broker.logs.by_name["other"].partitions[0]
-        called = []
+    """Both appends are in one commit."""
+    brokers: list[WireBroker] = []
+    called = []
 
-        def fails(code: int) -> None:
-            called.append(code)
-            raise RuntimeError("injected")
+    def fails(code: int) -> None:
+        called.append(code)
+        raise RuntimeError("injected")
+
+    def dispatch(request: Any) -> None:
+        brokers[0].logs.by_name["other"].partitions[0].append_bytes(batch(b"x"), 0, fails)
+        request.complete_parts([b"yes"])
+
+    with wire_broker(tmp_path, {"t": 1, "other": 1}, dispatch=dispatch) as broker, Client(broker) as producer:
+        brokers.append(broker)
 
         def one(i: int) -> None:
-            other.append_bytes(batch(b"x"), 0, fails)
-            assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
+            first = producer.frame(18, 0, ApiVersionsRequest())
+            producer.socket.sendall(first + producer.frame(0, 9, produce_request(batch(b"%d" % i))))
+            assert producer.receive_frame().endswith(b"yes")
+            assert produced(producer.receive()[1]).base_offset == i
 
         count = lone_records(broker, one)
         until(lambda: len(called) == count)
         assert set(called) == {0}
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core is all there is")
-def test_threads_that_such_a_round_starts_run_on_any_core(tmp_path: Path) -> None:
-    """Pools make their threads when they are first asked, and the log's thread is tied to a core."""
-    cores: list[set[int]] = []
-
-    def start_a_thread(broker: WireBroker) -> None:
-        threading.Thread(target=lambda: cores.append(os.sched_getaffinity(0))).start()
-
-    lone_records_with(tmp_path, start_a_thread, cores)
-    assert {tuple(each) for each in cores} == {tuple(os.sched_getaffinity(os.getpid()))}
-
-
-def test_calls_that_come_meanwhile_run_on_the_io_thread(tmp_path: Path) -> None:
-    callees: list[str] = []
-
-    def call(broker: WireBroker) -> None:
-        def note() -> None:
-            callees.append(threading.current_thread().name)
-
-        thread = threading.Thread(target=broker.reactor.submit, args=(note,))
-        thread.start()
-        thread.join()
-
-    lone_records_with(tmp_path, call, callees)
-    assert not any(name.startswith("wal") for name in callees)
-
-
-def test_a_connection_that_such_a_round_closes_may_be_sending(tmp_path: Path) -> None:
-    """The I/O thread may have been woken for the very connection, and must not look at it once it is gone."""
-    brokers: list[WireBroker] = []
-
-    def dispatch(request: Any) -> None:
-        partition = brokers[0].logs.by_name["t"].partitions[0]
-        partition.append_bytes(batch(b"x"), 0, lambda code: request.close_connection("enough"))
-
-    with wire_broker(tmp_path, dispatch=dispatch) as broker, Client(broker) as other:
-        brokers.append(broker)
-        closed = 0
-
-        def one(i: int) -> None:
-            nonlocal closed
-            with Client(broker) as client:
-                client.send(18, 0, ApiVersionsRequest())
-                frame = client.frame(18, 0, ApiVersionsRequest())
-                try:
-                    while not broker.reactor.connections_closed > closed:
-                        client.socket.sendall(frame)
-                except ConnectionError:
-                    pass
-                assert client.is_closed()
-                until(lambda: broker.reactor.connections_closed == i + 1)
-                closed = i + 1
-            assert values(fetched(other.ask(1, 11, fetch_request(("t", 0, i)))).records) == [b"x"]
-
-        lone_records(broker, one)
-
-
 def test_other_threads_are_heard_meanwhile(tmp_path: Path) -> None:
-    """Calls and answers from other threads come at any moment of such a round."""
+    """Calls from other threads come at any moment."""
     with wire_broker(tmp_path) as broker, Client(broker) as producer:
         stopping = threading.Event()
         heard = 0
@@ -256,8 +172,21 @@ def test_other_threads_are_heard_meanwhile(tmp_path: Path) -> None:
         assert heard
 
 
-@pytest.mark.parametrize("times", range(5))
+def test_who_waits_for_the_log_is_told(tmp_path: Path) -> None:
+    with wire_broker(tmp_path) as broker, Client(broker) as producer, ThreadPoolExecutor(1) as pool:
+
+        def one(i: int) -> None:
+            waits = pool.submit(broker.wal.wait_durable, broker.wal.durable_lsn + 1, 10)
+            pause(0.001)
+            assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
+            assert waits.result()
+
+        lone_records(broker, one)
+
+
+@pytest.mark.parametrize("times", range(3))
 def test_a_broker_stops_in_the_middle(tmp_path: Path, times: int) -> None:
+    """What others append goes on."""
     with wire_broker(tmp_path) as broker:
         stopping = threading.Event()
         partition = broker.logs.by_name["t"].partitions[0]
@@ -276,10 +205,155 @@ def test_a_broker_stops_in_the_middle(tmp_path: Path, times: int) -> None:
             until(lambda: len(durable) > 10)
             broker.server.stop_accepting()
             broker.server.stop()
-            rounds = broker.reactor.log_rounds
             reached = broker.wal.durable_lsn
             until(lambda: broker.wal.durable_lsn > reached)
-            assert broker.reactor.log_rounds == rounds
         finally:
             stopping.set()
             appender.join()
+
+
+def test_a_file_that_fails_costs_no_answer(tmp_path: Path) -> None:
+    with wire_broker(tmp_path) as broker, Client(broker) as producer:
+
+        def one(i: int) -> None:
+            if i % 5 == 4:
+                broker.wal.faults.sync_count = 1
+            assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
+
+        lone_records(broker, one)
+        assert broker.wal.failed_files
+        assert not broker.wal.failed
+
+
+@contextlib.contextmanager
+def long_commit(broker: WireBroker, seconds: float = 1.0) -> Iterator[None]:
+    """The I/O thread is in a commit that takes so long, of a record at the end of "t", and is stood in for. At the end
+    the record has been answered."""
+    with Client(broker) as producer:
+        for _ in range(LONE_MAX):
+            lone_records(broker, lambda i: producer.ask(0, 9, produce_request(batch(b"y"))) and None, 5)
+            before = broker.reactor.stand_ins
+            broker.wal.faults.sync_us = int(seconds * 1e6)
+            pause()
+            producer.send(0, 9, produce_request(batch(b"long")))
+            until(lambda: not broker.wal.faults.sync_us or broker.wal.head_lsn > broker.wal.durable_lsn)
+            pause(0.1)
+            broker.wal.faults.sync_us = 0
+            if broker.reactor.stand_ins > before:
+                break
+            producer.receive()  # it was the log's thread's
+        else:
+            raise AssertionError("the log's thread has all long commits")
+        yield
+        assert produced(producer.receive()[1]).error_code == 0
+
+
+def threads_of_calls(broker: WireBroker, count: int = 5) -> set[str]:
+    """Where calls run now."""
+    names: list[str] = []
+    for i in range(count):
+        broker.reactor.submit(lambda: names.append(threading.current_thread().name))
+        until(lambda i=i: len(names) > i)  # type: ignore[misc]
+    return set(names)
+
+
+def test_others_are_served_during_a_long_commit(tmp_path: Path) -> None:
+    def dispatch(request: Any) -> None:
+        request.complete_parts([b"yes"])
+
+    with wire_broker(tmp_path, dispatch=dispatch) as broker, Client(broker) as reader:
+        with long_commit(broker):
+            durable = broker.wal.durable_lsn
+            count = len(values(fetched(reader.ask(1, 11, fetch_request(("t", 0, 0)))).records))
+            assert count > 5
+            with Client(broker) as comer:
+                comer.send(18, 0, ApiVersionsRequest())
+                assert comer.receive_frame().endswith(b"yes")
+            assert values(fetched(reader.ask(1, 11, fetch_request(("t", 0, count), max_wait_ms=1))).records) == []
+            assert threads_of_calls(broker) == {"kbroker-io-stand-in"}
+            assert broker.wal.durable_lsn == durable
+            parked = reader.send(1, 11, fetch_request(("t", 0, count), max_wait_ms=LONG_MS))
+        got, answer = reader.receive()
+        assert (got, values(fetched(answer).records)) == (parked, [b"long"])
+        assert threads_of_calls(broker) == {"kbroker-io-0"}
+
+
+def test_records_that_come_during_a_long_commit_are_in_the_next(tmp_path: Path) -> None:
+    with wire_broker(tmp_path) as broker, Client(broker) as other, Client(broker) as reader:
+        with long_commit(broker, 0.5):
+            for i in range(3):
+                other.send(0, 9, produce_request(batch(b"%d" % i)))
+            until(lambda: broker.wal.entries == broker.wal.syncs + 4)
+        offsets = [produced(other.receive()[1]).base_offset for _ in range(3)]
+        assert offsets == list(range(offsets[0], offsets[0] + 3))
+        records = values(fetched(reader.ask(1, 11, fetch_request(("t", 0, offsets[0] - 1)))).records)
+        assert records == [b"long", b"0", b"1", b"2"]
+
+
+def test_connections_end_during_a_long_commit(tmp_path: Path) -> None:
+    """Those that closed themselves, that are closed, and that the I/O thread was going to look at."""
+    with wire_broker(tmp_path) as broker:
+        gone = [Client(broker) for _ in range(10)]
+        for client in gone:
+            client.ask(1, 11, fetch_request(("t", 0, 0)))
+        with long_commit(broker, 0.5):
+            closed = broker.reactor.connections_closed
+            for client in gone[:5]:
+                client.send(18, 0, ApiVersionsRequest())  # no handlers
+                assert client.is_closed()
+            for client in gone[5:]:
+                client.socket.close()
+            until(lambda: broker.reactor.connections_closed == closed + 10)
+            for client in gone[:5]:
+                client.socket.close()
+        assert threads_of_calls(broker) == {"kbroker-io-0"}
+
+
+def test_the_io_thread_takes_over_from_a_busy_stand_in(tmp_path: Path) -> None:
+    with wire_broker(tmp_path) as broker, Client(broker) as reader:
+        stopping = threading.Event()
+        asked = 0
+
+        def ask() -> None:
+            nonlocal asked
+            while not stopping.is_set():
+                reader.ask(1, 11, fetch_request(("t", 0, 0)))
+                asked += 1
+
+        asker = threading.Thread(target=ask)
+        try:
+            with long_commit(broker, 0.3):
+                asker.start()
+                until(lambda: asked > 10)
+            assert threads_of_calls(broker) == {"kbroker-io-0"}
+        finally:
+            stopping.set()
+            asker.join()
+
+
+def test_a_stop_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "STOP_SECONDS", 0.05)
+    with wire_broker(tmp_path) as broker, Client(broker) as other:
+        other.ask(1, 11, fetch_request(("t", 0, 0)))
+        with contextlib.suppress(ConnectionError), long_commit(broker):
+            durable = broker.wal.durable_lsn
+            broker.server.stop_accepting()
+            broker.server.stop()
+            assert other.is_closed()
+            assert broker.wal.durable_lsn == durable
+        until(lambda: not any(thread.name == "kbroker-io-0" for thread in threading.enumerate()))
+        assert broker.wal.durable_lsn > durable
+
+
+@pytest.mark.parametrize("how", ["drain", "stop"])
+def test_a_broker_stops_during_a_long_commit(tmp_path: Path, how: str) -> None:
+    with wire_broker(tmp_path) as broker, Client(broker) as other:
+        other.ask(1, 11, fetch_request(("t", 0, 0)))
+        with contextlib.suppress(ConnectionError), long_commit(broker, 0.5):
+            durable = broker.wal.durable_lsn
+            broker.server.stop_accepting()
+            if how == "drain":
+                broker.server.drain(10)
+            broker.server.stop()
+            assert other.is_closed()
+            assert broker.wal.durable_lsn > durable
