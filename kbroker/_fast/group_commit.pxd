@@ -17,6 +17,7 @@ cdef struct GroupCommit:
     int64_t awaited             # how many there are once all that were on their way during the last commit (covered by
                                 # it, or come meanwhile) have come again; 0: none are waited for
     int64_t wait_ns             # how long a commit may wait for them
+    bint alone                  # the last commit had one entry, and nothing came beside it
     int32_t vain                # waits in a row that did not see them all, at most VAIN_MAX
     int32_t skip                # commits, the one that waited included, before the next try
 
@@ -36,5 +37,6 @@ cdef inline void committed(GroupCommit* g, int64_t cut, int64_t entries, int64_t
         g.skip -= 1
     cdef int64_t on_the_way = entries - g.cut
     g.awaited = cut + on_the_way if size < GATHER_BYTES_MAX and on_the_way * ENTRY_NS <= sync_ns else 0
+    g.alone = on_the_way <= 1
     g.cut = cut
     g.wait_ns = min(sync_ns - sync_ns // 4, <int64_t>GATHER_NS_MAX)

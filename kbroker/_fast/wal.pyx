@@ -110,6 +110,7 @@ cdef class Wal:
                         const uint8_t* batch, uint32_t size, bint internal, int64_t* end_lsn) noexcept nogil:
         cdef int64_t lsn, end
         cdef int tries = 0
+        cdef bint awaited
         cdef uint8_t* p
         cdef EntryHeader h
         if ENTRY_HEADER_BYTES + <int64_t>size > self.segment_bytes:
@@ -159,9 +160,11 @@ cdef class Wal:
         store64(&self.data_end, end)
         self.entries += 1
         self.left_to_io = self.is_left(lsn, end)
-        if not self.left_to_io and (self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX):
-            pthread_cond_signal(&self.work)
+        awaited = self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX
+        awaited = awaited and not self.left_to_io
         pthread_mutex_unlock(&self.lock)
+        if awaited:
+            pthread_cond_signal(&self.work)  # before, it would run at once, only to wait for the lock
         end_lsn[0] = end
         return lsn
 
@@ -314,6 +317,7 @@ cdef class Wal:
             (self.left_to_io or start == self.durable_end)  # nothing else is on its way, or waits for company
             and load64(&self.resting_io_thread) == this_thread()
             and self.last_was_quick
+            and self.group.alone
             and has_time(&self.load)
             and end - self.durable_end < GATHER_BYTES_MAX
         )
