@@ -117,7 +117,7 @@ def test_who_waits_for_space_goes_on_with_what_came_behind(tmp_path: Path) -> No
 
 
 def test_a_callback_that_fails_keeps_nobody_from_an_answer(tmp_path: Path) -> None:
-    """Both appends are in one commit."""
+    """Every other time both appends are in one commit; what comes behind that is not the I/O thread's."""
     brokers: list[WireBroker] = []
     called = []
 
@@ -133,13 +133,14 @@ def test_a_callback_that_fails_keeps_nobody_from_an_answer(tmp_path: Path) -> No
         brokers.append(broker)
 
         def one(i: int) -> None:
-            first = producer.frame(18, 0, ApiVersionsRequest())
+            first = producer.frame(18, 0, ApiVersionsRequest()) if i % 2 else b""
             producer.socket.sendall(first + producer.frame(0, 9, produce_request(batch(b"%d" % i))))
-            assert producer.receive_frame().endswith(b"yes")
+            if first:
+                assert producer.receive_frame().endswith(b"yes")
             assert produced(producer.receive()[1]).base_offset == i
 
         count = lone_records(broker, one)
-        until(lambda: len(called) == count)
+        until(lambda: len(called) == count // 2)
         assert set(called) == {0}
 
 
