@@ -388,6 +388,7 @@ class Broker:
             self.flusher.stop(flush=False)
         self.cold_reader.close()
         self.wal.close()
+        self.wire.stop()
         if clean:
             self.cluster.manifest.close()  # both write a checkpoint if that spares the next start something
             self.cluster.topics.checkpoint()

@@ -393,9 +393,9 @@ cdef class Poller(RequestSink):
                 commit = self.await_long_commit()
             if commit == NO_COMMIT:
                 return
+            self.thread_id = PyThread_get_thread_ident()
+            self.stand_ins += 1
             try:
-                self.thread_id = PyThread_get_thread_ident()
-                self.stand_ins += 1
                 while self.is_in(commit):
                     with nogil:
                         has_work = self.poll_during(commit)
@@ -404,7 +404,11 @@ cdef class Poller(RequestSink):
                         self.bury()
                 if self.stopped:
                     self.close_all()
+            except Exception:
+                self.logger.exception("a round in the I/O thread's place failed")
             finally:
+                if self.thread_id == PyThread_get_thread_ident():
+                    self.thread_id = self.owner_id
                 pthread_mutex_unlock(&self.lock)
 
     # -- without ---------------------------------------------------------------------------------------------------
@@ -448,16 +452,18 @@ cdef class Poller(RequestSink):
 
     cdef void commit_left(self) noexcept nogil:
         """Makes durable what this thread has appended."""
+        cdef bint done
         store64(&self.commit_began_ns, monotonic_ns())
         store64(&self.commits, self.commits + 1)
         if self.stand_in_rests:
             pthread_cond_signal(&self.begun)
         pthread_mutex_unlock(&self.lock)
-        self.has_committed = self.wal.commit_left_c()
+        done = self.wal.commit_left_c()
         store64(&self.commits, self.commits + 1)
         pthread_mutex_lock(&self.lock)
         self.thread_id = self.owner_id
-        self.wal_moved = self.wal_moved or self.has_committed
+        self.has_committed = done
+        self.wal_moved = self.wal_moved or done
         self.read_clock()
 
     cdef void end(self) noexcept nogil:

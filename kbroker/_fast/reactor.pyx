@@ -160,9 +160,9 @@ cdef class Reactor(Poller):
                 self.close_all()
             finally:
                 self.end()
-            self.wal.cache.remove_waiter(self.scratch.waiter)
-            if self.wal_fd >= 0:
-                self.wal.remove_wakeup_fd(self.wal_fd)
+                self.wal.cache.remove_waiter(self.scratch.waiter)
+                if self.wal_fd >= 0:
+                    self.wal.remove_wakeup_fd(self.wal_fd)
 
     def stop_accepting(self) -> None:
         """Stops watching the listening sockets; returns when it is done, so that they may be closed."""

@@ -81,7 +81,7 @@ cdef class Wal:
     cdef bint has_failed
     cdef bint file_failed                # a commit has; the WAL thread replaces the file
     cdef bint in_commit
-    cdef bint left_to_io                 # what is not durable is the I/O thread's to commit (decision 005)
+    cdef readonly bint left_to_io        # what is not durable is the I/O thread's to commit (decision 005)
     cdef bint last_was_quick             # the last commit
     cdef int32_t syncing                 # calls of sync() that wait; atomic
     cdef bint replacing                  # a replacement file has not committed anything yet

@@ -161,13 +161,18 @@ class WireServer:
         return complete
 
     def stop(self) -> None:
-        """Ends the I/O threads; open connections are cut. Waits for a disk that hangs, but not for long."""
+        """Ends the I/O threads; open connections are cut. Waits for a disk that hangs, but not for long.
+
+        To be called again once the log is closed, as such a thread ends then.
+        """
         for reactor in reversed(self.reactors):
             reactor.stop()
+        has_ended = True
         for thread in self._threads:
-            thread.join(STOP_SECONDS)
-            if thread.is_alive():
-                logger.warning("%s has not ended: the log's disk does not answer", thread.name)
+            thread.join(STOP_SECONDS if has_ended else 0)
+            has_ended = has_ended and not thread.is_alive()
+        if not has_ended:
+            logger.warning("an I/O thread has not ended: it may be in a commit, and the log's disk does not answer")
 
     @property
     def connection_count(self) -> int:

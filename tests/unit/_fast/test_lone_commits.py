@@ -42,10 +42,15 @@ def leave(log: Log, size: int = 100) -> int:
     """Appends until that is left to this thread; the end of what has been appended."""
     for _ in range(TRIES):
         log.append(wal_harness.batch(size))
-        pause()
-        if log.wal.durable_lsn < log.wal.head_lsn:
+        if log.wal.left_to_io:
             return log.wal.head_lsn
+        pause()
     raise AssertionError("the log's thread commits all")
+
+
+def commit_one(log: Log) -> None:
+    leave(log)
+    assert log.wal.commit_left()
 
 
 def test_what_is_left_is_durable_once_it_is_committed(log: Log) -> None:
@@ -136,30 +141,76 @@ def test_much_is_not_left(folder: Path) -> None:
             log.wal.drain_commits()
 
 
-def test_a_slow_disk_keeps_it_from_nothing(log: Log) -> None:
-    """Not more than once: behind a slow commit comes one by the log's thread."""
+def test_behind_a_slow_commit_comes_one_by_the_logs_thread(log: Log) -> None:
+    commit_one(log)
     log.faults.sync_us = 3_000
-    for _ in range(30):
-        leave_none = log.wal.durable_lsn == log.wal.head_lsn
-        log.append(wal_harness.batch())
+    commit_one(log)
+    for _ in range(5):
         pause(0.02)
-        if log.wal.commit_left():
-            assert leave_none
-            log.append(wal_harness.batch())
-            assert log.wal.wait_durable(log.wal.head_lsn, 10)
+        log.append(wal_harness.batch())
+        assert not log.wal.left_to_io
+        assert log.wal.wait_durable(log.wal.head_lsn, 10)
+    log.faults.sync_us = 0
+    commit_one(log)
+
+
+def test_behind_one_with_company_comes_one_by_the_logs_thread(log: Log) -> None:
+    commit_one(log)
+    leave(log)
+    log.append(wal_harness.batch())
+    assert log.wal.left_to_io
+    assert log.wal.commit_left()
+    pause()
+    log.append(wal_harness.batch())
+    assert not log.wal.left_to_io
 
 
 def test_commits_without_a_pause_are_the_logs_threads(log: Log) -> None:
     """Each is quick, but all of them take more than half of the time."""
     log.faults.sync_us = 500
+    commit_one(log)
     for _ in range(TRIES):
         log.append(wal_harness.batch(), trim=True)
-        if not log.wal.commit_left():
+        if not log.wal.left_to_io:
             break
+        log.wal.commit_left()
         log.wal.drain_commits()
     else:
         raise AssertionError("none was left to the log's thread")
     assert log.wal.wait_durable(log.wal.head_lsn, 10)
+
+
+def test_who_waits_is_told_of_a_long_commit_at_once(log: Log) -> None:
+    """The I/O thread tells of others, behind its answers."""
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(3):
+            commit_one(log)
+            end = leave(log)
+            waits = other.submit(log.wal.wait_durable, end, 60)
+            log.faults.sync_us = 20_000
+            log.wal.commit_left()
+            log.faults.sync_us = 0
+            assert waits.result(10)
+
+
+def test_who_syncs_is_told_of_any_commit_at_once(log: Log) -> None:
+    """Else who holds a lock meanwhile that the I/O thread needs would wait for its time-out."""
+    began = threading.Event()
+
+    def sync() -> bool:
+        began.wait()
+        return log.wal.sync(60)
+
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(100):
+            leave(log)
+            log.faults.sync_us = 800
+            began.clear()
+            waits = other.submit(sync)
+            began.set()
+            log.wal.commit_left()
+            log.faults.sync_us = 0
+            assert waits.result(10)
 
 
 def test_a_file_that_fails_is_replaced_by_the_logs_thread(log: Log) -> None:
@@ -193,14 +244,11 @@ def test_a_log_that_closes_leaves_nothing_behind(folder: Path) -> None:
 def test_a_log_closes_behind_a_commit_that_is_under_way(log: Log) -> None:
     with ThreadPoolExecutor(1) as io:
         log.wal.resting_io_thread = io.submit(threading.get_ident).result()
-        for _ in range(TRIES):
-            io.submit(log.append, wal_harness.batch()).result()
-            pause()
-            if log.wal.durable_lsn < log.wal.head_lsn:
-                break
-        log.faults.sync_us = 300_000
+        io.submit(leave, log).result()
+        log.faults.sync_us = 500_000
         committed = io.submit(log.wal.commit_left)
-        pause(0.05)
+        while log.wal.left_to_io:
+            pause(0.001)
         log.wal.close()
         assert committed.result()
         assert log.wal.durable_lsn == log.wal.head_lsn
