@@ -204,8 +204,8 @@ def test_client_metrics_command_and_a_client_that_pushes(broker: BrokerProcess) 
     settings = f"bootstrap.servers={broker.bootstrap}"
     for _ in range(10):  # on a busy machine one may end before it knows what is wanted
         java_tools.run(
-            "ProducerPerformance", "--topic", topic, "--num-records", "300", "--record-size", "10", "--throughput", "300",
-            "--producer-props", settings,
+            "ProducerPerformance", "--topic", topic, "--num-records", "300", "--record-size", "10",
+            "--throughput", "300", "--producer-props", settings,
         )  # fmt: skip
         if "bytes of metrics" in broker.log():
             break
