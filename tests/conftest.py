@@ -1,12 +1,16 @@
-"""For all tests: descriptors of what is closed but still part of a reference cycle do not pile up."""
+"""For all tests: what is closed but still part of a reference cycle keeps no descriptors; a folder in memory."""
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.reference.memory_folder import memory_folder
 
 DESCRIPTORS_MAX = 200
 
@@ -21,6 +25,14 @@ def closed_behind_the_last_test() -> Iterator[None]:
     """What the last test of a file held is unreachable only now."""
     yield
     close_unreachable()
+
+
+@pytest.fixture
+def memory_path() -> Iterator[Path]:
+    """As tmp_path, in memory: on a slow disk a log has no time for lone records."""
+    path = memory_folder()
+    yield path
+    shutil.rmtree(path)
 
 
 def close_unreachable() -> None:

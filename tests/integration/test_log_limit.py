@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +12,10 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
+from tests.crash.small_broker import free_port
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.s3_server import BUCKET, S3Server, find_server, s3_server
 from tests.integration.until import until
-from tests.reference.memory_folder import memory_folder
 
 pytestmark = [pytest.mark.s3, pytest.mark.skipif(find_server() is None, reason="no S3 server (versitygw)")]
 
@@ -68,17 +66,9 @@ class Running:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """Log and bucket are in memory: on a slow disk the log has no time for lone records."""
-    folder = memory_folder()
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def s3(folder: Path) -> Iterator[S3Server]:
+def s3(memory_path: Path) -> Iterator[S3Server]:
     """An S3 server of its own."""
-    with s3_server(folder) as server:
+    with s3_server(memory_path) as server:
         yield server
 
 
@@ -91,16 +81,14 @@ def proxy(s3: S3Server) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def running(folder: Path, s3: S3Server, proxy: FaultProxy) -> Iterator[Running]:
+def running(memory_path: Path, s3: S3Server, proxy: FaultProxy) -> Iterator[Running]:
     """A broker that logs no error."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        http_port = probe.getsockname()[1]
+    http_port = free_port()
     options = (
         "--object-store", f"s3://{BUCKET}/log-limit", "--s3-endpoint", proxy.endpoint,
         "--http-listen", f"127.0.0.1:{http_port}",
     )  # fmt: skip
-    broker = BrokerProcess(folder / "data", *SMALL, *options, environ=s3.environment())
+    broker = BrokerProcess(memory_path / "data", *SMALL, *options, environ=s3.environment())
     try:
         yield Running(broker.start(), http_port)
     finally:

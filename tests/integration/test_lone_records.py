@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,21 +12,17 @@ from confluent_kafka import Producer
 
 from kbroker._fast.core_ticks import CORES_MAX
 from tests.integration.broker_process import BrokerProcess
-from tests.reference.memory_folder import memory_folder
 
 CORES = os.sched_getaffinity(0)
 TRIES = 200
 
 
 @pytest.fixture
-def broker() -> Iterator[BrokerProcess]:
-    """A log on a slow disk has no time."""
-    folder = memory_folder()
-    options = "--object-store", f"file:{folder}/objects", "--memory-bytes", "192MiB"
-    process = BrokerProcess(folder / "data", *options)
+def broker(memory_path: Path) -> Iterator[BrokerProcess]:
+    options = "--object-store", f"file:{memory_path}/objects", "--memory-bytes", "192MiB"
+    process = BrokerProcess(memory_path / "data", *options)
     yield process.start()
     process.kill()
-    shutil.rmtree(folder)
 
 
 def wakeups_by_core(pid: int) -> dict[int, int]:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kbroker._fast.core_ticks import CORES_MAX, CoreTicks
 from tests.reference import wal_harness
-from tests.reference.memory_folder import memory_folder
 from tests.reference.wal_harness import Log
 
 CORES = os.sched_getaffinity(0)
 TRIES = 2000
 NONE = 0
 some_cores = pytest.mark.skipif(not 1 < len(CORES) <= CORES_MAX, reason="ticks are for two to eight cores")
-
-
-@pytest.fixture
-def memory_path() -> Iterator[Path]:
-    path = memory_folder()
-    yield path
-    shutil.rmtree(path)
 
 
 def wakeups(ticks: CoreTicks) -> list[int]:

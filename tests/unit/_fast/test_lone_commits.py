@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.reference import wal_harness
-from tests.reference.memory_folder import memory_folder
 from tests.reference.wal_harness import Log
 
 TRIES = 2000
@@ -20,16 +18,8 @@ NONE = 0
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory: a log on a slow disk has no time."""
-    path = memory_folder()
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def log(folder: Path) -> Iterator[Log]:
-    with Log(folder).start() as log:
+def log(memory_path: Path) -> Iterator[Log]:
+    with Log(memory_path).start() as log:
         log.wal.resting_io_thread = threading.get_ident()
         yield log
 
@@ -128,8 +118,8 @@ def test_who_waits_for_what_is_left_gets_it_from_the_logs_thread(log: Log) -> No
         assert log.wal.sync(10)
 
 
-def test_much_is_not_left(folder: Path) -> None:
-    with Log(folder, segment_bytes=1 << 20).start() as log:
+def test_much_is_not_left(memory_path: Path) -> None:
+    with Log(memory_path, segment_bytes=1 << 20).start() as log:
         log.wal.resting_io_thread = threading.get_ident()
         leave(log)
         log.append(wal_harness.batch(70_000))
@@ -232,9 +222,9 @@ def test_a_log_that_fails_for_good_says_so(log: Log) -> None:
     assert log.wal.durable_lsn < log.wal.head_lsn
 
 
-def test_a_log_that_closes_leaves_nothing_behind(folder: Path) -> None:
+def test_a_log_that_closes_leaves_nothing_behind(memory_path: Path) -> None:
     for _ in range(3):
-        with Log(folder).start() as log:
+        with Log(memory_path).start() as log:
             log.wal.resting_io_thread = threading.get_ident()
             end = leave(log)
         assert log.wal.durable_lsn >= end

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,17 +28,8 @@ from wire_harness import (
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.wire import listener
 from kbroker.wire.listener import WireOptions
-from tests.reference.memory_folder import memory_folder
 
 LONE_MAX = 5_000  # records, of which some must have come while both threads had time
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """In memory: a log on a slow disk has no time."""
-    path = memory_folder()
-    yield path
-    shutil.rmtree(path)
 
 
 def pause(seconds: float = 0.002) -> None:
@@ -59,10 +49,32 @@ def lone_records(broker: WireBroker, step: Callable[[int], None], rounds: int = 
     raise AssertionError(f"{(end - reactor.commits) / 2} commits of the I/O thread are missing")
 
 
+def some_lone_records(broker: WireBroker, producer: Client) -> None:
+    lone_records(broker, lambda i: producer.ask(0, 9, produce_request(batch(b"y"))) and None, 5)
+
+
+@contextlib.contextmanager
+def meanwhile(action: Callable[[], None]) -> Iterator[None]:
+    """Another thread calls action() again and again."""
+    stopping = threading.Event()
+
+    def repeat() -> None:
+        while not stopping.is_set():
+            action()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("reactors", [1, 2])
-def test_producer_and_consumer_are_answered(tmp_path: Path, reactors: int) -> None:
+def test_producer_and_consumer_are_answered(memory_path: Path, reactors: int) -> None:
     options = WireOptions(reactors=reactors)
-    with wire_broker(tmp_path, options=options) as broker, Client(broker) as producer:
+    with wire_broker(memory_path, options=options) as broker, Client(broker) as producer:
         producer.ask(1, 11, fetch_request(("t", 0, 0)))  # so that it is the first reactor's
         with Client(broker) as consumer:
 
@@ -76,9 +88,9 @@ def test_producer_and_consumer_are_answered(tmp_path: Path, reactors: int) -> No
             lone_records(broker, one)
 
 
-def test_what_came_behind_a_record_is_started(tmp_path: Path) -> None:
+def test_what_came_behind_a_record_is_started(memory_path: Path) -> None:
     """A Fetch in the same piece of bytes as the Produce before it, which has to wait for that one's answer."""
-    with wire_broker(tmp_path) as broker, Client(broker) as client:
+    with wire_broker(memory_path) as broker, Client(broker) as client:
 
         def one(i: int) -> None:
             first = client.frame(0, 9, produce_request(batch(b"%d" % i)))
@@ -89,9 +101,9 @@ def test_what_came_behind_a_record_is_started(tmp_path: Path) -> None:
         lone_records(broker, one)
 
 
-def test_what_a_peer_sent_before_it_closed_counts(tmp_path: Path) -> None:
+def test_what_a_peer_sent_before_it_closed_counts(memory_path: Path) -> None:
     """More records than may be in flight at once: those behind start as answers go."""
-    with wire_broker(tmp_path) as broker:
+    with wire_broker(memory_path) as broker:
         broker.reactor.in_flight_max = 1
         partition = broker.logs.by_name["t"].partitions[0]
         end = 0
@@ -107,9 +119,9 @@ def test_what_a_peer_sent_before_it_closed_counts(tmp_path: Path) -> None:
         lone_records(broker, one)
 
 
-def test_who_waits_for_space_goes_on_with_what_came_behind(tmp_path: Path) -> None:
+def test_who_waits_for_space_goes_on_with_what_came_behind(memory_path: Path) -> None:
     """Space comes while a commit is under way."""
-    with wire_broker(tmp_path) as broker, Client(broker) as client:
+    with wire_broker(memory_path) as broker, Client(broker) as client:
         broker.wal.faults.sync_us = 500
 
         def one(i: int) -> None:
@@ -126,7 +138,7 @@ def test_who_waits_for_space_goes_on_with_what_came_behind(tmp_path: Path) -> No
         lone_records(broker, one, 10)
 
 
-def test_a_callback_that_fails_keeps_nobody_from_an_answer(tmp_path: Path) -> None:
+def test_a_callback_that_fails_keeps_nobody_from_an_answer(memory_path: Path) -> None:
     """Every other time both appends are in one commit; what comes behind that is not the I/O thread's."""
     brokers: list[WireBroker] = []
     called = []
@@ -139,7 +151,7 @@ def test_a_callback_that_fails_keeps_nobody_from_an_answer(tmp_path: Path) -> No
         brokers[0].logs.by_name["other"].partitions[0].append_bytes(batch(b"x"), 0, fails)
         request.complete_parts([b"yes"])
 
-    with wire_broker(tmp_path, {"t": 1, "other": 1}, dispatch=dispatch) as broker, Client(broker) as producer:
+    with wire_broker(memory_path, {"t": 1, "other": 1}, dispatch=dispatch) as broker, Client(broker) as producer:
         brokers.append(broker)
 
         def one(i: int) -> None:
@@ -154,37 +166,27 @@ def test_a_callback_that_fails_keeps_nobody_from_an_answer(tmp_path: Path) -> No
         assert set(called) == {0}
 
 
-def test_other_threads_are_heard_meanwhile(tmp_path: Path) -> None:
+def test_other_threads_are_heard_meanwhile(memory_path: Path) -> None:
     """Calls from other threads come at any moment."""
-    with wire_broker(tmp_path) as broker, Client(broker) as producer:
-        stopping = threading.Event()
-        heard = 0
+    with wire_broker(memory_path) as broker, Client(broker) as producer:
+        heard = []
 
         def call() -> None:
-            nonlocal heard
-            while not stopping.is_set():
-                done = threading.Event()
-                broker.reactor.submit(done.set)
-                assert done.wait(10)
-                heard += 1
-                pause()
+            done = threading.Event()
+            broker.reactor.submit(done.set)
+            heard.append(done.wait(10))
+            pause()
 
-        caller = threading.Thread(target=call)
-        caller.start()
-        try:
+        def one(i: int) -> None:
+            assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
 
-            def one(i: int) -> None:
-                assert produced(producer.ask(0, 9, produce_request(batch(b"%d" % i)))).base_offset == i
-
+        with meanwhile(call):
             lone_records(broker, one)
-        finally:
-            stopping.set()
-            caller.join()
-        assert heard
+        assert set(heard) == {True}
 
 
-def test_who_waits_for_the_log_is_told(tmp_path: Path) -> None:
-    with wire_broker(tmp_path) as broker, Client(broker) as producer, ThreadPoolExecutor(1) as pool:
+def test_who_waits_for_the_log_is_told(memory_path: Path) -> None:
+    with wire_broker(memory_path) as broker, Client(broker) as producer, ThreadPoolExecutor(1) as pool:
 
         def one(i: int) -> None:
             waits = pool.submit(broker.wal.wait_durable, broker.wal.durable_lsn + 1, 60)
@@ -196,8 +198,8 @@ def test_who_waits_for_the_log_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("times", range(3))
-def test_a_reactor_that_ends_leaves_nothing_behind(tmp_path: Path, times: int) -> None:
-    with wire_broker(tmp_path) as broker:
+def test_a_reactor_that_ends_leaves_nothing_behind(memory_path: Path, times: int) -> None:
+    with wire_broker(memory_path) as broker:
         partition = broker.logs.by_name["t"].partitions[0]
         left = []
 
@@ -207,7 +209,7 @@ def test_a_reactor_that_ends_leaves_nothing_behind(tmp_path: Path, times: int) -
             broker.reactor._stop()
 
         with Client(broker) as producer:
-            lone_records(broker, lambda i: producer.ask(0, 9, produce_request(batch(b"y"))) and None, 5)
+            some_lone_records(broker, producer)
         pause(0.02)
         broker.server.stop_accepting()
         broker.reactor.submit(append_and_stop)
@@ -216,35 +218,28 @@ def test_a_reactor_that_ends_leaves_nothing_behind(tmp_path: Path, times: int) -
 
 
 @pytest.mark.parametrize("times", range(3))
-def test_a_broker_stops_in_the_middle(tmp_path: Path, times: int) -> None:
+def test_a_broker_stops_in_the_middle(memory_path: Path, times: int) -> None:
     """What others append goes on."""
-    with wire_broker(tmp_path) as broker:
-        stopping = threading.Event()
+    with wire_broker(memory_path) as broker:
         partition = broker.logs.by_name["t"].partitions[0]
         durable = []
 
         def append() -> None:
-            while not stopping.is_set():
-                partition.append_bytes(batch(b"x"), 0, durable.append)
-                pause()
+            partition.append_bytes(batch(b"x"), 0, durable.append)
+            pause()
 
         with Client(broker) as producer:
-            lone_records(broker, lambda i: producer.ask(0, 9, produce_request(batch(b"y"))) and None, 5)
-        appender = threading.Thread(target=append)
-        appender.start()
-        try:
+            some_lone_records(broker, producer)
+        with meanwhile(append):
             until(lambda: len(durable) > 10)
             broker.server.stop_accepting()
             broker.server.stop()
             reached = broker.wal.durable_lsn
             until(lambda: broker.wal.durable_lsn > reached)
-        finally:
-            stopping.set()
-            appender.join()
 
 
-def test_a_file_that_fails_costs_no_answer(tmp_path: Path) -> None:
-    with wire_broker(tmp_path) as broker, Client(broker) as producer:
+def test_a_file_that_fails_costs_no_answer(memory_path: Path) -> None:
+    with wire_broker(memory_path) as broker, Client(broker) as producer:
 
         def one(i: int) -> None:
             if i % 5 == 4:
@@ -262,7 +257,7 @@ def long_commit(broker: WireBroker, seconds: float = 1.0) -> Iterator[None]:
     the record has been answered."""
     with Client(broker) as producer:
         for _ in range(LONE_MAX):
-            lone_records(broker, lambda i: producer.ask(0, 9, produce_request(batch(b"y"))) and None, 5)
+            some_lone_records(broker, producer)
             before = broker.reactor.stand_ins
             broker.wal.faults.sync_us = int(seconds * 1e6)
             pause()
@@ -288,11 +283,11 @@ def threads_of_calls(broker: WireBroker, count: int = 5) -> set[str]:
     return set(names)
 
 
-def test_others_are_served_during_a_long_commit(tmp_path: Path) -> None:
+def test_others_are_served_during_a_long_commit(memory_path: Path) -> None:
     def dispatch(request: Any) -> None:
         request.complete_parts([b"yes"])
 
-    with wire_broker(tmp_path, dispatch=dispatch) as broker, Client(broker) as reader:
+    with wire_broker(memory_path, dispatch=dispatch) as broker, Client(broker) as reader:
         with long_commit(broker, 2.0):
             durable = broker.wal.durable_lsn
             count = len(values(fetched(reader.ask(1, 11, fetch_request(("t", 0, 0)))).records))
@@ -309,8 +304,8 @@ def test_others_are_served_during_a_long_commit(tmp_path: Path) -> None:
         assert threads_of_calls(broker) == {"kbroker-io-0"}
 
 
-def test_records_that_come_during_a_long_commit_are_in_the_next(tmp_path: Path) -> None:
-    with wire_broker(tmp_path) as broker, Client(broker) as other, Client(broker) as reader:
+def test_records_that_come_during_a_long_commit_are_in_the_next(memory_path: Path) -> None:
+    with wire_broker(memory_path) as broker, Client(broker) as other, Client(broker) as reader:
         with long_commit(broker):
             entries, syncs = broker.wal.entries, broker.wal.syncs
             for i in range(3):
@@ -325,9 +320,9 @@ def test_records_that_come_during_a_long_commit_are_in_the_next(tmp_path: Path) 
         assert records == [b"long", b"0", b"1", b"2"]
 
 
-def test_connections_end_during_a_long_commit(tmp_path: Path) -> None:
+def test_connections_end_during_a_long_commit(memory_path: Path) -> None:
     """Those that closed themselves, that are closed, and that the I/O thread was going to look at."""
-    with wire_broker(tmp_path) as broker:
+    with wire_broker(memory_path) as broker:
         gone = [Client(broker) for _ in range(10)]
         for client in gone:
             client.ask(1, 11, fetch_request(("t", 0, 0)))
@@ -345,33 +340,27 @@ def test_connections_end_during_a_long_commit(tmp_path: Path) -> None:
         assert threads_of_calls(broker) == {"kbroker-io-0"}
 
 
-def test_the_io_thread_takes_over_from_a_busy_stand_in(tmp_path: Path) -> None:
-    with wire_broker(tmp_path) as broker, Client(broker) as reader:
-        stopping = threading.Event()
+def test_the_io_thread_takes_over_from_a_busy_stand_in(memory_path: Path) -> None:
+    with wire_broker(memory_path) as broker, Client(broker) as reader:
         asked = 0
 
         def ask() -> None:
             nonlocal asked
-            while not stopping.is_set():
-                reader.ask(1, 11, fetch_request(("t", 0, 0)))
-                asked += 1
+            reader.ask(1, 11, fetch_request(("t", 0, 0)))
+            asked += 1
 
-        asker = threading.Thread(target=ask)
-        try:
+        with contextlib.ExitStack() as asking:
             with long_commit(broker):
                 durable = broker.wal.durable_lsn
-                asker.start()
+                asking.enter_context(meanwhile(ask))
                 until(lambda: asked > 10)
                 assert broker.wal.durable_lsn == durable
             assert threads_of_calls(broker) == {"kbroker-io-0"}
-        finally:
-            stopping.set()
-            asker.join()
 
 
-def test_a_stop_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_does_not_wait_for_a_disk_that_hangs(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "STOP_SECONDS", 0.05)
-    with wire_broker(tmp_path) as broker, Client(broker) as other:
+    with wire_broker(memory_path) as broker, Client(broker) as other:
         other.ask(1, 11, fetch_request(("t", 0, 0)))
         durable = 0
         with contextlib.suppress(ConnectionError), long_commit(broker, 2.0):
@@ -385,8 +374,8 @@ def test_a_stop_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("how", ["drain", "stop"])
-def test_a_broker_stops_during_a_long_commit(tmp_path: Path, how: str) -> None:
-    with wire_broker(tmp_path) as broker, Client(broker) as other:
+def test_a_broker_stops_during_a_long_commit(memory_path: Path, how: str) -> None:
+    with wire_broker(memory_path) as broker, Client(broker) as other:
         other.ask(1, 11, fetch_request(("t", 0, 0)))
         durable = 0
         with contextlib.suppress(ConnectionError), long_commit(broker):
