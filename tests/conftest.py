@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.reference.memory_folder import memory_folder
-
 DESCRIPTORS_MAX = 200
 
 
@@ -30,6 +28,8 @@ def closed_behind_the_last_test() -> Iterator[None]:
 @pytest.fixture
 def memory_path() -> Iterator[Path]:
     """As tmp_path, in memory: on a slow disk a log has no time for lone records."""
+    from tests.reference.memory_folder import memory_folder  # where a test wants it: `tests` may not be on the path
+
     path = memory_folder()
     yield path
     shutil.rmtree(path)
