@@ -23,6 +23,14 @@ if ! cmp -s "$pom" .tools/kafka/pom.xml || ! ls .tools/kafka-clients/*.jar >/dev
   fi
   rm -rf "$fetched"
 fi
+# The classes of the tools as a JVM has them once they are loaded, of a run that finds no broker. The options are those
+# of tests/integration/java_tools.py, which makes no use of it where it is not.
+archive="$PWD/.tools/kafka/classes.jsa"
+if [ -e .tools/kafka/pom.xml ] && [ ! -e "$archive" ]; then
+  java -Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable "-XX:ArchiveClassesAtExit=$archive" \
+    -cp "$PWD/.tools/kafka/*" org.apache.kafka.tools.consumer.ConsoleConsumer \
+    --bootstrap-server 127.0.0.1:1 --topic none --timeout-ms 500 >/dev/null 2>&1
+fi
 if [ ! -x .tools/bin/versitygw ]; then
   if ! GOBIN="$PWD/.tools/bin" GOFLAGS=-mod=mod go install github.com/versity/versitygw/cmd/versitygw@v1.8.0; then
     say "versitygw could not be built: Go and a module proxy are needed"; missing=1

@@ -18,7 +18,7 @@ $bin/lint-imports
 $bin/python scripts/update_readme.py --check
 wait $debug_build
 step "tests" # in the order of their files: the short ones come last, so that all processes end together
-$bin/python -m pytest -q -m "not slow" -n 4 --dist loadfile --no-loadscope-reorder --durations=40
+$bin/python -m pytest -q -m "not slow" -n 5 --dist loadfile --no-loadscope-reorder --durations=40
 step "benchmarks run"
 $bin/python -m pytest bench -q --benchmark-disable --ignore=bench/e2e
 step "tests on the debug build"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import shutil
 import threading
@@ -34,7 +35,7 @@ CALL_SECONDS = 30.0
 TRANSACTION_MS = 40_000
 ABORTED = 4  # every so many
 GROUP = "copies"
-DEATHS = 4
+DEATHS = 4 if "KBROKER_CRASH_ROUNDS" in os.environ else 2  # `make crash` sets it
 # Not rebootstrap, which is the default: librdkafka then discards its only broker at a death, but not from its cache of
 # coordinators, and TxnOffsetCommit waits for that one, whatever its time-out (its issues 5456 and 5511).
 NO_REBOOTSTRAP = {"metadata.recovery.strategy": "none"}

@@ -12,7 +12,7 @@ import java_tools
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 START_SECONDS = 60
-JVM = ("-Xmx384m", "-Xms128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+HEAP = ("-Xmx384m", "-Xms128m")
 
 
 def _free_port() -> int:
@@ -54,7 +54,7 @@ group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 """
         )
-        java = ["java", *JVM, "-cp", f"{java_tools.JARS}/*"]
+        java = ["java", *java_tools.JVM, *HEAP, "-cp", f"{java_tools.JARS}/*"]
         if not (self.log_folder / "meta.properties").exists():
             format_command = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties)]
             subprocess.run(format_command, check=True, capture_output=True, timeout=START_SECONDS)

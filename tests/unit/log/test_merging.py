@@ -30,6 +30,7 @@ from kbroker.storage.object_swap import PartitionsInHand
 from kbroker.storage.store_faults import Fault, FaultyStore, When
 
 DAY = 86_400.0
+NOISE = random.Random(5).randbytes(MIB)
 BOUNDS = MergeLimits(fan_in=4, below_bytes=(32 * MIB, 256 * MIB))
 
 
@@ -182,12 +183,10 @@ def test_a_pack_of_merged_images_is_named_by_its_generation(storage):
 
 def large(s, *sizes):
     """One KLIX object of each size, and a few records in packs between them."""
-    rng = random.Random(5)
     for size in sizes:
         count = max(1, size // (500 * KIB))
-        s.append("t", 0, b"".join(batch([rng.randbytes(size // count)]) for _ in range(1)))
-        for _ in range(count - 1):
-            s.append("t", 0, batch([rng.randbytes(size // count)]))
+        for _ in range(count):
+            s.append("t", 0, batch([NOISE[: size // count]]))
         s.flush()
         s.clock.advance(1)
 
