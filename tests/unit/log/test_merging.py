@@ -30,7 +30,7 @@ from kbroker.storage.object_swap import PartitionsInHand
 from kbroker.storage.store_faults import Fault, FaultyStore, When
 
 DAY = 86_400.0
-NOISE = random.Random(5).randbytes(MIB)
+NOISE = random.Random(5).randbytes(2 * MIB)
 BOUNDS = MergeLimits(fan_in=4, below_bytes=(32 * MIB, 256 * MIB))
 
 
@@ -183,10 +183,12 @@ def test_a_pack_of_merged_images_is_named_by_its_generation(storage):
 
 def large(s, *sizes):
     """One KLIX object of each size, and a few records in packs between them."""
+    start = 0
     for size in sizes:
         count = max(1, size // (500 * KIB))
         for _ in range(count):
-            s.append("t", 0, batch([NOISE[: size // count]]))
+            s.append("t", 0, batch([NOISE[start : start + size // count]]))
+            start += 1_009  # each record is another
         s.flush()
         s.clock.advance(1)
 
