@@ -27,7 +27,7 @@ from tests.simulation.world import KEYS
 
 HOUR = 3_600.0
 DAY = 24 * HOUR
-PLACES_MAX = 8 if "KBROKER_SIMULATION_SECONDS" in os.environ else 3  # requests that a fault strikes
+PLACES_MAX = 8 if "KBROKER_SIMULATION_SECONDS" in os.environ else 4  # requests that a fault strikes
 Operation = Callable[[History, SimulatedBroker], Any]
 
 
