@@ -22,7 +22,7 @@ CLIENT_VERSIONS = ("3.9.2", "4.4.0")
 NEWEST_CLIENTS = CLIENT_VERSIONS[-1]
 CLIENT_NEEDS = ("lz4-java-*", "snappy-java-*", "zstd-jni-*", "slf4j-api-*", "slf4j-nop-*")
 # Short runs: a small heap, no second compiler, no parallel collector, and classes from the archive that
-# scripts/fetch_tools.sh makes of the jars in .tools/kafka: half of the CPU time of a start. A JVM that cannot use it,
+# scripts/fetch_tools.sh makes of the jars in .tools/kafka: it spares two fifths of a start. A JVM that cannot use it,
 # because other jars come first in its class path, goes without, and is not to say so on its standard output.
 JVM = (
     "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8",
@@ -47,7 +47,7 @@ def missing() -> str:
 
 def command(tool: str, *arguments: str) -> list[str]:
     """The command line of one tool: a class of `org.apache.kafka.tools`, or of `kafka.`."""
-    return ["java", *JVM, "-cp", f"{JARS}/*", full_name(tool), *arguments]
+    return ["java", *JVM, "-cp", apps_classpath(), full_name(tool), *arguments]
 
 
 def full_name(tool: str) -> str:

@@ -54,7 +54,7 @@ group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 """
         )
-        java = ["java", *java_tools.JVM, *HEAP, "-cp", f"{java_tools.JARS}/*"]
+        java = ["java", *java_tools.JVM, *HEAP, "-cp", java_tools.apps_classpath()]
         if not (self.log_folder / "meta.properties").exists():
             format_command = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties)]
             subprocess.run(format_command, check=True, capture_output=True, timeout=START_SECONDS)
