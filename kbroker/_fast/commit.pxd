@@ -53,12 +53,14 @@ cdef class CommitQueue:
     cdef readonly int16_t failed_with      # set by fail_all: every later push is failed too, at the next drain
     cdef readonly int64_t appended_bytes   # of the batches whose partitions push here, since the start
     cdef bint draining
+    cdef object failure           # the first one of a callback in this drain
     cdef int wakeup_fds[64]
     cdef int wakeup_count
     cdef int push(self, int64_t end_lsn, WaitList waiters, Completion completion) except -1
     cpdef int drain(self, int64_t durable_lsn) except -1
     cpdef int fail_all(self, int16_t error) except -1
-    cdef int finish_first(self, int16_t error, list failures) except -1
+    cdef int finish_first(self, int16_t error) except -1
+    cdef int note(self, object failure) except -1
     cdef int grow(self) except -1
     cdef void notify(self) noexcept nogil
 

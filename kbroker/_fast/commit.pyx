@@ -1,6 +1,6 @@
 """Group commit as its users see it: what waits for the WAL's durable position, and who is told."""
 
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int16_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from posix.unistd cimport write
@@ -75,10 +75,13 @@ cdef class WaitList:
 
     cdef int wake(self) except -1:
         cdef Waiter waiter
-        if not self.waiters:
-            return 0
-        for waiter in list(self.waiters):  # a waiter may discard itself
-            waiter.data_available()
+        cdef Py_ssize_t count = len(self.waiters)
+        if count == 1:
+            waiter = self.waiters[0]
+            return waiter.data_available()
+        if count > 1:
+            for waiter in list(self.waiters):  # a waiter may discard itself
+                waiter.data_available()
         return 0
 
     def __len__(self):
@@ -167,7 +170,7 @@ cdef class CommitQueue:
             self.notify()
         return 0
 
-    cdef int finish_first(self, int16_t error, list failures) except -1:
+    cdef int finish_first(self, int16_t error) except -1:
         # Pops the first item before its callbacks run: they may push.
         cdef CommitItem item = self.items[self.first]
         cdef WaitList waiters = <WaitList>item.waiters
@@ -181,18 +184,22 @@ cdef class CommitQueue:
             if waiters is not None:
                 waiters.wake()
         except Exception as error_of_waiter:
-            failures.append(error_of_waiter)
+            self.note(error_of_waiter)
         try:
             if completion is not None:
                 completion.complete(error)
         except Exception as error_of_completion:
-            failures.append(error_of_completion)
+            self.note(error_of_completion)
+        return 0
+
+    cdef int note(self, object failure) except -1:
+        if self.failure is None:
+            self.failure = failure
         return 0
 
     cpdef int drain(self, int64_t durable_lsn) except -1:
         """Completes everything below ``durable_lsn``. One failing callback does not keep the others from running:
         the first error is raised at the end."""
-        cdef list failures = []
         if self.draining:
             return 0  # a callback drained: the outer loop goes on
         self.draining = True
@@ -200,13 +207,14 @@ cdef class CommitQueue:
             if durable_lsn > self.drained_lsn:
                 self.drained_lsn = durable_lsn
             while self.count and self.items[self.first].end_lsn <= durable_lsn:
-                self.finish_first(0, failures)
+                self.finish_first(0)
             while self.count and self.failed_with != 0:
-                self.finish_first(self.failed_with, failures)
+                self.finish_first(self.failed_with)
         finally:
             self.draining = False
-        if failures:
-            raise failures[0]
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
         return 0
 
     cpdef int fail_all(self, int16_t error) except -1:
@@ -230,7 +238,7 @@ cdef class ObjectCommits(CommitQueue):
                 write(self.flusher_fd, &one, 8)
         return 0
 
-    cdef int finish_first(self, int16_t error, list failures) except -1:
+    cdef int finish_first(self, int16_t error) except -1:
         cdef CommitItem* item = &self.items[self.first]
         cdef int64_t took_us
         cdef int bucket = 0
@@ -240,7 +248,7 @@ cdef class ObjectCommits(CommitQueue):
             while bucket < LATENCY_BUCKETS - 1 and took_us > <int64_t>1 << bucket:
                 bucket += 1
             self.latencies[bucket] += 1
-        return CommitQueue.finish_first(self, error, failures)
+        return CommitQueue.finish_first(self, error)
 
     def arm(self, int fd):
         """The next push beyond `newest_lsn`, which is returned, writes to this eventfd."""

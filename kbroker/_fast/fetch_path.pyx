@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from functools import partial
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
 
 from kbroker._fast.commit cimport Waiter
 from kbroker._fast.fetch_codec cimport (
@@ -48,6 +48,7 @@ cdef enum:
 
 
 _first_offset = operator.itemgetter(1)
+cdef list NONE_ABORTED = []     # stays empty
 
 
 cdef list _aborted_with_data(list aborted, object parts):
@@ -412,9 +413,7 @@ cdef class FetchRequest(Request):
                 put_fetch_topic(response, version, topic, partitions)
             aborted = None
             if self.read_committed:
-                aborted = []
-                if slot.bytes > 0:
-                    aborted = self.aborted_in(slot)
+                aborted = self.aborted_in(slot) if slot.bytes > 0 and slot.aborted else NONE_ABORTED
             put_fetch_partition(response, version, slot.index, self.told_error(slot), slot.high_watermark,
                                 slot.last_stable_offset, slot.log_start, aborted, slot.bytes)
             if slot.end_ref > slot.first_ref:
@@ -476,8 +475,6 @@ cdef class FetchRequest(Request):
     cdef list aborted_in(self, FetchSlot slot):
         """(producer id, first offset) of the aborted transactions that overlap the data sent, by first offset."""
         cdef list aborted
-        if not slot.aborted:
-            return []
         if slot.end_ref > slot.first_ref:
             aborted = aborted_between(slot.aborted, slot.fetch_offset, slot.end_offset)
         else:

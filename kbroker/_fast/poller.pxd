@@ -42,7 +42,7 @@ cdef class Poller(RequestSink):
     cdef bint stand_in_rests            # and waits for that
     cdef readonly int64_t commits       # begun and ended by the reactor's thread: odd while it is in one; atomic
     cdef int64_t commit_began_ns        # atomic
-    cdef bint has_committed             # and some may wait to be told
+    cdef bint has_committed             # a lone record, and some may wait to be told
     cdef bint signalled                 # the thread will not wait for long
     cdef object logger
     cdef public int64_t clock_offset_ms # added to the monotonic clock; for tests
@@ -107,6 +107,7 @@ cdef class Poller(RequestSink):
     cdef void accept_again(self, int32_t listeners) noexcept nogil
     cdef void watch_for(self, Channel* ch, uint32_t events) noexcept nogil
     cdef void watch(self, Channel* ch, bint writable) noexcept nogil
+    cdef void send_new(self, int64_t turn_bytes=*) noexcept nogil
     cdef void send_dirty(self) noexcept nogil
     cdef void retry_waiting(self) noexcept nogil
     cdef void mark_ready(self, Channel* ch) noexcept nogil

@@ -271,21 +271,22 @@ cdef class Poller(RequestSink):
         if not ch.queued and append_channel(&self.senders, &self.sender_count, &self.sender_capacity, ch) == 0:
             ch.queued = True
 
+    cdef void send_new(self, int64_t turn_bytes=FIRST_SEND_BYTES) noexcept nogil:
+        cdef int32_t i
+        for i in range(self.dirty_count):
+            self.dirty[i].dirty = False
+            self.send(self.dirty[i], turn_bytes)
+        self.dirty_count = 0
+
     cdef void send_dirty(self) noexcept nogil:
         """What is new goes out at once, a little of each: small answers never wait for large ones. Then those go on
         that have more, in turn, for as long as a round may take. Who is alone has the whole round."""
-        cdef int32_t i, count
+        cdef int32_t i = 0, count
         cdef int64_t end
         cdef bint alone = self.dirty_count == 1 and self.sender_count == 0 and self.wal.has_rested(ALONE_NS)
-        if self.has_committed and self.dirty_count == 2:    # a lone record's reader first: its producer's thread, once
-            self.dirty[0], self.dirty[1] = self.dirty[1], self.dirty[0]     # woken, would have this one's core
-        for i in range(self.dirty_count):
-            self.dirty[i].dirty = False
-            self.send(self.dirty[i], ROUND_SEND_BYTES if alone else FIRST_SEND_BYTES)
-        self.dirty_count = 0
+        self.send_new(ROUND_SEND_BYTES if alone else FIRST_SEND_BYTES)
         if alone:
             return
-        i = 0
         count = self.sender_count
         end = self.scratch.bytes_out + ROUND_SEND_BYTES
         while i < count and self.scratch.bytes_out < end:

@@ -66,6 +66,7 @@ cdef class Reactor(Poller):
     cdef int process(self, Channel* ch) except -1
     cdef bint lingers(self, Connection connection) except -1
     cdef int run_woken(self) except -1
+    cdef int move_on(self, Connection connection) except -1
     cdef int start_frames(self, Connection connection) except -1
     cdef bint may_start(self, Connection connection) except -1
     cdef bint may_answer(self, Connection connection) except -1

@@ -50,6 +50,7 @@ from kbroker._fast.stale cimport OUTPUT_PAUSE_BYTES, close_if_stale, peer_has_cl
 cdef enum:
     SWEEP_INTERVAL_MS = 1000
     STALLED_FAILURES = 8        # a retry round ends after so many that still have to wait
+    READERS_FIRST_MAX = 3       # of a lone record: what is sent to them, is sent with the GIL
 
 
 cdef class Connection:
@@ -202,7 +203,7 @@ cdef class Reactor(Poller):
     @property
     def parked_count(self) -> int:
         """Requests with a deadline: parked fetches, stalled produces."""
-        return len(self.deadlines.items)
+        return self.deadlines.count
 
     def _stop(self):
         self.stopped = True
@@ -426,7 +427,7 @@ cdef class Reactor(Poller):
         """Resumes requests and moves connections on until nothing is left to do."""
         cdef list woken, touched
         cdef Request request
-        cdef Connection connection
+        cdef Connection connection, last
         while self.woken or self.touched:
             if self.woken:
                 woken = self.woken
@@ -441,11 +442,19 @@ cdef class Reactor(Poller):
             if self.touched:
                 touched = self.touched
                 self.touched = []
+                # A lone record's producer waits until the readers' answers are out (decision 005).
+                last = touched[0] if self.has_committed and 1 < len(touched) <= 1 + READERS_FIRST_MAX else None
                 for connection in touched:
-                    connection.touched = False
-                    if connection.channel != NULL:
-                        self.try_process(connection.channel, True)
+                    if connection is not last:
+                        self.move_on(connection)
+                if last is not None:
+                    self.send_new()
+                    self.move_on(last)
         return 0
+
+    cdef int move_on(self, Connection connection) except -1:
+        connection.touched = False
+        return 0 if connection.channel == NULL else self.try_process(connection.channel, True)
 
     cdef bint may_start(self, Connection connection) except -1:
         """Whether the connection's next frame may start now."""

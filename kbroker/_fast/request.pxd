@@ -44,7 +44,8 @@ cdef class Response:
     cdef Output out
     cdef int64_t run_start          # start of the owned bytes that no part covers yet
     cdef object charge              # what counts its bytes against the memory of answers; None: they are not counted
-    cdef list keep                  # acquired buffers, and the ReadPlans whose segments are borrowed
+    cdef ReadPlan plan              # whose segments are borrowed; None: none
+    cdef list keep                  # acquired buffers, and a second ReadPlan
     cdef int grow(self, int64_t more) except -1
     cdef int add_part(self, int32_t kind, int64_t start, int64_t length) except -1
     cdef int close_run(self) except -1
@@ -149,7 +150,8 @@ cdef class RequestSink:
 
 cdef class DeadlineHeap:
     """Requests by deadline: a binary heap that knows each request's place, so an answered one leaves at once."""
-    cdef list items
+    cdef list items             # behind `count`: None
+    cdef Py_ssize_t count
     cdef int add(self, Request request) except -1
     cdef int discard(self, Request request) except -1
     cdef Request first(self)

@@ -1,9 +1,9 @@
 """Requests in progress, their answers as gathered bytes, and what they need of a reactor."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.ref cimport PyObject
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
 from kbroker._fast.endian cimport load_i16, store_i32
@@ -15,6 +15,7 @@ from kbroker._fast.wal_segment cimport WalSegment
 
 cdef enum:
     COPIED_BYTES_MAX = 262144   # of one answer; what is behind stays a reference
+    IDLE_PLACES_MAX = 1024      # that an empty heap of deadlines keeps
 
 
 cdef class _HeldBuffer:
@@ -36,7 +37,7 @@ cdef class Response:
         PyMem_Free(self.out.parts)
 
     cdef int grow(self, int64_t more) except -1:
-        cdef int64_t capacity = self.out.capacity * 2 if self.out.capacity else 256
+        cdef int64_t capacity = self.out.capacity * 2 if self.out.capacity else 512
         cdef void* data
         if capacity < self.out.size + more:
             capacity = self.out.size + more
@@ -139,6 +140,9 @@ cdef class Response:
 
     cdef int keep_plan(self, ReadPlan plan) except -1:
         """Keeps the plan, and so its segments from being overwritten, until this response is dropped."""
+        if self.plan is None:
+            self.plan = plan
+            return 0
         if self.keep is None:
             self.keep = []
         self.keep.append(plan)
@@ -280,13 +284,15 @@ cdef class DeadlineHeap:
         self.items = []
 
     cdef Request first(self):
-        return <Request>self.items[0] if self.items else None
+        return <Request>self.items[0] if self.count > 0 else None
 
     cdef int add(self, Request request) except -1:
         if request.heap_index >= 0:
             self.discard(request)
-        self.items.append(request)
-        request.heap_index = <int32_t>(len(self.items) - 1)
+        if self.count == len(self.items):
+            self.items.append(request)
+        self.place(request, self.count)
+        self.count += 1
         return self.sift_up(request.heap_index)
 
     cdef int discard(self, Request request) except -1:
@@ -295,13 +301,17 @@ cdef class DeadlineHeap:
         if i < 0:
             return 0
         if KB_DEBUG_BUILD:
-            invariant(i < len(self.items) and self.items[i] is request)
-        last = <Request>self.items.pop()
+            invariant(i < self.count and self.items[i] is request)
+        self.count -= 1
+        last = <Request>self.items[self.count]
+        self.items[self.count] = None
         request.heap_index = -1
         if last is not request:
             self.place(last, i)
             self.sift_up(i)
             self.sift_down(last.heap_index)
+        if self.count == 0 and len(self.items) > IDLE_PLACES_MAX:
+            self.items = []
         return 0
 
     cdef int place(self, Request request, Py_ssize_t i) except -1:
@@ -323,11 +333,10 @@ cdef class DeadlineHeap:
     cdef int sift_down(self, Py_ssize_t i) except -1:
         cdef Request item = <Request>self.items[i]
         cdef Request child
-        cdef Py_ssize_t count = len(self.items)
         cdef Py_ssize_t j
-        while 2 * i + 1 < count:
+        while 2 * i + 1 < self.count:
             j = 2 * i + 1
-            if j + 1 < count and (<Request>self.items[j + 1]).deadline_ms < (<Request>self.items[j]).deadline_ms:
+            if j + 1 < self.count and (<Request>self.items[j + 1]).deadline_ms < (<Request>self.items[j]).deadline_ms:
                 j += 1
             child = <Request>self.items[j]
             if item.deadline_ms <= child.deadline_ms:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +31,7 @@ from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.wire import listener
 from kbroker.wire.listener import WireOptions
 
+SO_TIMESTAMPNS = 35  # Linux, as the answers come
 LONE_MAX = 5_000  # records, of which some must have come while both threads had time
 
 
@@ -86,6 +89,59 @@ def test_producer_and_consumer_are_answered(memory_path: Path, reactors: int) ->
                 assert (got, produced(answer).error_code, produced(answer).base_offset) == (sent, 0, i)
 
             lone_records(broker, one)
+
+
+def arrived_ns(client: Client) -> int:
+    """When the first byte of what is to be received next came."""
+    client.socket.recv(1, socket.MSG_PEEK)
+    [(_, _, stamp)] = client.socket.recvmsg(1, 64, socket.MSG_PEEK)[1]
+    seconds, ns = struct.unpack("qq", stamp)
+    return int(seconds * 10**9 + ns)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_readers_are_answered_before_the_producer(memory_path: Path, count: int) -> None:
+    """As few as three: others wait while that goes on. With more, all get their answers all the same."""
+    with wire_broker(memory_path) as broker, Client(broker) as producer, contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(Client(broker)) for _ in range(count)]
+        for client in (producer, *readers):
+            client.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        reactor: Any = broker.reactor
+
+        def one(i: int) -> None:
+            for reader in readers:
+                reader.send(1, 11, fetch_request(("t", 0, i), max_wait_ms=LONG_MS))
+            until(lambda: reactor.parked_count == count)
+            commits = reactor.commits
+            producer.send(0, 9, produce_request(batch(b"%d" % i)))
+            came = [arrived_ns(client) for client in (*readers, producer)]
+            for reader in readers:
+                assert values(fetched(reader.receive()[1]).records) == [b"%d" % i]
+            assert produced(producer.receive()[1]).base_offset == i
+            if reactor.commits == commits + 2 and count <= 3:
+                assert max(came[:-1]) < came[-1]
+
+        lone_records(broker, one)
+
+
+def test_readers_leave_as_a_record_comes(memory_path: Path) -> None:
+    with wire_broker(memory_path) as broker, Client(broker) as producer, Client(broker) as stays:
+
+        def one(i: int) -> None:
+            stays.send(1, 11, fetch_request(("t", 0, i), max_wait_ms=LONG_MS))
+            leavers = [Client(broker) for _ in range(2)]
+            for leaver in leavers:
+                leaver.send(1, 11, fetch_request(("t", 0, i), max_wait_ms=LONG_MS))
+                leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            until(lambda: broker.reactor.parked_count == 3)
+            leavers[i % 2].socket.close()
+            producer.send(0, 9, produce_request(batch(b"%d" % i)))
+            leavers[1 - i % 2].socket.close()
+            assert values(fetched(stays.receive()[1]).records) == [b"%d" % i]
+            assert produced(producer.receive()[1]).base_offset == i
+
+        lone_records(broker, one)
+        until(lambda: broker.reactor.connection_count == 2)
 
 
 def test_what_came_behind_a_record_is_started(memory_path: Path) -> None:
