@@ -63,13 +63,14 @@ class AheadOfLog:
         Waits while the log grows and `done_bytes` is enough for it; not when nothing comes. While records are few it
         returns behind a commit: the piece lies in the pause before the next one.
         """
-        while not self._log_rests() and (self._seen_lsn - self._begun_lsn) * AHEAD_PER_LOG_BYTE < done_bytes:
+        due_lsn = self._begun_lsn - (-done_bytes // AHEAD_PER_LOG_BYTE)
+        while not self._log_rests() and self._seen_lsn < due_lsn:
             if self._stopping.is_set():
                 break
             if not self.records_are_few:
                 self._paused_seconds += PAUSE_SECONDS
                 self._stopping.wait(PAUSE_SECONDS)
-            elif not self._wal.wait_durable(self._wal.durable_lsn + 1, REST_SECONDS):
+            elif not self._wal.wait_durable(due_lsn, REST_SECONDS) and self._wal.head_lsn == self._seen_lsn:
                 self._paused_seconds += REST_SECONDS
         return self._seen_lsn - self._begun_lsn
 

@@ -96,6 +96,16 @@ def test_while_records_come_the_work_keeps_to_their_pace() -> None:
     assert log.waits > 50
 
 
+def test_records_wake_nobody_until_the_next_piece_is_due() -> None:
+    log = GrowingLog(4096)
+    ahead = ahead_of(log)
+    log.head_lsn += 4096
+    for done in range(0, 4 * MIB, PIECE):
+        ahead.wait(done)
+    assert ahead.records_are_few
+    assert 0 < log.commits <= 4 * MIB // PIECE < 4 * MIB // AHEAD_PER_LOG_BYTE // 4096
+
+
 def test_when_the_records_end_it_goes_on() -> None:
     log = GrowingLog(0)
     ahead = ahead_of(log)
