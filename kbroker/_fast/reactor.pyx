@@ -338,8 +338,7 @@ cdef class Reactor(Poller):
             for request in done:
                 self.finish(request)
         if self.inbox_resume:
-            resume = self.inbox_resume
-            self.inbox_resume = []
+            resume, self.inbox_resume = self.inbox_resume, []
             self.woken.extend(resume)
         return 0
 
@@ -448,7 +447,8 @@ cdef class Reactor(Poller):
                     if connection is not last:
                         self.move_on(connection)
                 if last is not None:
-                    self.send_new()
+                    if self.dirty_count <= READERS_FIRST_MAX and (last.channel == NULL or not last.channel.dirty):
+                        self.send_new()
                     self.move_on(last)
         return 0
 
