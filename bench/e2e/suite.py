@@ -140,8 +140,9 @@ def _stored(produce: Callable[..., Result], count: int, size: int, partitions: i
 
 
 def _beside_parked(connections: int, count: int) -> Workload:
-    """Producing beside parked connections; with_over_without compares the median of three runs with that of three
-    without them, in alternation, each when all before it is stored. The first run of all gives the broker its memory.
+    """Producing beside parked connections; with_over_without compares the mean of three runs with that of three
+    without them, in turn (so that a disk which slows down is nobody's gain), each when all before it is stored. The
+    first run of all gives the broker its memory.
 
     idle_cpu_percent is what they cost while nothing else is done, measured first: later, uploads would count as theirs.
     """
@@ -161,13 +162,15 @@ def _beside_parked(connections: int, count: int) -> Workload:
             idle = (server.cpu_seconds() - cpu) / IDLE_SECONDS
         produce()
         alone, beside = [], []
-        for _ in range(3):
-            alone.append(produce())
+        for is_beside in (False, True, True, False, False, True):
+            if not is_beside:
+                alone.append(produce())
+                continue
             with workloads.parked(server, quiet, PARKED_PARTITIONS, connections):
                 beside.append(produce())
         result = sorted(beside, key=lambda run: run.seconds)[len(beside) // 2]
-        without = statistics.median(run.mb_per_second for run in alone)
-        result.extra["with_over_without"] = result.mb_per_second / without
+        with_them, without = (sum(run.mb_per_second for run in runs) for runs in (beside, alone))
+        result.extra["with_over_without"] = with_them / without
         result.extra["idle_cpu_percent"] = 100 * idle
         return result
 
