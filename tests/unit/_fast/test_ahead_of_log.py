@@ -48,10 +48,6 @@ class GrowingLog:
         self.head_lsn += self.growth
         return False
 
-    @property
-    def durable_lsn(self) -> int:
-        return self.head_lsn
-
     def wait_durable(self, lsn: int, timeout: float) -> bool:
         end = self.clock.monotonic() + timeout
         while self.head_lsn < lsn and self.clock.monotonic() < end:
@@ -96,7 +92,7 @@ def test_while_records_come_the_work_keeps_to_their_pace() -> None:
     assert log.waits > 50
 
 
-def test_records_wake_nobody_until_the_next_piece_is_due() -> None:
+def test_records_are_not_looked_at_until_the_next_piece_is_due() -> None:
     log = GrowingLog(4096)
     ahead = ahead_of(log)
     log.head_lsn += 4096
