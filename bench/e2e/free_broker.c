@@ -2,7 +2,7 @@
  *
  *   free_broker PORT [ANSWER_BYTES [COPIED_BYTES]]
  *   free_broker PORT tail [FILE]
- *   free_broker PORT log FILE COUNTS BYTES
+ *   free_broker PORT log FILE COUNTS BYTES [FILE]
  *       Listens on 127.0.0.1:PORT until it is killed; one thread. A topic exists as soon as it is named and has as
  *       many partitions as the number says that its name ends with ("bench-3-12": 12).
  *
@@ -16,7 +16,8 @@
  * synced, one page for each receive.
  * With `log` it is what a broker has to write and to store that costs nothing beside that: records are received into
  * memory and written from there to FILE and synced before they are acknowledged, and no more than BYTES received of
- * which another process has not said in COUNTS that as many are stored (free_log.h).
+ * which another process has not said in COUNTS that as many are stored (free_log.h). With a second FILE a topic of one
+ * partition has an end, as with `tail`, and is not in the log.
  * Beside them ApiVersions, Metadata (4), ListOffsets (1) and InitProducerId (0-1), as far as producers and
  * consumers without a group ask.
  *
@@ -70,6 +71,7 @@ struct connection {
         int fd;
         enum expected next;
         int topics, partitions, acks; /* to come, of the Produce that is being received */
+        int logs;                     /* what it sends is in the log */
         int16_t version;
         struct topic *topic;
         size_t records, kept; /* record bytes to come; bytes of them that have been kept */
@@ -207,7 +209,7 @@ static void send_held(struct connection *c) {
 
 /* Sends all answers, or keeps them until the log has what has been received. */
 static void flush(struct connection *c) {
-        if (!log_counts) {
+        if (!c->logs) {
                 send_answers(c, c->filled);
                 return;
         }
@@ -459,7 +461,7 @@ static void hand_on(void) {
 }
 
 static void answer(struct connection *c, int api_key, int64_t correlation_id, struct cursor *r) {
-        if (log_counts && api_key == FETCH) {
+        if (log_counts && !tail && api_key == FETCH) {
                 errno = EPROTO;
                 fail("a Fetch beside a log");
         }
@@ -532,8 +534,12 @@ static void start_topic(struct connection *c, struct cursor *r) {
         c->next = A_PARTITION;
 }
 
+static int has_end(const struct topic *t) {
+        return tail && (!log_counts || t->partitions == 1);
+}
+
 static void end_records(struct connection *c) {
-        if (c->keep && tail) {
+        if (c->keep && has_end(c->topic)) {
                 store(c->topic, c->keep, c->keep_bytes);
                 c->keep = NULL;
         } else if (c->keep) {
@@ -573,7 +579,8 @@ static void start_partition(struct connection *c, struct cursor *r) {
         c->records = bytes > 0 ? (size_t)bytes : 0;
         c->kept    = 0;
         c->keep    = NULL;
-        if (tail || c->records > c->topic->batch_bytes + c->topic->batch_bytes / 64) {
+        c->logs    = log_counts && !has_end(c->topic);
+        if (!c->logs && (tail || c->records > c->topic->batch_bytes + c->topic->batch_bytes / 64)) {
                 c->keep       = malloc(c->records);
                 c->keep_bytes = c->records;
         }
@@ -586,7 +593,8 @@ static void take_records(struct connection *c, struct cursor *r) {
         size_t n = (size_t)(r->end - r->at) < c->records ? (size_t)(r->end - r->at) : c->records;
         if (c->keep)
                 memcpy(c->keep + c->kept, r->at, n);
-        log_received(n);
+        if (c->logs)
+                log_received(n);
         c->kept += n;
         c->records -= n;
         r->at += n;
@@ -620,12 +628,14 @@ static int receive(struct connection *c) {
         if (c->next == RECORDS && c->records) {
                 size_t most   = c->records;
                 uint8_t *into = c->keep ? c->keep + c->kept : NULL;
-                log_wait_for_room();
-                if (!into && log_counts)
+                if (c->logs) {
+                        log_wait_for_room();
                         into = log_place(&most);
+                }
                 n = recv(c->fd, into, most, MSG_DONTWAIT | (into ? 0 : MSG_TRUNC));
                 if (n > 0) {
-                        log_received((size_t)n);
+                        if (c->logs)
+                                log_received((size_t)n);
                         c->kept += (size_t)n;
                         c->records -= (size_t)n;
                         if (!c->records)
@@ -697,19 +707,20 @@ static void serve(int listener) {
 }
 
 int main(int argc, char **argv) {
-        int logs = argc == 6 && !strcmp(argv[2], "log");
+        int logs = (argc == 6 || argc == 7) && !strcmp(argv[2], "log");
         if (argc < 2 || (argc > 4 && !logs)) {
-                fprintf(stderr, "usage: free_broker PORT [ANSWER_BYTES [COPIED_BYTES] | tail [FILE] | log FILE COUNTS BYTES]\n");
+                fprintf(stderr, "usage: free_broker PORT [ANSWER_BYTES [COPIED_BYTES] | tail [FILE] |"
+                                " log FILE COUNTS BYTES [FILE]]\n");
                 return 2;
         }
         port = atoi(argv[1]);
-        tail = argc > 2 && !strcmp(argv[2], "tail");
+        tail = argc == 7 || (argc > 2 && !strcmp(argv[2], "tail"));
         if (logs)
                 log_open(argv[3], argv[4], atoll(argv[5]));
         else if (argc > 2 && !tail)
                 answer_bytes = (size_t)atoll(argv[2]);
         if (argc > 3 && tail)
-                tail_open(argv[3]);
+                tail_open(argv[argc - 1]);
         else if (argc > 3 && !logs)
                 copied_bytes = (size_t)atoll(argv[3]);
         struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};

@@ -20,11 +20,18 @@ TICKS = os.sysconf("SC_CLK_TCK")
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"  # of the Kafka; one that begins with "-" would be taken for an option
 
 
+_given: set[int] = set()  # ports that servers have, or will have when they start
+
+
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that was free a moment ago, never the same one twice."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def wait_port(port: int, deadline_seconds: float = 60.0) -> None:
@@ -39,7 +46,7 @@ def wait_port(port: int, deadline_seconds: float = 60.0) -> None:
     raise TimeoutError(f"nothing listens on {port}")
 
 
-LOG = "LOG"
+LOG, TAIL = "LOG", "TAIL"
 
 
 def _tree(pid: int) -> list[int]:
@@ -268,19 +275,23 @@ group.initial.rebalance.delay.ms=0
 class FreeBroker(Server):
     """free_broker.c: acknowledges and answers at next to no cost, so that what is measured is the client's ceiling.
 
-    With an S3 server it writes a log of so many bytes as well, and what was received is stored by a process beside it.
-    LOG among its options is a file in its folder.
+    With an S3 server it writes a log of so many bytes as well, and what was received is stored by a process beside it,
+    at `store_mb` MB/s where that is given. LOG and TAIL among its options are files in its folder.
     """
 
     name = "free_broker"
 
-    def __init__(self, work: Path, *options: str, s3: S3Server | None = None, log_bytes: int = 0) -> None:
+    def __init__(
+        self, work: Path, *options: str, s3: S3Server | None = None, log_bytes: int = 0, store_mb: int | None = None
+    ) -> None:
         super().__init__(work)
         self.s3 = s3
         self.storing: subprocess.Popen[bytes] | None = None
         self.counts = str(work / "counts")
-        log = str(work / "log")
-        self.options = ("log", log, self.counts, str(log_bytes)) if s3 else [log if o == LOG else o for o in options]
+        self.store_rate = [str(store_mb)] if store_mb else []
+        files = {name: str(work / name) for name in (LOG, TAIL)}
+        log = ["log", files[LOG], self.counts, str(log_bytes)] if s3 else []
+        self.options = [*log, *(files.get(option, option) for option in options)]
 
     def create_topic(self, topic: str, partitions: int) -> None:
         if not topic.endswith(f"-{partitions}"):
@@ -290,6 +301,7 @@ class FreeBroker(Server):
         self.spawn([str(TOOLS / "bin/free_broker"), str(self.port), *self.options])
         if self.s3:
             command = [sys.executable, "-m", "bench.e2e.free_store", self.s3.url, self.s3.endpoint, self.counts]
+            command += self.store_rate
             self.storing = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.s3.environ})
         return self
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.e2e import workloads
 from bench.e2e.history import CEILING
-from bench.e2e.servers import LOG, FreeBroker, Kafka, Kbroker, S3Server, Server
+from bench.e2e.servers import LOG, TAIL, FreeBroker, Kafka, Kbroker, S3Server, Server
 from bench.e2e.workloads import Result
 
 IDLE_SECONDS = 20.0
@@ -251,7 +251,8 @@ OPTIONS = {
 }
 LINK_MB = {"steady_link": 250}  # MB/s of the way to the store
 # Those for which the broker that costs nothing has a log and a store.
-STORING = {"steady", "steady_link"}
+STORING = {"steady", "steady_link", "paced_busy"}
+STORE_MB = {"paced_busy": 100}  # MB/s that it stores then, twice what comes in, as kbroker does
 # Those that have a ceiling: the client's own rate, or latency, against a broker that costs nothing.
 WITH_CEILING = {
     *("paced", *STORING),
@@ -261,7 +262,11 @@ WITH_CEILING = {
 # Options of the broker that costs nothing: answers of 1 MiB from as much memory as is read, which no cache holds; or a
 # log with an end, which is synced.
 _COLD = ["1048576", "1500000000"]
-CEILING_OPTIONS = {"paced": ["tail", LOG], "d1k_rdk": _COLD, "d_rdk": _COLD, "d1k_memory": _COLD, "d_memory": _COLD}
+CEILING_OPTIONS = {
+    "paced": ["tail", LOG],
+    "paced_busy": [TAIL],
+    **dict.fromkeys(("d1k_rdk", "d_rdk", "d1k_memory", "d_memory"), _COLD),
+}
 # Options beside those that are given.
 KBROKERS = {"kbroker": [], "kbroker-192MiB": ["--memory-bytes", "192MiB"]}
 
@@ -277,7 +282,8 @@ def running(kind: str, name: str, work: str | None, options: list[str]) -> Itera
     if kind in KBROKERS:
         server: Server = Kbroker(folder / "kbroker", s3, *KBROKERS[kind], *OPTIONS.get(name, []), *options)
     elif kind == CEILING:
-        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, []), s3=s3, log_bytes=ARENA_BYTES)
+        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, []), s3=s3, log_bytes=ARENA_BYTES,
+                            store_mb=STORE_MB.get(name))  # fmt: skip
     else:
         server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +57,10 @@ def test_partitions_are_logs_without_an_end(broker: servers.Server):
     consumer.close()
 
 
+def received_bytes(counts: Path) -> int:
+    return int.from_bytes(counts.read_bytes()[:8], sys.byteorder)
+
+
 @pytest.mark.parametrize("synced", [False, True])
 def test_with_tail_a_log_has_an_end_and_what_comes_behind_it_is_sent_at_once(tmp_path: Path, synced: bool):
     """Records that a Fetch waits for, and such that have come meanwhile, each once and in order."""
@@ -99,6 +104,27 @@ def test_with_a_log_no_more_is_received_than_is_stored_later(tmp_path: Path):
             assert received_and_stored[0] > 8_000_000
             received_and_stored.release()
         assert (tmp_path / "log").stat().st_size == room
+
+
+def test_beside_a_log_a_topic_of_one_partition_has_an_end(tmp_path: Path):
+    """What is produced there is read back, and only what goes to other topics counts as received."""
+    counts = tmp_path / "counts"
+    options = ["log", str(tmp_path / "log"), str(counts), str(4 << 20), str(tmp_path / "tail")]
+    with running("free_broker.c", tmp_path, *options) as server:
+        consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "none", "enable.auto.commit": False})
+        consumer.assign([TopicPartition("tail-1", 0, 0)])
+        producer = Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 0})
+        for offset in range(20):
+            producer.produce("tail-1", str(offset).encode(), partition=0)
+            message = consumer.poll(30)
+            assert message is not None
+            assert (message.error(), message.offset()) == (None, offset)
+            assert message.value() == str(offset).encode()
+        consumer.close()
+        assert producer.flush(30) == 0
+        assert received_bytes(counts) == 0
+        assert produce(server, "logged-3", 300, 1000) == {0: 100, 1: 100, 2: 100}
+        assert received_bytes(counts) > 300_000
 
 
 def test_the_steady_state_begins_behind_the_first_budget():
