@@ -28,9 +28,12 @@ from kbroker.limits import (
     WAL_PAGE_BYTES,
     WAL_SEGMENT_BYTES,
 )
+from kbroker.machine import usable_memory_bytes
 
 SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 LOG_LEVELS = ("debug", "info", "warning", "error")
+MEMORY_SHARE = 8  # an eighth of what the process may use is what it takes unless told ...
+MEMORY_BYTES_LEAST, MEMORY_BYTES_MOST = 256 * MIB, 4 * GIB  # ... within these
 EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on
 
 
@@ -149,7 +152,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("object_cache", parse_object_cache, None, "PATH:SIZE", "folder that keeps what was read from objects"),
     Option("cluster_id", str, None, "ID", "cluster to open or create (default: the one in the store)"),
     Option("take_over", parse_bool, False, "", "take the cluster from a broker that did not stop cleanly"),
-    Option("memory_bytes", parse_size, 768 * MIB, "SIZE", "bound of arena, caches, buffers and indexes together"),
+    Option(
+        "memory_bytes", parse_size, None, "SIZE",
+        "bound of arena, caches, buffers and indexes together (default: an eighth of the memory, 256MiB to 4GiB)",
+    ),
     Option("arena_bytes", parse_size, None, "SIZE", "part of the memory for the newest WAL (default: two thirds)"),
     Option("wal_bytes", parse_size, 4 * GIB, "SIZE", "disk budget of the WAL; producers wait when it is full"),
     Option("flush_bytes", parse_size, 64 * MIB, "SIZE", "a partition with this much unflushed data starts a flush"),
@@ -541,6 +547,9 @@ def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
     values["data_dir"] = Path(values["data_dir"])
     if values["object_store"] is None:
         values["object_store"] = f"file:{values['data_dir'] / 'objects'}"
+    if values["memory_bytes"] is None:
+        share = usable_memory_bytes() // MEMORY_SHARE
+        values["memory_bytes"] = min(max(share // MIB * MIB, MEMORY_BYTES_LEAST), MEMORY_BYTES_MOST)
     memory = values["memory_bytes"]
     if memory < 64 * MIB:
         raise ConfigError("--memory-bytes: at least 64MiB")

@@ -9,8 +9,10 @@ build_programs() {
   cc -O2 -o .tools/bin/free_broker bench/e2e/free_broker.c -lpthread
   cc -O2 -o .tools/bin/store_link bench/e2e/store_link.c -lpthread
   cc -O2 -o .tools/bin/latency_floor bench/e2e/latency_floor.c -lpthread
-  cc -O2 -I.tools/librdkafka -o .tools/bin/paced_latency bench/e2e/paced_latency.c .tools/librdkafka/librdkafka.a \
-    -lm -lz -lpthread -ldl -lrt
+  for program in paced_latency paced_load; do
+    cc -O2 -I.tools/librdkafka -o ".tools/bin/$program" "bench/e2e/$program.c" .tools/librdkafka/librdkafka.a \
+      -lm -lz -lpthread -ldl -lrt
+  done
 }
 if [ -x .tools/bin/rdkafka_performance ]; then
   build_programs

@@ -191,8 +191,7 @@ def records_in(server: Server, topic: str, partitions: int) -> int:
 @contextlib.contextmanager
 def steady_ingest(server: Server, topic: str, mb_per_second: int) -> Iterator[None]:
     """While it is open, 1 KiB records come in at this rate, and so, later, their uploads go out."""
-    command = [RDKAFKA, "-P", "-b", server.bootstrap, "-t", topic, "-s", "1024", "-a", "-1", "-q", "-r",
-               str(mb_per_second * 1_000_000 // 1024), "-X", "linger.ms=5", "-X", "batch.size=262144"]  # fmt: skip
+    command = [str(TOOLS / "bin/paced_load"), server.bootstrap, topic, "1024", str(mb_per_second * 1_000_000)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield

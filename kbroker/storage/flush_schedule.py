@@ -18,7 +18,9 @@ PACE_FILL = 0.8  # of the way to pressure: where uploads are as fast as what com
 PACE_STEEPNESS = 6  # a burst that ends before that has the machine nearly to itself
 RECENT_SECONDS = 5.0  # time constant of an average of what comes in; what lasts is no more than that, ...
 LASTING_SECONDS = 20.0  # ... nor than an average with this one of an average: a burst counts little while it goes on
-LASTING_TIMES = 2.0  # what lasts is uploaded so much faster than it comes in: before it leaves memory
+LASTING_TIMES = 1.25  # what lasts is uploaded so much faster than it comes in: before it leaves memory, ...
+BACKLOG_TIMES = 2.0  # ... and so much with a backlog:
+BACKLOG_FLUSHES = 2.0  # flushes' worth, or more than is in memory
 READING_LEAST = 4.0  # times the slowest is what an object's bytes are read at before they are sent
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
 GATHER_SECONDS = 0.01  # how often the size of what waits for the next window is looked at
@@ -94,6 +96,7 @@ class FlushSchedule:
         self._clock = clock
         self._oldest_since: float | None = None
         self._checked_at_lsn = 0
+        self._backlog_bytes = min(settings.memory_bytes, BACKLOG_FLUSHES * settings.total_bytes)
         self._slowest = float(limits.UPLOAD_BYTES_PER_SECOND_MIN)  # of a paced flush
         self._lock = threading.Lock()  # of what comes in
         self._ingest = 0.0  # bytes per second, lately
@@ -182,10 +185,11 @@ class FlushSchedule:
     def pace(self, flushed_lsn: int, urgent: bool, least: float = 1.0) -> float:
         """Bytes per second that uploads may take now, 0 for no limit; not below `least` times the slowest.
 
-        A few times that while nothing comes in, which disturbs nobody. Twice what has come in for a minute or so, and
-        still does: it is uploaded while it is in memory. As fast as data comes in now when PACE_FILL of the way to
-        pressure is unflushed; much slower below, so that a burst has the machine to itself, up to four times as fast
-        above. Without limit when an acknowledgement waits for a flush, be it of this window or a later one.
+        A few times that while nothing comes in, which disturbs nobody. A little more than what has come in for a minute
+        or so, and still does: it is uploaded while it is in memory; twice as much with a backlog. As fast as data comes
+        in now when PACE_FILL of the way to pressure is unflushed; much slower below, so that a burst has the machine to
+        itself, up to four times as fast above. Without limit when an acknowledgement waits for a flush, be it of this
+        window or a later one.
         """
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
         if not self._settings.paced or urgent or awaited or self.pressure(flushed_lsn):
@@ -196,9 +200,11 @@ class FlushSchedule:
             if now - since >= PACE_SECONDS:
                 self._note_input(durable_lsn - lsn, now - since)
                 self._measured = now, durable_lsn
-        fill = max(0, durable_lsn - flushed_lsn) / (PRESSURE_SHARE * self._settings.wal_bytes)
+        unflushed = max(0, durable_lsn - flushed_lsn)
+        fill = unflushed / (PRESSURE_SHARE * self._settings.wal_bytes)
         burst = self._ingest * (fill / PACE_FILL) ** PACE_STEEPNESS
-        lasting = LASTING_TIMES * min(self._recent, self._lasting)
+        times = BACKLOG_TIMES if unflushed > self._backlog_bytes else LASTING_TIMES
+        lasting = times * min(self._recent, self._lasting)
         at_rest = limits.UPLOAD_BYTES_PER_SECOND_AT_REST if self._wal.is_at_rest else 0.0
         return max(least * self._slowest, lasting, burst, at_rest)
 

@@ -103,13 +103,24 @@ def test_defaults() -> None:
     config = load()
     assert (config.data_dir, config.listen) == (Path("kbroker-data"), ("127.0.0.1", 9092))
     assert config.object_store == "file:kbroker-data/objects"
-    assert (config.memory_bytes, config.arena_bytes, config.wal_bytes) == (768 * MIB, 512 * MIB, 4 * GIB)
+    assert config.wal_bytes == 4 * GIB
     assert (config.flush_bytes, config.flush_seconds, config.pack_below_bytes) == (64 * MIB, 60.0, 8 * MIB)
     assert config.segment_bytes == 64 * MIB
     assert config.arena_bytes % config.segment_bytes == 0
     assert config.segment_bytes % config.chunk_bytes == 0
     assert config.arena_bytes + config.cache_bytes <= config.memory_bytes
     assert config.kafka == KAFKA_DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("usable", "taken"), [(24 * GIB, 3 * GIB), (6 * GIB + 1, 768 * MIB), (GIB, 256 * MIB), (200 * GIB, 4 * GIB)]
+)
+def test_the_memory_is_a_share_of_what_there_is(monkeypatch: pytest.MonkeyPatch, usable: int, taken: int) -> None:
+    monkeypatch.setattr("kbroker.config.usable_memory_bytes", lambda: usable)
+    config = load({})
+    assert config.memory_bytes == taken
+    assert config.arena_bytes + config.cache_bytes <= taken
+    assert load({"memory_bytes": "1GiB"}).memory_bytes == GIB
 
 
 @pytest.mark.parametrize("memory", ["64MiB", "100000000", "1GiB", "10GiB"])
@@ -267,7 +278,7 @@ def test_no_stores(text) -> None:
         ({"listen": "0.0.0.0:9092"}, "--advertise: what clients connect to; they cannot be sent to 0.0.0.0"),
         ({"listen": "[::]:9092"}, "--advertise: what clients connect to; they cannot be sent to ::"),
         ({"advertise": "0.0.0.0:9092"}, "--advertise: what clients connect to; they cannot be sent to 0.0.0.0"),
-        ({"arena_bytes": "768MiB"}, "--arena-bytes: must leave"),
+        ({"memory_bytes": "768MiB", "arena_bytes": "768MiB"}, "--arena-bytes: must leave"),
         ({"arena_bytes": "1MiB"}, "--arena-bytes: at least 8MiB"),
         ({"wal_bytes": "100MiB"}, "--wal-bytes: at least four segments"),
         ({"flush_bytes": "0"}, "--flush-bytes: at least 1"),

@@ -17,11 +17,12 @@ SLOWEST = limits.UPLOAD_BYTES_PER_SECOND_MIN
 class Input:
     """A log that bytes come into, and a schedule that is asked for its pace beside; nothing is flushed by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_bytes: int = GIB) -> None:
         self.clock = ManualClock()
         self.wal = SimpleNamespace(durable_lsn=0, is_at_rest=False, object_commits=SimpleNamespace(newest_lsn=0))
         source = SimpleNamespace(all_partitions=list, kfs_topics=frozenset)
-        self.schedule = FlushSchedule(FlushSettings(wal_bytes=4 * GIB), self.wal, source, self.clock)  # type: ignore[arg-type]
+        settings = FlushSettings(wal_bytes=4 * GIB, memory_bytes=memory_bytes)
+        self.schedule = FlushSchedule(settings, self.wal, source, self.clock)  # type: ignore[arg-type]
 
     def come(self, rate: int, seconds: float, *, step: float = 0.1, unflushed: int = 0) -> list[float]:
         """`rate` bytes per second for so long, all but `unflushed` flushed at once: the pace after each step."""
@@ -37,10 +38,18 @@ def test_what_lasts_is_uploaded_faster_than_it_comes_in() -> None:
     given = Input()
     paces = given.come(100 * MIB, 200)
     assert paces[100] < 25 * MIB  # the first seconds may be of a burst
-    assert paces[400] > 100 * MIB
-    assert paces[-1] == pytest.approx(200 * MIB, rel=0.02)
-    assert max(given.come(20 * MIB, 60)[200:]) < 45 * MIB  # less comes in: what there was before is not caught up
+    assert paces[600] > 100 * MIB
+    assert paces[-1] == pytest.approx(125 * MIB, rel=0.02)
+    assert max(given.come(20 * MIB, 60)[200:]) < 30 * MIB  # less comes in: what there was before is not caught up
     assert given.come(0, 30)[-1] == SLOWEST
+
+
+@pytest.mark.parametrize(("memory_bytes", "enough"), [(GIB, 500 * MIB), (128 * MIB, 120 * MIB)])
+def test_a_backlog_is_uploaded_faster(memory_bytes: int, enough: int) -> None:
+    """More than the flush that is sent and the one that gathers meanwhile, or more than is in memory."""
+    given = Input(memory_bytes)
+    assert given.come(50 * MIB, 200, unflushed=enough)[-1] == pytest.approx(62.5 * MIB, rel=0.02)
+    assert given.come(50 * MIB, 1, unflushed=enough + 15 * MIB)[-1] == pytest.approx(100 * MIB, rel=0.02)
 
 
 def test_a_burst_is_left_alone() -> None:
