@@ -278,7 +278,7 @@ def test_no_stores(text) -> None:
         ({"listen": "0.0.0.0:9092"}, "--advertise: what clients connect to; they cannot be sent to 0.0.0.0"),
         ({"listen": "[::]:9092"}, "--advertise: what clients connect to; they cannot be sent to ::"),
         ({"advertise": "0.0.0.0:9092"}, "--advertise: what clients connect to; they cannot be sent to 0.0.0.0"),
-        ({"memory_bytes": "768MiB", "arena_bytes": "768MiB"}, "--arena-bytes: must leave"),
+        ({"arena_bytes": "4GiB"}, "--arena-bytes: must leave"),
         ({"arena_bytes": "1MiB"}, "--arena-bytes: at least 8MiB"),
         ({"wal_bytes": "100MiB"}, "--wal-bytes: at least four segments"),
         ({"flush_bytes": "0"}, "--flush-bytes: at least 1"),
