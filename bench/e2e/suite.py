@@ -26,7 +26,7 @@ INGEST_SECONDS = 30.0
 STORED_LOOK_SECONDS = 4.0  # a look costs CPU time
 STORED_SECONDS_MAX = 600.0
 WAL_BYTES = 1 << 30  # of `steady`
-ARENA_BYTES = 512 << 20  # of kbroker; what is not stored the broker that costs nothing has in as much memory
+LOG_BYTES = 512 << 20  # of the broker that costs nothing: what is not stored is in as much memory
 Workload = Callable[[Server], Result]
 numbers = itertools.count()
 
@@ -141,8 +141,8 @@ def _stored(produce: Callable[..., Result], count: int, size: int, partitions: i
 
 def _beside_parked(connections: int, count: int) -> Workload:
     """Producing beside parked connections; with_over_without compares the mean of three runs with that of three
-    without them, in turn (so that a disk which slows down is nobody's gain), each when all before it is stored. The
-    first run of all gives the broker its memory.
+    without them, in turn (so that a disk which slows down is nobody's gain), each when all before it is stored. Two
+    runs before give the broker its memory.
 
     idle_cpu_percent is what they cost while nothing else is done, measured first: later, uploads would count as theirs.
     """
@@ -160,6 +160,7 @@ def _beside_parked(connections: int, count: int) -> Workload:
             cpu = server.cpu_seconds()
             time.sleep(IDLE_SECONDS)
             idle = (server.cpu_seconds() - cpu) / IDLE_SECONDS
+        produce()
         produce()
         alone, beside = [], []
         for is_beside in (False, True, True, False, False, True):
@@ -282,7 +283,7 @@ def running(kind: str, name: str, work: str | None, options: list[str]) -> Itera
     if kind in KBROKERS:
         server: Server = Kbroker(folder / "kbroker", s3, *KBROKERS[kind], *OPTIONS.get(name, []), *options)
     elif kind == CEILING:
-        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, []), s3=s3, log_bytes=ARENA_BYTES,
+        server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, []), s3=s3, log_bytes=LOG_BYTES,
                             store_mb=STORE_MB.get(name))  # fmt: skip
     else:
         server = Kafka(folder / "kafka", flush_each=kind == "kafka-flush")
