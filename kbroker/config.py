@@ -154,7 +154,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("take_over", parse_bool, False, "", "take the cluster from a broker that did not stop cleanly"),
     Option(
         "memory_bytes", parse_size, None, "SIZE",
-        "bound of arena, caches, buffers, indexes (default: 1/8 of the machine's or container's memory, 256MiB to 4GiB)",
+        "bound of arena, caches, buffers, indexes (default: 1/8 of the machine or container, 256MiB to 4GiB)",
     ),
     Option("arena_bytes", parse_size, None, "SIZE", "part of the memory for the newest WAL (default: two thirds)"),
     Option("wal_bytes", parse_size, 4 * GIB, "SIZE", "disk budget of the WAL; producers wait when it is full"),
