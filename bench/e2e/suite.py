@@ -253,7 +253,7 @@ OPTIONS = {
 LINK_MB = {"steady_link": 250}  # MB/s of the way to the store
 # Those for which the broker that costs nothing has a log and a store.
 STORING = {"steady", "steady_link", "paced_busy"}
-STORE_MB = {"paced_busy": 100}  # MB/s that it stores then, twice what comes in, as kbroker does
+STORE_MB = {"paced_busy": 63}  # MB/s that it stores then, 1.25 times what comes in, as kbroker does
 # Those that have a ceiling: the client's own rate, or latency, against a broker that costs nothing.
 WITH_CEILING = {
     *("paced", *STORING),
