@@ -534,12 +534,8 @@ static void start_topic(struct connection *c, struct cursor *r) {
         c->next = A_PARTITION;
 }
 
-static int has_end(const struct topic *t) {
-        return tail && (!log_counts || t->partitions == 1);
-}
-
 static void end_records(struct connection *c) {
-        if (c->keep && has_end(c->topic)) {
+        if (c->keep && tail) {
                 store(c->topic, c->keep, c->keep_bytes);
                 c->keep = NULL;
         } else if (c->keep) {
@@ -579,7 +575,7 @@ static void start_partition(struct connection *c, struct cursor *r) {
         c->records = bytes > 0 ? (size_t)bytes : 0;
         c->kept    = 0;
         c->keep    = NULL;
-        c->logs    = log_counts && !has_end(c->topic);
+        c->logs    = log_counts && !(tail && c->topic->partitions == 1);
         if (!c->logs && (tail || c->records > c->topic->batch_bytes + c->topic->batch_bytes / 64)) {
                 c->keep       = malloc(c->records);
                 c->keep_bytes = c->records;

@@ -72,8 +72,7 @@ static void log_open(const char *path, const char *counts, int64_t bytes) {
 }
 
 static void log_received(size_t bytes) {
-        if (log_counts)
-                log_counts->received += (int64_t)bytes;
+        log_counts->received += (int64_t)bytes;
 }
 
 /* Where the next of `most` bytes go; less than so many where the memory ends. */
@@ -85,7 +84,7 @@ static uint8_t *log_place(size_t *most) {
 
 /* Returns when more may be received. */
 static void log_wait_for_room(void) {
-        while (log_counts && (log_counts->received - log_counts->stored > log_bytes ||
-                              log_counts->received - log_written > LOG_BEHIND_BYTES))
+        while (log_counts->received - log_counts->stored > log_bytes ||
+               log_counts->received - log_written > LOG_BEHIND_BYTES)
                 log_pause();
 }

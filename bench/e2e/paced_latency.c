@@ -6,11 +6,9 @@
  * Prints one line: p50_ms p99_ms p999_ms max_ms received, and one with the distribution: the latencies at
  * 0, 2.5, ... 97.5, 99, 99.5, 99.9, 99.99 and 100 per cent. Exit code 1 when not all records came back.
  */
-#include "program.h"
+#include "rdkafka_program.h"
 
 #include <pthread.h>
-
-#include "rdkafka.h"
 
 static int64_t count, size;
 static double *latency_ms;
@@ -44,14 +42,6 @@ static void *consume(void *opaque) {
                 rd_kafka_message_destroy(message);
         }
         return NULL;
-}
-
-static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
-        char error[256];
-        if (rd_kafka_conf_set(conf, name, value, error, sizeof(error)) != RD_KAFKA_CONF_OK) {
-                fprintf(stderr, "%s\n", error);
-                exit(2);
-        }
 }
 
 int main(int argc, char **argv) {

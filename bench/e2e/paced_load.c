@@ -5,19 +5,9 @@
  * librdkafka, acks=all, batches as with rdkafka_produce of workloads.py. Until it is killed; exit code 1 when a record
  * is lost.
  */
-#include "program.h"
-
-#include "rdkafka.h"
+#include "rdkafka_program.h"
 
 enum { PAUSE_NS = 2000000 };
-
-static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
-        char error[256];
-        if (rd_kafka_conf_set(conf, name, value, error, sizeof(error)) != RD_KAFKA_CONF_OK) {
-                fprintf(stderr, "%s\n", error);
-                exit(2);
-        }
-}
 
 static void delivered(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
         (void)rk, (void)opaque;
