@@ -19,6 +19,7 @@ from kbroker.metadata.metadata_log import MetadataLog
 from kbroker.metadata.replica import MetadataReplica
 from kbroker.metadata.sqlite_store import SqliteStore
 from kbroker.metadata.topics import Topics
+from kbroker.storage.copied_objects import CopiedObjects
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.numbered_log import Fenced, NumberedLog
 from kbroker.storage.numbered_log_format import NONCE_BYTES
@@ -48,7 +49,7 @@ METADATA_PATIENCE_SECONDS = 5.0  # how long one change of metadata tries before 
 class OpenedStore:
     """The store in its wrappers: `plain` for conditional writes, `retrying` for what may be tried again."""
 
-    plain: ObjectStore
+    plain: CopiedObjects
     retrying: RetryingStore
     counters: StoreCounters
     checks_crc: bool = False  # as the probe has found
@@ -73,7 +74,7 @@ def open_object_store(config: BrokerConfig, clock: Clock, stopping: threading.Ev
     except (StoreError, ValueError, OSError) as error:
         raise StartError(f"cannot open the object store {config.object_store}: {error}") from None
     counters = StoreCounters()
-    plain = MeteredStore(raw, counters, clock)
+    plain = CopiedObjects(MeteredStore(raw, counters, clock))
     return OpenedStore(plain, RetryingStore(plain, Patience(clock=clock, wait=stopping.wait)), counters)
 
 
@@ -184,6 +185,7 @@ def open_cluster(
 def _load_manifest(manifest: Manifest, store: OpenedStore) -> None:
     try:
         manifest.load_whole(store.retrying)
+        store.plain.learn(manifest.image)
     except CorruptionError as error:
         raise StartError(f"the bucket is damaged: {error}; kbroker recover can rebuild a damaged manifest") from None
 

@@ -12,6 +12,7 @@ from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.read_only import ClusterUnclear, find_cluster, load_manifest, load_topics
+from kbroker.storage.copied_objects import CopiedObjects
 from kbroker.storage.kfs_read import LoadedSegment, load_segment
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest_image import ManifestImage
@@ -43,7 +44,7 @@ class Bucket:
             raw = open_store(place.url, place.endpoint, place.region, create=False)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-        self.store: ObjectStore = RetryingStore(raw, Patience(PATIENCE_SECONDS))
+        self.store: ObjectStore = RetryingStore(CopiedObjects(raw), Patience(PATIENCE_SECONDS))
         self.keys = self._find_cluster(place)
 
     def _find_cluster(self, place: Place) -> ObjectKeys:

@@ -35,7 +35,7 @@ from kbroker.storage.object_audit import BucketAudit, NamedImage, read_pack_dire
 from kbroker.storage.object_keys import KlixKey, PackKey
 from kbroker.storage.object_store import ObjectMeta, StoreError
 from kbroker.storage.pack import PackDirectory, PackImage
-from kbroker.storage.partition_state import ObjectRef, PartitionState
+from kbroker.storage.partition_state import ObjectRef, PartitionState, is_same_object
 
 STORE_UNREADABLE = 2  # exit code of verify
 
@@ -157,7 +157,8 @@ def verify(place: Place) -> None:
         bucket = Bucket(place)
 
         def still_named(image: NamedImage) -> bool:
-            return bucket.load_manifest().find(image.topic_id, image.partition, image.ref.base_offset) == image.ref
+            found = bucket.load_manifest().find(image.topic_id, image.partition, image.ref.base_offset)
+            return is_same_object(found, image.ref)
 
         try:
             image = bucket.load_manifest()
@@ -169,12 +170,25 @@ def verify(place: Place) -> None:
         for fault in audit.faults():
             faults += 1
             click.echo(fault)
+        _note_partitions(bucket, image, audit)
         for key in audit.orphans:
             click.echo(f"note: {key} is not in the manifest: a leftover of a flush that did not finish")
         for upload in bucket.unfinished_uploads():
             click.echo(f"note: {upload.key} has an unfinished upload, begun {upload_time(upload)}")
     click.echo(f"{audit.objects} objects and images, {audit.bytes} bytes: {faults or 'no'} faults")
     sys.exit(1 if faults else 0)
+
+
+def _note_partitions(bucket: Bucket, image: ManifestImage, audit: BucketAudit) -> None:
+    """Where the readable part of each damaged partition ends, and how many objects are copies."""
+    names = bucket.topic_names() if audit.whole_below else {}
+    for (topic_id, partition), offset in sorted(audit.whole_below.items()):
+        state = image.partition(topic_id, partition)
+        start, end = (state.log_start_offset, state.end_offset) if state is not None else (0, 0)
+        name = names.get(topic_id, topic_id.hex())
+        click.echo(f"note: {name}-{partition} holds offsets {start} to {end}; it is whole up to offset {offset}")
+    if audit.copies:
+        click.echo(f"note: {audit.copies} objects are copies: the bytes that the manifest names, under other ETags")
 
 
 @command.command()

@@ -19,6 +19,7 @@ from kbroker.exchange.log_segment import Block
 from kbroker.exchange.recover_prefix import Position
 from kbroker.limits import MIB
 from kbroker.metadata.image import MetadataImage
+from kbroker.storage.copied_objects import has_bytes
 from kbroker.storage.kfs import HEADER_BYTES
 from kbroker.storage.kfs_keys import SEGMENT_SUFFIX, KfsKey
 from kbroker.storage.kfs_read import load_segment
@@ -89,6 +90,7 @@ class BucketSurvey:
         self._topics = topics
         self._dropped = dropped | set(known.dropped)
         self._survey = Survey()
+        self._copies: dict[str, bool] = {}  # key of an object with another ETag -> has it the bytes that were named
 
     def run(self) -> Survey:
         """Lists, and reads what is not known."""
@@ -121,18 +123,27 @@ class BucketSurvey:
             for ref in self._known.objects_from(state.topic_id, state.partition):
                 key = self._keys.relative(ref.key)
                 meta = listed.get(key)
-                if meta is None or (meta.size, meta.etag) != (ref.size, ref.etag):
+                if meta is None or not self._is_named(meta, ref, key):
                     what = "is missing" if meta is None else "is another one than the manifest says"
                     self._survey.missing.append(f"{ref.key} {what} (offsets {ref.base_offset} to {ref.end_offset})")
                     continue
                 taken.add(key)
-                self._add(self._of_ref(ref, state, key))
+                self._add(self._of_ref(ref, state, meta))
         return taken
 
-    def _of_ref(self, ref: ObjectRef, state: PartitionState, key: str) -> FoundImage:
-        place = self._known.files.place_of(key)
-        assert place is not None
-        file = FileEntry(key, ref.size, ref.etag, self._known.files.crc32c[place])
+    def _is_named(self, meta: ObjectMeta, ref: ObjectRef, key: str) -> bool:
+        if meta.etag == ref.etag:
+            return meta.size == ref.size
+        if key not in self._copies:
+            described = self._known.described(ref.key, ref.etag)
+            self._copies[key] = described is not None and has_bytes(self._store, meta, *described)
+        return self._copies[key]
+
+    def _of_ref(self, ref: ObjectRef, state: PartitionState, meta: ObjectMeta) -> FoundImage:
+        key = self._keys.relative(ref.key)
+        described = self._known.described(ref.key, ref.etag)
+        assert described is not None
+        file = FileEntry(key, ref.size, meta.etag, described[1])
         generation, rewritten = _generation(self._keys, ref.key)
         return FoundImage(
             (state.topic_id, state.partition), file, ref.created_ms, ref.kind, ref.start, ref.length, ref.crc32c,

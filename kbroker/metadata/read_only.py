@@ -16,6 +16,7 @@ from kbroker.storage.numbered_log_format import NONCE_BYTES
 from kbroker.storage.object_keys import ObjectKeys
 from kbroker.storage.object_store import ObjectStore, StoreError, StoreUnavailable
 from kbroker.storage.ownership import discover_clusters
+from kbroker.storage.store_wrappers import StoreWrapper
 
 LOAD_TRIES = 5  # a running broker may delete what a checkpoint covers while it is read
 READER_EPOCH = 0
@@ -91,6 +92,8 @@ class ManifestReader:
     def _load(self) -> NumberedLog:
         log = NumberedLog(self._store, self._keys.manifest_dir, READER_EPOCH, bytes(NONCE_BYTES))
         self.image = Manifest(log, SystemClock(), root=self._keys.root).load()
+        if isinstance(self._store, StoreWrapper):
+            self._store.learn(self.image)
         return log
 
 

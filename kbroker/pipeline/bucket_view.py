@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.read_only import ClusterUnclear, ManifestReader, TopicsReader, find_cluster
 from kbroker.pipeline.options import OptionError, Place
+from kbroker.storage.copied_objects import CopiedObjects
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_keys import ObjectKeys
 from kbroker.storage.object_store import ObjectStore
@@ -34,7 +35,7 @@ def store_of(place: Place) -> ObjectStore:
                 raw = open_store(place.url, place.endpoint, place.region, create=False)
             except ValueError as error:
                 raise OptionError(f"object.store: {error}") from None
-            _stores[key] = RetryingStore(raw, Patience(PATIENCE_SECONDS))
+            _stores[key] = RetryingStore(CopiedObjects(raw), Patience(PATIENCE_SECONDS))
         return _stores[key]
 
 

@@ -88,7 +88,8 @@ class ObjectBatchReader:
         """Where to go on after an object was not as planned, and with what."""
         share, first, fail = self._share, replaced.first, self._options.fail_on_data_loss
         place = dataclasses.replace(self._options.place, cluster_id=self._cluster_id)
-        manifest = BucketView(place, self._given_store).manifest
+        view = BucketView(place, self._given_store)
+        manifest = view.manifest
         state = manifest.partition(share.topic_id, share.partition)
         if state is None:
             data_loss.report(f"{share.name} was deleted, with it {replaced.ref.key}", fail)
@@ -98,7 +99,7 @@ class ObjectBatchReader:
             data_loss.report(f"offsets {first} to {end - 1} of {share.name}, in {replaced.ref.key}, were deleted", fail)
             first = end
         found = manifest.find(share.topic_id, share.partition, first)
-        if found is not None and (found.key, found.etag, found.start) == image_id(replaced.ref):
+        if found is not None and image_id(found) == image_id(replaced.ref) and not _is_copy(view.store, found):
             how = "not in the store" if isinstance(replaced.error, NotFound) else "the store's is another object"
             data_loss.report(f"{found.key} is in the manifest but {how} ({replaced.error})", fail)
             first = found.end_offset
@@ -200,6 +201,15 @@ class ObjectBatchReader:
         data = memoryview(np.empty(length, np.uint8))  # type: ignore[arg-type]
         self._store.get_into(ref.key, start, data, if_match=ref.etag)
         return data
+
+
+def _is_copy(store: ObjectStore, ref: ObjectRef) -> bool:
+    """True if the store, which knows the manifest by now, has the bytes that this names, under another ETag."""
+    try:
+        store.get(ref.key, 0, 1, if_match=ref.etag)
+    except (NotFound, PreconditionFailed):
+        return False
+    return True
 
 
 def _footer_of_all(ref: ObjectRef, data: memoryview) -> KlixFooter:

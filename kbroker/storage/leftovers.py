@@ -24,6 +24,7 @@ from kbroker import limits
 from kbroker._fast.crc32c import crc32c
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
+from kbroker.storage.copied_objects import has_bytes
 from kbroker.storage.kfs import open_segment
 from kbroker.storage.kfs_flush import index_key_of, segment_key_of
 from kbroker.storage.kfs_index import rebuild_index
@@ -210,10 +211,16 @@ class Leftovers:
         if ref.key not in present:
             try:
                 meta = self._store.head(ref.key)
-                present[ref.key] = (meta.size, meta.etag) == (ref.size, ref.etag)
+                present[ref.key] = self._is_named(meta, ref)
             except NotFound:
                 present[ref.key] = False
         return present[ref.key]
+
+    def _is_named(self, meta: ObjectMeta, ref: ObjectRef) -> bool:
+        if meta.etag == ref.etag:
+            return meta.size == ref.size
+        described = self._manifest.image.described(ref.key, ref.etag)
+        return described is not None and has_bytes(self._store, meta, *described)
 
     def _queue(self, keys: list[str], orphans: Orphans) -> None:
         def change(image: ManifestImage) -> dict[str, Any] | None:

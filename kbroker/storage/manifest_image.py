@@ -14,7 +14,7 @@ from kbroker.errors import CorruptionError
 from kbroker.numpy_later import np
 from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.manifest_deletions import NEVER_MS, DeleteQueue
-from kbroker.storage.manifest_files import FileTable
+from kbroker.storage.manifest_files import CHUNK_BITS, FileTable
 from kbroker.storage.manifest_record import ManifestRecord, PartitionDelta, parse_record
 from kbroker.storage.partition_state import (
     COLUMNS,
@@ -142,6 +142,28 @@ class ManifestImage:
     def is_known(self, relative_key: str) -> bool:
         """True when a record names this key: as live, reserved, or to be deleted."""
         return relative_key in self.deletions or relative_key in self.reserved or self.is_live(relative_key)
+
+    def described(self, key: str, etag: str) -> tuple[int, int] | None:
+        """Size and CRC-32C of the object with this full key; None unless it is live and named with this ETag."""
+        with self.lock:
+            place = self._place_of(key)
+            if place is None or self.files.etag(place) != etag:
+                return None
+            return self.files.size[place], self.files.crc32c[place]
+
+    def adopt_etag(self, key: str, etag: str, present: str) -> None:
+        """The store has the object that is named with `etag` under the ETag `present`: a copy of the same bytes.
+
+        The next checkpoint says so.
+        """
+        with self.lock:
+            place = self._place_of(key)
+            if place is not None and self.files.etag(place) == etag:
+                self.files.set_etag(place, present)
+                self.files.changed.add(place >> CHUNK_BITS)
+
+    def _place_of(self, key: str) -> int | None:
+        return self.files.place_of(key.removeprefix(self.root)) if key.startswith(self.root) else None
 
     def live_images(self, relative_key: str) -> int:
         """How many references into an object are live (a pack has one per partition in it)."""

@@ -13,6 +13,7 @@ from kbroker._fast.records import BatchHeader, iter_batches
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.storage.claim_format import decode_claim
+from kbroker.storage.copied_objects import has_bytes
 from kbroker.storage.kfs import KfsSegment, batches_of
 from kbroker.storage.kfs_flush import index_key_of, segment_key_of
 from kbroker.storage.kfs_index import KfsIndex, parse_index
@@ -149,7 +150,8 @@ def read_pack_directory(store: ObjectStore, meta: ObjectMeta) -> PackDirectory:
 
 
 class BucketAudit:
-    """One pass over a cluster's objects. `objects`, `bytes` and `orphans` are filled while `faults` runs.
+    """One pass over a cluster's objects. `objects`, `bytes`, `copies`, `whole_below` and
+    `orphans` are filled while `faults` runs.
 
     Args:
         still_named: asked about an image whose object has gone: a running broker may have replaced it since the
@@ -171,6 +173,8 @@ class BucketAudit:
         self._still_named = still_named or (lambda image: True)
         self.objects = 0  # images: KLIX objects, and each image of a pack
         self.bytes = 0
+        self.copies = 0  # objects with the bytes, but not the ETag, that the manifest names
+        self.whole_below: dict[tuple[bytes, int], int] = {}  # partition with faulty objects -> offset of the first
         self.orphans: list[str] = []  # store keys of data objects that the manifest does not name
 
     def faults(self) -> Iterator[str]:
@@ -189,7 +193,11 @@ class BucketAudit:
         self.orphans = sorted(key for key in listed if not {segment_key_of(key)} & (named.keys() | due))
         for key in sorted(named):
             images = sorted(named[key], key=lambda item: item.ref.start)
-            yield from self.object_faults(key, listed.get(key), images, listed.get(index_key_of(key)))
+            for fault in self.object_faults(key, listed.get(key), images, listed.get(index_key_of(key))):
+                for topic_id, partition, ref in images:
+                    offset = self.whole_below.get((topic_id, partition), ref.base_offset)
+                    self.whole_below[topic_id, partition] = min(offset, ref.base_offset)
+                yield fault
 
     def log_faults(self, meta: ObjectMeta) -> Iterator[str]:
         """Records, checkpoints and claims: each must decode; what they say together was judged when it was loaded."""
@@ -237,10 +245,10 @@ class BucketAudit:
             if self._still_named(first):
                 yield f"{key}: the manifest names it, the bucket does not have it"
             return
-        if meta.size != ref.size or meta.etag != ref.etag:
-            yield f"{key}: {meta.size} bytes, ETag {meta.etag}; the manifest says {ref.size}, {ref.etag}"
-            return
         try:
+            if meta.size != ref.size or (meta.etag != ref.etag and not self._is_copy(meta, ref)):
+                yield f"{key}: {meta.size} bytes, ETag {meta.etag}; the manifest says {ref.size}, {ref.etag}"
+                return
             if ref.kind == KFS:
                 for named in images:
                     yield from self._segment_faults(named, index_meta)
@@ -253,6 +261,13 @@ class BucketAudit:
         except (NotFound, PreconditionFailed) as error:
             if self._still_named(first):
                 yield f"{key}: {error}"
+
+    def _is_copy(self, meta: ObjectMeta, ref: ObjectRef) -> bool:
+        described = self._image.described(ref.key, ref.etag)
+        if described is None or not has_bytes(self._store, meta, *described):
+            return False
+        self.copies += 1
+        return True
 
     def _segment_faults(self, named: NamedImage, index_meta: ObjectMeta | None) -> Iterator[str]:
         """A segment, whole, and its index: against each other and against the manifest."""

@@ -20,7 +20,7 @@ from kbroker.clock import Clock
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_store import NotFound, ObjectStore, StoreError
-from kbroker.storage.partition_state import ObjectRef
+from kbroker.storage.partition_state import ObjectRef, is_same_object
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class ReservedKeys:
 def are_current(image: ManifestImage, place: Place, inputs: Sequence[ObjectRef]) -> bool:
     """Are these still, one after another, the objects that readers get? The manifest's lock is held."""
     refs = image.objects_from(*place, inputs[0].base_offset)
-    return all(next(refs, None) == ref for ref in inputs)
+    return all(is_same_object(next(refs, None), ref) for ref in inputs)
 
 
 class PartitionsInHand:

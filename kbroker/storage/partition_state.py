@@ -51,6 +51,14 @@ class ObjectRef(NamedTuple):
     created_ms: int
 
 
+def is_same_object(found: ObjectRef | None, ref: ObjectRef) -> bool:
+    """True if both name the same bytes. The ETag may have been adopted from the store in between; only the key of a
+    KafScale segment is ever used again, so there it counts."""
+    if found is None or ref.kind == KFS:
+        return found == ref
+    return found._replace(etag=ref.etag) == ref
+
+
 class RefRow(NamedTuple):
     """One object reference as stored in a state: `file` is its object's place in the image's table."""
 

@@ -1,6 +1,7 @@
 """Object stores that add one behaviour to another store: a key prefix, retries, measurement.
 
-Order, outermost first: RetryingStore, MeteredStore (so that each attempt is counted), faults, PrefixStore, the store.
+Order, outermost first: RetryingStore, CopiedObjects, MeteredStore (so that each attempt is counted), faults,
+PrefixStore, the store.
 """
 
 from __future__ import annotations
@@ -26,6 +27,18 @@ from kbroker.storage.object_store import (
 from kbroker.storage.patience import Patience
 
 T = TypeVar("T")
+
+
+class KnownObjects(Protocol):
+    """What the manifest says of stored objects, by full key."""
+
+    def described(self, key: str, etag: str) -> tuple[int, int] | None:
+        """Size and CRC-32C of the object if the manifest names it with this ETag."""
+        ...
+
+    def adopt_etag(self, key: str, etag: str, present: str) -> None:
+        """The object that was named with `etag` has the ETag `present` in this store."""
+        ...
 
 
 class StoreWrapper:
@@ -120,6 +133,11 @@ class StoreWrapper:
 
     def list_multipart(self, prefix: str) -> Iterator[PendingUpload]:
         return iter(self._run("list_multipart", prefix, 0, lambda: [*self._inner.list_multipart(prefix)]))
+
+    def learn(self, known: KnownObjects) -> None:
+        """Tells the wrapper that reads copied objects (CopiedObjects), if there is one, what the manifest names."""
+        if isinstance(self._inner, StoreWrapper):
+            self._inner.learn(known)
 
     def close(self) -> None:
         self._inner.close()

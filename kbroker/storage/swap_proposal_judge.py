@@ -21,7 +21,7 @@ from kbroker.storage.manifest_image import ManifestImage
 from kbroker.storage.object_keys import KlixKey, ObjectKeys, parse_key
 from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed
 from kbroker.storage.object_swap import ReservedKeys, are_current
-from kbroker.storage.partition_state import KLIX, ObjectRef, PartitionState, RefRow
+from kbroker.storage.partition_state import KFS, KLIX, ObjectRef, PartitionState, RefRow
 from kbroker.storage.swap_proposal import (
     OBSOLETE,
     REFUSED,
@@ -258,9 +258,11 @@ class ProposalJudge:
         refs = image.objects_from(proposal.topic_id, swap.partition, swap.inputs[0].base_offset)
         for wanted in swap.inputs:
             ref = next(refs, None)
-            if ref is None or wanted != (
-                ref.base_offset, ref.end_offset, self._keys.relative(ref.key), ref.start, ref.etag,
+            if ref is None or wanted[:4] != (
+                ref.base_offset, ref.end_offset, self._keys.relative(ref.key), ref.start,
             ):  # fmt: skip
+                return None
+            if ref.kind == KFS and wanted.etag != ref.etag:  # no other key is ever used again
                 return None
             found.append(ref)
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -467,3 +468,24 @@ def delete_records(broker: BrokerProcess, topic: str, offset: int) -> None:
     for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
         future.result(30)
     broker.flush()
+
+
+@ON_A_FOLDER
+def test_a_copied_bucket(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+    """The same objects with other ETags: a folder's hold the time of the last change, which a copy need not keep."""
+    topic = new_topic(broker, CONFLUENT, "direct-copied", 2)
+    sent = spread(generated(60, seed=9), 2)
+    scenarios.send(broker, CONFLUENT, topic, sent, "zstd", IDEMPOTENT)
+    broker.flush()
+    original = Path(place(store)["object.store"].removeprefix("file:"))
+    shutil.copytree(original, tmp_path / "copy", copy_function=shutil.copyfile)
+    copied = Store("folder", ("--object-store", f"file:{tmp_path / 'copy'}"))
+    found = rows(direct(spark, copied, topic, includeHeaders="true"))
+    assert as_sent(found) == sent
+    assert found == rows(direct(spark, store, topic, includeHeaders="true"))
+    for path in (tmp_path / "copy").rglob("*.pack"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 3] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(Exception, match="the store's is another object"):
+        direct(spark, copied, topic).collect()

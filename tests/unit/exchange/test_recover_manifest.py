@@ -97,6 +97,18 @@ def test_everything_is_as_it_was(cluster, damage):
     }
 
 
+@pytest.mark.parametrize("damage", ["a record", "all checkpoints"])
+def test_a_copied_bucket_is_recovered_too(cluster, damage):
+    """What the readable part of the manifest names is in the store under other ETags; the new manifest has these."""
+    before = cluster.facts()
+    for key, data in cluster.everything().items():
+        cluster.store.put(key, data)
+    DAMAGES[damage](cluster)
+    _, findings = cluster.recover()
+    assert not findings.survey.missing
+    assert cluster.facts(cluster.loaded()) == before
+
+
 def check_start(cluster):
     """What a start does with the manifest: raises when it cannot be loaded."""
     damage = cluster.recovery().damage()

@@ -123,8 +123,10 @@ def test_nothing_goes_while_the_objects_in_its_place_are_missing(place):
     data = place.store.get(place.live[1])
     place.store.delete([place.live[1]])
     assert place.sweep() == ([orphan], [])
-    place.store.put(place.live[1], data)  # another version
-    assert place.sweep() == ([orphan], [])
+    place.store.put(place.live[1], bytes(len(data)))
+    assert place.sweep() == ([orphan], []), "other bytes"
+    place.store.put(place.live[1], data)
+    assert place.sweep() == ([orphan], [orphan]), "the same bytes under another ETag, as after a restore"
 
 
 def test_what_lies_below_the_log_start_is_superseded(place):
