@@ -13,14 +13,14 @@ from pathlib import Path
 
 from bench.e2e import history, start
 from bench.e2e.history import CEILING
-from bench.e2e.suite import KBROKERS, WITH_CEILING, WORKLOADS, running
+from bench.e2e.suite import BEFORE, KBROKERS, WITH_CEILING, WORKLOADS, running
 from bench.e2e.workloads import Result
 
 MEMORY = "/dev/shm"
 
 
-def _measure(kind: str, name: str, work: str | None, options: list[str]) -> tuple[Result, float]:
-    with running(kind, name, work, options) as server:
+def _measure(kind: str, name: str, work: str | None, options: list[str], checkout: Path | None) -> tuple[Result, float]:
+    with running(kind, name, work, options, checkout) as server:
         before = server.store_requests()
         result = WORKLOADS[name](server)
         if result.bytes and not result.store_requests_per_gb:
@@ -37,7 +37,12 @@ def main() -> None:
     parser.add_argument("--options", default="", help="more options for kbroker serve")
     parser.add_argument("--work", default=None, help="folder for data (default: a temporary one)")
     parser.add_argument("--history", default=None, help="file to add the runs and their ratios to, a line a workload")
+    parser.add_argument(
+        "--before", type=Path, help=f"a built checkout: the broker `{BEFORE}`, put first or last in turn"
+    )
     arguments = parser.parse_args()
+    if arguments.before:
+        arguments.brokers = f"kbroker,{BEFORE}"
     heads = f"{'MB/s':>8} {'records/s':>11} {'cpu s/GB':>9} {'req/GB':>7} {'RSS MiB':>8}  more"
     print(f"{'workload':9} {'broker':12} {heads}")
     for name in arguments.workloads.split(","):
@@ -46,17 +51,30 @@ def main() -> None:
             continue
         brokers = [kind for kind in arguments.brokers.split(",") if kind != CEILING or name in WITH_CEILING]
         runs: dict[str, list[tuple[Result, float]]] = {broker: [] for broker in brokers}
-        for _ in range(arguments.rounds):
-            for broker in brokers:
-                runs[broker].append(_measure(broker, name, arguments.work, arguments.options.split()))
+        options = arguments.options.split()
+        for turn in range(arguments.rounds):
+            for broker in reversed(brokers) if turn % 2 and arguments.before else brokers:
+                runs[broker].append(_measure(broker, name, arguments.work, options, arguments.before))
         for broker in brokers:
             _print_row(name, broker, runs[broker])
         in_memory = arguments.work is not None and Path(arguments.work).resolve().is_relative_to(MEMORY)
         entry = history.entry(name, runs, f"{arguments.options}{' in memory' * in_memory}".strip())
         for ratio, value in entry["ratios"].items():
             print(f"{name:9} {ratio}: {value:.2f}", flush=True)
+        if arguments.before:
+            _print_pairs(name, runs["kbroker"], runs[BEFORE])
         if arguments.history:
             history.append(Path(arguments.history), entry)
+
+
+def _print_pairs(name: str, now: list[tuple[Result, float]], before: list[tuple[Result, float]]) -> None:
+    """The middle half of the ratios of each round: a ratio of medians counts as worse only if this is, too."""
+    rates = [
+        mine.records_per_second / theirs.records_per_second for (mine, _), (theirs, _) in zip(now, before, strict=True)
+    ]
+    if len(rates) > 1:
+        low, _, high = statistics.quantiles(rates, n=4, method="inclusive")
+        print(f"{name:9} rate/{BEFORE} by round: middle half {low:.2f} to {high:.2f}", flush=True)
 
 
 def _print_row(name: str, broker: str, runs: list[tuple[Result, float]]) -> None:

@@ -97,10 +97,12 @@ class Server:
     def settle(self) -> None:
         """Returns when no work is left of what was produced."""
 
-    def spawn(self, command: list[str], env: dict[str, str] | None = None) -> None:
+    def spawn(self, command: list[str], env: dict[str, str] | None = None, cwd: Path = ROOT) -> None:
         self.work.mkdir(parents=True, exist_ok=True)
         with open(self.work / f"{self.name}.log", "ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})})
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=cwd, env={**os.environ, **(env or {})}
+            )
         wait_port(self.port)
 
     def processes(self) -> list[int]:
@@ -190,12 +192,17 @@ class S3Server(Server):
 
 
 class Kbroker(Server):
-    """kbroker with fsync before every ack; its flushes go to an S3 server on this machine, or to a folder."""
+    """kbroker with fsync before every ack; its flushes go to an S3 server on this machine, or to a folder.
+
+    `checkout`: where its code and its virtual environment are, built.
+    """
 
     name = "kbroker"
 
-    def __init__(self, work: Path, s3: S3Server | None, *options: str) -> None:
+    def __init__(self, work: Path, s3: S3Server | None, *options: str, checkout: Path = ROOT) -> None:
         super().__init__(work)
+        self.checkout = checkout
+        self.python = sys.executable if checkout == ROOT else str(checkout / ".venv/bin/python")
         self.s3 = s3
         self.data_dir = work / "kbroker-data"
         self.http_port = free_port()
@@ -215,20 +222,20 @@ class Kbroker(Server):
         return sum(float(line.split()[-1]) for line in lines if line.startswith(prefix))
 
     def settle(self) -> None:
-        flush = [sys.executable, "-m", "kbroker", "flush", "--data-dir", str(self.data_dir)]
-        subprocess.run(flush, check=True, stdout=subprocess.DEVNULL)
+        flush = [self.python, "-m", "kbroker", "flush", "--data-dir", str(self.data_dir)]
+        subprocess.run(flush, check=True, stdout=subprocess.DEVNULL, cwd=self.checkout)
 
     @property
     def command(self) -> list[str]:
         """What starts it."""
-        command = [sys.executable, "-m", "kbroker", "serve", "--data-dir", str(self.data_dir),
+        command = [self.python, "-m", "kbroker", "serve", "--data-dir", str(self.data_dir),
                    "--listen", self.bootstrap, *self.options]  # fmt: skip
         if self.s3:
             command += ["--object-store", self.s3.url, "--s3-endpoint", self.s3.endpoint]
         return command
 
     def start(self) -> Kbroker:
-        self.spawn(self.command, self.s3.environ if self.s3 else None)
+        self.spawn(self.command, self.s3.environ if self.s3 else None, self.checkout)
         wait_port(self.http_port)
         return self
 

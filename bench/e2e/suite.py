@@ -270,18 +270,24 @@ CEILING_OPTIONS = {
 }
 # Options beside those that are given.
 KBROKERS = {"kbroker": [], "kbroker-192MiB": ["--memory-bytes", "192MiB"]}
+BEFORE = "before"  # kbroker of another checkout
 
 
 @contextlib.contextmanager
-def running(kind: str, name: str, work: str | None, options: list[str]) -> Iterator[Server]:
+def running(
+    kind: str, name: str, work: str | None, options: list[str], before: Path | None = None
+) -> Iterator[Server]:
     """A server of this kind for the workload `name`, kbroker with an S3 server beside it, in a folder of its own below
-    `work` (None: a temporary one) that is removed in the end."""
+    `work` (None: a temporary one) that is removed in the end. `before`: the checkout of the kind BEFORE."""
     folder = Path(tempfile.mkdtemp(prefix="kbroker-bench-", dir=work))
     s3 = None
-    if kind in KBROKERS or (kind == CEILING and name in STORING):
+    is_kbroker = kind in KBROKERS or kind == BEFORE
+    if is_kbroker or (kind == CEILING and name in STORING):
         s3 = S3Server(folder / "s3", LINK_MB.get(name))
-    if kind in KBROKERS:
-        server: Server = Kbroker(folder / "kbroker", s3, *KBROKERS[kind], *OPTIONS.get(name, []), *options)
+    if is_kbroker:
+        given = *KBROKERS.get(kind, []), *OPTIONS.get(name, []), *options
+        checkout = {"checkout": before} if kind == BEFORE and before is not None else {}
+        server: Server = Kbroker(folder / "kbroker", s3, *given, **checkout)
     elif kind == CEILING:
         server = FreeBroker(folder / "free", *CEILING_OPTIONS.get(name, []), s3=s3, log_bytes=LOG_BYTES,
                             store_mb=STORE_MB.get(name))  # fmt: skip
