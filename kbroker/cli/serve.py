@@ -13,6 +13,7 @@ import click
 
 from kbroker.config import OPTIONS, ConfigError, load_config
 from kbroker.errors import StartError
+from kbroker.log_throttle import LogThrottle
 
 
 def _with_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -40,9 +41,9 @@ def command(kafka_settings: tuple[str, ...], **arguments: Any) -> None:
         config = load_config(arguments, list(kafka_settings))
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    throttle = LogThrottle(handler)
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
     gc.disable()  # while a few hundred modules load; broker.run turns it on
     try:
         from kbroker.broker import run  # the extensions load here: a missing one is a start-up error
@@ -54,4 +55,6 @@ def command(kafka_settings: tuple[str, ...], **arguments: Any) -> None:
     except StartError as error:
         click.echo(f"kbroker: {error}", err=True)
         sys.exit(1)
+    finally:
+        throttle.close()
     sys.exit(exit_code)

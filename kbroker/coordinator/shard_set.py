@@ -17,6 +17,7 @@ from kbroker.coordinator.shard_config import ShardConfig
 from kbroker.coordinator.shard_runtime import Request, S, ShardRuntime, ShardState
 from kbroker.errors import ErrorCode
 from kbroker.log.internal_log import InternalLog
+from kbroker.log_throttle import UNTHROTTLED
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,10 @@ class ShardSet(Generic[S]):
         if self._opened_at and all(runtime.state is ShardState.ACTIVE for runtime in self.runtimes):
             seconds, self._opened_at = self.clock.monotonic() - self._opened_at, 0.0
             records = sum(runtime.loaded_records for runtime in self.runtimes)
-            logger.info("%s: %d records in %d shards read in %.2f s", self.name, records, len(self.runtimes), seconds)
+            logger.info(
+                "%s: %d records in %d shards read in %.2f s", self.name, records, len(self.runtimes), seconds,
+                extra=UNTHROTTLED,
+            )  # fmt: skip
 
     # -- the topic -----------------------------------------------------------------------------------------------
 
