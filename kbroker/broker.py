@@ -37,6 +37,7 @@ from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.log.recovery import LogRecoveryReport, recover_log
 from kbroker.metadata.config_defs import BrokerConfigs
 from kbroker.opening import Cluster, OpenedStore, give_back, open_cluster, open_object_store, probe_store
+from kbroker.readiness import OK, Readiness, State
 from kbroker.signals import SignalThread
 from kbroker.storage.object_store import StoreError
 from kbroker.storage.ownership import Superseded
@@ -81,6 +82,8 @@ class Broker:
         self.stopping = threading.Event()
         self.fatal: str | None = None  # why the process must end with an error
         self.ready = False
+        self.readiness = Readiness()
+        self.readiness.add("broker", self._state)
         self._flushing_last = False
         self._gave_up = False
         self.http: HttpEndpoint | None = None  # bound early, served when ready
@@ -163,8 +166,13 @@ class Broker:
         from kbroker.metrics import Metrics
 
         self.http = HttpEndpoint(
-            self.config.http_listen, lambda: self.fatal is None, lambda: self.ready, Metrics(self).render
+            self.config.http_listen, lambda: self.fatal is None, self.readiness.report, Metrics(self).render
         )
+
+    def _state(self) -> State:
+        if self.fatal is not None:
+            return State(self.fatal, can_produce=False)
+        return OK if self.ready else State("stopping" if self.stopping.is_set() else "starting", can_produce=False)
 
     def _open_log(self) -> None:
         config = self.config

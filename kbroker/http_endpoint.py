@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import socketserver
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 CONNECTIONS_MAX = 32  # more are closed unanswered
 IDLE_SECONDS = 10
 PLAIN_TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -32,7 +34,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/livez":
             self._answer(*((200, "ok\n") if self.server.alive() else (503, "failed\n")))
         elif path == "/readyz":
-            self._answer(*((200, "ready\n") if self.server.ready() else (503, "not ready\n")))
+            ready, report = self.server.ready()
+            self._answer(200 if ready else 503, json.dumps(report) + "\n", JSON)
         elif path == "/metrics":
             self._metrics()
         else:
@@ -63,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class HttpEndpoint(ThreadingHTTPServer):
-    """The status server. `alive`, `ready` and `metrics` are asked at each request.
+    """The status server. `alive`, `ready` (Readiness.report) and `metrics` are asked at each request.
 
     Raises StartError when the address cannot be listened on.
     """
@@ -74,7 +77,7 @@ class HttpEndpoint(ThreadingHTTPServer):
         self,
         address: tuple[str, int],
         alive: Callable[[], bool],
-        ready: Callable[[], bool],
+        ready: Callable[[], tuple[bool, dict[str, object]]],
         metrics: Callable[[], bytes],
     ) -> None:
         self.alive = alive

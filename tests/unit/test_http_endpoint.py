@@ -18,6 +18,9 @@ class State:
     ready = True
     body = b"kbroker_flushes_total 3\n"
 
+    def readiness(self) -> tuple[bool, dict[str, object]]:
+        return self.ready, {"ready": self.ready}
+
     def metrics(self) -> bytes:
         if self.body is None:
             raise RuntimeError("no metrics")
@@ -26,7 +29,7 @@ class State:
 
 @contextlib.contextmanager
 def endpoint(state: State, host: str = "127.0.0.1") -> Iterator[HttpEndpoint]:
-    made = HttpEndpoint((host, 0), lambda: state.alive, lambda: state.ready, state.metrics)
+    made = HttpEndpoint((host, 0), lambda: state.alive, state.readiness, state.metrics)
     made.start()
     try:
         yield made
@@ -47,9 +50,9 @@ def test_probes_follow_the_state() -> None:
     state = State()
     with endpoint(state) as server:
         assert ask(server, "/livez")[:2] == (200, b"ok\n")
-        assert ask(server, "/readyz?verbose")[:2] == (200, b"ready\n")
+        assert ask(server, "/readyz?verbose")[:2] == (200, b'{"ready": true}\n')
         state.ready = False
-        assert ask(server, "/readyz")[:2] == (503, b"not ready\n")
+        assert ask(server, "/readyz")[:2] == (503, b'{"ready": false}\n')
         assert ask(server, "/livez")[0] == 200
         state.alive = False
         assert ask(server, "/livez")[:2] == (503, b"failed\n")
@@ -100,9 +103,9 @@ def test_more_connections_than_threads_are_closed() -> None:
 def test_an_address_in_use_stops_the_start() -> None:
     with endpoint(State()) as server:
         with pytest.raises(StartError, match=rf"cannot listen on 127.0.0.1:{server.server_port} \(--http-listen\)"):
-            HttpEndpoint(("127.0.0.1", server.server_port), bool, bool, bytes)
+            HttpEndpoint(("127.0.0.1", server.server_port), bool, State().readiness, bytes)
         with pytest.raises(StartError, match=r"cannot listen on no\.such\.host\.invalid:0"):
-            HttpEndpoint(("no.such.host.invalid", 0), bool, bool, bytes)
+            HttpEndpoint(("no.such.host.invalid", 0), bool, State().readiness, bytes)
 
 
 def test_ipv6() -> None:
