@@ -166,7 +166,7 @@ class Broker:
         from kbroker.metrics import Metrics
 
         self.http = HttpEndpoint(
-            self.config.http_listen, lambda: self.fatal is None, self.readiness.report, Metrics(self).render
+            self.config.http_listen, lambda: self.fatal is None, self.readiness.report, Metrics(self).render, self.clock
         )
 
     def _state(self) -> State:

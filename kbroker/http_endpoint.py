@@ -1,77 +1,31 @@
-"""``/livez``, ``/readyz`` and Prometheus ``/metrics`` on threads of their own."""
+"""``/livez``, ``/readyz`` and Prometheus ``/metrics`` over HTTP."""
 
 from __future__ import annotations
 
 import json
 import logging
-import socket
-import socketserver
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
 
+from kbroker.clock import Clock
 from kbroker.errors import StartError
+from kbroker.http_server import Answer, HttpServer
 from kbroker.types import address_text
+from kbroker.wire.listener import bind
 
 logger = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 32  # more are closed unanswered
-IDLE_SECONDS = 10
-PLAIN_TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: HttpEndpoint
-    protocol_version = "HTTP/1.1"
-    server_version = "kbroker"
-    timeout = IDLE_SECONDS
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/livez":
-            self._answer(*((200, "ok\n") if self.server.alive() else (503, "failed\n")))
-        elif path == "/readyz":
-            ready, report = self.server.ready()
-            self._answer(200 if ready else 503, json.dumps(report) + "\n", JSON)
-        elif path == "/metrics":
-            self._metrics()
-        else:
-            self._answer(404, "not found: try /livez, /readyz, /metrics\n")
-
-    do_HEAD = do_GET
-
-    def _metrics(self) -> None:
-        try:
-            body = self.server.metrics()
-        except Exception:
-            logger.exception("metrics")
-            self._answer(500, "metrics could not be gathered; the broker's log has the reason\n")
-        else:
-            self._answer(200, body, PROMETHEUS_TEXT)
-
-    def _answer(self, status: int, body: str | bytes, content_type: str = PLAIN_TEXT) -> None:
-        data = body.encode() if isinstance(body, str) else body
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Probes every few seconds would fill the log."""
-
-
-class HttpEndpoint(ThreadingHTTPServer):
+class HttpEndpoint:
     """The status server. `alive`, `ready` (Readiness.report) and `metrics` are asked at each request.
 
-    Raises StartError when the address cannot be listened on.
+    Metrics may wait for other threads, so that a thread gathers them, once for all requests that came while it was at
+    the ones before. Raises StartError when the address cannot be listened on.
     """
-
-    daemon_threads = True
 
     def __init__(
         self,
@@ -79,47 +33,50 @@ class HttpEndpoint(ThreadingHTTPServer):
         alive: Callable[[], bool],
         ready: Callable[[], tuple[bool, dict[str, object]]],
         metrics: Callable[[], bytes],
+        clock: Clock,
     ) -> None:
-        self.alive = alive
-        self.ready = ready
-        self.metrics = metrics
-        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
         try:
-            super().__init__(address, _Handler)
+            listening = bind(*address)
         except OSError as error:
             reason = error.strerror or error
             raise StartError(f"cannot listen on {address_text(*address)} (--http-listen): {reason}") from None
-
-    def server_bind(self) -> None:
-        """As HTTPServer's, without its look-up of the host's name, which may take seconds."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Hands a connection to a thread, if one is free."""
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves one connection on its thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is nothing to print a traceback for."""
-        logger.debug("http connection of %s", client_address, exc_info=True)
+        self.address = (address[0], int(listening.getsockname()[1]))
+        self._alive = alive
+        self._ready = ready
+        self._metrics = metrics
+        self._gatherer = ThreadPoolExecutor(1, thread_name_prefix="kbroker-metrics")
+        self._lock = threading.Lock()
+        self._next: Future[Answer] | None = None  # metrics that are to be gathered; guarded by the lock
+        self._server = HttpServer(listening, self.answer, clock)
 
     def start(self) -> None:
-        """Serves from a daemon thread until ``stop``."""
-        threading.Thread(target=self.serve_forever, name="kbroker-http", daemon=True).start()
+        """Serves until ``stop``."""
+        self._server.start()
 
     def stop(self) -> None:
-        """Ends the thread and closes the socket."""
-        self.shutdown()
-        self.server_close()
+        """Closes the socket and all connections."""
+        self._server.stop()
+        self._gatherer.shutdown(wait=False, cancel_futures=True)
+
+    def answer(self, path: str) -> Answer | Future[Answer]:
+        """To a request for `path`; called by the server."""
+        if path == "/livez":
+            return Answer(200, b"ok\n") if self._alive() else Answer(503, b"failed\n")
+        if path == "/readyz":
+            ready, report = self._ready()
+            return Answer(200 if ready else 503, json.dumps(report).encode() + b"\n", JSON)
+        if path == "/metrics":
+            with self._lock:
+                if self._next is None:
+                    self._next = self._gatherer.submit(self._gather)
+                return self._next
+        return Answer(404, b"not found: try /livez, /readyz, /metrics\n")
+
+    def _gather(self) -> Answer:
+        with self._lock:
+            self._next = None  # a request from now on wants newer ones
+        try:
+            return Answer(200, self._metrics(), PROMETHEUS_TEXT)
+        except Exception:
+            logger.exception("metrics")
+            return Answer(500, b"metrics could not be gathered; the broker's log has the reason\n")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kbroker.clock import SystemClock
 from kbroker.errors import StartError
-from kbroker.http_endpoint import CONNECTIONS_MAX, HttpEndpoint
+from kbroker.http_endpoint import HttpEndpoint
 
 
 class State:
@@ -29,7 +32,7 @@ class State:
 
 @contextlib.contextmanager
 def endpoint(state: State, host: str = "127.0.0.1") -> Iterator[HttpEndpoint]:
-    made = HttpEndpoint((host, 0), lambda: state.alive, state.readiness, state.metrics)
+    made = HttpEndpoint((host, 0), lambda: state.alive, state.readiness, state.metrics, SystemClock())
     made.start()
     try:
         yield made
@@ -38,7 +41,7 @@ def endpoint(state: State, host: str = "127.0.0.1") -> Iterator[HttpEndpoint]:
 
 
 def ask(server: HttpEndpoint, path: str, method: str = "GET") -> tuple[int, bytes, str | None]:
-    connection = http.client.HTTPConnection(server.server_name, server.server_port, timeout=20)
+    connection = http.client.HTTPConnection(*server.address, timeout=20)
     connection.request(method, path)
     answer = connection.getresponse()
     body = answer.read()
@@ -82,30 +85,41 @@ def test_other_paths_and_methods() -> None:
 
 def test_several_requests_on_one_connection() -> None:
     with endpoint(State()) as server:
-        connection = http.client.HTTPConnection(server.server_name, server.server_port, timeout=20)
+        connection = http.client.HTTPConnection(*server.address, timeout=20)
         for _ in range(3):
             connection.request("GET", "/livez")
             assert connection.getresponse().read() == b"ok\n"
         connection.close()
 
 
-def test_more_connections_than_threads_are_closed() -> None:
-    with endpoint(State()) as server, contextlib.ExitStack() as stack:
-        address = ("127.0.0.1", server.server_port)
-        for _ in range(CONNECTIONS_MAX):
-            held = stack.enter_context(socket.create_connection(address, 20))
-            held.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
-            assert held.recv(100).startswith(b"HTTP/1.1 200")
-        refused = stack.enter_context(socket.create_connection(address, 20))
-        assert refused.recv(100) == b""
+def test_metrics_that_take_long_keep_no_probe_waiting() -> None:
+    gathering, go_on, gathered = threading.Event(), threading.Event(), []
+
+    def metrics() -> bytes:
+        gathered.append(len(gathered))
+        gathering.set()
+        assert go_on.wait(20)
+        return b"x %d\n" % len(gathered)
+
+    state = State()
+    state.metrics = metrics  # type: ignore[method-assign]
+    with endpoint(state) as server, ThreadPoolExecutor(8) as threads:
+        first = threads.submit(ask, server, "/metrics")
+        assert gathering.wait(20)
+        later = [server.answer("/metrics") for _ in range(5)]
+        assert ask(server, "/livez")[:2] == (200, b"ok\n")
+        go_on.set()
+        assert first.result(20)[1] == b"x 1\n"
+        assert {each.result(20).body for each in later} == {b"x 2\n"}  # gathered once for all of them
+    assert len(gathered) == 2
 
 
 def test_an_address_in_use_stops_the_start() -> None:
     with endpoint(State()) as server:
-        with pytest.raises(StartError, match=rf"cannot listen on 127.0.0.1:{server.server_port} \(--http-listen\)"):
-            HttpEndpoint(("127.0.0.1", server.server_port), bool, State().readiness, bytes)
+        with pytest.raises(StartError, match=rf"cannot listen on 127.0.0.1:{server.address[1]} \(--http-listen\)"):
+            HttpEndpoint(("127.0.0.1", server.address[1]), bool, State().readiness, bytes, SystemClock())
         with pytest.raises(StartError, match=r"cannot listen on no\.such\.host\.invalid:0"):
-            HttpEndpoint(("no.such.host.invalid", 0), bool, State().readiness, bytes)
+            HttpEndpoint(("no.such.host.invalid", 0), bool, State().readiness, bytes, SystemClock())
 
 
 def test_ipv6() -> None:
