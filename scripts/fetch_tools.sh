@@ -10,13 +10,14 @@ say() { printf 'fetch_tools: %s\n' "$*" >&2; }
 
 # The copy of the pom says what is there: another pom fetches again.
 pom=scripts/kafka-tools.pom.xml
-if ! cmp -s "$pom" .tools/kafka/pom.xml || ! ls .tools/kafka-clients/*.jar >/dev/null 2>&1; then
+if ! cmp -s "$pom" .tools/kafka/pom.xml || ! ls .tools/kafka-{clients,mirror}/*.jar >/dev/null 2>&1; then
   rm -f .tools/kafka/pom.xml
   fetched="$PWD/.tools/fetched"
   rm -rf "$fetched"
-  if mvn -q -B -f "$pom" -Dtools="$fetched" dependency:copy-dependencies@kafka dependency:copy@clients; then
-    rm -rf .tools/kafka .tools/kafka-clients
-    mv "$fetched/kafka" "$fetched/kafka-clients" .tools/
+  if mvn -q -B -f "$pom" -Dtools="$fetched" dependency:copy-dependencies@kafka dependency:copy@clients \
+    dependency:copy@mirror; then
+    rm -rf .tools/kafka .tools/kafka-clients .tools/kafka-mirror
+    mv "$fetched"/kafka* .tools/
     cp "$pom" .tools/kafka/pom.xml
   else
     say "the Kafka jars could not be fetched: Maven and a Maven repository are needed"; missing=1

@@ -2,7 +2,7 @@
 
 Sources in java/clients use public client classes alone and run with each version of the clients; those in java/share
 need share groups, which older clients do not have; those in java/apps use Streams, Connect, tools or internals of one
-version.
+version; those in java/mirror use MirrorMaker 2, of which the release of its own jars is older.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 TOOLS_FOLDER = Path(__file__).parents[2] / ".tools"
 JARS = TOOLS_FOLDER / "kafka"
 CLIENT_JARS = TOOLS_FOLDER / "kafka-clients"
+MIRROR_JARS = TOOLS_FOLDER / "kafka-mirror"
 SOURCES = Path(__file__).parent / "java"
 TOOLS = "org.apache.kafka.tools"
 CLIENT_VERSIONS = ("3.9.2", "4.4.0")
@@ -46,13 +47,13 @@ def missing() -> str:
 
 
 def command(tool: str, *arguments: str) -> list[str]:
-    """The command line of one tool: a class of `org.apache.kafka.tools`, or of `kafka.`."""
+    """The command line of one tool: a class of `org.apache.kafka.tools`."""
     return ["java", *JVM, "-cp", apps_classpath(), full_name(tool), *arguments]
 
 
 def full_name(tool: str) -> str:
     """The class of a tool."""
-    return tool if tool.startswith("kafka.") else f"{TOOLS}.{tool}"
+    return f"{TOOLS}.{tool}"
 
 
 def run(tool: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT_SECONDS) -> bytes:
@@ -95,6 +96,12 @@ def compiled_share(folders: pytest.TempPathFactory) -> str:
 def compiled_apps(folders: pytest.TempPathFactory) -> str:
     """The class path of all programs, compiled against the jars in .tools/kafka, which come first (see JVM)."""
     return f"{apps_classpath()}:{_compiled(folders, 'apps', apps_classpath(), 'clients', 'apps')}"
+
+
+def compiled_mirror(folders: pytest.TempPathFactory) -> str:
+    """The class path of MirrorMaker 2 and the programs in java/mirror."""
+    libraries = f"{MIRROR_JARS}/*:{apps_classpath()}"
+    return f"{libraries}:{_compiled(folders, 'mirror', libraries, 'clients', 'mirror')}"
 
 
 def _compiled(folders: pytest.TempPathFactory, name: str, libraries: str, *sources: str) -> Path:

@@ -143,7 +143,7 @@ def tools() -> None:
 
 def configs_tool(broker: BrokerProcess, *arguments: str) -> str:
     """kafka-configs.sh."""
-    return java_tools.run("kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap, *arguments).decode()
+    return java_tools.run("ConfigCommand", "--bootstrap-server", broker.bootstrap, *arguments).decode()
 
 
 @ON_A_FOLDER
@@ -155,7 +155,7 @@ def test_config_command_on_topics_and_brokers(broker: BrokerProcess) -> None:
     described = configs_tool(broker, *of_topic, "--describe")
     assert "retention.ms=4321" in described
     assert "cleanup.policy=compact,delete" in described
-    # As Apache Kafka 4.3: of retention.ms only what has its own name, or log.retention.ms and what is behind that.
+    # As Apache Kafka 4.4: of retention.ms only what has its own name, or log.retention.ms and what is behind that.
     assert "synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=4321}" in described
     assert "DEFAULT_CONFIG:log.cleanup.policy=delete}" in described
     configs_tool(broker, *of_topic, "--alter", "--delete-config", "retention.ms")

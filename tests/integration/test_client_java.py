@@ -300,7 +300,7 @@ def test_topic_and_group_tools(broker: BrokerProcess) -> None:
     lags = [line.split()[5] for line in group.splitlines() if topic in line]
     assert lags == ["0", "0", "0"], group
     configs = java_tools.run(
-        "kafka.admin.ConfigCommand", *server, "--describe", "--all", "--entity-type", "topics", "--entity-name", topic
+        "ConfigCommand", *server, "--describe", "--all", "--entity-type", "topics", "--entity-name", topic
     ).decode()  # fmt: skip
     assert "max.message.bytes=2000000" in configs
     assert "Produce(0): " in java_tools.run("BrokerApiVersionsCommand", *server).decode()

@@ -183,7 +183,7 @@ def test_both_ways(
     flows = [Flow(apache, ours, 1), Flow(ours, apache, 2)]
     for flow in flows:
         flow.send()
-    with start(java_tools.compiled_apps(tmp_path_factory), (apache, ours), tmp_path / "mirror.log") as mirror_maker:
+    with start(java_tools.compiled_mirror(tmp_path_factory), (apache, ours), tmp_path / "mirror.log") as mirror_maker:
         for flow in flows:
             flow.wait_mirrored()
             flow.wait_translated(mirror_maker)

@@ -19,7 +19,7 @@ from kbroker.protocol.api_keys import ApiKey
 
 pytestmark = [pytest.mark.java, ON_A_FOLDER]
 GROUPS = "consumer.group.ConsumerGroupCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
+CONFIGS = "ConfigCommand"
 RECORDS = 200
 _serial = itertools.count()
 

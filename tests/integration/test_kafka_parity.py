@@ -17,13 +17,15 @@ from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest, ApiVersio
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 
 pytestmark = [pytest.mark.java, ON_A_FOLDER]
-# What Kafka 4.3 lists and kbroker does not.
+# What Kafka 4.4 lists and kbroker does not.
 SECURITY = {38, 39, 40, 41, 51}
 QUOTAS = {49}
-BETWEEN_SERVERS = {34, 55, 64, 80, 81, 83, 84, 85, 86, 87}
-STREAMS_GROUPS = {88, 89}
+BETWEEN_SERVERS = {34, 55, 64, 80, 81, 83, 84, 85, 86, 87, 94}
+STREAMS_GROUPS = {88, 89, 93}
 SHARE_GROUPS = {76, 77, 78, 79, 90, 91, 92}  # behind an option
 LEFT_OUT = SECURITY | QUOTAS | BETWEEN_SERVERS | STREAMS_GROUPS | SHARE_GROUPS
+# Newest versions of Kafka 4.4 that are not served yet.
+NOT_YET = {28: (0, 6)}
 # Kafka has these only where they are on.
 FEATURES = ("group.version", "transaction.version")
 
@@ -58,7 +60,7 @@ def test_versions(broker: BrokerProcess, kafka: ApiVersionsResponse) -> None:
     different = {
         key: (ours[key], theirs[key])
         for key in ours.keys() & theirs.keys()
-        if ours[key][0] != theirs[key][0] or ours[key][1] < theirs[key][1]
+        if theirs[key] != NOT_YET.get(key) and (ours[key][0] != theirs[key][0] or ours[key][1] < theirs[key][1])
     }
     assert different == {}
 

@@ -219,7 +219,7 @@ def test_describe_groups(client: Client, version: int) -> None:
     assert [(m.member_id, bytes(m.member_metadata), bytes(m.member_assignment)) for m in stable.members] == [
         (member_id, b"meta", b"mine")
     ]
-    assert stable.authorized_operations == (3400 if version >= 3 else -(2**31))  # as Kafka 4.3 without authorizer
+    assert stable.authorized_operations == (3400 if version >= 3 else -(2**31))  # as Kafka 4.4 without authorizer
     assert (unknown.group_id, unknown.group_state, unknown.members) == ("nobody", "Dead", [])
     assert unknown.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0)
 

@@ -33,7 +33,7 @@ import org.apache.kafka.common.message.JoinGroupResponseData.JoinGroupResponseMe
 import org.apache.kafka.common.metrics.Metrics;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
-import org.apache.kafka.common.utils.LogContext;
+import org.apache.kafka.common.utils.internals.LogContext;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.common.utils.Timer;
 import org.apache.kafka.common.utils.Utils;
@@ -159,9 +159,10 @@ public final class SchemaRegistryCalls {
             LogContext log = new LogContext();
             Metrics metrics = new Metrics();
             Metadata metadata = new Metadata(100, 300, 300_000, log, new ClusterResourceListeners());
-            metadata.bootstrap(ClientUtils.parseAndValidateAddresses(config));
+            List<String> servers = config.getList("bootstrap.servers");
+            ClientUtils.maybeBootstrapMetadataSynchronously(config, servers, metadata);
             NetworkClient network = ClientUtils.createNetworkClient(
-                config, metrics, "sr", log, new ApiVersions(), Time.SYSTEM, 100, metadata, null, null);
+                config, servers, metrics, "sr", log, new ApiVersions(), Time.SYSTEM, 100, metadata, null, null);
             ConsumerNetworkClient client =
                 new ConsumerNetworkClient(log, network, metadata, Time.SYSTEM, 100, 30_000, Integer.MAX_VALUE);
             GroupRebalanceConfig rebalance =
