@@ -218,10 +218,8 @@ def compact(place: Place, source: Input) -> Result:
     manifest.load()
     # What the cleaner looks at of a log table.
     config = parse_topic_config({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
-    producers = SimpleNamespace(forget_aborted=lambda gone: None)
-    partition: Any = SimpleNamespace(
-        topic=TOPIC, topic_id=TOPIC_ID, index=0, deleted=False, producers=producers, wal_start_offset=lambda: 0
-    )
+    log = SimpleNamespace(note_cleaned=lambda offset, gone: None)
+    partition: Any = SimpleNamespace(topic=TOPIC, topic_id=TOPIC_ID, index=0, deleted=False, log=log)
     table: Any = SimpleNamespace(by_id={TOPIC_ID: SimpleNamespace(config=config, partitions=[partition])})
     settings = CleanerSettings(io_bytes_per_second=0.0)
     if source.shape == "passes":

@@ -81,7 +81,8 @@ cdef class BatchFilter:
     cdef int64_t delete_retention_ms
     cdef readonly int64_t records_read
     cdef readonly int64_t records_kept
-    cdef readonly bint changed                # some batch was rewritten or dropped
+    cdef readonly int64_t changed_end         # end of the last batch that was rewritten or dropped; 0: none was
+    cdef readonly int64_t horizon_ms          # latest delete horizon still ahead of what was written; -1: none
     cdef BatchInfo info
     cdef Bytes out
     cdef Bytes entries
@@ -99,6 +100,8 @@ cdef class BatchFilter:
     cdef int write_kept(self, Bytes* to, int64_t new_base) noexcept nogil
     cdef int write_dated(self, Bytes* to, Cursor c, int64_t new_base) noexcept nogil
     cdef int copy(self, const uint8_t* p) noexcept nogil
+    cdef void note_change(self) noexcept nogil
+    cdef void note_horizon(self, int64_t horizon_ms) noexcept nogil
     cdef int note(self, uint32_t size, int64_t max_timestamp, int32_t record_count) noexcept nogil
     cdef int64_t horizon(self) noexcept nogil
     cdef int rewrite_plain(self, const uint8_t* p, const Selection* selection, bint set_horizon) noexcept nogil

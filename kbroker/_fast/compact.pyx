@@ -273,6 +273,7 @@ cdef class BatchFilter:
         self.open_producers = set()
         self.codec = SectionCodec()
         self.sections = sections
+        self.horizon_ms = -1
 
     def __dealloc__(self):
         free(self.out.base)
@@ -336,7 +337,7 @@ cdef class BatchFilter:
                     if self.info.producer_id >= 0 or self.ends_the_round():
                         return RUN_NEEDS_PYTHON
                     self.records_read += self.info.record_count
-                    self.changed = True
+                    self.note_change()
                 elif status == 0:
                     self.records_read += self.info.record_count
                     set_horizon = selection.tombstones > 0 and not self.info.attributes & DELETE_HORIZON
@@ -392,10 +393,11 @@ cdef class BatchFilter:
         self.records_read += self.info.record_count
         if selection.kept == 0:
             if self.ends_the_round() or self.is_last_of_producer():
-                self.changed = self.changed or self.info.record_count > 0
+                if self.info.record_count > 0:
+                    self.note_change()
                 status = self.write_empty(p)
             else:
-                self.changed = True
+                self.note_change()
         else:
             set_horizon = set_horizon or (selection.tombstones > 0 and not dated)
             if selection.kept == self.info.record_count and not set_horizon:
@@ -526,11 +528,20 @@ cdef class BatchFilter:
         self.records_kept += record_count
         return 0
 
+    cdef void note_change(self) noexcept nogil:
+        self.changed_end = self.info.base_offset + self.info.last_offset_delta + 1
+
+    cdef void note_horizon(self, int64_t horizon_ms) noexcept nogil:
+        if horizon_ms > self.now_ms:
+            self.horizon_ms = max(self.horizon_ms, horizon_ms)
+
     cdef int copy(self, const uint8_t* p) noexcept nogil:
         cdef uint8_t* to = _grow(&self.out, self.info.size)
         if to == NULL:
             return OUT_OF_MEMORY
         memcpy(to, p, self.info.size)
+        if self.info.attributes & DELETE_HORIZON:
+            self.note_horizon(self.info.base_timestamp)
         return self.note(self.info.size, self.info.max_timestamp, self.info.record_count)
 
     cdef int write_kept(self, Bytes* to, int64_t new_base) noexcept nogil:
@@ -621,10 +632,13 @@ cdef class BatchFilter:
         if set_horizon:
             store_i16(to + AT_ATTRIBUTES, self.info.attributes | DELETE_HORIZON)
             store_i64(to + AT_BASE_TIMESTAMP, self.horizon())
+            self.note_horizon(self.horizon())
+        elif self.info.attributes & DELETE_HORIZON:
+            self.note_horizon(self.info.base_timestamp)
         store_i64(to + AT_MAX_TIMESTAMP, max_timestamp)
         store_i32(to + AT_RECORD_COUNT, selection.kept)
         store_u32(to + AT_CRC, crc32c_c(0, to + AT_ATTRIBUTES, size - AT_ATTRIBUTES))
-        self.changed = True
+        self.note_change()
         return self.note(<uint32_t>size, max_timestamp, selection.kept)
 
     cdef int write_empty(self, const uint8_t* p) noexcept nogil:

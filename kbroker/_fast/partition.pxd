@@ -9,7 +9,7 @@ from kbroker._fast.wal_segment cimport WalSegment
 
 cdef enum:
     READ_OK = 0
-    READ_COLD = 1             # the offset is below what the WAL still holds: read it from objects
+    READ_COLD = 1             # the offset is below what reads get from the WAL: read it from objects
     BLOCK_ENTRIES = 128       # entries of an index file that are read at once
 
 cdef struct IndexEntry:       # 32 bytes, little-endian, also the record of a sealed segment's index file
@@ -76,6 +76,7 @@ cdef class Partition:
     cdef readonly bint object_durable         # visible and acknowledged once in objects; else once in the WAL
     cdef readonly CommitQueue commits         # of the WAL: what waits for that
     cdef readonly int64_t flushed_offset      # end of what is in objects
+    cdef readonly int64_t cleaned_offset      # below it objects are read: compaction has changed what is there
     cdef public object log                    # the Python side's PartitionLog; opaque here
 
     # Judges producer state, reserves, copies, publishes. `batch` has been validated and time-stamped and is not changed.
@@ -85,7 +86,7 @@ cdef class Partition:
                     AppendResult* result) except -3000
     cpdef int64_t high_watermark(self)        # end of what is durable: in the WAL, or in objects
     cpdef int64_t last_stable_offset(self)
-    cpdef int64_t wal_start_offset(self)      # lowest offset the WAL can serve; next_offset when it holds none
+    cpdef int64_t wal_start_offset(self)      # lowest offset that is read from the WAL; next_offset when it has none
     # Adds whole batches from the one holding `offset` up to (not including) `upper`, at most max_bytes; the first batch
     # is added whatever its size when at_least_one. READ_OK (perhaps nothing added) or READ_COLD.
     cdef int plan_read(self, int64_t offset, int64_t upper, int64_t max_bytes, bint at_least_one, ReadPlan plan) except -1

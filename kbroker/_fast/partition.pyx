@@ -289,12 +289,15 @@ cdef class Partition:
         return watermark if unstable < 0 or unstable > watermark else unstable
 
     cpdef int64_t wal_start_offset(self):
-        """Lowest offset that the WAL can serve; next_offset when it holds nothing."""
+        """Lowest offset that reads get from the WAL; next_offset when it holds nothing.
+
+        The WAL may hold more: what compaction has changed is read from objects as soon as it is there.
+        """
         self.drop_stale_slices()
         if self.slice_count:
-            return self.slices[self.slice_first].first_offset
+            return max(self.cleaned_offset, self.slices[self.slice_first].first_offset)
         if self.dense_count:
-            return self.dense_at(self.dense_first).base_offset
+            return max(self.cleaned_offset, self.dense_at(self.dense_first).base_offset)
         return self.next_offset
 
     def set_next_offset(self, int64_t offset):
@@ -306,6 +309,10 @@ cdef class Partition:
     def note_flushed(self, int64_t offset):
         """Everything below ``offset`` is in objects that the manifest names. Before the WAL's flushed position moves."""
         self.flushed_offset = max(self.flushed_offset, offset)
+
+    def note_cleaned(self, int64_t offset):
+        """Compaction has changed batches below ``offset``, the end of a batch in objects: reads of these go there."""
+        self.cleaned_offset = max(self.cleaned_offset, offset)
 
     def set_object_durable(self, bint wanted):
         """Whether appends count once they are in objects. What is visible now stays so; what waits is waited for as it
@@ -645,11 +652,12 @@ cdef class Partition:
         cdef WalSegment segment
         cdef int32_t i
         cdef int64_t entry, n, j, number
+        cdef int64_t lower = max(self.log_start_offset, self.cleaned_offset)
         cdef IndexEntry* e
         self.drop_stale_slices()
         for i in range(self.slice_first, self.slice_first + self.slice_count):
             s = &self.slices[i]
-            if s.max_timestamp < timestamp or s.last_offset < self.log_start_offset:
+            if s.max_timestamp < timestamp or s.last_offset < lower:
                 continue
             segment = self.segment_of(s)
             entry = 0
@@ -657,7 +665,7 @@ cdef class Partition:
                 n = self.load_block(segment, s, entry, BLOCK_ENTRIES, block)
                 for j in range(n):
                     if (block[j].max_timestamp >= timestamp and block[j].base_offset < upper
-                            and block[j].base_offset + block[j].last_offset_delta >= self.log_start_offset):
+                            and block[j].base_offset + block[j].last_offset_delta >= lower):
                         if not want_max or block[j].max_timestamp == INT64_MAX:
                             return entry_fields(&block[j])
                         best = block[j]
@@ -667,7 +675,7 @@ cdef class Partition:
         for number in range(self.dense_first, self.dense_first + self.dense_count):
             e = self.dense_at(number)
             if (e.max_timestamp >= timestamp and e.base_offset < upper
-                    and e.base_offset + e.last_offset_delta >= self.log_start_offset):
+                    and e.base_offset + e.last_offset_delta >= lower):
                 best = e[0]
                 found = True
                 if not want_max or best.max_timestamp == INT64_MAX:
@@ -676,7 +684,7 @@ cdef class Partition:
         return entry_fields(&best) if found else None
 
     def offset_for_timestamp(self, int64_t timestamp, int64_t upper):
-        """The first batch in the WAL, below ``upper``, whose max timestamp is at least ``timestamp``, or None.
+        """The first batch that is read from the WAL, below ``upper``, with a max timestamp >= ``timestamp``, or None.
 
         (base offset, WAL position, max timestamp, size, last offset delta); the record itself is found in its bytes,
         which `Wal.read(position, size)` gives.
@@ -684,7 +692,7 @@ cdef class Partition:
         return self.find_timestamp(timestamp, upper, False)
 
     def max_timestamp_batch(self, int64_t upper):
-        """The earliest batch in the WAL, below ``upper``, that holds the highest timestamp; as above, or None."""
+        """The earliest of these batches that holds the highest timestamp; as above, or None."""
         return self.find_timestamp(-0x7FFFFFFFFFFFFFFF, upper, True)
 
     # -- state for the flusher, recovery, expiry ---------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Reads below what the WAL holds: a pool of threads, shared fairly by partitions, in front of the object reader.
+"""Reads below what the WAL serves: a pool of threads, shared fairly by partitions, in front of the object reader.
 
 A reader that needs the object store never delays one that reads the tail: on an I/O thread only memory is looked at.
 A read that takes longer than the fetch that asked for it goes on; its bytes are cached and serve the next fetch.
@@ -153,25 +153,30 @@ class ColdReader:
         """As `request`, blocking. Raises StoreError, CorruptionError.
 
         Nothing in objects from `offset` on (compaction left a gap up to where they end) means that the WAL has what
-        follows: an empty answer would hold the reader there for ever.
+        follows: an empty answer would hold the reader there for ever. Nothing there either: compaction has passed
+        `upper`, and the fetch asks again with a newer one.
         """
         partition = log.partition
+        place = partition.topic_id, partition.index
         for _ in range(TRIM_RACES_MAX):
             if offset < partition.log_start_offset:
                 return []  # retention was faster: the fetch sees it when it looks at the partition again
-            found = self._reader.read(partition.topic_id, partition.index, offset, upper, max_bytes)
+            # Before the look: what a flush adds behind it, and compaction then cleans, must not be skipped.
+            flushed = max(self._reader.end_offset(*place), partition.log_start_offset)
+            found = self._reader.read(*place, offset, upper, max_bytes)
             if found is not None:
                 return found.parts
             start = partition.wal_start_offset()
-            flushed = max(self._reader.end_offset(partition.topic_id, partition.index), partition.log_start_offset)
             if start > flushed:
-                raise CorruptionError(f"offsets {flushed} to {start} are neither in objects nor in the log")
+                continue
             if max(start, offset) >= upper:
                 return []
             hot = partition.read_bytes(max(start, offset), upper, max_bytes)
             if hot is not None:
                 return [memoryview(hot)] if hot else []
-        raise CorruptionError(f"no data at offset {offset}, below {upper}, neither in objects nor in the log")
+        raise CorruptionError(
+            f"no data at offset {offset}, below {upper}: objects end at {flushed}, the log begins at {start}"
+        )
 
     # -- offsets by timestamp ----------------------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ class CompactionRound:
         writer = self._writer()
         try:
             self._rewrite(batches, writer)
-            if not batches.changed and writer.nothing_sent and self._is_one_object():
+            if not batches.changed_end and writer.nothing_sent and self._is_one_object():
                 self._swap([], map_end, batches)
             else:
                 self._swap(writer.finish(self._inputs[-1].end_offset), map_end, batches)
@@ -244,17 +244,14 @@ class CompactionRound:
         """Commits the record: outputs for inputs (none: the input stays as it is), and where the clean part ends."""
         partition = self._partition
         obsolete = False
-        invisible: list[int] = []
+        gone = batches.aborted_without_batches()
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
-            nonlocal obsolete, invisible
+            nonlocal obsolete
             if partition.deleted or not self._is_current(image, outputs):
                 obsolete = True
                 return None
-            # A reader may still get the records of an aborted transaction from the WAL: then it must hear of it.
-            wal_start = partition.wal_start_offset()
-            invisible = [last for last in batches.aborted_without_batches() if last < wal_start]
-            delta: dict[str, Any] = {"c": map_end, "k": invisible}
+            delta: dict[str, Any] = {"c": map_end, "k": gone}
             if outputs:
                 delta["r"] = [output.ref(place) for place, output in enumerate(outputs)]
                 delta["m"] = [ref.base_offset for ref in self._inputs]
@@ -265,8 +262,7 @@ class CompactionRound:
                 "p": {partition.topic_id.hex(): {str(partition.index): delta}},
             }
 
-        self._tools.manifest.commit(change)
-        partition.producers.forget_aborted(invisible)
+        self._tools.manifest.commit(change, lambda: partition.log.note_cleaned(batches.changed_end, gone))
         if obsolete:
             raise RoundObsolete(f"{self._name}: its objects changed while they were compacted")
 

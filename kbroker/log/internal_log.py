@@ -89,6 +89,8 @@ class InternalLog:
             for block in self._read_cold(offset, upper, _READ_BYTES) if hot is None else [hot]:
                 yield block
                 reached = max(reached, next_offset_of(block))
+            if reached == offset and upper <= self._partition.cleaned_offset:
+                return  # compaction has passed the high watermark of before, and left nothing up to it
             if reached == offset:
                 raise CorruptionError(f"{self}: no data at offset {offset}, below the high watermark {upper}")
             offset = reached

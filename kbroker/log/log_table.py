@@ -179,6 +179,8 @@ class LogTable:
             next_offset=state.end_offset if state is not None else 0,
         )
         partition.rules = topic_log.rules
+        if state is not None:
+            partition.note_cleaned(state.clean_offset)
         epochs = LeaderEpochs(state.leader_epochs if state is not None else ())
         partition.log = PartitionLog(partition, self.image, epochs)
         if state is not None and state.producers:

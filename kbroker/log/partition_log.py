@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -62,6 +62,15 @@ class PartitionLog:
             self.epochs.trim_start(offset)
             self.partition.producers.trim_aborted(offset)
         return self.partition.log_start_offset
+
+    def note_cleaned(self, offset: int, gone: Sequence[int]) -> None:
+        """The manifest names what compaction wrote: readers get it from now on.
+
+        `offset` is the end of the last batch that it changed; `gone` are the last offsets of the aborted transactions
+        that have no batch left.
+        """
+        self.partition.note_cleaned(offset)
+        self.partition.producers.forget_aborted(gone)
 
     def delete_target(self, offset: int) -> int:
         """Where the log would start after DeleteRecords (KIP-107) up to `offset`; -1 means the high watermark.

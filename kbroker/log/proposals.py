@@ -145,8 +145,7 @@ class ProposalInbox:
             topic_log.config.compacted,
             topic_log.config.file_delete_delay_ms,
             lambda: bool(hot.deleted),
-            hot.wal_start_offset,
-            hot.producers.forget_aborted,
+            hot.log.note_cleaned,
         )
 
     # -- one look ----------------------------------------------------------------------------------------------

@@ -44,16 +44,15 @@ CHANGED = "the partition's objects changed meanwhile"
 class PlaceRules:
     """What the owner knows of a partition, beside the manifest.
 
-    `invisible_below`: a reader gets nothing below this offset but from objects. `forget_aborted` is told the last
-    offsets of the transactions that left the manifest's list.
+    `cleaned` is told, once a swap is committed, where its clean part ends and the last offsets of the transactions that
+    leave the manifest's list.
     """
 
     topic: str
     compacted: bool
     grace_ms: int
     deleted: Callable[[], bool]
-    invisible_below: Callable[[], int]
-    forget_aborted: Callable[[Sequence[int]], None]
+    cleaned: Callable[[int, Sequence[int]], None]
 
 
 class _Refused(Exception):
@@ -206,7 +205,7 @@ class ProposalJudge:
         outcomes: dict[int, Outcome],
     ) -> None:
         """One record for all of them whose inputs are still current."""
-        gone: dict[int, list[int]] = {}
+        swapped: list[tuple[Swap, PlaceRules, list[int]]] = []
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
             files: list[list[Any]] = []
@@ -217,17 +216,19 @@ class ProposalJudge:
                     outcomes[swap.partition] = Outcome(swap.partition, *reason)
                     continue
                 delta = self._delta(image, proposal, swap, rules, len(files))
-                gone[swap.partition] = delta["k"]
+                swapped.append((swap, rules, delta["k"]))
                 deltas[str(swap.partition)] = delta
                 files += [list(file) for file in swap.files]
                 reserved.given()
             return {"f": files, "p": {proposal.topic_id.hex(): deltas}} if deltas else None
 
-        self._manifest.commit(change)
-        for swap, rules, _ in swaps:
-            if swap.partition in gone:
-                rules.forget_aborted(gone[swap.partition])
-                outcomes[swap.partition] = Outcome(swap.partition, SWAPPED, "")
+        def before_apply() -> None:
+            for swap, rules, gone in swapped:
+                rules.cleaned(swap.clean_offset, gone)
+
+        self._manifest.commit(change, before_apply)
+        for swap, _, _ in swapped:
+            outcomes[swap.partition] = Outcome(swap.partition, SWAPPED, "")
 
     def _obstacle(
         self, image: ManifestImage, proposal: Proposal, swap: Swap, rules: PlaceRules, reserved: ReservedKeys
@@ -272,7 +273,7 @@ class ProposalJudge:
     ) -> dict[str, Any]:
         state = image.partition(proposal.topic_id, swap.partition)
         assert state is not None
-        delta: dict[str, Any] = {"c": swap.clean_offset, "k": _gone(state, swap, rules.invisible_below())}
+        delta: dict[str, Any] = {"c": swap.clean_offset, "k": _gone(state, swap)}
         if swap.added:
             delta["r"] = [_ref(row, first_file + row.file) for row in swap.added]
             delta["m"] = [ref.base_offset for ref in swap.inputs]
@@ -292,11 +293,10 @@ class ProposalJudge:
             self._manifest.commit(change)
 
 
-def _gone(state: PartitionState, swap: Swap, invisible_below: int) -> list[int]:
-    """Of what the job says is gone: transactions that were aborted below the clean part's end, and cannot be read."""
+def _gone(state: PartitionState, swap: Swap) -> list[int]:
+    """Of what the job says is gone: transactions that were aborted below the clean part's end."""
     known = {entry[2] for entry in state.aborted}
-    bound = min(invisible_below, swap.clean_offset)
-    return [last for last in swap.gone if last in known and last < bound]
+    return [last for last in swap.gone if last in known and last < swap.clean_offset]
 
 
 def _more_than(inputs: Sequence[ObjectRef], swap: Swap) -> str | None:

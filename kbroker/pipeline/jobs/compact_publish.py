@@ -151,9 +151,9 @@ class Publisher:
             if topic is None or not 0 <= partition < topic.partitions:
                 return None
             config = topic_config(topics, topic)
-            # What the log of a stopped broker may still serve is not known here: all aborted transactions stay listed.
+            # No broker runs; the next one reads from the manifest where the clean part ends.
             return PlaceRules(
-                topic.name, config.compacted, config.file_delete_delay_ms, lambda: False, lambda: 0, lambda gone: None
+                topic.name, config.compacted, config.file_delete_delay_ms, lambda: False, lambda offset, gone: None
             )
 
         judge = ProposalJudge(

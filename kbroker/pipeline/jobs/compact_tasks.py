@@ -106,7 +106,7 @@ def write_slice(
                     batches.feed(block)
                     if batches.pending_bytes:
                         writer.add(*batches.take())
-        if task.may_stay and not batches.changed and writer.nothing_sent:
+        if task.may_stay and not batches.changed_end and writer.nothing_sent:
             writer.abandon()
         else:
             writer.finish(item.end)
@@ -117,7 +117,7 @@ def write_slice(
         item.number,
         tuple(writer.written),
         tuple(aborted_with_batches(batches)),
-        batches.changed,
+        batches.changed_end > 0,
         batches.records_read,
         batches.records_kept,
         source.bytes_read,

@@ -142,16 +142,21 @@ def test_of_two_partitions_one_may_be_obsolete(tmp_path):
     side.s.close()
 
 
-def test_the_broker_keeps_aborted_transactions_that_its_log_may_still_serve(side):
+def test_the_broker_forgets_aborted_transactions_of_the_part_that_its_log_serves_no_more(side):
     fill(side)
     job, proposal = side.proposed()
-    side.s.manifest.commit({"p": {topic_id("t").hex(): {"0": {"a": [[9, 0, 1, 2]]}}}})
-    # The job read before that record; one that read after it would say so.
-    swap = proposal.swaps[0]._replace(gone=(1, 77))
+    clean_offset = proposal.swaps[0].clean_offset
+    later = (8, 0, clean_offset, clean_offset + 1)
+    side.s.manifest.commit({"p": {topic_id("t").hex(): {"0": {"a": [[9, 0, 1, 2], [*later]]}}}})
+    swap = proposal.swaps[0]._replace(gone=(1, clean_offset, 77))
     store_proposal(side, encode_proposal(proposal._replace(swaps=(swap,))), job.id)
-    assert side.s.table.partition("t", 0).wal_start_offset() == 0
+    partition = side.s.table.partition("t", 0)
+    partition.producers.restore_aborted([(9, 0, 1, 2), later])
+    assert partition.wal_start_offset() == 0
     assert side.inbox.look() == 1
-    assert side.state().aborted == ((9, 0, 1, 2),)
+    assert partition.wal_start_offset() == clean_offset
+    assert side.state().aborted == (later,)
+    assert partition.producers.aborted == [later]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,305 @@
+"""What readers of a compacted partition get while the WAL still holds every record."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "reference"))
+from compaction_history import History, Model
+from compaction_twin import CONTROL, parse, split
+from flush_harness import KEYS, NOW_MS, Storage, topic_id
+
+from kbroker._fast.records import build_batch, iter_batches, iter_records
+from kbroker.handlers.timestamp_lookup import max_timestamp, offset_for_timestamp
+from kbroker.limits import MIB
+from kbroker.log.cold_read import ColdReader
+from kbroker.log.compaction_cleaner import Cleaner
+from kbroker.log.compaction_round import CleanerSettings
+from kbroker.log.internal_log import InternalLog
+from kbroker.storage.memory_store import MemoryStore
+from kbroker.storage.object_reader import ObjectReader
+from kbroker.storage.store_faults import Fault, FaultyStore
+
+DAY_MS = 86_400_000
+COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "segment_ms": 1}
+
+
+class Broker:
+    """The storage of a broker with one compacted partition: written, cleaned and read; `restart` is kill -9."""
+
+    def __init__(self, directory: Path, **config: object) -> None:
+        directory.mkdir(exist_ok=True)
+        self._directory = directory
+        self._config = config
+        self.store = FaultyStore(MemoryStore())
+        self._open(epoch=1, now_s=0)
+
+    def _open(self, epoch: int, now_s: float) -> None:
+        self.s = Storage(self._directory, self.store, epoch=epoch)
+        self.s.clock.advance(now_s)
+        self.s.add_topic("t", 1, **self._config)
+        self.s.start()
+        self.epoch = epoch
+        self.partition = self.s.table.partition("t", 0)
+        self.cold = ColdReader(ObjectReader(self.store, self.s.manifest.image, 4 * MIB))
+
+    def close(self) -> None:
+        self.cold.close()
+        self.s.close()
+
+    def restart(self) -> None:
+        now_s = (self.s.clock.now_ms() - NOW_MS) / 1000
+        self.close()
+        self._open(self.epoch + 1, now_s)
+
+    def cleaner(self, flusher: object = None, **settings: object) -> Cleaner:
+        settings = {"io_bytes_per_second": 0.0, **settings}
+        return Cleaner(
+            self.s.table, self.s.manifest, self.store, KEYS, self.s.clock, settings=CleanerSettings(**settings),
+            flusher=flusher,
+        )  # fmt: skip
+
+    @property
+    def state(self):
+        return self.s.manifest.image.partition(topic_id("t"), 0)
+
+    def write(self, *pairs, timestamp=NOW_MS, **options) -> int:
+        return self.s.append("t", 0, build_batch([(key, value, timestamp, ()) for key, value in pairs], **options))
+
+    def fetch(self, offset: int, upper: int, max_bytes: int) -> bytes:
+        """As a fetch does: what the WAL serves, else objects."""
+        hot = self.partition.read_bytes(offset, upper, max_bytes)
+        return b"".join(self.cold.read(self.partition.log, offset, upper, max_bytes)) if hot is None else hot
+
+    def read(self, offset: int = 0, max_bytes: int = 1) -> Iterator[bytes]:
+        """Batch by batch, up to the high watermark."""
+        while offset < (upper := self.partition.high_watermark()):
+            batches = split(self.fetch(offset, upper, max_bytes))
+            assert batches, f"nothing at {offset}, below {upper}"
+            for batch in batches:
+                assert parse(batch).next_offset > offset
+                offset = parse(batch).next_offset
+                yield batch
+
+    def contents(self) -> dict[int, tuple[bytes | None, bytes | None]]:
+        """offset -> (key, value) of the data records that a reader gets."""
+        found = {}
+        for header, batch in iter_batches(b"".join(self.read()), check_crc=True):
+            if not header.is_control:
+                found |= {record.offset: (record.key, record.value) for record in iter_records(batch)}
+        return found
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    found = Broker(tmp_path / "wal", **COMPACT)
+    yield found
+    found.close()
+
+
+# -- readers ---------------------------------------------------------------------------------------------------------
+
+
+def test_readers_get_the_compacted_form_as_soon_as_it_is_committed(broker: Broker) -> None:
+    for number in range(4):
+        broker.write((b"a", b"%d" % number), (b"b", b"%d" % number))
+    broker.s.flush()
+    broker.write((b"a", b"new"))
+    broker.s.sync()
+    assert len(broker.contents()) == 9
+    broker.s.clock.advance(1)
+    assert broker.cleaner().run_once()
+    expected = {6: (b"a", b"3"), 7: (b"b", b"3"), 8: (b"a", b"new")}
+    assert broker.contents() == expected
+    assert broker.partition.wal_start_offset() == 6  # the last batch is what it was: the WAL serves it
+    broker.restart()
+    assert broker.contents() == expected
+    assert broker.partition.wal_start_offset() == 8
+
+
+def test_what_compaction_leaves_as_it_is_is_read_from_the_log(broker: Broker) -> None:
+    for number in range(5):
+        broker.write((b"k%d" % number, b"1"))
+    _compact(broker)
+    assert broker.state.clean_offset == 5
+    assert broker.partition.wal_start_offset() == broker.partition.cleaned_offset == 0
+
+
+def test_a_swap_in_doubt_counts_from_when_it_is_known(broker: Broker) -> None:
+    for number in range(3):
+        broker.write((b"a", b"%d" % number))
+    broker.s.flush()
+    broker.s.clock.advance(1)
+    broker.store.inject(Fault("put", skip=2))  # the reservation and the object go through
+    assert broker.cleaner().run_once() is None
+    assert len(broker.contents()) == 3
+    broker.s.manifest.settle()
+    assert broker.contents() == {2: (b"a", b"2")}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_readers_of_random_histories_equal_the_model(tmp_path: Path, seed: int) -> None:
+    """Writers of every kind, flushes, rounds and kills; readers at every place while it happens."""
+    broker = Broker(tmp_path / "wal", delete_retention_ms=DAY_MS, segment_bytes=1 << 20, **COMPACT)
+    try:
+        _random_history(broker, seed)
+    finally:
+        broker.close()
+
+
+class Reader:
+    """Reads on whenever it likes; keeps what it was given, by offset."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = self.start = offset
+        self.records: dict[int, tuple[bytes, bytes | None]] = {}
+
+    def read(self, broker: Broker, batches: int) -> None:
+        for batch, _ in zip(broker.read(self.offset, 200), range(batches), strict=False):
+            parsed = parse(batch)
+            self.offset = parsed.next_offset
+            for record in parsed.records if not parsed.attributes & CONTROL else ():
+                offset = parsed.base_offset + record.offset_delta
+                if offset >= self.start:
+                    self.records[offset] = (record.key, record.value)
+
+
+def _random_history(broker: Broker, seed: int) -> None:
+    rng = random.Random(seed)
+    history = History(seed, null_keys=False)
+    model = Model(history, DAY_MS)
+    readers = [Reader(0)]
+    taken = 0
+    for turn in range(8):
+        for _ in range(rng.randrange(1, 12)):
+            history.step()
+        if turn == 7:
+            history.end_all()
+        for batch in history.batches[taken:]:
+            broker.s.append("t", 0, batch)
+            if rng.random() < 0.2:
+                broker.s.flush()
+        taken = len(history.batches)
+        broker.s.sync()
+        if rng.random() < 0.8 or turn == 7:
+            broker.s.flush()
+        readers.append(Reader(rng.randrange(history.next_offset)))
+        for reader in readers:
+            reader.read(broker, rng.randrange(6))
+        broker.s.clock.advance(rng.choice([1, 5, DAY_MS / 1000 + 1]))
+        while broker.cleaner().run_once():
+            for reader in readers:
+                reader.read(broker, rng.randrange(3))
+        if rng.random() < 0.3:
+            broker.restart()
+        history.now_ms = max(history.now_ms, broker.s.clock.now_ms())
+        if broker.state is not None:
+            _check_reads(broker, history, model, rng)
+    for reader in readers:
+        reader.read(broker, 1 << 30)
+        _check_reader(reader, history)
+
+
+def _check_reads(broker: Broker, history: History, model: Model, rng: random.Random) -> None:
+    batches = [parse(batch) for batch in broker.read(0, rng.choice([1, 500, MIB]))]
+    model.check(batches, broker.state.clean_offset, broker.s.clock.now_ms())
+    records = []
+    for batch in batches:
+        for record in batch.records:  # markers too, as in Kafka
+            timestamp = batch.base_timestamp + record.timestamp_delta
+            records.append((batch.base_offset + record.offset_delta,
+                            batch.max_timestamp if batch.attributes & 8 else timestamp))  # fmt: skip
+    for _, timestamp in rng.sample(records, min(len(records), 4)):
+        expected = next((offset, found) for offset, found in records if found >= timestamp)
+        assert _now(offset_for_timestamp(broker.cold, broker.partition, timestamp)) == expected
+
+
+def _now(found):
+    return found.result(20) if isinstance(found, Future) else found
+
+
+def _check_reader(reader: Reader, history: History) -> None:
+    newest: dict[bytes, tuple[int, bytes | None]] = {}
+    for offset, record in history.written.items():
+        if offset not in history.aborted_offsets and offset >= reader.start:
+            newest[record.key] = (offset, record.value)
+    got: dict[bytes, tuple[int, bytes | None]] = {}
+    for offset, (key, value) in reader.records.items():
+        assert (history.written[offset].key, history.written[offset].value) == (key, value)
+        if offset not in history.aborted_offsets:
+            got[key] = (offset, value)
+    for key, (offset, value) in newest.items():
+        if value is not None:
+            assert got[key] == (offset, value)
+        else:  # the tombstone may have gone before the reader came to it
+            assert got.get(key, (offset, None))[0] <= offset
+
+
+def test_the_highest_timestamp_is_that_of_a_record_that_is_left(broker: Broker) -> None:
+    broker.write((b"a", b"1"), timestamp=NOW_MS + 900)
+    broker.write((b"a", b"2"), timestamp=NOW_MS + 100)
+    broker.write((b"b", b"1"), timestamp=NOW_MS + 500)
+    broker.s.flush()
+    broker.s.clock.advance(1)
+    assert _now(max_timestamp(broker.cold, broker.partition)) == (0, NOW_MS + 900)
+    assert broker.cleaner().run_once()
+    assert _now(max_timestamp(broker.cold, broker.partition)) == (2, NOW_MS + 500)
+    assert _now(offset_for_timestamp(broker.cold, broker.partition, NOW_MS + 600)) is None
+    assert _now(offset_for_timestamp(broker.cold, broker.partition, NOW_MS)) == (1, NOW_MS + 100)
+
+
+def test_a_read_that_compaction_overtakes_waits_for_its_next_try(broker: Broker) -> None:
+    for number in range(4):
+        broker.write((b"a", b"%d" % number))
+    broker.s.sync()
+    upper = 2  # as it was when the fetch looked
+    _compact(broker)
+    assert broker.fetch(0, upper, 100) == b""
+    assert [parse(batch).base_offset for batch in split(broker.fetch(0, 4, 100))] == [3]
+
+
+def test_a_coordinator_reads_what_is_left(broker: Broker) -> None:
+    for number in range(6):
+        broker.write((b"k%d" % (number % 2), b"%d" % number))
+    _compact(broker)
+    broker.write((b"k0", b"new"))
+    broker.s.sync()
+    assert _coordinator_reads(broker) == [4, 5, 6]
+
+
+def test_a_coordinator_that_compaction_overtakes_has_read_all_there_is(broker: Broker) -> None:
+    broker.write((b"a", b"0"))
+    broker.write((b"a", b"1"))
+    _compact(broker)
+    broker.write((b"a", b"2"))
+    broker.write((b"a", b"3"))
+    broker.s.sync()
+
+    def overtaken() -> None:
+        broker.write((b"a", b"4"))
+        _compact(broker)
+
+    assert _coordinator_reads(broker, overtaken) == []  # below the high watermark of its beginning
+    assert _coordinator_reads(broker) == [4]
+
+
+def _compact(broker: Broker) -> None:
+    broker.s.flush()
+    broker.s.clock.advance(1)
+    assert broker.cleaner().run_once()
+
+
+def _coordinator_reads(broker: Broker, before: Callable[[], None] = lambda: None) -> list[int]:
+    def read_cold(offset: int, upper: int, max_bytes: int) -> list[memoryview]:
+        before()
+        return broker.cold.read(broker.partition.log, offset, upper, max_bytes)
+
+    blocks = InternalLog(broker.partition, read_cold).read_all()
+    return [record.offset for block in blocks for _, data in iter_batches(block) for record in iter_records(data)]
