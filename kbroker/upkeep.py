@@ -85,6 +85,7 @@ def build_upkeep(
         settings=cleaner_settings(config, cluster.topics.broker_configs),
         threads=config.kafka["log.cleaner.threads"],
         in_hand=in_hand,
+        flusher=flusher,
     )
     converter = Converter(
         logs,

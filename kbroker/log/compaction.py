@@ -1,16 +1,17 @@
 """What log compaction has to do: which part of a partition is dirty, how dirty, and whether that is worth a round.
 
-Kafka's rules (LogCleanerManager, KIP-58, KIP-354) with objects in the place of segments. What is only in the WAL is
-the active segment. docs/decisions/100-log-compaction.md says where this differs.
+Kafka's rules (LogCleanerManager, KIP-58, KIP-354, KIP-534) with objects in the place of segments. What is only in the
+WAL is the active segment. docs/decisions/100-log-compaction.md says where this differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kbroker import limits
+from kbroker.log.log_table import LogTable
 from kbroker.storage.partition_state import PartitionState
 
 
@@ -26,6 +27,7 @@ class Cleanable:
     dirty_records: int
     oldest_ms: int  # when the oldest dirty object was written, or its newest record was made if that is earlier
     oldest_written_ms: int
+    horizon_ms: int  # when all tombstones and markers that the clean part keeps may go; -1: nothing waits for that
 
     @property
     def ratio(self) -> float:
@@ -37,13 +39,24 @@ class Cleanable:
         """True when records have waited longer than max.compaction.lag.ms."""
         return self.dirty_bytes > 0 and now_ms - self.oldest_ms > config.max_compaction_lag_ms
 
+    def expired(self, now_ms: int) -> bool:
+        """True when the clean part keeps tombstones or markers that may all go."""
+        return 0 <= self.horizon_ms <= now_ms
+
+    def aged(self, offset: int, timestamp_ms: int) -> Cleanable:
+        """With what is known of one record: it is no younger than this."""
+        if not self.start <= offset < self.end:
+            return self
+        oldest_ms, written_ms = min(self.oldest_ms, timestamp_ms), min(self.oldest_written_ms, timestamp_ms)
+        return replace(self, oldest_ms=oldest_ms, oldest_written_ms=written_ms)
+
     def due(self, config: Any, now_ms: int) -> bool:
         """True when a round is worth it: the dirty part is large enough, or old enough.
 
         In Kafka a segment must be full or segment.ms old before the cleaner sees it. Here a flush writes an object
         whatever its size, so this bound is what keeps a quiet partition from being rewritten after every flush.
         """
-        if self.overdue(config, now_ms):
+        if self.overdue(config, now_ms) or self.expired(now_ms):
             return True
         if self.dirty_bytes == 0 or self.ratio <= config.min_cleanable_dirty_ratio:
             return False
@@ -52,6 +65,14 @@ class Cleanable:
             or self.dirty_objects >= limits.CLEANER_DIRTY_OBJECTS_MIN
             or now_ms - self.oldest_written_ms >= config.segment_ms
         )
+
+
+def compacted_partitions(table: LogTable) -> Iterator[tuple[Any, Any]]:
+    """The partitions of the topics whose cleanup.policy contains compact, each with its topic's config."""
+    for topic_log in list(table.by_id.values()):
+        if topic_log.config.compacted:
+            for partition in topic_log.partitions:
+                yield partition, topic_log.config
 
 
 def cleanable(state: PartitionState, config: Any, now_ms: int, created_ms_of: Callable[[int], int]) -> Cleanable:
@@ -88,4 +109,7 @@ def cleanable(state: PartitionState, config: Any, now_ms: int, created_ms_of: Ca
         end = min(upper, row.end_offset)
         index += 1
     clean_bytes = state.data_bytes - dirty_bytes - later_bytes
-    return Cleanable(start, end, clean_bytes, dirty_bytes, objects, dirty_records, oldest_ms, oldest_written_ms)
+    horizon_ms = state.horizon_ms if start == state.clean_offset > state.log_start_offset else -1
+    return Cleanable(
+        start, end, clean_bytes, dirty_bytes, objects, dirty_records, oldest_ms, oldest_written_ms, horizon_ms
+    )

@@ -10,7 +10,8 @@ from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
-from kbroker.log.compaction import Cleanable, cleanable
+from kbroker.log.compaction import Cleanable, cleanable, compacted_partitions
+from kbroker.log.compaction_deadlines import CompactionDeadlines, DeadlineFlusher
 from kbroker.log.compaction_round import (
     CleanerSettings,
     CompactionRound,
@@ -31,6 +32,7 @@ from kbroker.storage.pacing import Pacer
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 60.0  # after a failure, for that partition
+FLUSH_LOOK_SECONDS = 0.2  # how often a flush that was asked for is looked at
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class Cleaner:
         settings: CleanerSettings | None = None,
         threads: int = 1,
         in_hand: PartitionsInHand | None = None,
+        flusher: DeadlineFlusher | None = None,
     ) -> None:
         self.metrics = CleanerMetrics()
         self._table = table
@@ -82,6 +85,10 @@ class Cleaner:
         self._in_hand = in_hand or PartitionsInHand()
         self._not_before: dict[Place, float] = {}
         self._uncleanable: set[Place] = set()
+        self._next_horizon_ms: int | None = None  # when the next tombstones may go, as of the last look
+        self._deadlines = (
+            CompactionDeadlines(table, manifest, clock, flusher, self._is_put_off) if flusher is not None else None
+        )
         self.configure(settings or CleanerSettings())
 
     def configure(self, settings: CleanerSettings) -> None:
@@ -98,41 +105,51 @@ class Cleaner:
     def _candidates(self) -> Iterator[tuple[Cleanable, Any, Any]]:
         """(what is cleanable, partition, config) of the partitions that are due."""
         image, now_ms = self._manifest.image, self._clock.now_ms()
-        for topic_log in list(self._table.by_id.values()):
-            if not topic_log.config.compacted:
-                continue
-            for partition in topic_log.partitions:
-                with image.lock:
-                    state = image.partition(partition.topic_id, partition.index)
-                    if state is None:
-                        continue
-                    found = cleanable(state, topic_log.config, now_ms, lambda file: image.files[file].created_ms)
-                if found.due(topic_log.config, now_ms):
-                    yield found, partition, topic_log.config
+        self._next_horizon_ms = None
+        for partition, config in compacted_partitions(self._table):
+            place = (partition.topic_id, partition.index)
+            with image.lock:
+                state = image.partition(*place)
+                if state is None:
+                    continue
+                found = cleanable(state, config, now_ms, lambda file: image.files[file].created_ms)
+            if self._deadlines is not None:
+                found = self._deadlines.aged(place, found)
+            if found.due(config, now_ms):
+                yield found, partition, config
+            elif found.horizon_ms >= 0:
+                self._next_horizon_ms = min(self._next_horizon_ms or found.horizon_ms, found.horizon_ms)
 
     def _choose(self) -> tuple[Any, Any] | None:
         """The dirtiest partition that is due and free, now marked as busy; overdue ones first."""
-        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        now_ms = self._clock.now_ms()
         due = sorted(
             self._candidates(), key=lambda item: (item[0].overdue(item[2], now_ms), item[0].ratio), reverse=True
         )
-        with self._lock:
-            for _, partition, config in due:
-                place = (partition.topic_id, partition.index)
-                if place in self._uncleanable or self._not_before.get(place, 0.0) > now:
-                    continue
-                if self._in_hand.take(place):
-                    return partition, config
+        for _, partition, config in due:
+            place = (partition.topic_id, partition.index)
+            if not self._is_put_off(place) and self._in_hand.take(place):
+                return partition, config
         return None
+
+    def _is_put_off(self, place: Place) -> bool:
+        """True when the partition cannot be compacted now, because an earlier round failed."""
+        with self._lock:
+            return place in self._uncleanable or self._not_before.get(place, 0.0) > self._clock.monotonic()
 
     # -- one round ---------------------------------------------------------------------------------------------
 
     def run_once(self) -> RoundReport | None:
         """One round over the dirtiest partition; None when nothing is due, or the round came to nothing.
 
+        Asks for a flush first where a record may not stay in the WAL any longer.
         Raises RoundStopped, Fenced, Superseded; other failures are logged, and the partition is put off.
         """
-        chosen = self._choose() if self.settings.enabled else None
+        if not self.settings.enabled:
+            return None
+        if self._deadlines is not None:
+            self._deadlines.look(self.settings.backoff_ms)
+        chosen = self._choose()
         if chosen is None:
             return None
         partition, config = chosen
@@ -219,4 +236,16 @@ class Cleaner:
                 self.metrics.failures += 1
                 self.metrics.last_error = repr(error)
                 logger.exception("compaction failed, will try again")
-            self._stop.wait(min(self.settings.backoff_ms / 1000, threading.TIMEOUT_MAX))
+            self._rest(min(self.settings.backoff_ms / 1000, threading.TIMEOUT_MAX))
+
+    def _rest(self, seconds: float) -> None:
+        """Until the next look: no longer than to the next deadline, or until a flush that was asked for is done."""
+        deadlines = self._deadlines
+        if self._next_horizon_ms is not None:
+            seconds = min(seconds, max(self._next_horizon_ms - self._clock.now_ms(), 0) / 1000)
+        while deadlines is not None and deadlines.awaits_flush and seconds > 0:
+            self._stop.wait(FLUSH_LOOK_SECONDS)
+            seconds -= FLUSH_LOOK_SECONDS
+            if self._stop.is_set() or not deadlines.awaits_flush:
+                return
+        self._stop.wait(seconds if deadlines is None else min(seconds, deadlines.seconds_to_next))

@@ -114,7 +114,8 @@ class CompactionRound:
                     f"{self._name}: the batch at offset {map_end} has more keys than fit into "
                     f"log.cleaner.dedupe.buffer.size, here {self._tools.settings.dedupe_buffer_bytes} bytes"
                 )
-            return None
+            if not target.expired(self._now_ms):
+                return None
         self._inputs = [ref for ref in self._inputs if ref.base_offset < map_end]
         batches = BatchFilter(
             key_map,
@@ -159,7 +160,7 @@ class CompactionRound:
             if state is None or not state.object_count:
                 return None
             target = cleanable(state, self._config, self._now_ms, lambda file: image.files[file].created_ms)
-            if target.dirty_bytes == 0:
+            if target.dirty_bytes == 0 and not target.expired(self._now_ms):
                 return None
             for ref in image.objects_from(partition.topic_id, partition.index):
                 if ref.base_offset >= target.end:
@@ -252,6 +253,8 @@ class CompactionRound:
                 obsolete = True
                 return None
             delta: dict[str, Any] = {"c": map_end, "k": gone}
+            if batches.horizon_ms >= 0:
+                delta["z"] = batches.horizon_ms
             if outputs:
                 delta["r"] = [output.ref(place) for place, output in enumerate(outputs)]
                 delta["m"] = [ref.base_offset for ref in self._inputs]

@@ -263,6 +263,7 @@ def _state_json(state: PartitionState) -> dict[str, Any]:
         "e": state.end_offset,
         "l": state.last_stable_offset,
         "c": state.clean_offset,
+        "z": state.horizon_ms,
         "o": state.open_transactions,
         "h": state.leader_epochs,
         "a": state.aborted,

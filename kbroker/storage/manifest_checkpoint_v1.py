@@ -54,6 +54,7 @@ def read_state(parser: RecordParser, state: PartitionState, entry: dict[str, Any
     state.last_stable_offset = parser.integer(entry.get("l"), f"{what}.l")
     end_offset = parser.integer(entry.get("e"), f"{what}.e")
     state.clean_offset = parser.integer(entry.get("c", state.log_start_offset), f"{what}.c")
+    state.horizon_ms = parser.integer(entry.get("z", -1), f"{what}.z", -1)
     state.open_transactions = parser.pairs(entry.get("o"), f"{what}.o")
     state.leader_epochs = parser.pairs(entry.get("h"), f"{what}.h")
     state.aborted = parser.aborted(entry.get("a"), f"{what}.a")

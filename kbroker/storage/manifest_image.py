@@ -321,6 +321,7 @@ class ManifestImage:
             state.aborted = tuple(entry for entry in state.aborted if entry[2] not in gone)
         if delta.clean_offset is not None:
             state.clean_offset = delta.clean_offset
+            state.horizon_ms = -1 if delta.horizon_ms is None else delta.horizon_ms
         if delta.log_start_offset is not None and delta.log_start_offset > state.log_start_offset:
             self._move_log_start(state, delta.log_start_offset)
         if replaced is not None:

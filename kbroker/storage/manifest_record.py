@@ -47,6 +47,7 @@ class PartitionDelta(NamedTuple):
     added: tuple[RefRow, ...]
     clean_offset: int | None = None
     aborted_gone: tuple[int, ...] = ()  # last offsets
+    horizon_ms: int | None = None
 
 
 class ManifestRecord(NamedTuple):
@@ -246,6 +247,7 @@ class RecordParser:
             added=tuple(self.ref(row, f"{what}.r", file_sizes) for row in self.array(entry.get("r", []), what)),
             clean_offset=optional("c"),
             aborted_gone=self.integers(entry.get("k", []), f"{what}.k"),
+            horizon_ms=optional("z"),
         )
 
 

@@ -121,6 +121,7 @@ class PartitionState:
         "clean_offset",
         "data_bytes",
         "end_offset",
+        "horizon_ms",
         "last_stable_offset",
         "leader_epochs",
         "log_start_offset",
@@ -139,6 +140,7 @@ class PartitionState:
         self.end_offset = log_start_offset
         self.last_stable_offset = log_start_offset
         self.clean_offset = log_start_offset  # compaction has been up to here; the log start may have passed it
+        self.horizon_ms = -1  # when all tombstones and markers below may go, as the last round left them; -1: none
         self.open_transactions: tuple[tuple[int, int], ...] = ()
         self.leader_epochs: tuple[tuple[int, int], ...] = ()
         self.aborted: tuple[AbortedTransaction, ...] = ()

@@ -10,96 +10,24 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "reference"))
 from compaction_history import History, Model
 from compaction_twin import CONTROL, parse, split
-from flush_harness import KEYS, NOW_MS, Storage, topic_id
 
-from kbroker._fast.records import build_batch, iter_batches, iter_records
+from kbroker._fast.records import iter_batches, iter_records
 from kbroker.handlers.timestamp_lookup import max_timestamp, offset_for_timestamp
 from kbroker.limits import MIB
-from kbroker.log.cold_read import ColdReader
-from kbroker.log.compaction_cleaner import Cleaner
-from kbroker.log.compaction_round import CleanerSettings
 from kbroker.log.internal_log import InternalLog
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_reader import ObjectReader
-from kbroker.storage.store_faults import Fault, FaultyStore
+from kbroker.storage.store_faults import Fault
+from tests.unit.log.compacted_broker import COMPACT, CompactedBroker
+from tests.unit.storage.flush_harness import NOW_MS
 
 DAY_MS = 86_400_000
-COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "segment_ms": 1}
-
-
-class Broker:
-    """The storage of a broker with one compacted partition: written, cleaned and read; `restart` is kill -9."""
-
-    def __init__(self, directory: Path, **config: object) -> None:
-        directory.mkdir(exist_ok=True)
-        self._directory = directory
-        self._config = config
-        self.store = FaultyStore(MemoryStore())
-        self._open(epoch=1, now_s=0)
-
-    def _open(self, epoch: int, now_s: float) -> None:
-        self.s = Storage(self._directory, self.store, epoch=epoch)
-        self.s.clock.advance(now_s)
-        self.s.add_topic("t", 1, **self._config)
-        self.s.start()
-        self.epoch = epoch
-        self.partition = self.s.table.partition("t", 0)
-        self.cold = ColdReader(ObjectReader(self.store, self.s.manifest.image, 4 * MIB))
-
-    def close(self) -> None:
-        self.cold.close()
-        self.s.close()
-
-    def restart(self) -> None:
-        now_s = (self.s.clock.now_ms() - NOW_MS) / 1000
-        self.close()
-        self._open(self.epoch + 1, now_s)
-
-    def cleaner(self, flusher: object = None, **settings: object) -> Cleaner:
-        settings = {"io_bytes_per_second": 0.0, **settings}
-        return Cleaner(
-            self.s.table, self.s.manifest, self.store, KEYS, self.s.clock, settings=CleanerSettings(**settings),
-            flusher=flusher,
-        )  # fmt: skip
-
-    @property
-    def state(self):
-        return self.s.manifest.image.partition(topic_id("t"), 0)
-
-    def write(self, *pairs, timestamp=NOW_MS, **options) -> int:
-        return self.s.append("t", 0, build_batch([(key, value, timestamp, ()) for key, value in pairs], **options))
-
-    def fetch(self, offset: int, upper: int, max_bytes: int) -> bytes:
-        """As a fetch does: what the WAL serves, else objects."""
-        hot = self.partition.read_bytes(offset, upper, max_bytes)
-        return b"".join(self.cold.read(self.partition.log, offset, upper, max_bytes)) if hot is None else hot
-
-    def read(self, offset: int = 0, max_bytes: int = 1) -> Iterator[bytes]:
-        """Batch by batch, up to the high watermark."""
-        while offset < (upper := self.partition.high_watermark()):
-            batches = split(self.fetch(offset, upper, max_bytes))
-            assert batches, f"nothing at {offset}, below {upper}"
-            for batch in batches:
-                assert parse(batch).next_offset > offset
-                offset = parse(batch).next_offset
-                yield batch
-
-    def contents(self) -> dict[int, tuple[bytes | None, bytes | None]]:
-        """offset -> (key, value) of the data records that a reader gets."""
-        found = {}
-        for header, batch in iter_batches(b"".join(self.read()), check_crc=True):
-            if not header.is_control:
-                found |= {record.offset: (record.key, record.value) for record in iter_records(batch)}
-        return found
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = Broker(tmp_path / "wal", **COMPACT)
+def broker(tmp_path: Path) -> Iterator[CompactedBroker]:
+    found = CompactedBroker(tmp_path / "wal", **COMPACT)
     yield found
     found.close()
 
@@ -107,7 +35,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 # -- readers ---------------------------------------------------------------------------------------------------------
 
 
-def test_readers_get_the_compacted_form_as_soon_as_it_is_committed(broker: Broker) -> None:
+def test_readers_get_the_compacted_form_as_soon_as_it_is_committed(broker: CompactedBroker) -> None:
     for number in range(4):
         broker.write((b"a", b"%d" % number), (b"b", b"%d" % number))
     broker.s.flush()
@@ -124,7 +52,7 @@ def test_readers_get_the_compacted_form_as_soon_as_it_is_committed(broker: Broke
     assert broker.partition.wal_start_offset() == 8
 
 
-def test_what_compaction_leaves_as_it_is_is_read_from_the_log(broker: Broker) -> None:
+def test_what_compaction_leaves_as_it_is_is_read_from_the_log(broker: CompactedBroker) -> None:
     for number in range(5):
         broker.write((b"k%d" % number, b"1"))
     _compact(broker)
@@ -132,7 +60,7 @@ def test_what_compaction_leaves_as_it_is_is_read_from_the_log(broker: Broker) ->
     assert broker.partition.wal_start_offset() == broker.partition.cleaned_offset == 0
 
 
-def test_a_swap_in_doubt_counts_from_when_it_is_known(broker: Broker) -> None:
+def test_a_swap_in_doubt_counts_from_when_it_is_known(broker: CompactedBroker) -> None:
     for number in range(3):
         broker.write((b"a", b"%d" % number))
     broker.s.flush()
@@ -147,7 +75,7 @@ def test_a_swap_in_doubt_counts_from_when_it_is_known(broker: Broker) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_readers_of_random_histories_equal_the_model(tmp_path: Path, seed: int) -> None:
     """Writers of every kind, flushes, rounds and kills; readers at every place while it happens."""
-    broker = Broker(tmp_path / "wal", delete_retention_ms=DAY_MS, segment_bytes=1 << 20, **COMPACT)
+    broker = CompactedBroker(tmp_path / "wal", delete_retention_ms=DAY_MS, segment_bytes=1 << 20, **COMPACT)
     try:
         _random_history(broker, seed)
     finally:
@@ -161,7 +89,7 @@ class Reader:
         self.offset = self.start = offset
         self.records: dict[int, tuple[bytes, bytes | None]] = {}
 
-    def read(self, broker: Broker, batches: int) -> None:
+    def read(self, broker: CompactedBroker, batches: int) -> None:
         for batch, _ in zip(broker.read(self.offset, 200), range(batches), strict=False):
             parsed = parse(batch)
             self.offset = parsed.next_offset
@@ -171,7 +99,7 @@ class Reader:
                     self.records[offset] = (record.key, record.value)
 
 
-def _random_history(broker: Broker, seed: int) -> None:
+def _random_history(broker: CompactedBroker, seed: int) -> None:
     rng = random.Random(seed)
     history = History(seed, null_keys=False)
     model = Model(history, DAY_MS)
@@ -207,7 +135,7 @@ def _random_history(broker: Broker, seed: int) -> None:
         _check_reader(reader, history)
 
 
-def _check_reads(broker: Broker, history: History, model: Model, rng: random.Random) -> None:
+def _check_reads(broker: CompactedBroker, history: History, model: Model, rng: random.Random) -> None:
     batches = [parse(batch) for batch in broker.read(0, rng.choice([1, 500, MIB]))]
     model.check(batches, broker.state.clean_offset, broker.s.clock.now_ms())
     records = []
@@ -242,7 +170,7 @@ def _check_reader(reader: Reader, history: History) -> None:
             assert got.get(key, (offset, None))[0] <= offset
 
 
-def test_the_highest_timestamp_is_that_of_a_record_that_is_left(broker: Broker) -> None:
+def test_the_highest_timestamp_is_that_of_a_record_that_is_left(broker: CompactedBroker) -> None:
     broker.write((b"a", b"1"), timestamp=NOW_MS + 900)
     broker.write((b"a", b"2"), timestamp=NOW_MS + 100)
     broker.write((b"b", b"1"), timestamp=NOW_MS + 500)
@@ -255,7 +183,7 @@ def test_the_highest_timestamp_is_that_of_a_record_that_is_left(broker: Broker) 
     assert _now(offset_for_timestamp(broker.cold, broker.partition, NOW_MS)) == (1, NOW_MS + 100)
 
 
-def test_a_read_that_compaction_overtakes_waits_for_its_next_try(broker: Broker) -> None:
+def test_a_read_that_compaction_overtakes_waits_for_its_next_try(broker: CompactedBroker) -> None:
     for number in range(4):
         broker.write((b"a", b"%d" % number))
     broker.s.sync()
@@ -265,7 +193,7 @@ def test_a_read_that_compaction_overtakes_waits_for_its_next_try(broker: Broker)
     assert [parse(batch).base_offset for batch in split(broker.fetch(0, 4, 100))] == [3]
 
 
-def test_a_coordinator_reads_what_is_left(broker: Broker) -> None:
+def test_a_coordinator_reads_what_is_left(broker: CompactedBroker) -> None:
     for number in range(6):
         broker.write((b"k%d" % (number % 2), b"%d" % number))
     _compact(broker)
@@ -274,7 +202,7 @@ def test_a_coordinator_reads_what_is_left(broker: Broker) -> None:
     assert _coordinator_reads(broker) == [4, 5, 6]
 
 
-def test_a_coordinator_that_compaction_overtakes_has_read_all_there_is(broker: Broker) -> None:
+def test_a_coordinator_that_compaction_overtakes_has_read_all_there_is(broker: CompactedBroker) -> None:
     broker.write((b"a", b"0"))
     broker.write((b"a", b"1"))
     _compact(broker)
@@ -290,13 +218,13 @@ def test_a_coordinator_that_compaction_overtakes_has_read_all_there_is(broker: B
     assert _coordinator_reads(broker) == [4]
 
 
-def _compact(broker: Broker) -> None:
+def _compact(broker: CompactedBroker) -> None:
     broker.s.flush()
     broker.s.clock.advance(1)
     assert broker.cleaner().run_once()
 
 
-def _coordinator_reads(broker: Broker, before: Callable[[], None] = lambda: None) -> list[int]:
+def _coordinator_reads(broker: CompactedBroker, before: Callable[[], None] = lambda: None) -> list[int]:
     def read_cold(offset: int, upper: int, max_bytes: int) -> list[memoryview]:
         before()
         return broker.cold.read(broker.partition.log, offset, upper, max_bytes)
