@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 from compaction_history import History, Model
-from compaction_twin import build_map, clean, parse, plain_bytes, split
+from compaction_twin import HORIZON, build_map, clean, parse, plain_bytes, split
 from record_twin import crc32c
 
 from kbroker._fast.batch_check import check_batches
@@ -76,7 +76,10 @@ def _one_history(seed: int) -> None:
                 assert batch == twin.raw, "a batch that lost nothing was not copied byte for byte"
             elif not twin.attributes & 7:
                 assert batch == plain_bytes(twin)
-        assert batch_filter.changed == (before != log)
+        kept = set(log)
+        assert batch_filter.changed_end == max((parse(b).next_offset for b in before if b not in kept), default=0)
+        horizons = [b.base_timestamp for b in expected if b.attributes & HORIZON and b.base_timestamp > now_ms]
+        assert batch_filter.horizon_ms == max(horizons, default=-1)
         assert sorted(batch_filter.aborted_without_batches()) == gone
         model.check(expected, map_end, now_ms)
         clean_offset = map_end
