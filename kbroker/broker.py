@@ -35,6 +35,7 @@ from kbroker.limits import MIB
 from kbroker.log.cold_read import ColdReader
 from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.log.recovery import LogRecoveryReport, recover_log
+from kbroker.log_sizes import LogSizes, sizes_at_start
 from kbroker.metadata.config_defs import BrokerConfigs
 from kbroker.opening import Cluster, OpenedStore, give_back, open_cluster, open_object_store, probe_store
 from kbroker.readiness import OK, Readiness, State
@@ -84,12 +85,14 @@ class Broker:
         self.ready = False
         self.readiness = Readiness()
         self.readiness.add("broker", self._state)
+        self.readiness.add("log", self._log_state)
         self._flushing_last = False
         self._gave_up = False
         self.http: HttpEndpoint | None = None  # bound early, served when ready
         self.data_dir: DataDir
         self.store: OpenedStore
         self.cluster: Cluster
+        self.log_sizes: LogSizes
         self.wal: Wal
         self.logs: LogTable
         self.flusher: Flusher
@@ -148,6 +151,7 @@ class Broker:
             if self.wal.head_lsn == recovered_lsn:  # else a client may have been told that its records are kept here
                 give_back(self.cluster.claim, self.clock)
             raise _start_failure(error) from None
+        self.data_dir.hold_start_room()
         self.ready = True
 
     def _bind(self) -> socket.socket:
@@ -174,20 +178,22 @@ class Broker:
             return State(self.fatal, can_produce=False)
         return OK if self.ready else State("stopping" if self.stopping.is_set() else "starting", can_produce=False)
 
+    def _log_state(self) -> State:
+        reason = self.wal.waits_for_room if self.ready else None
+        return OK if reason is None else State(f"appends wait for room: {reason}", can_produce=False)
+
     def _open_log(self) -> None:
         config = self.config
-        try:
-            arena = Arena(config.arena_bytes, config.chunk_bytes)
-        except (OSError, MemoryError) as error:
-            raise StartError(f"no {config.arena_bytes} bytes of memory for the newest log: {error}") from None
         epoch = self.cluster.claim.epoch
         try:
             self.data_dir.wal.mkdir(exist_ok=True)
+            sizes = self.log_sizes = sizes_at_start(config, self.data_dir.wal)
             self.wal = Wal(
-                arena,
+                self._arena(sizes),
                 self.data_dir.wal,
-                segment_bytes=config.segment_bytes,
-                wal_bytes=config.wal_bytes,
+                segment_bytes=sizes.segment_bytes,
+                wal_bytes=sizes.wal_bytes,
+                reserve_bytes=sizes.reserve_bytes,
                 cache_bytes=config.wal_cache_bytes,
                 cluster_id=self.cluster.keys.cluster_id,
                 clock=self.clock,
@@ -205,6 +211,12 @@ class Broker:
         )  # fmt: skip
         self.wal.start(wait_seconds=0)  # appends wait until the first segment is ready; clients are served meanwhile
         self.wal.ticks.start()
+
+    def _arena(self, sizes: LogSizes) -> Arena:
+        try:
+            return Arena(sizes.arena_bytes, min(self.config.chunk_bytes, sizes.segment_bytes))
+        except (OSError, MemoryError) as error:
+            raise StartError(f"no {sizes.arena_bytes} bytes of memory for the newest log: {error}") from None
 
     def _recover_log(self) -> LogRecoveryReport:
         """Replays the log, unless another broker has written to the cluster since: then what it holds has no place."""
@@ -234,6 +246,7 @@ class Broker:
             self.store,
             self.logs,
             self.wal,
+            self.log_sizes,
             self.data_dir.identity.data_dir_id,
             self._flusher_stopped,
         )
@@ -353,6 +366,7 @@ class Broker:
     def wait(self) -> None:
         """Returns when the broker is to stop: a signal, a lost claim, a failed log."""
         while not self.stopping.wait(0.5):
+            self.data_dir.hold_start_room()
             if self.wal.failed:
                 self._end(f"the write-ahead log failed twice (errno {self.wal.last_errno}) and takes no more data")
 

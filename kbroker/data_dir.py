@@ -1,6 +1,7 @@
 """The data directory: who holds it, and which cluster it belongs to.
 
     kbroker.lock    held with flock while a broker runs
+    start.reserve   room that the next start gives up if the volume is full: its bytes mean nothing
     identity.json   {"version": 1, "data_dir_id": ..., "cluster_id": ..., "epoch": last epoch it ran with}
     wal/            write-ahead log          metadata.db   copy of the metadata log
     control.sock    commands to the running broker
@@ -17,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker.errors import StartError
+from kbroker.limits import START_ROOM_BYTES_MAX, START_ROOM_PART
 
 VERSION = 1
 LOCK_NAME = "kbroker.lock"
+START_ROOM_NAME = "start.reserve"
 
 
 @dataclass(slots=True)
@@ -37,6 +40,7 @@ class DataDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock_fd = -1
+        self._start_room_held = False
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -44,6 +48,8 @@ class DataDir:
             raise StartError(f"cannot use the data directory {path}: {error.strerror}") from None
         try:
             self._lock()
+            self._free_start_room()
+            self._write_pid()
             self.identity = self._read_identity()
         except BaseException:
             os.close(self._lock_fd)
@@ -53,13 +59,50 @@ class DataDir:
     def _lock(self) -> None:
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._lock_fd, 0)
-            os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
             holder = os.pread(self._lock_fd, 32, 0).decode(errors="replace").strip()
             raise StartError(f"a broker (pid {holder or 'unknown'}) already runs on {self.path}") from None
         except OSError as error:
             raise StartError(f"cannot lock the data directory {self.path}: {error.strerror}") from None
+
+    def _write_pid(self) -> None:
+        try:
+            os.ftruncate(self._lock_fd, 0)
+            os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise StartError(f"cannot write {self.path / LOCK_NAME}: {error.strerror}") from None
+
+    def hold_start_room(self) -> None:
+        """Makes the file that keeps room for the next start, where it is missing and there is room for it."""
+        if self._start_room_held:
+            return
+        path, size = self.path / START_ROOM_NAME, self._start_room_bytes()
+        if self._free_bytes() < 2 * size:
+            return
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            try:
+                os.posix_fallocate(fd, 0, size)
+            finally:
+                os.close(fd)
+            self._start_room_held = True
+        except OSError:  # another program was faster: at the next call
+            path.unlink(missing_ok=True)
+
+    def _free_start_room(self) -> None:
+        """On a full volume: gives up that file, and what is of no use in the log's folder."""
+        for path in (self.path / START_ROOM_NAME, *self.wal.glob("spare-*.free"), *self.wal.glob("*.tmp")):
+            if self._free_bytes() >= self._start_room_bytes():
+                return
+            path.unlink(missing_ok=True)
+
+    def _start_room_bytes(self) -> int:
+        status = os.statvfs(self.path)
+        return min(START_ROOM_BYTES_MAX, status.f_blocks * status.f_frsize // START_ROOM_PART)
+
+    def _free_bytes(self) -> int:
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
 
     @property
     def wal(self) -> Path:

@@ -27,9 +27,19 @@ RENUMBERED_BATCH_BYTES_MAX = 32 * MIB  # records of a batch whose offset deltas 
 # -- write-ahead log -------------------------------------------------------------------------------------------
 WAL_PAGE_BYTES = 4 * KIB
 WAL_SEGMENT_BYTES = 64 * MIB
+WAL_SEGMENT_BYTES_MIN = 4 * MIB  # where the volume is small: it holds the largest batch of most topics
+WAL_SEGMENTS_MAX = 256  # of a log whose segments are smaller than its arena asks for: each takes descriptors
 WAL_CACHE_BYTES_MAX = 64 * MIB  # what readers behind the arena go over between two reads of the same
 ARENA_CHUNK_BYTES = 4 * MIB
 INTERNAL_RESERVE_SHARE = 0.03  # of the WAL budget, kept for internal topics and transaction markers
+
+# -- volumes (a small one has a part of these) -------------------------------------------------------------------
+VOLUME_RESERVE_BYTES_MAX = 16 * MIB  # left free by the log, for indexes, metadata, the ledger and the next start
+VOLUME_RESERVE_PART = 16
+LEDGER_ROOM_BYTES_MAX = 8 * MIB  # left free by objects in a folder: deletions need records
+LEDGER_ROOM_PART = 32
+START_ROOM_BYTES_MAX = 4 * MIB  # held by a file for the next start
+START_ROOM_PART = 64
 
 # -- objects ---------------------------------------------------------------------------------------------------
 KLIX_OBJECT_BYTES_MAX = 1 * GIB  # byte positions in the footer are u32
@@ -58,6 +68,9 @@ PARTITIONS_PER_TRANSACTION_MAX = 10_000
 
 assert WAL_SEGMENT_BYTES % ARENA_CHUNK_BYTES == 0
 assert ARENA_CHUNK_BYTES % WAL_PAGE_BYTES == 0
+assert WAL_SEGMENT_BYTES_MIN % ARENA_CHUNK_BYTES == 0
+assert LEDGER_ROOM_BYTES_MAX + START_ROOM_BYTES_MAX < VOLUME_RESERVE_BYTES_MAX
+assert 1 / LEDGER_ROOM_PART + 1 / START_ROOM_PART < 1 / VOLUME_RESERVE_PART
 assert FLUSH_OBJECT_BYTES_MAX <= KLIX_OBJECT_BYTES_MAX < 4 * GIB
 assert FETCH_BYTES_MAX < FRAME_BYTES_MAX
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kbroker import limits
 from kbroker._fast.wal import Wal
 from kbroker.clock import Clock
 from kbroker.config import BrokerConfig
@@ -21,6 +20,7 @@ from kbroker.log.proposals import ProposalInbox
 from kbroker.log.recovery import drop_deleted_topics
 from kbroker.log.retention import Retention
 from kbroker.log.segment_names import SegmentNames
+from kbroker.log_sizes import LogSizes
 from kbroker.opening import Cluster, OpenedStore
 from kbroker.storage.flush_plan import PlanLimits
 from kbroker.storage.flusher import Flusher, FlushSettings
@@ -59,6 +59,7 @@ def build_upkeep(
     store: OpenedStore,
     logs: LogTable,
     wal: Wal,
+    sizes: LogSizes,
     data_dir_id: str,
     on_flusher_stopped: Callable[[Exception], None],
 ) -> Upkeep:
@@ -67,7 +68,7 @@ def build_upkeep(
     manifest.write_checkpoints_behind()
     cache_bytes = cache_beside(manifest.image, config.cache_bytes)
     reader = ObjectReader(store.retrying, manifest.image, cache_bytes, _open_object_cache(config, clock))
-    flusher = _flusher(config, clock, cluster, store, logs, wal, data_dir_id, on_flusher_stopped)
+    flusher = _flusher(config, clock, cluster, store, logs, wal, sizes, data_dir_id, on_flusher_stopped)
     # Who asks the plain store waits under the lock of all metadata changes, and is told to come again.
     segments = SegmentNames(logs, manifest, store.plain, keys, clock, claim, flusher.writes_segments)
     cluster.topics.segment_obstacle = segments.obstacle
@@ -121,6 +122,7 @@ def _flusher(
     store: OpenedStore,
     logs: LogTable,
     wal: Wal,
+    sizes: LogSizes,
     data_dir_id: str,
     on_stopped: Callable[[Exception], None],
 ) -> Flusher:
@@ -137,15 +139,12 @@ def _flusher(
         settings=FlushSettings(
             flush_bytes=config.flush_bytes,
             flush_seconds=config.flush_seconds,
-            wal_bytes=config.wal_bytes,
-            memory_bytes=config.arena_bytes,
+            wal_bytes=max(sizes.budget_bytes, 4 * sizes.segment_bytes),
+            memory_bytes=sizes.arena_bytes,
             store_checks_crc=store.checks_crc,
             plan=PlanLimits(
                 pack_below_bytes=config.pack_below_bytes,
-                window_bytes_max=min(
-                    limits.FLUSH_WINDOW_BYTES_MAX,
-                    max(config.segment_bytes, config.wal_bytes // limits.FLUSH_WINDOWS_OF_WAL),
-                ),
+                window_bytes_max=sizes.window_bytes,
             ),
             commit_interval_ms=config.kafka["kbroker.object.commit.interval.ms"],
             commit_bytes=config.kafka["kbroker.object.commit.bytes"],

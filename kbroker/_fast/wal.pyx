@@ -43,6 +43,7 @@ from kbroker._fast.wal_format cimport (
     page_up,
 )
 from kbroker._fast.wal_faults cimport Faults
+from kbroker._fast.wal_room import NO_ROOM_ERRORS
 from kbroker._fast.wal_scan cimport SegmentScan, scan_memory
 
 cdef extern from "<sched.h>" nogil:
@@ -57,7 +58,8 @@ cdef enum:
 
 cdef class Wal:
     def __cinit__(self, Arena arena not None, directory, *, int64_t segment_bytes, int64_t wal_bytes, cluster_id,
-                  Faults faults=None, clock=None, int retry_ms=200, int64_t cache_bytes=16777216):
+                  Faults faults=None, clock=None, int retry_ms=200, int64_t cache_bytes=16777216,
+                  int64_t reserve_bytes=0):
         self.prepare_fd = self.seal_fd = -1
         if segment_bytes <= 0 or segment_bytes % arena.chunk_bytes or arena.arena_bytes % segment_bytes:
             raise ValueError("segment_bytes must be a multiple of the chunk size and divide arena_bytes")
@@ -90,9 +92,9 @@ cdef class Wal:
         self.seal_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __init__(self, arena, directory, *, segment_bytes, wal_bytes, cluster_id, faults=None, clock=None,
-                 retry_ms=200, cache_bytes=16777216):
+                 retry_ms=200, cache_bytes=16777216, reserve_bytes=0):
         from kbroker._fast.wal_keeper import SegmentKeeper
-        self.keeper = SegmentKeeper(self, Path(self.directory), retry_ms, clock)
+        self.keeper = SegmentKeeper(self, Path(self.directory), retry_ms, clock, reserve_bytes)
 
     def __dealloc__(self):
         free(self.slots)
@@ -366,11 +368,11 @@ cdef class Wal:
                 failed = self.commit_loop()
             if not failed:
                 return
-            if self.replacing:
+            if self.replacing and self.last_errno not in NO_ROOM_ERRORS:
                 self._fail()
                 return
             try:
-                self.keeper.replace_failed(self.durable_end)
+                self.keeper.replace_failed(self.durable_end, again=bool(self.replacing))
             except Exception as error:
                 self.last_errno = getattr(error, "errno", None) or EIO
                 self._fail()
@@ -731,15 +733,14 @@ cdef class Wal:
 
     def drop_oldest(self):
         """Takes the oldest segment off the log if it is flushed and sealed; returns it or None."""
-        cdef WalSegment segment, following
-        if len(self.segments) < 2:
+        cdef WalSegment segment
+        if not self.segments:
             return None
         segment = <WalSegment>self.segments[0]
         if not segment.sealed or segment.end_lsn > self.flushed:
             return None
-        following = <WalSegment>self.segments[1]
-        self.retained = following.first_lsn
         del self.segments[0]
+        self.retained = (<WalSegment>self.segments[0]).first_lsn if self.segments else self.head_lsn
         return segment
 
     # -- state -------------------------------------------------------------------------------------------------
@@ -793,6 +794,26 @@ cdef class Wal:
     def failed(self):
         """The WAL has failed for good: appends are refused, the broker must end."""
         return bool(self.has_failed)
+
+    @property
+    def is_closing(self):
+        """True from the beginning of `close` on."""
+        return bool(self.stopping)
+
+    @property
+    def room_bytes(self):
+        """What appends may still take of the log: of its budget and its volume, whichever is less."""
+        return self.keeper.room_bytes
+
+    @property
+    def waits_for_room(self):
+        """Why appends wait for room, or None: they do not."""
+        return self.keeper.shortage.waiting()
+
+    @property
+    def wants_flush(self):
+        """True when there is no room, and a flush would let a segment go."""
+        return self.keeper.wants_flush
 
     @property
     def disk_bytes(self):

@@ -8,6 +8,7 @@ that they go in the log's order, and protects the lists of spare and retired one
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -18,6 +19,17 @@ from typing import TYPE_CHECKING
 
 from kbroker import limits
 from kbroker._fast import wal_files
+from kbroker._fast.wal_pace import AHEAD_PER_LOG_BYTE, LOOK_SECONDS, AheadOfLog, HugePages
+from kbroker._fast.wal_room import (
+    BUDGET_SECONDS,
+    COMMITTING,
+    PREPARING,
+    REPEAT_SECONDS,
+    SEALING,
+    LogVolume,
+    RoomShortage,
+    is_no_room,
+)
 from kbroker._fast.wal_segment import WalSegment
 from kbroker.clock import Clock, SystemClock
 
@@ -28,95 +40,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("kbroker.wal")
 
 SPARES_MAX = 2
+ROOM_TRIES_APART = 5
+FILES_MIN = 2  # that the log keeps however little room there is: one is filled, another is flushed
+MEMORY_INDEXES_MAX = 3  # of segments that were sealed without room for an index file
 ZEROS_PER_LOG_BYTE = 4  # at least, while a file is filled
 GRACE_BYTES = 1 << 20  # of log, which may come as one request
-AHEAD_PER_LOG_BYTE = 8  # at most, of zeros or of memory, while records come
-PAUSE_SECONDS = 0.005
-REST_SECONDS = 0.02  # of pauses without a record, after which none are waited for
-FEW_BYTES_PER_SECOND = 6 << 20  # of log, 1,500 pages: lone records, each of which may meet a piece of work on the disk
 FEW_ZEROS = 32768  # at least at once then
-LOOK_SECONDS = 1.0  # at how much the log grows
-BULK_BYTES_PER_SECOND = 64 << 20  # which, if they come for so long, gain more from huge pages than they lose
-BULK_SECONDS = 10.0  # while those are made
 ATTACH_STEP = 100  # groups handed to partitions per hold of the GIL: well below a millisecond
-
-
-class AheadOfLog:
-    """Work for segments that the log will need: while records come, it keeps to their pace.
-
-    At full speed it would hold the disk and the processors for a tenth of a second, and with them every record that
-    comes meanwhile. Begins at its making; one thread.
-    """
-
-    def __init__(self, wal: Wal, stopping: threading.Event, clock: Clock) -> None:
-        self._wal = wal
-        self._stopping = stopping
-        self._clock = clock
-        self._begun_lsn = self._seen_lsn = self._rated_lsn = wal.head_lsn
-        self._rated_at = 0.0  # counts once the log has grown
-        self._paused_seconds = REST_SECONDS  # since it grew
-        self.records_are_few = False  # but there are some
-
-    def wait(self, done_bytes: int) -> int:
-        """Before the next piece: returns by how much the log has grown since the start.
-
-        Waits while the log grows and `done_bytes` is enough for it; not when nothing comes. While records are few it
-        returns behind a commit: the piece lies in the pause before the next one.
-        """
-        due_lsn = self._begun_lsn - (-done_bytes // AHEAD_PER_LOG_BYTE)
-        while not self._log_rests() and self._seen_lsn < due_lsn:
-            if self._stopping.is_set():
-                break
-            if not self.records_are_few:
-                self._paused_seconds += PAUSE_SECONDS
-                self._stopping.wait(PAUSE_SECONDS)
-            elif not self._wal.wait_durable(due_lsn, REST_SECONDS) and self._wal.head_lsn == self._seen_lsn:
-                self._paused_seconds += REST_SECONDS
-        return self._seen_lsn - self._begun_lsn
-
-    def _log_rests(self) -> bool:
-        now, head_lsn = self._clock.monotonic(), self._wal.head_lsn
-        rested = self._paused_seconds >= REST_SECONDS
-        if head_lsn > self._seen_lsn:
-            self._seen_lsn, self._paused_seconds = head_lsn, 0.0
-        rests = self._paused_seconds >= REST_SECONDS
-        seconds, growth = now - self._rated_at, head_lsn - self._rated_lsn
-        if rests or rested or (growth and seconds >= PAUSE_SECONDS):
-            self.records_are_few = not rests and (rested or growth <= FEW_BYTES_PER_SECOND * seconds)
-            self._rated_at, self._rated_lsn = now, head_lsn
-        return rests
-
-
-class HugePages:
-    """Lets the system make huge pages of the arena while much comes in for long or nothing does (decision 028).
-
-    Each takes a core for milliseconds, and holds up whatever record has to go over that.
-    """
-
-    def __init__(self, wal: Wal, clock: Clock) -> None:
-        self._wal = wal
-        self._clock = clock
-        self._seen_at = self._bulk_since = clock.monotonic()
-        self._seen_lsn = wal.head_lsn
-
-    def look(self) -> None:
-        """To be called by the thread that populates the arena, every LOOK_SECONDS or more often."""
-        now, head_lsn = self._clock.monotonic(), self._wal.head_lsn
-        if now - self._seen_at < LOOK_SECONDS:
-            return
-        if head_lsn - self._seen_lsn < BULK_BYTES_PER_SECOND * (now - self._seen_at):
-            self._bulk_since = now
-        self._seen_at, self._seen_lsn = now, head_lsn
-        self._wal.arena.allow_huge_pages(now - self._bulk_since >= BULK_SECONDS or self._wal.is_at_rest)
 
 
 class SegmentKeeper:
     """The files of one WAL. Made by Wal; recovery fills `previous_end_lsn`, `retired` and `spares` before the start."""
 
-    def __init__(self, wal: Wal, directory: Path, retry_ms: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self, wal: Wal, directory: Path, retry_ms: int, clock: Clock | None = None, reserve_bytes: int = 0
+    ) -> None:
         self.wal = wal
         self.directory = directory
         self.retry_ms = retry_ms
+        self.room_ms = ROOM_TRIES_APART * retry_ms  # a try may fill what is left of a quota
         self.file_bytes = wal_files.HEADER_BYTES + wal.segment_bytes
         self.files_max = wal.wal_bytes // self.file_bytes
         self.prepared_ahead = 2 if self.files_max >= 8 else 1
@@ -132,6 +74,13 @@ class SegmentKeeper:
         self.last_error: Exception | None = None
         self.clock = clock or SystemClock()
         self.huge_pages = HugePages(wal, self.clock)
+        self.volume = LogVolume(directory, reserve_bytes)
+        self.shortage = RoomShortage(self.clock, lambda: wal.append_waits)
+        self.room_changed = threading.Event()  # for the WAL thread, while it waits for a file
+        self._budget_bytes = self.files_max * self.file_bytes  # or what the volume allows of it, as of the last look
+        self._looked_at = float("-inf")
+        self._memory_indexes: set[str] = set()  # paths of segments
+        self._failures: dict[str, float] = {}  # by thread: when the last one was logged
         self._threads: list[threading.Thread] = []
         self._spare_number = 0
         self._admitted_lsn: int | None = None  # where producers stop before the budget ends
@@ -179,15 +128,22 @@ class SegmentKeeper:
         while not self.stopping.is_set():
             if poller.poll(timeout_ms):
                 os.eventfd_read(fd)
-            timeout_ms = idle_ms
             try:
                 while not self.stopping.is_set() and turn():
                     pass
-            except Exception as error:  # a full disk, mostly: producers wait meanwhile, and it goes on by itself
-                if str(error) != str(self.last_error):
-                    log.warning("%s: %s; trying again", threading.current_thread().name, error)
-                self.last_error = error
+                timeout_ms = self.room_ms if idle_ms and self.shortage.exists else idle_ms
+            except Exception as error:
+                self._note_failure(error)
                 timeout_ms = self.retry_ms
+
+    def _note_failure(self, error: Exception) -> None:
+        self.last_error = error
+        if is_no_room(error) and self.shortage.exists:
+            return  # that is logged already
+        name, now = threading.current_thread().name, self.clock.monotonic()
+        if now - self._failures.get(name, float("-inf")) >= REPEAT_SECONDS:
+            self._failures[name] = now
+            log.warning("%s: %s; trying again", name, error)
 
     @staticmethod
     def _kick(fd: int) -> None:
@@ -196,11 +152,13 @@ class SegmentKeeper:
     # -- preparing -------------------------------------------------------------------------------------------------
 
     def prepare_once(self) -> bool:
-        """Makes one more segment ready if one is wanted and the budget allows it. Else it gives up one that is kept for
+        """Makes one more segment ready if one is wanted and there is room for it. Else it gives up one that is kept for
         readers alone, or makes some memory ready. True: call again.
         """
         self.huge_pages.look()
+        self._look_at_volume()
         if self.ready.is_set() and not self._segment_is_wanted():
+            self.shortage.end(PREPARING)
             return self._give_up_one() or self._populate()
         with self.files:
             if not self._make_room():
@@ -208,17 +166,18 @@ class SegmentKeeper:
                 return False
             spare = self.spares.pop() if self.spares else None
         with self.lock:
-            first_lsn = self.wal.head_lsn if not self.ready.is_set() else self.wal.segments[-1].end_lsn
-            previous = self.previous_end_lsn
+            first_lsn, previous = self._next_lsn, self.previous_end_lsn
         try:
             # A try before this one may have failed behind the naming: on a full disk its file would take the room.
             wal_files.segment_path(self.directory, first_lsn).unlink(missing_ok=True)
             zeros = self.zeros_for(first_lsn)
             segment = self._create(first_lsn, first_lsn + self.wal.segment_bytes, previous, spare, zeros)
-        except BaseException:
-            if spare is not None:
-                with self.files:
+        except BaseException as error:
+            with self.files:
+                if spare is not None:
                     self.retired.append(spare)  # perhaps renamed, perhaps bad: the next try takes another file
+                if is_no_room(error):  # which the volume did not tell: a quota, or another program was faster
+                    return self._give_up_for(PREPARING, error)
             raise
         with self.lock:
             if previous is not None:
@@ -229,8 +188,14 @@ class SegmentKeeper:
             self.last_error = None
         self.ready.set()
         self.settled.set()
+        self.shortage.end(PREPARING)
         self.wal.notify()
         return True
+
+    @property
+    def _next_lsn(self) -> int:
+        segments = self.wal.segments
+        return segments[-1].end_lsn if segments and self.ready.is_set() else self.wal.head_lsn
 
     def _populate(self) -> bool:
         ahead, done = AheadOfLog(self.wal, self.stopping, self.clock), 0
@@ -264,7 +229,7 @@ class SegmentKeeper:
         # Beside the segment being filled, `prepared_ahead` more should be ready.
         size = self.wal.segment_bytes
         wanted_end = -(-(self.wal.head_lsn + 1) // size) * size + self.prepared_ahead * size
-        return self.wal.segments[-1].end_lsn < wanted_end
+        return self._next_lsn < wanted_end
 
     def _create(
         self,
@@ -299,34 +264,134 @@ class SegmentKeeper:
     def _retired_bytes(self) -> int:
         return sum(self._sizes.get(str(path), self.file_bytes) for path in self.retired)
 
-    def _make_room(self) -> bool:
-        if self.spares:
-            return True
-        while self.disk_bytes() + self.file_bytes > self.files_max * self.file_bytes:
-            if not self._drop_oldest():
-                return False
-            if self.spares:
-                return True
-        return True
+    # -- room ------------------------------------------------------------------------------------------------------
 
-    def replace_failed(self, durable_lsn: int) -> None:
-        """A write or sync has failed: what is not durable goes into a fresh file. WAL thread only."""
-        size = self.wal.segment_bytes
+    def _look_at_volume(self) -> None:
+        """What the volume allows of the budget: other programs fill it and empty it."""
+        now = self.clock.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
         with self.files:
-            end_lsn = (durable_lsn // size + 1) * size
-            log.error("the WAL file at %d failed (errno %d): going on in a new one", durable_lsn, self.wal.last_errno)
+            before, self._budget_bytes = self._budget_bytes, self._volume_allows()
+        if before != self._budget_bytes:
+            with self.lock:
+                self._update_limit()
+            if before < self._budget_bytes:
+                self.room_changed.set()
+                self.wal.notify()
+
+    def _volume_allows(self) -> int:
+        return max(0, min(self.files_max * self.file_bytes, self.disk_bytes() + self.volume.spare_bytes()))
+
+    def _make_room(self) -> bool:
+        """Gives up what is flushed until there is a spare file, or room for a new one; False: there is not."""
+        while True:
+            over_budget = self.disk_bytes() + self.file_bytes > self.files_max * self.file_bytes
+            spare_bytes = self.volume.spare_bytes()
+            few = len(self.wal.segments) + len(self.spares) <= FILES_MIN
+            if self.spares and (spare_bytes >= 0 or few):
+                return True
+            if not over_budget and spare_bytes >= self.file_bytes:
+                return True
+            if self.spares:
+                self._remove_spare()
+            elif not self._drop_oldest(keep_file=spare_bytes >= 0 or few):
+                self._begin_shortage(PREPARING, over_budget)
+                return False
+
+    def _begin_shortage(self, step: str, over_budget: bool) -> None:
+        stops_appends = step == COMMITTING or not self.ready.is_set()
+        if over_budget:
+            reason = f"what is not in objects yet takes the whole budget of {self.files_max * self.file_bytes} bytes"
+        else:
+            reason = self.volume.describe()
+        patience_s = BUDGET_SECONDS if over_budget else 0.0
+        self.shortage.begin(step, reason, stops_appends=stops_appends, patience_s=patience_s)
+
+    def _give_up_for(self, step: str, error: BaseException) -> bool:
+        """After an error that says that there is no room: True when something was given up."""
+        if self._try_drop():
+            return True
+        self.settled.set()
+        stops_appends = step == COMMITTING or not self.ready.is_set()
+        self.shortage.begin(step, f"{error} ({self.volume.describe()})", stops_appends=stops_appends)
+        return False
+
+    def _try_drop(self) -> bool:
+        with contextlib.suppress(OSError):  # then it is still the first to go
+            return self._drop_oldest()
+        return False
+
+    @property
+    def wants_flush(self) -> bool:
+        """True when there is no room, and a flush would let a segment go."""
+        if not self.shortage.exists:
+            return False
+        flushed = self.wal.flushed_lsn
+        return any(flushed < s.end_lsn <= self.wal.head_lsn for s in self.wal.segments[:1])
+
+    @property
+    def room_bytes(self) -> int:
+        """What appends may still take of the log: of its budget and its volume, whichever is less."""
+        with self.lock:
+            return max(0, self._limit_lsn() - self.wal.head_lsn)
+
+    # -- replacing -------------------------------------------------------------------------------------------------
+
+    def replace_failed(self, durable_lsn: int, *, again: bool) -> None:
+        """A write or sync has failed: what is not durable goes into a fresh file. WAL thread only.
+
+        Waits for room where there is none. `again`: it was such a fresh file that had no room. Raises OSError.
+        """
+        number = self.wal.last_errno
+        error = OSError(number, os.strerror(number))
+        if again:
+            with self.files:
+                dropped = self._give_up_for(COMMITTING, error)
+            if not dropped:
+                self._wait_for_room()
+        else:
+            level = logging.WARNING if is_no_room(error) else logging.ERROR
+            log.log(level, "the WAL file at %d failed (%s): going on in a new one", durable_lsn, error)
+        while not self._replace(durable_lsn):
+            self._wait_for_room()
+        self.shortage.end(COMMITTING)
+
+    def _wait_for_room(self) -> None:
+        if self.wal.is_closing:
+            raise OSError(errno.ENOSPC, "no room for what was not durable")
+        self.room_changed.wait(self.room_ms / 1000)
+        self.room_changed.clear()
+
+    def _replace(self, durable_lsn: int) -> bool:
+        size = self.wal.segment_bytes
+        end_lsn = (durable_lsn // size + 1) * size
+        with self.files:
             if self.disk_bytes() >= self.files_max * self.file_bytes:
-                with contextlib.suppress(OSError):  # the budget may be passed by one file rather than fail
-                    self._drop_oldest()
+                self._try_drop()  # the budget may be passed by one file rather than fail
+            while not self.spares and self.volume.free_bytes() < self.file_bytes:
+                if not self._try_drop():
+                    self._begin_shortage(COMMITTING, over_budget=False)
+                    return False
             spare = self.spares.pop() if self.spares else None
             # A file of which nothing was durable is replaced as a whole, with what only its header knew.
             with self.lock:
                 announced_lsn, announced_end = self._announced
             previous = announced_end if durable_lsn == announced_lsn else durable_lsn
-            replacement = self._create(durable_lsn, end_lsn, previous, spare, lambda _: 0)
+            try:
+                replacement = self._create(durable_lsn, end_lsn, previous, spare, lambda _: 0)
+            except OSError as error:
+                if spare is not None:
+                    self.retired.append(spare)
+                if not is_no_room(error):
+                    raise
+                self._give_up_for(COMMITTING, error)
+                return False
             with self.lock:
                 self.wal.install_replacement(replacement)
                 self._update_limit()
+        return True
 
     # -- sealing ---------------------------------------------------------------------------------------------------
 
@@ -337,7 +402,8 @@ class SegmentKeeper:
             return False
         scan = self.wal.scan_full(segment)
         if segment.index_fd < 0:
-            segment.index_fd = write_index(Path(segment.path), scan)
+            segment.index_fd = self._index(segment, scan)
+        self.shortage.end(SEALING)
         group = 0
         while group < scan.group_count:
             group = self.wal.attach(segment, scan, group, ATTACH_STEP)
@@ -348,12 +414,26 @@ class SegmentKeeper:
         self._kick(self.wal.prepare_eventfd)
         return True
 
+    def _index(self, segment: WalSegment, scan: SegmentScan) -> int:
+        """In memory where there is no room: a segment without an index could never be given up."""
+        try:
+            return write_index(Path(segment.path), scan)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            if len(self._memory_indexes) >= MEMORY_INDEXES_MAX:
+                self.shortage.begin(SEALING, f"{error} ({self.volume.describe()})")
+                raise
+            self._memory_indexes.add(segment.path)
+            return index_in_memory(scan)
+
     # -- giving up -------------------------------------------------------------------------------------------------
 
     def flushed(self) -> None:
         """The flushed position has moved."""
         with self.lock:
             self._update_limit()
+        self.room_changed.set()
         self._kick(self.wal.prepare_eventfd)
         self.wal.notify()
 
@@ -369,10 +449,19 @@ class SegmentKeeper:
 
     def _give_up_one(self) -> bool:
         with self.files:
-            wanted = self.retired or self._bytes_of(self.wal.segments) > self.wal.wal_bytes // 2
-            return bool(wanted) and self._drop_oldest()
+            held = self._bytes_of(self.wal.segments)
+            crowded = self.volume.spare_bytes() < 0 and len(self.wal.segments) > FILES_MIN
+            if crowded and self.spares:
+                self._remove_spare()
+                return True
+            wanted = self.retired or crowded or held > min(self.wal.wal_bytes, self._budget_bytes) // 2
+            return bool(wanted) and self._drop_oldest(keep_file=not crowded)
 
-    def _drop_oldest(self) -> bool:
+    def _remove_spare(self) -> None:
+        self.retired.insert(0, self.spares.pop())
+        self._remove_retired(recyclable=False)
+
+    def _drop_oldest(self, *, keep_file: bool = True) -> bool:
         # In WAL order, each removal synced before the next: a crash leaves no hole in the log.
         if self.retired:  # its removal has failed before
             self._remove_retired(recyclable=False)
@@ -382,7 +471,7 @@ class SegmentKeeper:
         if segment is None:
             return False
         self.retired.append(Path(segment.path))
-        self._remove_retired(recyclable=segment.borrows == 0 and not segment.lent)
+        self._remove_retired(recyclable=keep_file and segment.borrows == 0 and not segment.lent)
         return True
 
     def _remove_retired(self, *, recyclable: bool) -> None:
@@ -400,19 +489,23 @@ class SegmentKeeper:
         if spare is not None:  # not before: after a crash its next header would stand under the name it had
             self.spares.append(spare)
         self._sizes.pop(str(path), None)
+        self._memory_indexes.discard(str(path))
         self.retired.pop(0)
 
     def _update_limit(self) -> None:
         # Where appends that are not internal must stop: the budget less the last reserve, or before.
-        segments = self.wal.segments
-        if not segments:
+        if not self.ready.is_set() and not self.wal.segments:
             return
-        flushed = self.wal.flushed_lsn
-        needed = self._bytes_of([s for s in segments if s.end_lsn > flushed or not s.sealed])
-        future = max(0, self.files_max * self.file_bytes - needed) // self.file_bytes * self.wal.segment_bytes
-        reserve = int(self.wal.wal_bytes * limits.INTERNAL_RESERVE_SHARE)
-        limit: int = segments[-1].end_lsn + future - reserve
+        budget_bytes = min(self.wal.wal_bytes, max(self._budget_bytes, self._bytes_of(self.wal.segments)))
+        limit = self._limit_lsn() - int(budget_bytes * limits.INTERNAL_RESERVE_SHARE)
         self.wal.set_soft_limit(limit if self._admitted_lsn is None else min(limit, self._admitted_lsn))
+
+    def _limit_lsn(self) -> int:
+        """Where the log must end, unless something is flushed or the volume gets emptier."""
+        flushed, segments = self.wal.flushed_lsn, self.wal.segments
+        needed = self._bytes_of([s for s in segments if s.end_lsn > flushed or not s.sealed])
+        future = max(0, self._budget_bytes - needed) // self.file_bytes * self.wal.segment_bytes
+        return (segments[-1].end_lsn if segments else self.wal.head_lsn) + future
 
     def disk_bytes(self) -> int:
         """Bytes of segment files: of the log, spare ones, and those that are still to be removed."""
@@ -420,7 +513,10 @@ class SegmentKeeper:
 
 
 def write_index(segment: Path, scan: SegmentScan) -> int:
-    """Writes the index file of a segment and returns its descriptor. It can be rebuilt, so it is not synced."""
+    """Writes the index file of a segment and returns its descriptor. It can be rebuilt, so it is not synced.
+
+    Raises OSError.
+    """
     path = wal_files.index_path(segment)
     building = path.with_suffix(".idx.tmp")
     fd = os.open(building, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
@@ -430,5 +526,16 @@ def write_index(segment: Path, scan: SegmentScan) -> int:
     except BaseException:
         os.close(fd)
         building.unlink(missing_ok=True)
+        raise
+    return fd
+
+
+def index_in_memory(scan: SegmentScan) -> int:
+    """The descriptor of an index that lies in memory. Raises OSError."""
+    fd = os.memfd_create("wal-index", os.MFD_CLOEXEC)
+    try:
+        scan.write_index_to(fd)
+    except BaseException:
+        os.close(fd)
         raise
     return fd

@@ -54,6 +54,11 @@ class ScheduleWal(Protocol):
     def is_at_rest(self) -> bool: ...
 
     @property
+    def wants_flush(self) -> bool:
+        """There is no room in the log, and a flush would free some."""
+        ...
+
+    @property
     def object_commits(self) -> ObjectCommits: ...
 
 
@@ -125,6 +130,8 @@ class FlushSchedule:
             self._oldest_since = now
         if requested_lsn > flushed_lsn:
             return "request"
+        if self._wal.wants_flush:
+            return "no room"
         if self.pressure(flushed_lsn):
             return "WAL pressure"
         if unflushed >= self._settings.total_bytes:
@@ -192,7 +199,7 @@ class FlushSchedule:
         window or a later one.
         """
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
-        if not self._settings.paced or urgent or awaited or self.pressure(flushed_lsn):
+        if not self._settings.paced or urgent or awaited or self._wal.wants_flush or self.pressure(flushed_lsn):
             return 0.0
         with self._lock:
             now, durable_lsn = self._clock.monotonic(), self._wal.durable_lsn

@@ -65,6 +65,9 @@ class FlushWal(WalReader, AdmissionWal, Protocol):
     def is_at_rest(self) -> bool: ...
 
     @property
+    def wants_flush(self) -> bool: ...
+
+    @property
     def object_commits(self) -> ObjectCommits: ...
 
     def sync(self, timeout: float = ...) -> bool: ...
@@ -166,8 +169,9 @@ class Flusher:
 
     @property
     def pressure(self) -> bool:
-        """True when the WAL fills faster than flushes empty it, or would if producers were not held."""
-        return (self._admission.held and self.unflushed_bytes > 0) or self._schedule.pressure(self.flushed_lsn)
+        """True when the WAL fills faster than flushes empty it, or would if producers were not held, or has no room."""
+        held = self._admission.held and self.unflushed_bytes > 0
+        return held or self._wal.wants_flush or self._schedule.pressure(self.flushed_lsn)
 
     @property
     def windows_under_way(self) -> int:

@@ -4,6 +4,8 @@ An object is a file that was written beside (`.tmp`), synced, and then linked or
 synced before the put returns. Creation is link(2), which fails if the name exists. Whatever replaces or removes a
 name does so under an flock on `.lock`, so that If-Match compares and replaces in one step, also between processes.
 
+Objects leave the volume some room for the ledger's records: without those nothing could be deleted any more.
+
 The ETag is the file's length and modification time; the last six digits of the time are random, so that each put
 has its own. Copy such a folder with times kept (cp -a, rsync -a), or readers that expect an ETag refuse the copy.
 """
@@ -22,8 +24,10 @@ from pathlib import Path
 
 from kbroker._fast.wal_files import sync_directory
 from kbroker.clock import Clock, SystemClock
+from kbroker.limits import LEDGER_ROOM_BYTES_MAX, LEDGER_ROOM_PART
 from kbroker.storage.local_files import write_durably
 from kbroker.storage.local_paths import key_path, walk
+from kbroker.storage.object_keys import is_ledger_key
 from kbroker.storage.object_store import (
     Body,
     ChecksumMismatch,
@@ -34,6 +38,7 @@ from kbroker.storage.object_store import (
     PreconditionFailed,
     StoreDenied,
     StoreError,
+    StoreFull,
     StoreUnavailable,
     UploadedPart,
     body_pieces,
@@ -49,9 +54,8 @@ UPLOAD_KEY_FILE = "key"  # in the folder of an upload, whose parts are named by 
 LOCK_FILE = ".lock"
 LEFTOVER_AGE_MS = 3_600_000  # a temporary file untouched for this long belongs to a process that is gone
 UPLOAD_AGE_MS = 7 * 86_400_000
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _RETRIABLE = {
-    errno.ENOSPC,
-    errno.EDQUOT,
     errno.EIO,
     errno.EAGAIN,
     errno.EMFILE,
@@ -102,6 +106,7 @@ class LocalStore:
             self._check_root()
             if if_none_match and os.path.lexists(path):
                 raise PreconditionFailed(f"{path} exists")
+            self._check_room(key, len(body) if isinstance(body, bytes) else body.length)
             temporary, status, crc = self._write_temporary(key, body_pieces(body), crc32c)
             try:
                 self._publish(temporary, path, if_none_match, if_match)
@@ -109,6 +114,15 @@ class LocalStore:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary)
         return ObjectMeta(key, status.st_size, _etag(status), crc, status.st_mtime_ns // 1_000_000)
+
+    def _check_room(self, key: str, length: int) -> None:
+        """Before an object is written; records of the ledger are as small as their place."""
+        if is_ledger_key(key):
+            return
+        volume = os.statvfs(self._root)
+        kept = min(LEDGER_ROOM_BYTES_MAX, volume.f_blocks * volume.f_frsize // LEDGER_ROOM_PART)
+        if volume.f_bavail * volume.f_frsize < length + kept:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _write_temporary(
         self, key: str, pieces: Iterator[memoryview], crc32c: int | None
@@ -243,14 +257,16 @@ class LocalStore:
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body, *, crc32c: int | None = None
     ) -> UploadedPart:
-        return self._upload_part(key, upload_id, number, body_pieces(body), crc32c)
+        length = len(body) if isinstance(body, bytes) else body.length
+        return self._upload_part(key, upload_id, number, body_pieces(body), length, crc32c)
 
     def _upload_part(
-        self, key: str, upload_id: str, number: int, pieces: Iterator[memoryview], crc32c: int | None
+        self, key: str, upload_id: str, number: int, pieces: Iterator[memoryview], length: int, crc32c: int | None
     ) -> UploadedPart:
         with self._mapped_errors(key):
             self._check_root()
             folder = self._upload_folder(key, upload_id)
+            self._check_room(key, length)
             temporary, status, crc = self._write_temporary(key, pieces, crc32c)
             os.rename(temporary, os.path.join(folder, f"{number:05d}"))
         return UploadedPart(number, _etag(status), status.st_size, crc)
@@ -270,7 +286,7 @@ class LocalStore:
             if start + length > status.st_size:
                 raise InvalidRange(f"{source_key} has {status.st_size} bytes, asked up to {start + length}")
             pieces = body_pieces(_FileRange(descriptor, start, length))
-            return self._upload_part(key, upload_id, number, pieces, None)
+            return self._upload_part(key, upload_id, number, pieces, length, None)
 
     def complete_multipart(
         self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, if_none_match: bool = False
@@ -280,6 +296,7 @@ class LocalStore:
         with self._mapped_errors(key):
             self._check_root()
             folder = self._upload_folder(key, upload_id)
+            self._check_room(key, sum(part.size for part in parts))
             temporary, status, crc = self._write_temporary(key, _part_pieces(folder, parts), None)
             try:
                 self._publish(temporary, path, if_none_match, None)
@@ -396,6 +413,8 @@ class LocalStore:
             text = f"{self._root}: {key}: {error.strerror}"
             if error.errno in _DENIED:
                 raise StoreDenied(text) from error
+            if error.errno in _FULL:
+                raise StoreFull(text) from error
             if error.errno in _RETRIABLE:
                 raise StoreUnavailable(text) from error
             raise StoreError(text) from error

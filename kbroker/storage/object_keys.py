@@ -28,9 +28,12 @@ MANIFEST_PARTS_DIR = "_manifest_parts"
 METADATA_DIR = "_metadata"
 CLAIMS_DIR = "_claims"
 PACKS_DIR = "_packs"
+PROBE_DIR = "kbroker_probe"  # beside the clusters
 
 OWN_FOLDERS = frozenset({MANIFEST_DIR, MANIFEST_PARTS_DIR, METADATA_DIR, CLAIMS_DIR, PACKS_DIR})
 # no topic with segments has such a name
+
+LEDGER_DIRS = frozenset({MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR, PROBE_DIR})  # small records; nothing goes on without
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -40,6 +43,11 @@ _KLIX = re.compile(
 )
 _PACK = re.compile(r"_packs/(?P<epoch>[0-9]{10})-(?P<number>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9}))?\.pack")
 _ROOT = re.compile(r"(?:(?P<prefix>.*)/)?kbroker-(?P<id>[A-Za-z0-9_-]{1,32})/(?P<rest>.*)", re.DOTALL)
+
+
+def is_ledger_key(key: str) -> bool:
+    """Whether a full key is of a record that says what there is, or that the store works."""
+    return not LEDGER_DIRS.isdisjoint(key.split("/"))
 
 
 class KlixKey(NamedTuple):

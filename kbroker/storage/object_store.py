@@ -54,6 +54,10 @@ class StoreUnavailable(StoreError):
     """Time-out, 5xx, network failure, disk full: worth another try. The outcome of a write is unknown."""
 
 
+class StoreFull(StoreUnavailable):
+    """The store has no room: worth another try once something is deleted, which the store tells at once."""
+
+
 class ObjectMeta(NamedTuple):
     """What a store tells about an object."""
 

@@ -15,7 +15,7 @@ from kbroker.storage.object_store import (
     StoreUnavailable,
 )
 
-PROBE_DIRECTORY = "_probe/"
+PROBE_DIRECTORY = "_probe/"  # behind the root: object_keys.PROBE_DIR
 _CHECK_AUTHORITY = "name a file with the authority's certificate in AWS_CA_BUNDLE"
 _WRONG_ETAG = '"00000000000000000000000000000000"'
 

@@ -29,6 +29,7 @@ from kbroker.storage.object_store import (
     ObjectStore,
     PreconditionFailed,
     StoreError,
+    StoreFull,
 )
 from kbroker.storage.pacing import PacedBody, Pacer
 
@@ -38,6 +39,8 @@ T = TypeVar("T")
 
 BACKOFF_SECONDS_FIRST = 0.2
 BACKOFF_SECONDS_MAX = 20.0
+FULL_SECONDS_MAX = 1.0  # of a store without room: it answers at once, and has room as soon as something is deleted
+LOGGED_EVERY, FULL_LOGGED_EVERY = 10, 40  # failures of one request
 REFUSED_BODIES_MAX = 3
 GENERATIONS_MAX = 1_000  # leftovers at one offset; more than that is not an accident
 
@@ -105,11 +108,12 @@ class StoreGuard:
                 raise
             except StoreError as error:
                 self._note_failure(what, error, failures)
+                most = FULL_SECONDS_MAX if isinstance(error, StoreFull) else BACKOFF_SECONDS_MAX
                 refused += isinstance(error, ChecksumMismatch)
                 if self.batches_are_trusted and refused >= REFUSED_BODIES_MAX:
                     raise
             # Half of the delay is random: threads and brokers that failed together must not come back together.
-            delay = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2 ** min(failures, 16))
+            delay = min(most, BACKOFF_SECONDS_FIRST * 2 ** min(failures, 16))
             failures += 1
             if self._wait(delay * random.uniform(0.5, 1.0)):
                 raise FlushStopped(what)
@@ -130,7 +134,8 @@ class StoreGuard:
             self._outage = True
             self.retries += 1
             self.last_error = str(error)
-        level = logging.WARNING if failures == 0 or failures % 10 == 9 else logging.DEBUG
+        every = FULL_LOGGED_EVERY if isinstance(error, StoreFull) else LOGGED_EVERY
+        level = logging.WARNING if failures == 0 or failures % every == every - 1 else logging.DEBUG
         logger.log(level, "%s failed (%d times), trying again: %s", what, failures + 1, error)
         if self._on_failure is not None:
             self._on_failure()

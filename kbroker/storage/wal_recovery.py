@@ -16,7 +16,8 @@ from typing import Any
 from kbroker._fast import wal_files
 from kbroker._fast.partition import Partition
 from kbroker._fast.wal import Wal
-from kbroker._fast.wal_keeper import write_index
+from kbroker._fast.wal_keeper import index_in_memory, write_index
+from kbroker._fast.wal_room import is_no_room
 from kbroker._fast.wal_scan import STOP_REASONS, SegmentScan, find_proof, read_image, scan_image
 from kbroker._fast.wal_segment import WalSegment
 from kbroker.errors import CorruptionError, StartError
@@ -305,7 +306,12 @@ class _Recovery:
                 return fd
             os.close(fd)
         self.report.indexes_rebuilt += 1
-        return write_index(file.path, scan)
+        try:
+            return write_index(file.path, scan)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            return index_in_memory(scan)
 
     # -- end -------------------------------------------------------------------------------------------------------
 

@@ -9,17 +9,14 @@ from typing import Any
 import pytest
 
 from kbroker._fast.wal_files import ZERO_PIECE_BYTES
-from kbroker._fast.wal_keeper import (
+from kbroker._fast.wal_keeper import FEW_ZEROS, GRACE_BYTES, ZEROS_PER_LOG_BYTE, SegmentKeeper
+from kbroker._fast.wal_pace import (
     AHEAD_PER_LOG_BYTE,
     FEW_BYTES_PER_SECOND,
-    FEW_ZEROS,
-    GRACE_BYTES,
     PAUSE_SECONDS,
     REST_SECONDS,
-    ZEROS_PER_LOG_BYTE,
     AheadOfLog,
     HugePages,
-    SegmentKeeper,
 )
 from kbroker.clock import ManualClock
 

@@ -19,7 +19,8 @@ class Input:
 
     def __init__(self, memory_bytes: int = GIB) -> None:
         self.clock = ManualClock()
-        self.wal = SimpleNamespace(durable_lsn=0, is_at_rest=False, object_commits=SimpleNamespace(newest_lsn=0))
+        commits = SimpleNamespace(newest_lsn=0)
+        self.wal = SimpleNamespace(durable_lsn=0, is_at_rest=False, wants_flush=False, object_commits=commits)
         source = SimpleNamespace(all_partitions=list, kfs_topics=frozenset)
         settings = FlushSettings(wal_bytes=4 * GIB, memory_bytes=memory_bytes)
         self.schedule = FlushSchedule(settings, self.wal, source, self.clock)  # type: ignore[arg-type]

@@ -268,7 +268,7 @@ def test_rates_of_windows():
 
     class FakeWal:
         durable_lsn = 0
-        is_at_rest = False
+        is_at_rest = wants_flush = False
         object_commits = Commits()
 
     clock, wal = ManualClock(NOW_MS), FakeWal()

@@ -21,6 +21,7 @@ from kbroker.storage.object_store import (
     PreconditionFailed,
     StoreDenied,
     StoreError,
+    StoreFull,
     StoreUnavailable,
 )
 from kbroker.storage.store_url import open_store, split_file_url, split_s3_url
@@ -121,9 +122,9 @@ def test_leftovers_of_a_crash_are_swept_when_old_and_ours(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (errno.ENOSPC, StoreUnavailable),
+        (errno.ENOSPC, StoreFull),
         (errno.EIO, StoreUnavailable),
-        (errno.EDQUOT, StoreUnavailable),
+        (errno.EDQUOT, StoreFull),
         (errno.EROFS, StoreDenied),
         (errno.EACCES, StoreDenied),
         (errno.ENAMETOOLONG, StoreError),

@@ -1,0 +1,202 @@
+"""A volume that is small, or full: writes wait for room and come back, and a start goes well."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.crash.small_broker import free_port, metrics
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.small_volume import MIB, OtherProgram, small_volume
+from tests.integration.until import until
+
+VOLUME_BYTES = 300 * MIB
+TOPIC = "bulk"
+RECORD_BYTES = 64 * 1024
+RETRIABLE = (KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.REQUEST_TIMED_OUT)
+SECONDS = 20.0
+OPTIONS = ("--io-threads", "1", "--flush-seconds", "3600")
+
+
+class Running:
+    """A broker on a volume, with a topic."""
+
+    def __init__(self, data_dir: Path, *options: str) -> None:
+        self.http_port = free_port()
+        self.broker = BrokerProcess(data_dir, *OPTIONS, "--http-listen", f"127.0.0.1:{self.http_port}", *options)
+        self.broker.start()
+        self.settings = {"bootstrap.servers": self.broker.bootstrap, "log_level": 0}
+        self.admin = AdminClient(self.settings)
+
+    def create(self, name: str = TOPIC) -> None:
+        self.admin.create_topics([NewTopic(name, 1, 1)])[name].result(SECONDS)
+
+    def readiness(self) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=SECONDS) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def gauge(self, name: str) -> float:
+        return metrics(self.http_port)[name]
+
+
+class Bulk:
+    """A producer that counts what is acknowledged and what fails."""
+
+    def __init__(self, running: Running, topic: str = TOPIC, timeout_ms: int = 300_000) -> None:
+        self.topic = topic
+        self.sent = self.acknowledged = 0
+        self.failed: list[KafkaError] = []
+        self.producer = Producer({
+            **running.settings, "linger.ms": 5, "batch.size": 1_000_000, "message.timeout.ms": timeout_ms,
+            "queue.buffering.max.kbytes": 64 * 1024, "request.timeout.ms": min(timeout_ms, 30_000),
+        })  # fmt: skip
+
+    def _note(self, error: KafkaError | None, _: Message) -> None:
+        if error:
+            self.failed.append(error)
+        else:
+            self.acknowledged += 1
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            value = str(self.sent).encode().ljust(RECORD_BYTES, b".")
+            self.sent += 1
+            while True:
+                try:
+                    self.producer.produce(self.topic, value, partition=0, on_delivery=self._note)
+                    break
+                except BufferError:
+                    self.producer.poll(0.1)
+            self.producer.poll(0)
+
+    def settled(self) -> bool:
+        """Whether all that was sent is acknowledged or has failed."""
+        self.producer.poll(0)
+        return self.acknowledged + len(self.failed) == self.sent
+
+    def until_failure(self, seconds: float = SECONDS) -> None:
+        """Sends until records fail: with an error that may be tried again."""
+        until(lambda: self.send(16) or self.failed, "error for a producer without room", seconds=seconds)
+        until(self.settled, "answer", seconds=SECONDS)
+        assert {error.code() for error in self.failed} <= set(RETRIABLE), self.failed
+
+
+def count_records(running: Running, topic: str, expected: int) -> None:
+    """Reads `expected` records, in order."""
+    settings = {"group.id": "all", "enable.auto.commit": False, "max.partition.fetch.bytes": 16 * MIB}
+    consumer = Consumer({**running.settings, **settings})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    offset = 0
+    while offset < expected:
+        messages = consumer.consume(500, SECONDS)
+        assert messages, f"nothing after {offset}"
+        for message in messages:
+            assert message.error() is None, message.error()
+            assert (message.offset(), int(message.value().rstrip(b"."))) == (offset, offset)
+            offset += 1
+    consumer.close()
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    with small_volume(tmp_path / "volume", VOLUME_BYTES) as folder:
+        yield folder
+
+
+@pytest.fixture
+def elsewhere(memory_path: Path) -> str:
+    """Objects on another volume."""
+    return f"file:{memory_path / 'objects'}"
+
+
+def lines_about_room(broker: BrokerProcess) -> list[str]:
+    return re.findall(r".*(?:wait for room|has room again|trying again).*", broker.log())
+
+
+def test_a_gibibyte_through_a_volume_of_300_mib(volume: Path, elsewhere: str) -> None:
+    """The default budget is fourteen times the volume; everything arrives, and the log says what it may take."""
+    running = Running(volume / "data", "--object-store", elsewhere)
+    try:
+        running.create()
+        bulk = Bulk(running)
+        bulk.send(1024 * MIB // RECORD_BYTES)
+        assert bulk.producer.flush(60) == 0
+        assert bulk.failed == []
+        count_records(running, TOPIC, bulk.sent)
+        assert 0 < running.gauge("kbroker_wal_room_bytes") < VOLUME_BYTES
+        assert len(re.findall("may take .* not --wal-bytes 4GiB", running.broker.log())) == 1
+        assert " ERROR " not in running.broker.log()
+        assert len(lines_about_room(running.broker)) <= 4
+        until(lambda: running.readiness()[0] == 200, "readiness")
+        assert running.broker.stop() == 0
+    finally:
+        running.broker.kill()
+
+
+def test_a_volume_that_holds_the_store_as_well(volume: Path) -> None:
+    """What is retained fills the volume; a topic that goes makes room, by itself and for those that stay."""
+    settings = ("--set", "log.segment.delete.delay.ms=0", "--set", "log.retention.check.interval.ms=200")
+    running = Running(volume / "data", *settings)
+    try:
+        for name in (TOPIC, "kept"):
+            running.create(name)
+        kept, bulk = Bulk(running, "kept"), Bulk(running, timeout_ms=3000)
+        kept.send(16)
+        assert kept.producer.flush(SECONDS) == 0
+        bulk.until_failure(60)
+        assert bulk.acknowledged * RECORD_BYTES > VOLUME_BYTES // 2
+        assert running.readiness()[0] == 503
+        assert "room" in running.readiness()[1]
+
+        running.admin.delete_topics([TOPIC])[TOPIC].result(SECONDS)
+        kept.send(64)
+        until(kept.settled, "room for a topic that stays", seconds=SECONDS)
+        assert kept.failed == []
+        until(lambda: running.readiness()[0] == 200, "readiness", seconds=SECONDS)
+        running.broker.flush()
+        count_records(running, "kept", kept.sent)
+        assert len(lines_about_room(running.broker)) <= 12
+    finally:
+        running.broker.kill()
+
+
+def test_another_program_fills_the_volume_and_empties_it(volume: Path, elsewhere: str) -> None:
+    """Nothing is lost and nobody restarts anything; a broker that is killed meanwhile starts on the full volume."""
+    running = Running(volume / "data", "--object-store", elsewhere)
+    other = OtherProgram(volume)
+    try:
+        running.create()
+        bulk = Bulk(running)
+        bulk.send(64)
+        assert bulk.producer.flush(SECONDS) == 0
+        other.fill()
+        bulk.send(1000)
+        until(lambda: other.fill() or bulk.settled() or running.readiness()[0] == 503, "shortage", seconds=SECONDS)
+        until(lambda: bulk.settled(), "what the log's own files can take", seconds=60)
+        assert bulk.failed == []
+
+        running.broker.kill()
+        other.fill()
+        running.broker.start()
+        bulk.send(100)
+        until(bulk.settled, "room in the log's own files after a start", seconds=60)
+        other.empty()
+        bulk.send(1000)
+        assert bulk.producer.flush(60) == 0
+        assert bulk.failed == []
+        until(lambda: running.readiness()[0] == 200, "readiness", seconds=SECONDS)
+        count_records(running, TOPIC, bulk.sent)
+        assert "Traceback" not in running.broker.log()
+        assert len(lines_about_room(running.broker)) <= 12
+    finally:
+        running.broker.kill()
