@@ -162,7 +162,6 @@ class SegmentKeeper:
             return self._give_up_one() or self._populate()
         with self.files:
             if not self._make_room():
-                self.settled.set()
                 return False
             spare = self.spares.pop() if self.spares else None
         with self.lock:
@@ -297,25 +296,24 @@ class SegmentKeeper:
             if self.spares:
                 self._remove_spare()
             elif not self._drop_oldest(keep_file=spare_bytes >= 0 or few):
-                self._begin_shortage(PREPARING, over_budget)
+                if over_budget:
+                    what = f"what is not in objects yet takes the whole budget of {self.wal.wal_bytes} bytes"
+                    self._begin_shortage(PREPARING, what, BUDGET_SECONDS)
+                else:
+                    self._begin_shortage(PREPARING, self.volume.describe())
                 return False
 
-    def _begin_shortage(self, step: str, over_budget: bool) -> None:
+    def _begin_shortage(self, step: str, reason: str, patience_s: float = 0.0) -> None:
+        self.settled.set()
         stops_appends = step == COMMITTING or not self.ready.is_set()
-        if over_budget:
-            reason = f"what is not in objects yet takes the whole budget of {self.files_max * self.file_bytes} bytes"
-        else:
-            reason = self.volume.describe()
-        patience_s = BUDGET_SECONDS if over_budget else 0.0
-        self.shortage.begin(step, reason, stops_appends=stops_appends, patience_s=patience_s)
+        if self.shortage.begin(step, reason, stops_appends=stops_appends, patience_s=patience_s):
+            self.wal.notify()
 
     def _give_up_for(self, step: str, error: BaseException) -> bool:
         """After an error that says that there is no room: True when something was given up."""
         if self._try_drop():
             return True
-        self.settled.set()
-        stops_appends = step == COMMITTING or not self.ready.is_set()
-        self.shortage.begin(step, f"{error} ({self.volume.describe()})", stops_appends=stops_appends)
+        self._begin_shortage(step, f"{error} ({self.volume.describe()})")
         return False
 
     def _try_drop(self) -> bool:
@@ -372,7 +370,7 @@ class SegmentKeeper:
                 self._try_drop()  # the budget may be passed by one file rather than fail
             while not self.spares and self.volume.free_bytes() < self.file_bytes:
                 if not self._try_drop():
-                    self._begin_shortage(COMMITTING, over_budget=False)
+                    self._begin_shortage(COMMITTING, self.volume.describe())
                     return False
             spare = self.spares.pop() if self.spares else None
             # A file of which nothing was durable is replaced as a whole, with what only its header knew.
@@ -422,7 +420,7 @@ class SegmentKeeper:
             if not is_no_room(error):
                 raise
             if len(self._memory_indexes) >= MEMORY_INDEXES_MAX:
-                self.shortage.begin(SEALING, f"{error} ({self.volume.describe()})")
+                self._begin_shortage(SEALING, f"{error} ({self.volume.describe()})")
                 raise
             self._memory_indexes.add(segment.path)
             return index_in_memory(scan)

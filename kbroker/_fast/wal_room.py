@@ -83,15 +83,20 @@ class RoomShortage:
         """True while a step has no room, whether or not appends wait for it yet."""
         return bool(self._missing)
 
-    def begin(self, step: str, reason: str, *, stops_appends: bool = False, patience_s: float = 0.0) -> None:
-        """A step has no room now. It counts after `patience_s`, once an append had to wait or if it `stops_appends`."""
+    def begin(self, step: str, reason: str, *, stops_appends: bool = False, patience_s: float = 0.0) -> bool:
+        """A step has no room now. It counts after `patience_s`, once an append had to wait or if it `stops_appends`.
+
+        True when it had room before: appends that wait already should try again, so as to be counted.
+        """
         with self._lock:
-            if not self._missing:
+            is_new = not self._missing
+            if is_new:
                 self._began_at = self._clock.monotonic()
                 self._waits_before = self._append_waits()
                 self._counted = self._told = False
             self._missing[step] = _Missing(reason, stops_appends, patience_s)
             self._tell_locked()
+        return is_new
 
     def end(self, step: str) -> None:
         """A step has found room, or needs none."""

@@ -71,13 +71,12 @@ class Bulk:
         for _ in range(count):
             value = str(self.sent).encode().ljust(RECORD_BYTES, b".")
             self.sent += 1
-            while True:
-                try:
-                    self.producer.produce(self.topic, value, partition=0, on_delivery=self._note)
-                    break
-                except BufferError:
-                    self.producer.poll(0.1)
-            self.producer.poll(0)
+            until(lambda value=value: self._sent(value), "room in the producer's queue", retried=(BufferError,))
+
+    def _sent(self, value: bytes) -> bool:
+        self.producer.poll(0)
+        self.producer.produce(self.topic, value, partition=0, on_delivery=self._note)
+        return True
 
     def settled(self) -> bool:
         """Whether all that was sent is acknowledged or has failed."""
