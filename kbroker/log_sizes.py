@@ -63,7 +63,8 @@ def log_sizes(config: BrokerConfig, *, total: int, available: int, file_limit: i
 
 
 def _beside_a_flush(room: int, segment: int) -> int:
-    return max(0, room - max(segment, room // (limits.FLUSH_WINDOWS_OF_WAL + 1)))
+    windows = limits.FLUSH_WINDOWS_OF_WAL  # in the log; one more beside it
+    return max(0, min(room - segment, room * windows // (windows + 1)))
 
 
 def volume_reserve_bytes(total: int) -> int:

@@ -24,7 +24,6 @@ from kbroker._fast.wal_room import (
     BUDGET_SECONDS,
     COMMITTING,
     PREPARING,
-    REPEAT_SECONDS,
     SEALING,
     LogVolume,
     RoomShortage,
@@ -80,7 +79,6 @@ class SegmentKeeper:
         self._budget_bytes = self.files_max * self.file_bytes  # or what the volume allows of it, as of the last look
         self._looked_at = float("-inf")
         self._memory_indexes: set[str] = set()  # paths of segments
-        self._failures: dict[str, float] = {}  # by thread: when the last one was logged
         self._threads: list[threading.Thread] = []
         self._spare_number = 0
         self._admitted_lsn: int | None = None  # where producers stop before the budget ends
@@ -133,17 +131,10 @@ class SegmentKeeper:
                     pass
                 timeout_ms = self.room_ms if idle_ms and self.shortage.exists else idle_ms
             except Exception as error:
-                self._note_failure(error)
+                self.last_error = error
+                if not (is_no_room(error) and self.shortage.exists):  # which is logged by itself
+                    log.warning("%s: %s; trying again", threading.current_thread().name, error)
                 timeout_ms = self.retry_ms
-
-    def _note_failure(self, error: Exception) -> None:
-        self.last_error = error
-        if is_no_room(error) and self.shortage.exists:
-            return  # that is logged already
-        name, now = threading.current_thread().name, self.clock.monotonic()
-        if now - self._failures.get(name, float("-inf")) >= REPEAT_SECONDS:
-            self._failures[name] = now
-            log.warning("%s: %s; trying again", name, error)
 
     @staticmethod
     def _kick(fd: int) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kbroker.clock import Clock
+from kbroker.log_throttle import UNTHROTTLED
 
 log = logging.getLogger("kbroker.wal")
 
@@ -107,7 +108,8 @@ class RoomShortage:
             if not self._missing and self._told:
                 seconds = self._clock.monotonic() - self._began_at
                 waits = self._append_waits() - self._waits_before
-                log.warning("the log has room again after %.1f s, in which %d appends found none", seconds, waits)
+                text = "the log has room again after %.1f s, in which %d appends found none"
+                log.warning(text, seconds, waits, extra=UNTHROTTLED)
 
     def waiting(self) -> str | None:
         """What appends wait for; None when they do not."""
@@ -132,5 +134,6 @@ class RoomShortage:
             return
         seconds, waits = now - self._began_at, self._append_waits() - self._waits_before
         times = f", {self._times} times since the last line" if self._times > 1 else ""
-        log.warning("appends wait for room in the log for %.1f s%s, %d found none: %s", seconds, times, waits, reason)
+        text = "appends wait for room in the log for %.1f s%s, %d found none: %s"
+        log.warning(text, seconds, times, waits, reason, extra=UNTHROTTLED)
         self._told, self._quiet_until, self._times = True, now + REPEAT_SECONDS, 0

@@ -40,7 +40,6 @@ T = TypeVar("T")
 BACKOFF_SECONDS_FIRST = 0.2
 BACKOFF_SECONDS_MAX = 20.0
 FULL_SECONDS_MAX = 1.0  # of a store without room: it answers at once, and has room as soon as something is deleted
-LOGGED_EVERY, FULL_LOGGED_EVERY = 10, 40  # failures of one request
 REFUSED_BODIES_MAX = 3
 GENERATIONS_MAX = 1_000  # leftovers at one offset; more than that is not an accident
 
@@ -134,8 +133,7 @@ class StoreGuard:
             self._outage = True
             self.retries += 1
             self.last_error = str(error)
-        every = FULL_LOGGED_EVERY if isinstance(error, StoreFull) else LOGGED_EVERY
-        level = logging.WARNING if failures == 0 or failures % every == every - 1 else logging.DEBUG
+        level = logging.WARNING if failures == 0 or failures % 10 == 9 else logging.DEBUG
         logger.log(level, "%s failed (%d times), trying again: %s", what, failures + 1, error)
         if self._on_failure is not None:
             self._on_failure()

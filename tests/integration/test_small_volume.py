@@ -12,9 +12,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.crash.small_broker import free_port, metrics
+from kbroker.data_dir import DataDir, Identity
+from kbroker.storage.local_store import LocalStore
+from kbroker.storage.object_keys import ObjectKeys
+from kbroker.storage.object_store import StoreFull
+from tests.crash.small_broker import free_port, in_s3, metrics
 from tests.integration.broker_process import BrokerProcess
-from tests.integration.small_volume import MIB, OtherProgram, small_volume
+from tests.integration.s3_server import find_server, s3_server
+from tests.integration.small_volume import MIB, OtherProgram, free_bytes, small_volume
 from tests.integration.until import until
 
 VOLUME_BYTES = 300 * MIB
@@ -199,3 +204,78 @@ def test_another_program_fills_the_volume_and_empties_it(volume: Path, elsewhere
         assert len(lines_about_room(running.broker)) <= 12
     finally:
         running.broker.kill()
+
+
+class LimitedBroker(BrokerProcess):
+    """A broker whose files may not be larger than this."""
+
+    file_bytes_max = 0
+
+    def command(self, *extra: str) -> list[str]:
+        return ["prlimit", f"--fsize={self.file_bytes_max}", *super().command(*extra)]
+
+
+@pytest.mark.s3
+@pytest.mark.skipif(find_server() is None, reason="no S3 server (versitygw)")
+def test_files_that_may_have_less_than_a_segment(memory_path: Path) -> None:
+    """Segments are smaller then; a folder of objects is refused, and says what to raise."""
+    with s3_server(memory_path) as server:
+        place = in_s3(server, "fsize")
+        broker = LimitedBroker(memory_path / "data", *OPTIONS, *place.options, environ=place.environ)
+        broker.file_bytes_max = 20 * MIB
+        try:
+            broker.start()
+            producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+            for number in range(1000):
+                producer.produce(TOPIC, str(number).encode().ljust(RECORD_BYTES, b"."), partition=0)
+            assert producer.flush(SECONDS) == 0
+            segments = list((memory_path / "data" / "wal").glob("*.wal"))
+            assert len(segments) > 3
+            assert {path.stat().st_size for path in segments} == {16 * MIB + 4096}
+            assert broker.stop() == 0
+        finally:
+            broker.kill()
+    refused = LimitedBroker(memory_path / "other")
+    refused.file_bytes_max = 20 * MIB
+    assert "RLIMIT_FSIZE" in refused.refused_start()
+
+
+def test_objects_leave_room_for_the_records_that_delete_them(tmp_path: Path) -> None:
+    with small_volume(tmp_path / "volume", 32 * MIB) as folder:
+        store = LocalStore(folder / "objects", create=True)
+        root = ObjectKeys("A" * 22)
+        stored: list[str] = []
+
+        def fill(size: int) -> None:
+            for number in range(8192):
+                stored.append(store.put(root.full(f"_packs/{size}-{number}.pack"), bytes(size)).key)  # noqa: PERF401
+
+        for size in (MIB, 64 * 1024, 1):
+            with pytest.raises(StoreFull):
+                fill(size)
+        assert free_bytes(folder) > MIB // 2
+        for number in range(64):
+            store.put(root.full(f"_manifest/{number:020d}.rec"), bytes(1000))
+        store.delete(stored[:4])
+        store.put(root.full("_packs/small.pack"), b"small")
+        store.close()
+
+
+def test_a_data_directory_keeps_room_for_its_next_start(tmp_path: Path) -> None:
+    with small_volume(tmp_path / "volume", 64 * MIB) as volume:
+        first = DataDir(volume / "data")
+        first.save(Identity(first.identity.data_dir_id, "A" * 22, 1))
+        first.hold_start_room()
+        first.close()
+        OtherProgram(volume).fill()
+        with pytest.raises(OSError, match="No space"):
+            (volume / "data" / "any").write_bytes(b"any")
+        second = DataDir(volume / "data")
+        second.save(Identity(second.identity.data_dir_id, "A" * 22, 2))
+        assert free_bytes(volume) > MIB // 2
+        second.hold_start_room()
+        OtherProgram(volume).empty()
+        second.hold_start_room()
+        second.close()
+        OtherProgram(volume).fill()
+        DataDir(volume / "data").close()
