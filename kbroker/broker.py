@@ -179,7 +179,7 @@ class Broker:
         return OK if self.ready else State("stopping" if self.stopping.is_set() else "starting", can_produce=False)
 
     def _log_state(self) -> State:
-        reason = self.wal.waits_for_room if self.ready else None
+        reason = self.wal.keeper.shortage.waiting() if self.ready else None
         return OK if reason is None else State(f"appends wait for room: {reason}", can_produce=False)
 
     def _open_log(self) -> None:

@@ -73,7 +73,7 @@ class Metrics:
         yield CounterMetricFamily("kbroker_wal_entries", "Entries written to the log", value=wal.entries)
         yield CounterMetricFamily("kbroker_wal_waits", "Appends that had to wait for room", value=wal.append_waits)
         yield GaugeMetricFamily("kbroker_wal_disk_bytes", "Disk space of the log", value=wal.disk_bytes)
-        yield GaugeMetricFamily("kbroker_wal_room_bytes", "What the log can still take", value=wal.room_bytes)
+        yield GaugeMetricFamily("kbroker_wal_room_bytes", "What the log can still take", value=wal.keeper.room_bytes)
         yield GaugeMetricFamily("kbroker_wal_unflushed_bytes", "Log not in objects yet", value=wal.unflushed_bytes)
 
     def _flushes(self) -> Iterable[Metric]:

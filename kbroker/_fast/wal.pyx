@@ -32,15 +32,8 @@ from kbroker._fast.streaming_copy cimport streaming_copy
 from kbroker._fast.thread_load cimport has_time, this_thread, worked
 from kbroker._fast.wal_cache cimport WalCache
 from kbroker._fast.wal_format cimport (
-    ENTRY_CRC_START,
-    ENTRY_HEADER_BYTES,
-    KIND_BATCH,
-    KIND_FILLER,
-    PAGE_BYTES,
-    SEGMENT_HEADER_BYTES,
-    EntryHeader,
-    entry_end,
-    page_up,
+    ENTRY_CRC_START, ENTRY_HEADER_BYTES, KIND_BATCH, KIND_FILLER, PAGE_BYTES, SEGMENT_HEADER_BYTES, EntryHeader,
+    entry_end, page_up,
 )
 from kbroker._fast.wal_faults cimport Faults
 from kbroker._fast.wal_room import NO_ROOM_ERRORS
@@ -521,6 +514,7 @@ cdef class Wal:
 
     def close(self):
         """Makes everything appended durable and stops the threads. Appends from now on fail."""
+        self.keeper.closing()
         with nogil:
             pthread_mutex_lock(&self.lock)
             self.stopping = True
@@ -794,21 +788,6 @@ cdef class Wal:
     def failed(self):
         """The WAL has failed for good: appends are refused, the broker must end."""
         return bool(self.has_failed)
-
-    @property
-    def is_closing(self):
-        """True from the beginning of `close` on."""
-        return bool(self.stopping)
-
-    @property
-    def room_bytes(self):
-        """What appends may still take of the log: of its budget and its volume, whichever is less."""
-        return self.keeper.room_bytes
-
-    @property
-    def waits_for_room(self):
-        """Why appends wait for room, or None: they do not."""
-        return self.keeper.shortage.waiting()
 
     @property
     def wants_flush(self):

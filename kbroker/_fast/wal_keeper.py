@@ -77,6 +77,7 @@ class SegmentKeeper:
         self.shortage = RoomShortage(self.clock, lambda: wal.append_waits)
         self.room_changed = threading.Event()  # for the WAL thread, while it waits for a file
         self._budget_bytes = self.files_max * self.file_bytes  # or what the volume allows of it, as of the last look
+        self._is_closing = False
         self._looked_at = float("-inf")
         self._memory_indexes: set[str] = set()  # paths of segments
         self._threads: list[threading.Thread] = []
@@ -105,6 +106,11 @@ class SegmentKeeper:
             thread = threading.Thread(target=self._loop, args=(turn, fd, idle_ms), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def closing(self) -> None:
+        """Appends are over: what is not durable waits for room no longer."""
+        self._is_closing = True
+        self.room_changed.set()
 
     def stop(self) -> None:
         """Ends both threads; a segment in preparation is finished first."""
@@ -348,7 +354,7 @@ class SegmentKeeper:
         self.shortage.end(COMMITTING)
 
     def _wait_for_room(self) -> None:
-        if self.wal.is_closing:
+        if self._is_closing:
             raise OSError(errno.ENOSPC, "no room for what was not durable")
         self.room_changed.wait(self.room_ms / 1000)
         self.room_changed.clear()

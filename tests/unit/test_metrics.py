@@ -63,7 +63,7 @@ def fake_broker():
             answer_memory_used=4,
         ),
         wal=SimpleNamespace(
-            room_bytes=77,
+            keeper=SimpleNamespace(room_bytes=77),
             syncs=1, bytes_written=2, entries=3, append_waits=4, disk_bytes=5, unflushed_bytes=6,
             arena=SimpleNamespace(arena_bytes=8),
             cache=SimpleNamespace(used_bytes=52, hits=53, misses=54, loaded_bytes=55),

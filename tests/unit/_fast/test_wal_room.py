@@ -52,7 +52,7 @@ def append_until_it_waits(log: Log) -> int:
             count += 1
         except FastAppendWait:
             log.sync()
-        return log.wal.waits_for_room is not None
+        return log.wal.keeper.shortage.waiting() is not None
 
     until(lambda: any(waits() for _ in range(10)), "shortage", seconds=20)
     return count
@@ -69,7 +69,7 @@ def test_what_finds_no_room_on_its_way_to_the_disk_waits(tmp_path: Path, kind: s
         setattr(faults, f"{kind}_errno", number)
         setattr(faults, f"{kind}_count", -1)
         partition.append_bytes(batch(fill=2), 0, results.append)
-        until(lambda: log.wal.waits_for_room, "shortage")
+        until(lambda: log.wal.keeper.shortage.waiting(), "shortage")
         until(lambda: log.wal.failed_files >= 3, "more tries")
         assert not log.wal.failed
         assert results == []
@@ -78,7 +78,7 @@ def test_what_finds_no_room_on_its_way_to_the_disk_waits(tmp_path: Path, kind: s
         assert log.wal.sync(10)
         log.wal.drain_commits()
         assert results == [0]
-        until(lambda: log.wal.waits_for_room is None, "end of the shortage")
+        until(lambda: log.wal.keeper.shortage.waiting() is None, "end of the shortage")
         whole = partition.read_bytes(0, 2, 1 << 20)
     with Log(tmp_path).start() as log:
         assert log.partition().read_bytes(0, 2, 1 << 20) == whole
@@ -90,7 +90,7 @@ def test_a_log_that_waits_for_room_can_be_closed(tmp_path: Path) -> None:
     with Log(tmp_path, faults=faults).start() as log:
         faults.write_count = -1
         log.partition().append_bytes(batch(), 0, results.append)
-        until(lambda: log.wal.waits_for_room, "shortage")
+        until(lambda: log.wal.keeper.shortage.waiting(), "shortage")
     log.wal.drain_commits()
     assert results == [56]
 
@@ -120,18 +120,18 @@ def test_a_volume_below_the_budget(tmp_path: Path) -> None:
     with log.start():
         before = append_until_it_waits(log)
         assert len(log.wal.segments) == 4
-        assert log.wal.room_bytes < SEGMENT
-        assert str(tmp_path) in str(log.wal.waits_for_room)
+        assert log.wal.keeper.room_bytes < SEGMENT
+        assert str(tmp_path) in str(log.wal.keeper.shortage.waiting())
         volume.bytes, volume.reserve_bytes = 0, FILE  # another program takes what is left, and what is given back
         for _ in range(20):
             assert log.wal.wants_flush
             log.wal.trim(log.wal.durable_lsn)
-            until(lambda: log.wal.waits_for_room is None, "room", seconds=10)
+            until(lambda: log.wal.keeper.shortage.waiting() is None, "room", seconds=10)
             assert append_until_it_waits(log) > 0
         assert len(log.wal.segments) == 2
         volume.bytes = 64 * FILE
-        until(lambda: log.wal.waits_for_room is None, "room", seconds=10)
-        until(lambda: log.wal.room_bytes > 20 * SEGMENT, "more room", seconds=10)
+        until(lambda: log.wal.keeper.shortage.waiting() is None, "room", seconds=10)
+        until(lambda: log.wal.keeper.room_bytes > 20 * SEGMENT, "more room", seconds=10)
         log.append(batch(8000))
         log.sync()
         assert log.partition().high_watermark() > before
@@ -145,7 +145,7 @@ def test_a_start_on_a_full_volume_gives_up_what_is_flushed(tmp_path: Path) -> No
     with log:
         log.recover()
         assert not log.wal.start()
-        assert log.wal.waits_for_room
+        assert log.wal.keeper.shortage.waiting()
         assert log.wal.wants_flush
         log.wal.trim(end)
         log.append(batch())
