@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kbroker._fast.arena import Arena
+from kbroker._fast.decompression_memory import decompression
+from kbroker._fast.heap import Heap, share_heaps
 from kbroker._fast.wal import Wal
 from kbroker.clock import Clock, SystemClock
 from kbroker.config import BrokerConfig
@@ -31,7 +33,6 @@ from kbroker.errors import CorruptionError, ErrorCode, StartError
 from kbroker.handlers.base import Context
 from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.handlers.registry import FIRST_MODULES, load_handlers
-from kbroker.limits import MIB
 from kbroker.log.cold_read import ColdReader
 from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.log.recovery import LogRecoveryReport, recover_log
@@ -70,6 +71,7 @@ RELEASE_SECONDS = 30.0
 SWITCH_INTERVAL_SECONDS = 0.0005  # a thread that holds the GIL is asked for it this often: bounds an I/O thread's wait
 WORKERS = 8
 LARGE_WORKERS = 2  # of requests that take much memory while they are answered
+TRIM_SECONDS = 10.0  # between two looks at what malloc keeps
 FIRST_ROUNDS = 2  # of the I/O threads, before the rest of the broker is loaded
 FIRST_ROUND_SECONDS = 0.05
 
@@ -86,6 +88,7 @@ class Broker:
         self.readiness = Readiness()
         self.readiness.add("broker", self._state)
         self.readiness.add("log", self._log_state)
+        self.heap = Heap()
         self._flushing_last = False
         self._gave_up = False
         self.http: HttpEndpoint | None = None  # bound early, served when ready
@@ -184,6 +187,7 @@ class Broker:
 
     def _open_log(self) -> None:
         config = self.config
+        decompression.limit = config.pools.decompression
         epoch = self.cluster.claim.epoch
         try:
             self.data_dir.wal.mkdir(exist_ok=True)
@@ -194,7 +198,7 @@ class Broker:
                 segment_bytes=sizes.segment_bytes,
                 wal_bytes=sizes.wal_bytes,
                 reserve_bytes=sizes.reserve_bytes,
-                cache_bytes=config.wal_cache_bytes,
+                cache_bytes=config.pools.wal_files,
                 cluster_id=self.cluster.keys.cluster_id,
                 clock=self.clock,
             )
@@ -286,12 +290,11 @@ class Broker:
             telemetry=self.telemetry,
             share_groups=config.share_groups,
         )
-        wire_bytes = max(16 * MIB, (config.memory_bytes - config.arena_bytes) // 4)
         options = WireOptions(
             reactors=config.io_threads,
             node_id=config.node_id,
-            frame_memory_bytes=wire_bytes,
-            answer_memory_bytes=wire_bytes,
+            frame_memory_bytes=config.pools.request_frames,
+            answer_memory_bytes=config.pools.answers,
             frame_bytes_max=config.kafka["socket.request.max.bytes"],
             fetch_bytes_max=config.kafka["fetch.max.bytes"],
             fetch_sessions_max=config.kafka["max.incremental.fetch.session.cache.slots"],
@@ -365,8 +368,12 @@ class Broker:
 
     def wait(self) -> None:
         """Returns when the broker is to stop: a signal, a lost claim, a failed log."""
+        trimmed_s = self.clock.monotonic()
         while not self.stopping.wait(0.5):
             self.data_dir.hold_start_room()
+            if self.clock.monotonic() - trimmed_s >= TRIM_SECONDS:
+                trimmed_s = self.clock.monotonic()
+                self.heap.trim()
             if self.wal.failed:
                 self._end(f"the write-ahead log failed twice (errno {self.wal.last_errno}) and takes no more data")
 
@@ -460,6 +467,7 @@ def run(config: BrokerConfig) -> int:
     """Runs a broker until SIGTERM, SIGINT or SIGHUP; returns the exit code. Raises StartError."""
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     raise_file_limit()
+    share_heaps()
     broker = Broker(config)
     signals = SignalThread()
     for number in (signal.SIGTERM, signal.SIGINT):

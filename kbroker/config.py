@@ -18,17 +18,15 @@ from kbroker.limits import (
     ARENA_CHUNK_BYTES,
     CLEANER_IO_BYTES_PER_SECOND,
     GIB,
-    GROUP_BYTES_MIN,
-    MERGE_BUFFER_BYTES,
     MERGE_IO_BYTES_PER_SECOND,
     MIB,
     OBJECT_CACHE_BYTES_MIN,
     PARTITIONS_PER_TOPIC_MAX,
-    WAL_CACHE_BYTES_MAX,
     WAL_PAGE_BYTES,
     WAL_SEGMENT_BYTES,
 )
 from kbroker.machine import usable_memory_bytes
+from kbroker.memory import BESIDE_ARENA_LEAST, LEAST_BYTES, MemoryPools, divide
 
 SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -156,7 +154,7 @@ OPTIONS: tuple[Option, ...] = (
         "memory_bytes", parse_size, None, "SIZE",
         "bound of arena, caches, buffers, indexes (default: 1/8 of the machine or container, 256MiB to 4GiB)",
     ),
-    Option("arena_bytes", parse_size, None, "SIZE", "part of the memory for the newest WAL (default: two thirds)"),
+    Option("arena_bytes", parse_size, None, "SIZE", "part of the memory for the newest WAL (default: about half)"),
     Option("wal_bytes", parse_size, 4 * GIB, "SIZE", "disk budget of the WAL; producers wait when it is full"),
     Option("flush_bytes", parse_size, 64 * MIB, "SIZE", "a partition with this much unflushed data starts a flush"),
     Option("flush_seconds", parse_seconds, 60.0, "SECONDS", "oldest age of unflushed data"),
@@ -386,35 +384,9 @@ class BrokerConfig:
         return min(ARENA_CHUNK_BYTES, self.segment_bytes)
 
     @property
-    def wal_cache_bytes(self) -> int:
-        """Bound of the cache of WAL files, for reads of what has left the arena."""
-        return min(WAL_CACHE_BYTES_MAX, (self.memory_bytes - self.arena_bytes) // 4)
-
-    @property
-    def group_bytes(self) -> int:
-        """Bound of what groups keep, beside the memory: they come and go too slowly to lend it to others."""
-        return max(GROUP_BYTES_MIN, self.memory_bytes // 4)
-
-    @property
-    def key_map_bytes(self) -> int:
-        """Bound of the dedupe buffers of all cleaner threads, whatever log.cleaner.dedupe.buffer.size says."""
-        return (self.memory_bytes - self.arena_bytes) // 8
-
-    @property
-    def merge_buffer_bytes(self) -> int:
-        """Bound of the inputs of one job of small merges; what comes of them may take as much again."""
-        return min(MERGE_BUFFER_BYTES, (self.memory_bytes - self.arena_bytes) // 16)
-
-    @property
-    def cache_bytes(self) -> int:
-        """What is left of the memory for object caches, upload and read buffers."""
-        bytes_left = max(16 * MIB, self.memory_bytes - self.arena_bytes) // 2 - self.key_map_bytes
-        return bytes_left - self.share_answer_bytes if self.share_groups else bytes_left
-
-    @property
-    def share_answer_bytes(self) -> int:
-        """For answers of ShareFetch that clients have not read yet."""
-        return (self.memory_bytes - self.arena_bytes) // 8
+    def pools(self) -> MemoryPools:
+        """What the rest of the broker may take of the memory."""
+        return divide(self.memory_bytes, self.arena_bytes, self.share_groups)
 
 
 def _segment_bytes(arena_bytes: int) -> int:
@@ -551,10 +523,10 @@ def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
         share = usable_memory_bytes() // MEMORY_SHARE
         values["memory_bytes"] = min(max(share // MIB * MIB, MEMORY_BYTES_LEAST), MEMORY_BYTES_MOST)
     memory = values["memory_bytes"]
-    if memory < 64 * MIB:
+    if memory < LEAST_BYTES:
         raise ConfigError("--memory-bytes: at least 64MiB")
-    arena = values["arena_bytes"] or memory * 2 // 3
-    if arena > memory - 16 * MIB:
+    arena = values["arena_bytes"] or divide(memory, None, values["share_groups"]).arena
+    if arena > memory - BESIDE_ARENA_LEAST:
         raise ConfigError("--arena-bytes: must leave at least 16MiB of --memory-bytes to caches and buffers")
     if arena < 8 * MIB:
         raise ConfigError("--arena-bytes: at least 8MiB")

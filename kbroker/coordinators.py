@@ -98,7 +98,7 @@ def _share_partitions(
         read_cold=cold_reader.request,
         offset_for_time=lambda partition, timestamp: offset_for_timestamp(cold_reader, partition, timestamp),
         sessions_max=config.kafka["group.share.max.share.sessions"],
-        answer_bytes=config.share_answer_bytes,
+        answer_bytes=config.pools.share_answers,
     )
     share_states.on_reset = built.state_reset
     return built
@@ -151,7 +151,7 @@ def group_config(config: BrokerConfig) -> GroupConfig:
         session_timeout_min_ms=kafka["group.min.session.timeout.ms"],
         session_timeout_max_ms=kafka["group.max.session.timeout.ms"],
         group_size_max=min(kafka["group.max.size"], GROUP_SIZE_MAX),
-        group_bytes_max=config.group_bytes,
+        group_bytes_max=config.pools.groups,
         offset_metadata_length_max=kafka["offset.metadata.max.bytes"],
         offsets_retention_ms=kafka["offsets.retention.minutes"] * 60_000,
         offsets_retention_check_interval_ms=kafka["offsets.retention.check.interval.ms"],

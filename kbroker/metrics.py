@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from kbroker._fast.decompression_memory import decompression
 from kbroker.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -171,7 +172,16 @@ class Metrics:
         pools.add_metric(["request_frames"], self._broker.wire.frame_memory_used)
         pools.add_metric(["answers"], self._broker.wire.answer_memory_used)
         pools.add_metric(["groups"], self._broker.groups.counts.bytes)
+        pools.add_metric(["decompression"], decompression.used)
         yield pools
+        heap = GaugeMetricFamily("kbroker_heap_bytes", "Of malloc, which has most pools", labels=["state"])
+        for state, size in zip(("used", "free"), self._broker.heap.sizes(), strict=True):
+            heap.add_metric([state], size)
+        yield heap
+        shares = CounterMetricFamily("kbroker_decompression", "Batches that met the bound", labels=["result"])
+        shares.add_metric(["waited"], decompression.waits)
+        shares.add_metric(["refused"], decompression.refusals)
+        yield shares
         cache = CounterMetricFamily("kbroker_cache_lookups", "Object cache look-ups", labels=["result"])
         for result in ("hits", "misses", "joined"):
             cache.add_metric([result], getattr(reader.ranges, result))

@@ -183,6 +183,8 @@ _DEFINITIONS = (
               "log.index.size.max.bytes"),
     ConfigDef("max.message.bytes", _INT, "1048588", "Largest record batch, after compression.", at_least(0),
               "message.max.bytes"),
+    ConfigDef("max.decompressed.message.bytes", _INT, "2147483639", "Largest record of a compressed batch, once it is "
+              "decompressed.", between(1, 2147483639), "max.decompressed.message.bytes"),
     ConfigDef("min.compaction.lag.ms", _LONG, "0", "Records younger than this are not compacted.", at_least(0),
               "log.cleaner.min.compaction.lag.ms"),
     ConfigDef("max.compaction.lag.ms", _LONG, _FOREVER, "Records older than this are due for compaction.",
@@ -250,6 +252,7 @@ class TopicConfig:
     index_interval_bytes: int
     segment_index_bytes: int
     max_message_bytes: int
+    max_decompressed_message_bytes: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     message_timestamp_type: str

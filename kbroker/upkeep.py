@@ -66,7 +66,7 @@ def build_upkeep(
     """Builds them; changes of topics reach them from now on. Raises StartError."""
     manifest, keys, claim = cluster.manifest, cluster.keys, cluster.claim
     manifest.write_checkpoints_behind()
-    cache_bytes = cache_beside(manifest.image, config.cache_bytes)
+    cache_bytes = cache_beside(manifest.image, config.pools.object_ranges)
     reader = ObjectReader(store.retrying, manifest.image, cache_bytes, _open_object_cache(config, clock))
     flusher = _flusher(config, clock, cluster, store, logs, wal, sizes, data_dir_id, on_flusher_stopped)
     # Who asks the plain store waits under the lock of all metadata changes, and is told to come again.

@@ -16,7 +16,7 @@ KEY_MAP_BYTES_MIN = 64 * 1024
 
 def cleaner_settings(config: BrokerConfig, configs: BrokerConfigs) -> CleanerSettings:
     """Of log compaction."""
-    key_map_bytes = min(configs.number("log.cleaner.dedupe.buffer.size"), config.key_map_bytes)
+    key_map_bytes = min(configs.number("log.cleaner.dedupe.buffer.size"), config.pools.compaction)
     return CleanerSettings(
         enabled=configs.enabled("log.cleaner.enable"),
         backoff_ms=configs.number("log.cleaner.backoff.ms"),
@@ -31,5 +31,5 @@ def converter_settings(config: BrokerConfig, configs: BrokerConfigs) -> Converte
     return ConverterSettings(
         enabled=configs.enabled("kbroker.merge.enable"),
         io_bytes_per_second=float(configs.text("kbroker.merge.io.max.bytes.per.second") or 0),
-        merger=MergerSettings(buffer_bytes=config.merge_buffer_bytes, pack_below_bytes=config.pack_below_bytes),
+        merger=MergerSettings(buffer_bytes=config.pools.merge_buffer_bytes, pack_below_bytes=config.pack_below_bytes),
     )

@@ -13,6 +13,7 @@ from libc.string cimport memcpy
 
 from kbroker._fast.record_batch import REASONS, CorruptRecordsError
 
+from kbroker._fast.compression cimport Plain
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.cursor cimport Cursor, cursor_of, left, take_bytes, take_varint, take_varlong
 from kbroker._fast.endian cimport store_i16, store_i32, store_i64, store_u32
@@ -165,7 +166,7 @@ cdef class KeyScan:
         cdef Py_ssize_t n = block.shape[0]
         cdef int status
         cdef Cursor c
-        cdef bytes plain
+        cdef Plain plain
         while position < n and not self.done:
             with nogil:
                 status = self.run(&block[0], n, &position)
@@ -173,7 +174,7 @@ cdef class KeyScan:
                 plain = self.codec.plain(
                     self.info.attributes & CODEC_MASK,
                     memoryview(block)[position + BATCH_HEADER_BYTES:position + self.info.size])
-                c = cursor_of(<const uint8_t*><const char*>plain, len(plain))
+                c = cursor_of(plain.data, plain.size)
                 with nogil:
                     status = self.take_keys(&c)
                 if status == 0 and not self.full:
@@ -181,6 +182,7 @@ cdef class KeyScan:
                         self.sections.keep(self.info.base_offset, plain)
                     self.batch_done()
                     position += self.info.size
+                plain = None
             if status != 0:
                 _raise(status, position)
         return not self.done
@@ -360,7 +362,7 @@ cdef class BatchFilter:
         cdef bint dated = self.info.attributes & DELETE_HORIZON != 0
         cdef bint discard = False, set_horizon = False
         cdef Py_ssize_t row
-        cdef bytes plain = None
+        cdef Plain plain = None
         cdef int status = 0
         selection.kept = selection.tombstones = 0
         selection.max_timestamp = -1
@@ -376,8 +378,8 @@ cdef class BatchFilter:
                     plain = self.sections.take(self.info.base_offset)
                 if plain is None:
                     plain = self.codec.plain(codec, body)
-                section = <const uint8_t*><const char*>plain
-                n = len(plain)
+                section = plain.data
+                n = plain.size
             if control and self.end_transaction(section, n):
                 # Of this transaction nothing is left: the marker goes as tombstones do, in two rounds.
                 set_horizon = not dated

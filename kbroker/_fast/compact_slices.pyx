@@ -9,10 +9,10 @@ import numpy as np
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from kbroker import limits
-from kbroker._fast.compression import DecompressionError, decompress
+from kbroker._fast.compression import DecompressionError
 from kbroker._fast.record_batch import CorruptRecordsError
 
+from kbroker._fast.compression cimport Plain, plain_of
 from kbroker._fast.compact cimport BatchFilter
 from kbroker._fast.cursor cimport Cursor, cursor_of
 from kbroker._fast.key_map cimport KeyMap, Slot
@@ -112,14 +112,13 @@ cdef class TransactionScan:
     cdef bint is_marker(self, const uint8_t[::1] batch) except -1:
         cdef Cursor c
         cdef int32_t kind, coordinator_epoch
-        cdef bytes plain
+        cdef Plain plain
         if self.info.attributes & CODEC_MASK:
             try:
-                plain = decompress(self.info.attributes & CODEC_MASK, memoryview(batch)[BATCH_HEADER_BYTES:],
-                                   limits.DECOMPRESSED_BATCH_BYTES_MAX)
+                plain = plain_of(self.info.attributes & CODEC_MASK, memoryview(batch)[BATCH_HEADER_BYTES:])
             except DecompressionError as error:
                 raise CorruptRecordsError(str(error), BATCH_HEADER_BYTES) from None
-            c = cursor_of(<const uint8_t*><const char*>plain, len(plain))
+            c = cursor_of(plain.data, plain.size)
         else:
             c = cursor_of(&batch[0] + BATCH_HEADER_BYTES, batch.shape[0] - BATCH_HEADER_BYTES)
         if take_marker(&c, &kind, &coordinator_epoch) < 0:

@@ -8,18 +8,26 @@
     3   lz4     one LZ4 frame
     4   zstd    zstd frames, with or without content size
 
-Decompression yields pieces of about PIECE_BYTES, so that a bomb costs time up to the caller's cap but not memory.
+Decompression yields pieces of about PIECE_BYTES, so that a bomb costs time up to the caller's cap but not memory. Only
+a block of raw snappy is in memory as a whole. What it takes comes out of one budget (decompression_memory) beforehand.
 """
 
+import mmap
 import zlib
 
+import cramjam
 import lz4.frame
 import snappy
 import zstandard
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
-from kbroker._fast.cursor cimport Cursor, cursor_of, left, take_bytes, take_uvarint
+from kbroker import limits
+
+from kbroker._fast.compressed_size cimport SNAPPY_HEADER_BYTES, Claim, read_claim
+from kbroker._fast.cursor cimport Cursor, cursor_of, left, take_uvarint
+from kbroker._fast.decompression_memory cimport Share, memory
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 CODEC_NAMES = tuple(CODECS)
@@ -27,8 +35,9 @@ CODEC_NAMES = tuple(CODECS)
 PIECE_BYTES = 256 * 1024
 INPUT_BYTES = 64 * 1024           # fed to a codec at a time: it copies what it has not used yet
 ZSTD_WINDOW_BYTES_MAX = 1 << 27   # what zstd's own stream decoder accepts unless told otherwise
-ZSTD_WINDOW_BYTES_KEPT = 1 << 22  # levels up to 15 stay within it
-ZSTD_DECODERS_KEPT = 8
+MAPPED_BYTES_MIN = 1 << 20        # memory of so many goes back to the system when it is dropped
+ZSTD_WINDOW_BYTES_KEPT = 1 << 21  # that of level 3
+ZSTD_DECODERS_KEPT = 4
 _zstd_decoders = []               # idle ones; pop and append are atomic under the GIL
 
 LZ4_LEVEL_DEFAULT = 9             # Kafka's (KIP-390)
@@ -37,7 +46,6 @@ SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 SNAPPY_VERSION = 1
 SNAPPY_BLOCK_BYTES = 32 * 1024
 cdef enum:
-    SNAPPY_HEADER_BYTES = 16
     # The densest snappy element copies 64 bytes and takes 3.
     SNAPPY_RATIO_MAX = 22
 
@@ -143,16 +151,93 @@ class _Lz4Frame:
         return head + self.encoder.flush()
 
 
+class DecompressionBusy(Exception):
+    """The memory for decompression is in use, and the caller does not wait."""
+
+
+cdef Plain plain_of(int codec, body):
+    """All of ``body`` decompressed. DecompressionError when it is bad or larger than any batch may be."""
+    cdef const uint8_t[::1] data = body
+    cdef Plain plain = Plain.__new__(Plain)
+    cdef Claim claim
+    cdef int64_t size_max
+    _read_claim(codec, data, &claim)
+    size_max = min(claim.plain_bytes, limits.DECOMPRESSED_BATCH_BYTES_MAX)
+    if claim.exact and size_max < claim.plain_bytes:
+        raise DecompressionError(f"decompresses to {claim.plain_bytes} bytes, more than any batch may")
+    plain.share = memory.take(size_max if codec == 2 else size_max + claim.working_bytes, True)
+    plain.fill(decompress_pieces(codec, body), size_max)
+    plain.share.shrink(plain.size)
+    return plain
+
+
+cdef Plain plain_held(bytes data, Share share):
+    """What was decompressed otherwise, with its share."""
+    cdef Plain plain = Plain.__new__(Plain)
+    plain.share = share
+    plain.hold(data, len(data))
+    share.shrink(plain.size)
+    return plain
+
+
+cdef class Plain:
+    cdef int hold(self, data, Py_ssize_t size) except -1:
+        if size:
+            self.view = data
+            self.data = &self.view[0]
+        self.size = size
+        return 0
+
+    cdef int fill(self, pieces, int64_t size_max) except -1:
+        """Takes what is one piece as it is, and copies several into one block."""
+        cdef uint8_t[::1] block = None
+        cdef int64_t total = 0
+        whole = b""
+        for piece in pieces:
+            if total + len(piece) > size_max:
+                raise DecompressionError(f"decompresses to more than {size_max} bytes")
+            if total == 0:
+                whole = piece
+            else:
+                if block is None:
+                    block = _block(size_max)      # what is not written of it takes no memory
+                    _copy(block, 0, whole)
+                    whole = block
+                _copy(block, total, piece)
+            total += len(piece)
+        return self.hold(whole, total)
+
+    def __len__(self):
+        return self.size
+
+    def release(self):
+        """Gives its share back, though the bytes stay: somebody else accounts for them."""
+        self.share.close()
+
+
+cdef int _copy(uint8_t[::1] block, int64_t position, const uint8_t[::1] piece) except -1:
+    if piece.shape[0]:
+        memcpy(&block[position], &piece[0], piece.shape[0])
+    return 0
+
+
+def _block(int64_t size):
+    return mmap.mmap(-1, size) if size >= MAPPED_BYTES_MIN else bytearray(size)
+
+
+cdef int _read_claim(int codec, const uint8_t[::1] data, Claim* claim) except -1:
+    if data.shape[0] == 0 or read_claim(codec, &data[0], data.shape[0], claim) < 0:
+        raise DecompressionError(f"{CODEC_NAMES[codec]}: the data is not whole"
+                                 if codec < len(CODEC_NAMES) else f"unknown compression codec {codec}")
+    return 0
+
+
 def decompress(int codec, body, int64_t max_bytes):
     """All of ``body`` decompressed; DecompressionError when it is bad or larger than ``max_bytes``."""
-    cdef int64_t total = 0
-    parts = []
-    for piece in decompress_pieces(codec, body):
-        total += len(piece)
-        if total > max_bytes:
-            raise DecompressionError(f"decompresses to more than {max_bytes} bytes")
-        parts.append(piece)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    cdef Plain plain = plain_of(codec, body) if codec else plain_held(bytes(body), memory.take(0, True))
+    if plain.size > max_bytes:
+        raise DecompressionError(f"decompresses to more than {max_bytes} bytes")
+    return plain.data[:plain.size] if plain.size else b""
 
 
 def decompress_into(int codec, body, bytearray out not None, int64_t max_bytes):
@@ -161,9 +246,12 @@ def decompress_into(int codec, body, bytearray out not None, int64_t max_bytes):
     For a caller with many batches: memory that is used again spares allocations, their page faults and a copy.
     """
     cdef int64_t total = 0
+    cdef Claim claim
     if codec == 4:
-        return _zstd_into(body, out, max_bytes)
-    for piece in decompress_pieces(codec, body):
+        _read_claim(codec, body, &claim)
+        with memory.share(claim.working_bytes):
+            return _zstd_into(body, out, max_bytes)
+    for piece in shared_pieces(codec, body):
         if total + len(piece) > max_bytes:
             raise DecompressionError(f"decompresses to more than {max_bytes} bytes")
         out[total:total + len(piece)] = piece
@@ -171,10 +259,30 @@ def decompress_into(int codec, body, bytearray out not None, int64_t max_bytes):
     return total
 
 
+def shared_pieces(int codec, body, bint wait=True):
+    """What `decompress_pieces` does, with a share of the budget while it goes on.
+
+    Without ``wait`` DecompressionBusy is raised where the budget is in use.
+    """
+    cdef Claim claim
+    cdef Share share
+    if codec == 0:
+        yield bytes(body)
+        return
+    _read_claim(codec, body, &claim)
+    share = memory.take(claim.working_bytes, wait)
+    if share is None:
+        raise DecompressionBusy
+    try:
+        yield from decompress_pieces(codec, body)
+    finally:
+        share.close()
+
+
 def decompress_pieces(int codec, body):
     """Iterator over the decompressed bytes of ``body``, which is borrowed until the iterator is dropped.
 
-    Raises DecompressionError, at the latest when the last piece has been taken.
+    The caller has a share of the budget. Raises DecompressionError, at the latest when the last piece has been taken.
     """
     if codec == 0:
         return iter((bytes(body),))
@@ -286,83 +394,14 @@ def _keep_zstd_decoder(decoder, uint64_t window_bytes):
 
 def _check_zstd_frames(const uint8_t[::1] body not None):
     """Checks that the bytes are whole frames and returns their largest window in bytes."""
+    cdef Claim claim
     if body.shape[0] == 0:
         raise DecompressionError("zstd: no frame")
-    cdef Cursor c = cursor_of(&body[0], body.shape[0])
-    cdef uint64_t window = 0
-    cdef int bad = 0
-    with nogil:
-        while left(&c) > 0 and bad == 0:
-            bad = _skip_zstd_frame(&c, &window)
-    if bad:
+    if read_claim(4, &body[0], body.shape[0], &claim) < 0:
         raise DecompressionError("zstd: the bytes are not a sequence of whole frames")
-    if window > ZSTD_WINDOW_BYTES_MAX:
-        raise DecompressionError(f"zstd: a window of {window} bytes is too large")
-    return window
-
-
-cdef int _skip_zstd_frame(Cursor* c, uint64_t* window) noexcept nogil:
-    """Moves over one frame of RFC 8878 section 3.1 and raises *window to its window. -1: it is not whole."""
-    cdef const uint8_t* p = take_bytes(c, 4)
-    cdef uint32_t magic, block
-    cdef uint8_t descriptor
-    if p == NULL:
-        return -1
-    magic = <uint32_t>_load_le(p, 4)
-    if magic & 0xFFFFFFF0U == 0x184D2A50U:       # skippable frame: its size follows the magic
-        p = take_bytes(c, 4)
-        return -1 if p == NULL or take_bytes(c, <int64_t>_load_le(p, 4)) == NULL else 0
-    p = take_bytes(c, 1)
-    if magic != 0xFD2FB528U or p == NULL:
-        return -1
-    descriptor = p[0]
-    if _take_zstd_frame_header(c, descriptor, window) < 0:
-        return -1
-    while True:
-        p = take_bytes(c, 3)
-        if p == NULL:
-            return -1
-        block = <uint32_t>_load_le(p, 3)         # bit 0: last; bits 1-2: type; then the size
-        # A run-length block (type 1) is one byte, whatever its size says.
-        if take_bytes(c, 1 if (block >> 1) & 3 == 1 else block >> 3) == NULL:
-            return -1
-        if block & 1:
-            break
-    return -1 if descriptor & 4 and take_bytes(c, 4) == NULL else 0       # checksum
-
-
-cdef int _take_zstd_frame_header(Cursor* c, uint8_t descriptor, uint64_t* window) noexcept nogil:
-    """What follows the descriptor byte: window descriptor, dictionary id, content size."""
-    cdef bint single_segment = descriptor & 0x20 != 0
-    cdef int dictionary_bytes = descriptor & 3
-    cdef int size_bytes = 1 << (descriptor >> 6)
-    cdef uint64_t size
-    cdef const uint8_t* p
-    if not single_segment:
-        p = take_bytes(c, 1)
-        if p == NULL:
-            return -1
-        size = <uint64_t>1 << (10 + (p[0] >> 3))
-        window[0] = max(window[0], size + (size >> 3) * (p[0] & 7))
-    if take_bytes(c, 4 if dictionary_bytes == 3 else dictionary_bytes) == NULL:
-        return -1
-    if size_bytes == 1 and not single_segment:
-        return 0
-    p = take_bytes(c, size_bytes)
-    if p == NULL:
-        return -1
-    if single_segment:
-        size = _load_le(p, size_bytes) + (256 if size_bytes == 2 else 0)
-        window[0] = max(window[0], size)
-    return 0
-
-
-cdef inline uint64_t _load_le(const uint8_t* p, int n) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef int i
-    for i in range(n):
-        value |= <uint64_t>p[i] << (8 * i)
-    return value
+    if claim.window_bytes > ZSTD_WINDOW_BYTES_MAX:
+        raise DecompressionError(f"zstd: a window of {claim.window_bytes} bytes is too large")
+    return claim.window_bytes
 
 
 def _snappy_pieces(body):
@@ -399,23 +438,39 @@ def _snappy_block(block):
         raise DecompressionError("snappy: no uncompressed length")
     if declared > SNAPPY_RATIO_MAX * <int64_t>data.shape[0]:
         raise DecompressionError(f"snappy: {data.shape[0]} bytes cannot hold the declared {declared}")
+    if declared == 0:
+        return b""
+    plain = _block(declared)
     try:
-        return bytes(snappy.uncompress(block))
+        size = cramjam.snappy.decompress_raw_into(block, plain)
     except Exception as error:
         raise DecompressionError(f"snappy: {error}") from None
+    if size != declared:
+        raise DecompressionError("snappy: the block is shorter than it says")
+    return plain
 
 
 cdef class PieceReader:
-    cdef int open(self, int codec, object body, int64_t total_max) except -1:
-        self.iterator = decompress_pieces(codec, body)
+    cdef int open(self, int codec, object body, int64_t total_max, bint wait) except -2:
+        cdef Claim claim
+        _read_claim(codec, body, &claim)
         self.c = cursor_of(NULL, 0)
         self.total = 0
         self.total_max = total_max
         self.budget = INT64_MAX
+        if claim.exact and claim.plain_bytes > total_max:
+            return OPEN_TOO_LARGE
+        self.share = memory.take(claim.working_bytes, wait)
+        if self.share is None:
+            return OPEN_BUSY
+        self.iterator = decompress_pieces(codec, body)
         return 0
 
     cdef int close(self) except -1:
         self.iterator = None
+        self.piece = None
+        if self.share is not None:
+            self.share.close()
         return 0
 
     cdef int refill(self) except -1:
@@ -424,8 +479,8 @@ cdef class PieceReader:
             if self.piece is None:
                 self.c = cursor_of(NULL, 0)
                 return 0
-            self.c = cursor_of(<const uint8_t*><const char*>self.piece, len(self.piece))
-            self.total += len(self.piece)
+            self.c = cursor_of(&self.piece[0] if self.piece.shape[0] else NULL, self.piece.shape[0])
+            self.total += self.piece.shape[0]
             if self.total > self.total_max:
                 raise OverflowError(f"decompresses to more than {self.total_max} bytes")
         return 1

@@ -16,10 +16,10 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
-from kbroker import limits
-from kbroker._fast.compression import DecompressionError, decompress
+from kbroker._fast.compression import DecompressionError
 from kbroker._fast.record_batch import REASONS, CorruptRecordsError
 
+from kbroker._fast.compression cimport Plain, plain_of
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.cursor cimport Cursor, cursor_of, left
 from kbroker._fast.key_map cimport siphash
@@ -220,19 +220,20 @@ cdef class NewestRecords:
         cdef Py_ssize_t n = block.shape[0]
         cdef int status
         cdef Cursor c
-        cdef bytes plain
+        cdef Plain plain
         while position < n:
             with nogil:
                 status = self.run(&block[0], n, &position)
             if status == RUN_NEEDS_PYTHON:
                 body = memoryview(block)[position + BATCH_HEADER_BYTES:position + self.info.size]
                 try:
-                    plain = decompress(self.info.attributes & CODEC_MASK, body, limits.DECOMPRESSED_BATCH_BYTES_MAX)
+                    plain = plain_of(self.info.attributes & CODEC_MASK, body)
                 except DecompressionError as error:
                     raise CorruptRecordsError(str(error), position) from None
-                c = cursor_of(<const uint8_t*><const char*>plain, len(plain))
+                c = cursor_of(plain.data, plain.size)
                 with nogil:
                     status = self.take_batch(&c)
+                plain = None
                 position += self.info.size
             if status == RUN_FAILED:
                 raise self.failure

@@ -40,6 +40,7 @@ cdef struct Slice:            # what one sealed segment holds of the partition
 cdef class TopicRules:
     """The topic configs that the hot path reads; shared by the topic's partitions, replaced as a whole on change."""
     cdef public int64_t max_message_bytes
+    cdef public int64_t max_decompressed_message_bytes
     cdef public int64_t timestamp_before_max_ms
     cdef public int64_t timestamp_after_max_ms
     cdef public bint compacted

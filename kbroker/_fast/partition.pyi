@@ -15,6 +15,7 @@ BatchFields = tuple[int, int, int, int, int]
 
 class TopicRules:
     max_message_bytes: int
+    max_decompressed_message_bytes: int
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     compacted: bool
@@ -28,6 +29,7 @@ class TopicRules:
         self,
         *,
         max_message_bytes: int = 1048588,
+        max_decompressed_message_bytes: int = ...,
         timestamp_before_max_ms: int = ...,
         timestamp_after_max_ms: int = 3600000,
         compacted: bool = False,

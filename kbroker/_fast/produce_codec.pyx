@@ -135,6 +135,7 @@ cdef void prevalidate(ProduceFrame* request, const uint8_t* frame, int64_t now_m
     lenient.timestamp_before_max_ms = INT64_MAX
     lenient.timestamp_after_max_ms = INT64_MAX
     lenient.max_message_bytes = INT64_MAX
+    lenient.max_decompressed_message_bytes = INT64_MAX
     lenient.compacted = False
     lenient.log_append_time = False
     for i in range(request.count):

@@ -90,6 +90,7 @@ cdef inline ValidationRules _rules_of(TopicRules topic, int64_t now_ms) noexcept
     rules.timestamp_before_max_ms = topic.timestamp_before_max_ms
     rules.timestamp_after_max_ms = topic.timestamp_after_max_ms
     rules.max_message_bytes = topic.max_message_bytes
+    rules.max_decompressed_message_bytes = topic.max_decompressed_message_bytes
     rules.compacted = topic.compacted
     rules.log_append_time = topic.log_append_time
     return rules

@@ -13,8 +13,10 @@ from libc.string cimport memcpy
 from kbroker import limits
 from kbroker._fast.compression import DecompressionError, compressor, decompress_pieces
 
+from kbroker._fast.compressed_size cimport Claim, read_claim
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.cursor cimport Cursor, cursor_of, left, take_bytes, take_i8, take_varint, take_varlong
+from kbroker._fast.decompression_memory cimport Share, memory
 from kbroker._fast.endian cimport store_i16, store_i32, store_u32
 from kbroker._fast.record_batch cimport (
     AT_ATTRIBUTES,
@@ -75,13 +77,15 @@ def _renumbered(int codec, body, int32_t count):
     cdef uint8_t* plain = NULL
     cdef uint8_t* out = NULL
     cdef void* grown
-    cdef const char* data
+    cdef const uint8_t[::1] view
     cdef int64_t size = 0, capacity = 0, position, n
     cdef Cursor c
     try:
         for piece in decompress_pieces(codec, body):
-            data = <bytes>piece
-            n = len(piece)
+            view = piece
+            n = view.shape[0]
+            if n == 0:
+                continue
             if size + n > limits.RENUMBERED_BATCH_BYTES_MAX:
                 raise DecompressionError("decompresses to more than may be renumbered")
             if size + n > capacity:
@@ -91,7 +95,7 @@ def _renumbered(int codec, body, int32_t count):
                     raise MemoryError
                 plain = <uint8_t*>grown
             with nogil:
-                memcpy(plain + size, data, n)
+                memcpy(plain + size, &view[0], n)
             size += n
         out = <uint8_t*>malloc(size + RENUMBER_GROWTH_BYTES * <int64_t>count)
         if out == NULL:
@@ -132,6 +136,18 @@ cdef int _assemble(const uint8_t* p, BatchInfo* info, int codec, list parts, int
     return 0
 
 
+cdef Share _share_for(const uint8_t* p, const BatchInfo* info, int source, bint renumber):
+    """What decompressing a valid batch takes; what is renumbered is in memory twice."""
+    cdef Claim claim
+    cdef int64_t whole = 0
+    if read_claim(source, p + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES, &claim) < 0:
+        return memory.take(0, True)          # it cannot be decompressed, which the codec says
+    if renumber:
+        whole = min(claim.plain_bytes, limits.RENUMBERED_BATCH_BYTES_MAX)
+        whole += whole + RENUMBER_GROWTH_BYTES * <int64_t>info.record_count
+    return memory.take(claim.working_bytes + whole, True)
+
+
 cdef int recode_batch(const uint8_t* p, BatchInfo* info, int codec, object level, int64_t size_max, bint renumber,
                       uint8_t** out) except -2000:
     cdef int source = info.attributes & CODEC_MASK
@@ -140,6 +156,7 @@ cdef int recode_batch(const uint8_t* p, BatchInfo* info, int codec, object level
     cdef list parts = []
     body = PyMemoryView_FromMemory(
         <char*>p + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES, PyBUF_READ)
+    share = _share_for(p, info, source, renumber)
     encoder = compressor(codec, level)
     try:
         if renumber:
@@ -161,6 +178,8 @@ cdef int recode_batch(const uint8_t* p, BatchInfo* info, int codec, object level
         return INVALID_RECORD
     finally:
         pieces = None
+        encoder = None
+        share.close()
         body.release()        # the borrow of the caller's buffer ends here: this raises if a codec still holds it
     _assemble(p, info, codec, parts, size, out)
     return 0

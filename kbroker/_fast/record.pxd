@@ -44,6 +44,7 @@ cdef enum:
     REASON_CODEC = 25
     REASON_DECOMPRESSION = 26
     REASON_DECOMPRESSED_SIZE = 27
+    REASON_RECORD_SIZE = 28
     # Not an error by itself: the bytes at hand end inside the record.
     RECORD_INCOMPLETE = -1
 

@@ -50,6 +50,7 @@ cdef struct ValidationRules:
     int64_t timestamp_before_max_ms
     int64_t timestamp_after_max_ms
     int64_t max_message_bytes
+    int64_t max_decompressed_message_bytes    # of one compressed record, behind its length
     bint compacted            # null keys are refused
     bint log_append_time
 

@@ -23,6 +23,7 @@ def validate(
     before_max_ms: int = ...,
     after_max_ms: int = ...,
     max_message_bytes: int = ...,
+    max_decompressed_message_bytes: int = ...,
     compacted: bool = False,
     log_append_time: bool = False,
     produce_version: int = 9,

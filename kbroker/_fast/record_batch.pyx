@@ -29,9 +29,10 @@ from libc.stdlib cimport free, realloc
 from kbroker import limits
 from kbroker._fast.compression import DecompressionError
 
-from kbroker._fast.compression cimport PieceReader
+from kbroker._fast.compression cimport OPEN_TOO_LARGE, PieceReader
 from kbroker._fast.crc32c cimport crc32c_c, crc32c_combine_c
 from kbroker._fast.cursor cimport Cursor, cursor_of, left
+from kbroker._fast.decompression_memory cimport memory
 from kbroker._fast.endian cimport load_i16, load_i32, load_i64, load_u32, store_i16, store_i64, store_u32
 from kbroker._fast.record cimport (
     REASON_BASE_OFFSET,
@@ -58,6 +59,7 @@ from kbroker._fast.record cimport (
     REASON_RECORD_COUNT_MORE,
     REASON_RECORD_LEFTOVER,
     REASON_RECORD_OVERRUN,
+    REASON_RECORD_SIZE,
     REASON_TIMESTAMP_RANGE,
     REASON_TIMESTAMP_TYPE,
     REASON_TOO_LARGE,
@@ -109,6 +111,7 @@ REASONS = (
     "unknown compression codec",
     "the records cannot be decompressed",
     "the records decompress to more than this broker accepts",
+    "a record is larger than max.decompressed.message.bytes",
 )
 
 ValidationOutcome = namedtuple(
@@ -245,6 +248,7 @@ cdef struct Judge:
     int64_t timestamp_min         # of what the topic accepts
     int64_t timestamp_max
     int64_t max_timestamp
+    int64_t record_bytes_max      # of one record behind its length
     int32_t index                 # of the next record
     int32_t first_bad_record
     int32_t reason
@@ -267,6 +271,7 @@ cdef Judge _judge(const ValidationRules* rules, const BatchInfo* info, Faults* f
     j.timestamp_min = now - before if now >= 0 or before <= now - INT64_MIN else INT64_MIN
     j.timestamp_max = now + after if now <= 0 or after <= INT64_MAX - now else INT64_MAX
     j.max_timestamp = -1
+    j.record_bytes_max = rules.max_decompressed_message_bytes if info.attributes & CODEC_MASK else INT64_MAX
     j.index = 0
     j.first_bad_record = -1
     j.reason = REASON_NONE
@@ -328,14 +333,25 @@ cdef inline int _judge_record(Judge* j, int64_t timestamp_delta, int32_t offset_
     return 0
 
 
+cdef int64_t _body_bytes(const uint8_t* start, const uint8_t* end) noexcept nogil:
+    """Bytes of a record behind its length, which is a varint."""
+    while start[0] & 0x80:
+        start += 1
+    return end - start - 1
+
+
 cdef int _judge_records(Judge* j, Cursor* c, int32_t count) noexcept nogil:
     """Judges whole records until there are `count` or the bytes end. 0, RECORD_INCOMPLETE or a structural REASON_."""
     cdef RecordView record
+    cdef const uint8_t* start
     cdef int reason
     while j.index < count:
+        start = c.p
         reason = take_record(c, &record)
         if reason != 0:
             return reason
+        if c.p - start > j.record_bytes_max and _body_bytes(start, c.p) > j.record_bytes_max:
+            return REASON_RECORD_SIZE
         reason = _judge_record(j, record.timestamp_delta, record.offset_delta, record.key_length >= 0)
         if reason != 0:
             return reason
@@ -376,6 +392,8 @@ cdef int _pull_record(PieceReader source, Judge* j) except -2:
     source.budget = INT64_MAX
     if not source.varint(5, &length) or length < 0:
         return _overrun(source)
+    if length > j.record_bytes_max:
+        return REASON_RECORD_SIZE
     source.budget = length
     if not (
         source.skip(1)
@@ -432,24 +450,31 @@ cdef int _judge_pieces(Judge* j, PieceReader source, int32_t count) except -2:
 cdef int _judge_compressed(Judge* j, const uint8_t* p, const BatchInfo* info, int64_t* room) except -2:
     """Decompresses and judges all records. 0, a REASON_, or VALIDATE_COMPRESSED."""
     cdef PieceReader source = PieceReader.__new__(PieceReader)
-    cdef int64_t total_max = limits.DECOMPRESSED_BATCH_BYTES_MAX
+    cdef int64_t total_max = min(<int64_t>limits.DECOMPRESSED_BATCH_BYTES_MAX, memory.limit)
     cdef bint bounded = room != NULL and room[0] < total_max
+    cdef int status
     if bounded:
         total_max = room[0]
     body = PyMemoryView_FromMemory(
         <char*>p + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES, PyBUF_READ)
-    source.open(info.attributes & CODEC_MASK, body, total_max)
     try:
-        return _judge_pieces(j, source, info.record_count)
+        status = source.open(info.attributes & CODEC_MASK, body, total_max, room == NULL)
+        if status == 0:
+            return _judge_pieces(j, source, info.record_count)
+        if bounded or status != OPEN_TOO_LARGE:
+            return VALIDATE_COMPRESSED
     except DecompressionError:
         return REASON_DECOMPRESSION
     except OverflowError:
-        return VALIDATE_COMPRESSED if bounded else REASON_DECOMPRESSED_SIZE
+        if bounded:
+            return VALIDATE_COMPRESSED
     finally:
         if room != NULL:
             room[0] -= source.total
         source.close()
         body.release()        # the borrow of the caller's buffer ends here: this raises if a codec still holds it
+    memory.refuse()
+    return REASON_DECOMPRESSED_SIZE
 
 
 cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, const BatchInfo* info,
@@ -494,7 +519,8 @@ cdef void stamp_timestamps(uint8_t* p, BatchInfo* info, const ValidationRules* r
 # -- for Python -----------------------------------------------------------------------------------------------
 
 def validate(batch, *, int64_t now_ms=0, int64_t before_max_ms=INT64_MAX, int64_t after_max_ms=INT64_MAX,
-             int64_t max_message_bytes=INT64_MAX, bint compacted=False, bint log_append_time=False,
+             int64_t max_message_bytes=INT64_MAX, int64_t max_decompressed_message_bytes=INT64_MAX,
+             bint compacted=False, bint log_append_time=False,
              int produce_version=9, bint stamp=False):
     """Validates the records of one partition of a produce request, exactly as the produce path does.
 
@@ -510,6 +536,7 @@ def validate(batch, *, int64_t now_ms=0, int64_t before_max_ms=INT64_MAX, int64_
     rules.timestamp_before_max_ms = before_max_ms
     rules.timestamp_after_max_ms = after_max_ms
     rules.max_message_bytes = max_message_bytes
+    rules.max_decompressed_message_bytes = max_decompressed_message_bytes
     rules.compacted = compacted
     rules.log_append_time = log_append_time
     PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE if stamp else PyBUF_SIMPLE)

@@ -11,10 +11,10 @@ from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from kbroker import limits
-from kbroker._fast.compression import CODECS, DecompressionError, compress, decompress
+from kbroker._fast.compression import CODECS, DecompressionError, compress
 from kbroker._fast.record_batch import REASONS, CorruptRecordsError
 
+from kbroker._fast.compression cimport Plain, plain_of
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.cursor cimport Cursor, cursor_of, left, take_bytes, take_varint
 from kbroker._fast.endian cimport load_i16, load_i32, load_u32, store_i16, store_i32, store_i64, store_u32
@@ -306,7 +306,7 @@ def iter_batches(buffer, *, bint check_crc=False):
 cdef class _Reader:
     """A cursor over the records of one batch. Keeps the batch and the decompressed bytes alive while it lives."""
     cdef const uint8_t[::1] data
-    cdef bytes plain
+    cdef Plain plain
     cdef BatchInfo info
     cdef Cursor c
     cdef const uint8_t* start
@@ -325,11 +325,10 @@ cdef class _Reader:
             self.c = cursor_of(&data[0] + BATCH_HEADER_BYTES, data.shape[0] - BATCH_HEADER_BYTES)
         else:
             try:
-                self.plain = decompress(
-                    codec, memoryview(data)[BATCH_HEADER_BYTES:], limits.DECOMPRESSED_BATCH_BYTES_MAX)
+                self.plain = plain_of(codec, memoryview(data)[BATCH_HEADER_BYTES:])
             except DecompressionError as error:
                 raise CorruptRecordsError(str(error), BATCH_HEADER_BYTES) from None
-            self.c = cursor_of(<const uint8_t*><const char*>self.plain, len(self.plain))
+            self.c = cursor_of(self.plain.data, self.plain.size)
         self.start = self.c.p
         self.index = 0
         return 0

@@ -2,13 +2,15 @@
 
 from libc.stdint cimport int64_t
 
+from kbroker._fast.compression cimport Plain
+
 
 cdef class SectionCodec:
     """One thread at a time. Levels are those of a rewrite: docs/decisions/160-codecs-of-compaction.md."""
     cdef object zstd_encoder                  # both are made with the first batch that needs them
     cdef object zstd_decoder
     # The section decompressed; CorruptRecordsError when it cannot be, or is larger than any batch may be.
-    cdef bytes plain(self, int codec, object body)
+    cdef Plain plain(self, int codec, object body)
     cdef bytes unzstd(self, object body)
     cdef bytes packed(self, int codec, bytes plain)
 
@@ -17,5 +19,5 @@ cdef class PlainSections:
     """Decompressed sections that a first pass leaves for a second one, by base offset. One thread at a time."""
     cdef dict sections
     cdef readonly int64_t room_bytes          # of what may still be kept
-    cdef int keep(self, int64_t base_offset, bytes plain) except -1
-    cdef bytes take(self, int64_t base_offset)
+    cdef int keep(self, int64_t base_offset, Plain plain) except -1
+    cdef Plain take(self, int64_t base_offset)

@@ -3,12 +3,15 @@
 import zstandard
 from isal import isal_zlib
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
 from kbroker import limits
-from kbroker._fast.compression import DecompressionError, compress, decompress
+from kbroker._fast.compression import DecompressionError, compress
 from kbroker._fast.record_batch import CorruptRecordsError
 
+from kbroker._fast.compressed_size cimport Claim, read_claim
+from kbroker._fast.compression cimport Plain, plain_held, plain_of
+from kbroker._fast.decompression_memory cimport Share, memory
 from kbroker._fast.record_batch cimport BATCH_HEADER_BYTES
 
 cdef enum:
@@ -25,16 +28,18 @@ cdef enum:
 
 
 cdef class SectionCodec:
-    cdef bytes plain(self, int codec, object body):
+    cdef Plain plain(self, int codec, object body):
         cdef bytes plain = None
+        cdef Share share = _share_for(codec, body)
         if codec == GZIP:
             plain = _gunzip(body)
         elif codec == ZSTD:
             plain = self.unzstd(body)
         if plain is not None:
-            return plain
+            return plain_held(plain, share)
+        share.close()
         try:
-            return decompress(codec, body, limits.DECOMPRESSED_BATCH_BYTES_MAX)
+            return plain_of(codec, body)
         except DecompressionError as error:
             raise CorruptRecordsError(str(error), BATCH_HEADER_BYTES) from None
 
@@ -63,6 +68,13 @@ cdef class SectionCodec:
             return None
 
 
+cdef Share _share_for(int codec, const uint8_t[::1] body):
+    cdef Claim claim
+    if body.shape[0] == 0 or read_claim(codec, &body[0], body.shape[0], &claim) < 0:
+        return memory.take(0, True)          # it cannot be decompressed: the usual way says why
+    return memory.take(claim.plain_bytes, True)
+
+
 cdef bytes _gunzip(body):
     """One whole gzip member; None for anything else, which is then judged by the usual way."""
     decoder = isal_zlib.decompressobj(GZIP_WINDOW_BITS)
@@ -82,11 +94,12 @@ cdef class PlainSections:
     def __len__(self):
         return len(self.sections)
 
-    cdef int keep(self, int64_t base_offset, bytes plain) except -1:
-        if len(plain) + SECTION_OVERHEAD_BYTES <= self.room_bytes:
-            self.room_bytes -= len(plain) + SECTION_OVERHEAD_BYTES
+    cdef int keep(self, int64_t base_offset, Plain plain) except -1:
+        if plain.size + SECTION_OVERHEAD_BYTES <= self.room_bytes:
+            self.room_bytes -= plain.size + SECTION_OVERHEAD_BYTES
+            plain.release()                  # it counts as part of the cleaner's buffer from now on
             self.sections[base_offset] = plain
         return 0
 
-    cdef bytes take(self, int64_t base_offset):
+    cdef Plain take(self, int64_t base_offset):
         return self.sections.pop(base_offset, None)

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kbroker._fast.compression import DecompressionError, decompress_pieces
+from kbroker._fast.compression import DecompressionBusy, DecompressionError, shared_pieces
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import RequestInfo
@@ -181,12 +181,14 @@ def _size(codec: int, body: bytes | memoryview) -> tuple[int, ErrorCode]:
     """Bytes of the metrics, decompressed piece by piece: nothing here looks into them."""
     size = 0
     try:
-        for piece in decompress_pieces(codec, body):
-            size += len(piece)
+        for piece in shared_pieces(codec, body, wait=False):
+            size += len(memoryview(piece))
             if size > DECOMPRESSED_BYTES_MAX:
                 return 0, ErrorCode.TELEMETRY_TOO_LARGE
     except DecompressionError:
         return 0, ErrorCode.INVALID_RECORD
+    except DecompressionBusy:
+        return 0, ErrorCode.THROTTLING_QUOTA_EXCEEDED  # this is the I/O thread: the client pushes again
     return size, ErrorCode.NONE
 
 

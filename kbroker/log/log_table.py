@@ -231,6 +231,7 @@ def topic_rules(config: Any, internal: bool) -> TopicRules:
     """The part of a topic's configs (topic_config.TopicConfig) that the hot path reads."""
     return TopicRules(
         max_message_bytes=config.max_message_bytes,
+        max_decompressed_message_bytes=config.max_decompressed_message_bytes,
         timestamp_before_max_ms=config.message_timestamp_before_max_ms,
         timestamp_after_max_ms=config.message_timestamp_after_max_ms,
         compacted=config.compacted,

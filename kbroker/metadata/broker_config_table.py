@@ -282,6 +282,7 @@ DYNAMIC: frozenset[str] = frozenset({
     "max.connections",
     "max.connections.per.ip",
     "max.connections.per.ip.overrides",
+    "max.decompressed.message.bytes",
     "message.max.bytes",
     "min.insync.replicas",
     "num.io.threads",

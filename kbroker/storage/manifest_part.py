@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import zstandard
 
 from kbroker._fast.crc32c import crc32c
+from kbroker._fast.decompression_memory import decompression
 from kbroker.errors import CorruptionError
 from kbroker.limits import MANIFEST_PART_BYTES_MAX
 from kbroker.numpy_later import np
@@ -96,7 +97,8 @@ def decode_part(data: bytes, kind: PartKind, name: str) -> Part:
         # The frame's own size is checked first: decompressing trusts it.
         if plain_bytes > MANIFEST_PART_BYTES_MAX or zstandard.frame_content_size(payload) != plain_bytes:
             raise ValueError(f"decompressed length {plain_bytes} is not what the frame says, or too large")
-        plain = zstandard.ZstdDecompressor().decompress(payload)
+        with decompression.share(plain_bytes):
+            plain = zstandard.ZstdDecompressor().decompress(payload)
         about = json.loads(plain[:head_bytes].decode())
         return Part(kind, about, _columns(kind, about, plain, head_bytes))
     except (ValueError, RecursionError, zstandard.ZstdError) as error:

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import zstandard
 
 from kbroker._fast.crc32c import crc32c
+from kbroker._fast.decompression_memory import decompression
 from kbroker.errors import CorruptionError
 from kbroker.limits import NUMBERED_LOG_JSON_BYTES_MAX, NUMBERED_LOG_OBJECT_BYTES_MAX
 
@@ -154,7 +155,8 @@ def _decode_payload(payload: bytes, plain_bytes: int, key: str) -> Any:
         # The frame's own size is checked first: decompressing trusts it.
         if plain_bytes > NUMBERED_LOG_JSON_BYTES_MAX or zstandard.frame_content_size(payload) != plain_bytes:
             raise ValueError(f"decompressed length {plain_bytes} is not what the frame says, or too large")
-        content = json.loads(zstandard.ZstdDecompressor().decompress(payload).decode("utf-8"))
+        with decompression.share(plain_bytes):
+            content = json.loads(zstandard.ZstdDecompressor().decompress(payload).decode("utf-8"))
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
     except (ValueError, RecursionError, zstandard.ZstdError) as error:

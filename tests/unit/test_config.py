@@ -108,7 +108,7 @@ def test_defaults() -> None:
     assert config.segment_bytes == 64 * MIB
     assert config.arena_bytes % config.segment_bytes == 0
     assert config.segment_bytes % config.chunk_bytes == 0
-    assert config.arena_bytes + config.cache_bytes <= config.memory_bytes
+    assert config.pools.sum() <= config.memory_bytes
     assert config.kafka == KAFKA_DEFAULTS
 
 
@@ -119,7 +119,7 @@ def test_the_memory_is_a_share_of_what_there_is(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("kbroker.config.usable_memory_bytes", lambda: usable)
     config = load({})
     assert config.memory_bytes == taken
-    assert config.arena_bytes + config.cache_bytes <= taken
+    assert config.pools.sum() <= taken
     assert load({"memory_bytes": "1GiB"}).memory_bytes == GIB
 
 

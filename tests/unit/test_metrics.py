@@ -81,6 +81,7 @@ def fake_broker():
             neighbours=SimpleNamespace(merged=87),
             folder=SimpleNamespace(used_bytes=88, hits=89, misses=90, rejected=91, skipped=92, write_failures=93),
         ),
+        heap=SimpleNamespace(sizes=lambda: (94, 95)),
         cold_reader=SimpleNamespace(requests=30, deferred=31, failures=32),
         groups=SimpleNamespace(
             counts=SimpleNamespace(groups=40, members=41, offsets=42, bytes=43),
@@ -187,6 +188,9 @@ SAMPLES = (
     ("kbroker_memory_bytes", ("object_ranges_lent",), 21),
     ("kbroker_memory_bytes", ("request_frames",), 123),
     ("kbroker_memory_bytes", ("groups",), 43),
+    ("kbroker_memory_bytes", ("decompression",), 0),
+    ("kbroker_heap_bytes", ("used",), 94),
+    ("kbroker_heap_bytes", ("free",), 95),
     ("kbroker_cache_lookups_total", ("joined",), 3),
     ("kbroker_read_ahead_wasted_bytes_total", (), 22),
     ("kbroker_cold_reads_total", ("deferred",), 31),

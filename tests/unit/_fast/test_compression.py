@@ -154,8 +154,11 @@ def test_snappy_streams_may_be_concatenated() -> None:
 
 def test_snappy_declared_length_is_checked_before_allocation() -> None:
     four_gib = b"\xff\xff\xff\xff\x0f" + b"\0" * 20
-    with pytest.raises(DecompressionError, match="cannot hold"):
+    with pytest.raises(DecompressionError, match="more than any batch"):
         decompress(2, four_gib, 2**33)
+    two_mib = b"\x80\x80\x80\x01" + b"\0" * 20
+    with pytest.raises(DecompressionError, match="cannot hold"):
+        decompress(2, two_mib, 2**33)
 
 
 def test_snappy_framing_damage() -> None:

@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def claim_of(codec: int, data: Buffer) -> tuple[int, bool, int] | None: ...

@@ -1,0 +1,93 @@
+"""What the memory of a broker goes to: every pool, its share of --memory-bytes, its bound and what happens at it.
+
+The pools' bounds add up to no more than --memory-bytes. Beside them the process takes PROCESS_BYTES (interpreter, code,
+threads, what a broker without data has), and what BESIDE names: it grows with what an operator decides, and each has
+a formula. A pool that is not full leaves its memory to nobody: bounds hold under attack because they are not lent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from kbroker import limits
+from kbroker.limits import KIB, MIB
+
+PROCESS_BYTES = 112 * MIB  # RSS without any pool: bench/soak_hour.py and docs/memory.md
+ARENA_SHARE_MOST = (2, 3)
+LEAST_BYTES = 64 * MIB  # of --memory-bytes
+BESIDE_ARENA_LEAST = 16 * MIB
+
+# Pool: (share of --memory-bytes as 1/n, bound). The arena has the rest.
+SHARES: dict[str, tuple[int, int]] = {
+    "producer_ids": (10, 1 << 62),
+    "groups": (16, 192 * MIB),
+    "request_frames": (16, 128 * MIB),
+    "answers": (16, 128 * MIB),
+    "decompression": (16, 128 * MIB),
+    "object_ranges": (16, 192 * MIB),
+    "wal_files": (24, limits.WAL_CACHE_BYTES_MAX),
+    "compaction": (48, 64 * MIB),
+    "merging": (48, 2 * limits.MERGE_BUFFER_BYTES),
+}
+SHARE_ANSWERS_OF_RANGES = 3  # a third of the cache of objects, where share groups are served
+
+# What is not of --memory-bytes: name, bytes in words. docs/memory.md explains each.
+BESIDE: dict[str, str] = {
+    "manifest": "170 bytes for an object with one reference, 80 for an image in a pack, 1 KiB for a partition",
+    "log_index": "32 bytes for a batch in the segments that are not sealed; 72 for a partition in a sealed one",
+    "flush": f"100 bytes for a batch of a window, at most {limits.FLUSH_WINDOW_BATCHES_MAX:,} batches; "
+             f"{limits.UPLOAD_THREADS} uploads of 1 MiB each",
+    "rewrites": f"one part of {limits.CLEANER_PART_BYTES // MIB} MiB for each cleaner thread and merge, and twice what "
+                "their largest batch decompresses to",
+    "connections": "6 KiB for a connection; 256 KiB for one with answers that are not sent",
+    "fetch_sessions": "120 bytes for a partition of a session, max.incremental.fetch.session.cache.slots sessions",
+    "large_frame": "one request of up to socket.request.max.bytes passes when it is alone",
+    "telemetry": "600 bytes for a client instance that pushes metrics",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MemoryPools:
+    """Bounds in bytes. ``sum`` of the fields is at most the memory that `divide` was given."""
+
+    arena: int  # newest part of the log; the oldest is given up
+    producer_ids: int  # the longest unused go; then new ids wait and are refused
+    groups: int  # groups, members, offsets; new ones are refused
+    request_frames: int  # requests being received or answered; connections are not read
+    answers: int  # complete and unread; requests with long answers wait
+    share_answers: int  # of ShareFetch; they wait
+    decompression: int  # batches wait their turn; one that claims more is refused
+    object_ranges: int  # footers, ranges and read-ahead of objects; the longest unused go
+    wal_files: int  # blocks of the log that have left the arena; the longest unused go
+    compaction: int  # key maps and decompressed batches of all cleaner threads; rounds end earlier
+    merging: int  # inputs and outputs of one job of small merges; jobs take fewer objects
+
+    def sum(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    @property
+    def merge_buffer_bytes(self) -> int:
+        """Of the inputs of a job; what comes of them takes as much again."""
+        return self.merging // 2
+
+
+def divide(memory_bytes: int, arena_bytes: int | None, share_groups: bool) -> MemoryPools:
+    """The pools of a broker; an arena that is asked for leaves less to the others, or more.
+
+    The arena is as given, or what the others leave: the caller makes it a multiple of a segment.
+    """
+    wanted = {name: min(memory_bytes // part, most) for name, (part, most) in SHARES.items()}
+    rest = memory_bytes - sum(wanted.values())
+    arena = arena_bytes or min(rest, memory_bytes * ARENA_SHARE_MOST[0] // ARENA_SHARE_MOST[1])
+    room = memory_bytes - arena
+    if sum(wanted.values()) > room:
+        wanted = {name: size * room // sum(wanted.values()) for name, size in wanted.items()}
+    share_answers = wanted["object_ranges"] // SHARE_ANSWERS_OF_RANGES if share_groups else 0
+    wanted["object_ranges"] -= share_answers
+    pools = MemoryPools(arena=arena, share_answers=share_answers, **wanted)
+    assert pools.sum() <= memory_bytes, pools
+    return pools
+
+
+assert divide(LEAST_BYTES, None, True).request_frames >= 2 * MIB
+assert divide(LEAST_BYTES, LEAST_BYTES - BESIDE_ARENA_LEAST, True).decompression >= 512 * KIB
