@@ -100,7 +100,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     port = free_port()
     process = BrokerProcess(
         tmp_path / "data", "--memory-bytes", str(MEMORY_BYTES), "--http-listen", f"127.0.0.1:{port}",
-        "--io-threads", "1",
+        "--io-threads", "1", "--set", "log.cleaner.backoff.ms=200",
     ).start()  # fmt: skip
     process.http_port = port  # type: ignore[attr-defined]
     topic = NewTopic(TOPIC, 8, 1, config={"max.message.bytes": str(MESSAGE_BYTES)})
@@ -152,6 +152,23 @@ def test_bombs_of_every_codec_take_turns_and_leave_nothing(broker: BrokerProcess
 def damaged(codec: str, value_bytes: int) -> bytes:
     """The compressed form of records that do not parse: a batch that must be decompressed to be refused."""
     return packed_records(codec, b"\x01" + bytes(value_bytes))
+
+
+def test_large_compressed_batches_are_compacted_within_the_bound(broker: BrokerProcess) -> None:
+    """Batches of 8 MiB in every codec, all of one key: the newest stays."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    config = {"cleanup.policy": "compact", "max.message.bytes": str(MESSAGE_BYTES), "max.compaction.lag.ms": "1"}
+    admin.create_topics([NewTopic("state", 4, 1, config=config)])["state"].result(SECONDS)
+    client = Client(broker)
+    codecs = ("gzip", "snappy-raw", "snappy", "lz4", "zstd")
+    for i in range(20):
+        assert client.produce(batch_of(codecs[i % len(codecs)], 8 * MIB), i % 4, "state") == 0
+    client.close()
+    broker.flush()
+    until(lambda: metric(broker, "kbroker_cleaner_rounds_total") >= 4, "compaction of four partitions", seconds=SECONDS)
+    assert metric(broker, "kbroker_cleaner_failures_total") == 0
+    peak = status(broker, "VmHWM")
+    assert peak <= MEMORY_BYTES + PROCESS_BYTES, f"{peak / MIB:.0f} MiB"
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy-raw", "snappy", "lz4", "zstd"])
