@@ -101,13 +101,16 @@ def count_records(running: Running, topic: str, expected: int) -> None:
     consumer = Consumer({**running.settings, **settings})
     consumer.assign([TopicPartition(topic, 0, 0)])
     offset = 0
-    while offset < expected:
-        messages = consumer.consume(500, SECONDS)
-        assert messages, f"nothing after {offset}"
-        for message in messages:
+
+    def reads() -> bool:
+        nonlocal offset
+        for message in consumer.consume(100, 0.1):
             assert message.error() is None, message.error()
             assert (message.offset(), int(message.value().rstrip(b"."))) == (offset, offset)
             offset += 1
+        return offset >= expected
+
+    until(reads, lambda: f"record {offset}", seconds=60)
     consumer.close()
 
 
