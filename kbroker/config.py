@@ -155,7 +155,10 @@ OPTIONS: tuple[Option, ...] = (
         "bound of arena, caches, buffers, indexes (default: 1/8 of the machine or container, 256MiB to 4GiB)",
     ),
     Option("arena_bytes", parse_size, None, "SIZE", "part of the memory for the newest WAL (default: about half)"),
-    Option("wal_bytes", parse_size, 4 * GIB, "SIZE", "disk budget of the WAL; producers wait when it is full"),
+    Option(
+        "wal_bytes", parse_size, 4 * GIB, "SIZE",
+        "disk budget of the WAL, less on a small volume; producers wait when it is full",
+    ),
     Option("flush_bytes", parse_size, 64 * MIB, "SIZE", "a partition with this much unflushed data starts a flush"),
     Option("flush_seconds", parse_seconds, 60.0, "SECONDS", "oldest age of unflushed data"),
     Option("pack_below_bytes", parse_size, 8 * MIB, "SIZE", "smaller flushes of a partition share a pack; 0: none"),

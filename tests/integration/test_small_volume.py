@@ -191,6 +191,8 @@ def test_another_program_fills_the_volume_and_empties_it(volume: Path, elsewhere
         until(lambda: other.fill() or bulk.settled() or running.readiness()[0] == 503, "shortage", seconds=SECONDS)
         until(lambda: bulk.settled(), "what the log's own files can take", seconds=60)
         assert bulk.failed == []
+        other.fill()
+        running.create("meanwhile")  # SQLite's copy of it may come later
 
         running.broker.kill()
         other.fill()
@@ -203,6 +205,7 @@ def test_another_program_fills_the_volume_and_empties_it(volume: Path, elsewhere
         assert bulk.failed == []
         until(lambda: running.readiness()[0] == 200, "readiness", seconds=SECONDS)
         count_records(running, TOPIC, bulk.sent)
+        assert {TOPIC, "meanwhile"} <= running.admin.list_topics(timeout=SECONDS).topics.keys()
         assert "Traceback" not in running.broker.log()
         assert len(lines_about_room(running.broker)) <= 12
     finally:
