@@ -23,9 +23,11 @@ def _free_port() -> int:
 
 
 class KafkaServer:
-    """Node 1. `start` formats the folder if nothing has; `stop` is a clean one."""
+    """Node 1, with these properties beside what it needs. `start` formats the folder if nothing has; `stop` is a clean
+    one."""
 
-    def __init__(self, log_folder: Path) -> None:
+    def __init__(self, log_folder: Path, **properties: str) -> None:
+        self._extra = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in properties.items())
         self.log_folder = log_folder
         self.port = _free_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -52,7 +54,7 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
-"""
+{self._extra}"""
         )
         java = ["java", *java_tools.JVM, *HEAP, "-cp", java_tools.apps_classpath()]
         if not (self.log_folder / "meta.properties").exists():

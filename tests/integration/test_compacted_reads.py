@@ -19,6 +19,9 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from until import until
 
+from kbroker._fast.records import iter_batches, iter_records
+from kbroker.pipeline.broker_tail import BrokerTail
+
 UPDATES = 20_000
 KEYS = 50
 TOMBSTONES = 5  # of the keys, at the end
@@ -169,8 +172,10 @@ def await_compacted(broker: BrokerProcess, written: Written) -> None:
     """Also of its tombstones."""
     live = len(written.live())
     until(
-        lambda: len(found := read_all(broker, written.topic)) <= 2 * live
-        and all(value is not None for _, _, value in found),
+        lambda: (
+            len(found := read_all(broker, written.topic)) <= 2 * live
+            and all(value is not None for _, _, value in found)
+        ),
         f"compacted {written.kind} topic",
     )
 
@@ -236,7 +241,14 @@ def _check_other_readers(broker: BrokerProcess, written: Written) -> None:
          "--from-beginning", "--json", "--count", str(len(messages)), "--timeout", "30"],
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
-    assert [json.loads(line)["offset"] for line in run.stdout.splitlines()] == [each.offset() for each in messages]
+    offsets = [each.offset() for each in messages]
+    assert [json.loads(line)["offset"] for line in run.stdout.splitlines()] == offsets
+    tail = BrokerTail(broker.bootstrap)  # what a Spark query reads of the part that was not flushed when it was planned
+    found = tail.batches(written.topic, 0, 0, max(offsets) + 1, read_committed=True)
+    assert [
+        record.offset for data, _ in found for _, batch in iter_batches(data) for record in iter_records(batch)
+    ] == offsets
+    tail.close()
 
 
 def test_a_broker_that_is_killed_while_it_compacts(broker: BrokerProcess, written: list[Written]) -> None:

@@ -231,3 +231,13 @@ def _coordinator_reads(broker: CompactedBroker, before: Callable[[], None] = lam
 
     blocks = InternalLog(broker.partition, read_cold).read_all()
     return [record.offset for block in blocks for _, data in iter_batches(block) for record in iter_records(data)]
+
+
+def test_a_small_compacted_log_costs_one_request_for_all_its_readers(broker: CompactedBroker) -> None:
+    for number in range(200):
+        broker.write((b"k%d" % (number % 10), b"%d" % number))
+    _compact(broker)
+    asked = len(broker.store.operations)
+    for _ in range(3):
+        assert len(broker.contents()) == 10
+    assert [operation for operation, _ in broker.store.operations[asked:]] == ["get"]
