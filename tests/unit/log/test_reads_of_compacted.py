@@ -75,7 +75,9 @@ def test_a_swap_in_doubt_counts_from_when_it_is_known(broker: CompactedBroker) -
 @pytest.mark.parametrize("seed", range(12))
 def test_readers_of_random_histories_equal_the_model(tmp_path: Path, seed: int) -> None:
     """Writers of every kind, flushes, rounds and kills; readers at every place while it happens."""
-    broker = CompactedBroker(tmp_path / "wal", delete_retention_ms=DAY_MS, segment_bytes=1 << 20, **COMPACT)
+    durability = "object" if seed % 3 == 2 else "wal"
+    config = {**COMPACT, "delete_retention_ms": DAY_MS, "segment_bytes": 1 << 20, "kbroker_durability": durability}
+    broker = CompactedBroker(tmp_path / "wal", **config)
     try:
         _random_history(broker, seed)
     finally:
@@ -116,7 +118,7 @@ def _random_history(broker: CompactedBroker, seed: int) -> None:
                 broker.s.flush()
         taken = len(history.batches)
         broker.s.sync()
-        if rng.random() < 0.8 or turn == 7:
+        if rng.random() < 0.8 or turn == 7 or broker.partition.object_durable:
             broker.s.flush()
         readers.append(Reader(rng.randrange(history.next_offset)))
         for reader in readers:
