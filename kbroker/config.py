@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kbroker.errors import CorruptionError
 from kbroker.limits import (
     ARENA_CHUNK_BYTES,
     CLEANER_IO_BYTES_PER_SECOND,
@@ -27,11 +28,13 @@ from kbroker.limits import (
 )
 from kbroker.machine import usable_memory_bytes
 from kbroker.memory import BESIDE_ARENA_LEAST, LEAST_BYTES, MemoryPools, divide
+from kbroker.storage.regular_file import read_regular
 
 SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MEMORY_SHARE = 8  # an eighth of what the process may use is what it takes unless told ...
 MEMORY_BYTES_LEAST, MEMORY_BYTES_MOST = 256 * MIB, 4 * GIB  # ... within these
+CONFIG_BYTES_MAX = 1 * MIB  # of the TOML file
 EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on
 
 
@@ -462,11 +465,12 @@ def _read_file(path: str | None) -> dict[str, Any]:
     import tomllib  # slow to load, and most starts have no file
 
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(read_regular(path, CONFIG_BYTES_MAX, follow=True).decode())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:  # TOMLDecodeError, or bytes that are not UTF-8
+    except CorruptionError as error:
+        raise ConfigError(str(error)) from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or bytes that are not UTF-8
         raise ConfigError(f"{path} is not TOML: {error}") from None
 
 

@@ -17,12 +17,14 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from kbroker.errors import StartError
+from kbroker.errors import CorruptionError, StartError
 from kbroker.limits import START_ROOM_BYTES_MAX, START_ROOM_PART
+from kbroker.storage.regular_file import open_regular, read_regular
 
 VERSION = 1
 LOCK_NAME = "kbroker.lock"
 START_ROOM_NAME = "start.reserve"
+IDENTITY_BYTES_MAX = 64 << 10
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class DataDir:
         self._start_room_held = False
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock_fd = open_regular(path / LOCK_NAME, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise StartError(f"cannot use the data directory {path}: {error.strerror}") from None
         try:
@@ -115,7 +117,7 @@ class DataDir:
     def _read_identity(self) -> Identity:
         path = self.path / "identity.json"
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(read_regular(path, IDENTITY_BYTES_MAX))
             version = content["version"]
             if version != VERSION:
                 raise StartError(f"{path} has version {version}; this kbroker understands version {VERSION}")
@@ -135,7 +137,7 @@ class DataDir:
             return Identity(uuid.uuid4().hex)
         except OSError as error:
             raise StartError(f"cannot read {path}: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError):
+        except (CorruptionError, ValueError, KeyError, TypeError, RecursionError):
             raise StartError(f"{path} is damaged: restore it, or move the data directory away") from None
 
     def save(self, identity: Identity) -> None:
@@ -149,7 +151,7 @@ class DataDir:
             "epoch": identity.epoch,
         }
         try:
-            with open(temporary, "w") as file:
+            with open(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
                 json.dump(content, file)
                 file.flush()
                 os.fsync(file.fileno())

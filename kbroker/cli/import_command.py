@@ -80,15 +80,18 @@ def kafka_log(
     def run() -> ImportReport:
         source = open_kafka_logs(paths)
         try:
-            with _target(config, leader_epoch_max(source)) as target:
-                return KafkaLogImport(
+            return _with_target(
+                config,
+                leader_epoch_max(source),
+                lambda target: KafkaLogImport(
                     source,
                     target,
                     names=topics or None,
                     cut=cut_at_damage,
                     missing=missing_partitions_empty,
                     on_partition=_report,
-                ).run()
+                ).run(),
+            )
         finally:
             source.close()
 

@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from kbroker._fast.records import BatchHeader
 from kbroker.cli.bucket import Bucket
 from kbroker.errors import CorruptionError
+from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
 from kbroker.storage.kfs import HEADER_BYTES, SEGMENT_BYTES_MAX
-from kbroker.storage.kfs_index import parse_index
+from kbroker.storage.kfs_index import INDEX_BYTES_MAX, parse_index
 from kbroker.storage.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
 from kbroker.storage.object_keys import CLAIMS_DIR, MANIFEST_DIR, METADATA_DIR
-from kbroker.storage.object_store import ObjectMeta, PendingUpload
+from kbroker.storage.object_store import ObjectMeta, PendingUpload, read_whole
 from kbroker.storage.pack import PackDirectory
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -43,7 +44,7 @@ def segment_lines(bucket: Bucket, meta: ObjectMeta) -> Iterator[str]:
 
 def segment_index_lines(bucket: Bucket, meta: ObjectMeta, base_offset: int) -> Iterator[str]:
     """A line of summary and one per entry of a KafScale segment's index."""
-    data = bucket.store.get(meta.key, if_match=meta.etag)
+    data = read_whole(bucket.store, meta.key, INDEX_BYTES_MAX, if_match=meta.etag)
     index = parse_index(data, base_offset, SEGMENT_BYTES_MAX, meta.key)
     yield f"{len(index.offsets)} entries, {index.interval} records between them"
     for offset, position in zip(index.offsets, index.positions, strict=True):
@@ -98,7 +99,7 @@ def pack_lines(directory: PackDirectory, names: dict[bytes, str]) -> Iterator[st
 def log_object_json(bucket: Bucket, meta: ObjectMeta) -> str:
     """A record, seal or checkpoint of the manifest or of metadata, or a claim, as indented JSON."""
     folder, _, name = bucket.keys.relative(meta.key).partition("/")
-    data = bucket.store.get(meta.key, if_match=meta.etag)
+    data = read_whole(bucket.store, meta.key, NUMBERED_LOG_OBJECT_BYTES_MAX, if_match=meta.etag)
     if folder == CLAIMS_DIR:
         try:
             return json.dumps(json.loads(data.decode("utf-8")), indent=2, ensure_ascii=False)

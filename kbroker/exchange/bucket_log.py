@@ -9,7 +9,7 @@ import numpy as np
 
 from kbroker._fast.gather import BatchScan, BatchScanError
 from kbroker.errors import CorruptionError
-from kbroker.exchange.log_segment import BLOCK_BYTES, ENTRY_DTYPE, Block
+from kbroker.exchange.log_segment import BATCH_BYTES_MAX, BLOCK_BYTES, ENTRY_DTYPE, Block
 from kbroker.storage.kfs_read import load_ref
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter, NeedMore
 from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed
@@ -85,6 +85,8 @@ def scan_image(
     index = footer.find_offset(offset)
     while index is not None and index < len(footer):
         position, length = footer.read_range(index, BLOCK_BYTES)
+        if length > BATCH_BYTES_MAX:
+            raise CorruptionError(f"{key}: a record batch of {length} bytes")
         data = store.get(key, start + position, length, if_match=etag)
         ends = footer.entries["position"][index:] + footer.entries["length"][index:]
         count = int(np.searchsorted(ends, position + length, side="left")) + 1

@@ -12,15 +12,16 @@ import numpy as np
 from kbroker._fast.records import parse_batch_header
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket_log import image_footer, read_image
-from kbroker.exchange.klite_metadata import LEASE, METADATA_LOG, KliteMetadata, parse_metadata_log
+from kbroker.exchange.klite_metadata import FRAME_HEADER_BYTES, LEASE, METADATA_LOG, KliteMetadata, parse_metadata_log
 from kbroker.exchange.log_segment import ENTRY_DTYPE, Block
 from kbroker.exchange.partition_upload import StoredBatches
 from kbroker.exchange.server_copy import fits
 from kbroker.exchange.source_error import SourceError
+from kbroker.storage.conditional_write import read_back
 from kbroker.storage.kfs import FOOTER_BYTES, HEADER_BYTES, batches_of
 from kbroker.storage.kfs_pairs import KfsPair, list_pairs, read_segment
 from kbroker.storage.object_keys import KlixKey, parse_key
-from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore
+from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, read_whole
 
 LEASE_QUIET_MS = 60_000  # a lease that nobody wrote for so long has no owner
 LEASE_WAIT_SECONDS = 20.0  # longer than klite's own term
@@ -189,13 +190,11 @@ class KliteBucket:
 
     def _read_metadata(self) -> KliteMetadata | None:
         key = self._root + METADATA_LOG
-        try:
-            meta = self._store.head(key)
-            if meta.size > METADATA_BYTES_MAX:
-                raise CorruptionError(f"{key}: {meta.size} bytes")
-            return parse_metadata_log(self._store.get(key), key)
-        except NotFound:
+        start = read_back(self._store, key, FRAME_HEADER_BYTES)
+        if start is None:
             return None
+        parse_metadata_log(start, key)  # what does not even begin as one is not read whole
+        return parse_metadata_log(read_whole(self._store, key, METADATA_BYTES_MAX), key)
 
 
 def _klite_root(store: ObjectStore, cluster_id: str | None) -> str:

@@ -8,22 +8,29 @@
 `recovery-point-offset-checkpoint`, `replication-offset-checkpoint` (high watermarks), `log-start-offset-checkpoint` and
 `cleaner-offset-checkpoint` have `<topic> <partition> <offset>`. `.kafka_cleanshutdown`, a JSON object, tells that the
 broker stopped cleanly; Kafka removes it when it starts.
+
+What is taken is what Kafka 4.4 takes: a file that ends before its second line is empty, a line ends at \n, \r or \r\n,
+any run of blanks separates fields, numbers may have a sign and zeros before them, and the later of two entries counts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from kbroker.errors import CorruptionError
 
-VERSION = "0"
+VERSION = 0
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
-ENTRIES_MAX = 10_000_000
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_BLANKS = re.compile(r"[ \t\x0b\f]+")
+_NUMBER = re.compile(r"[+-]?\d+")  # of any script, as Java's parser takes them
+_NUMBER_LENGTH_MAX = 4_000
 
 TopicPartition = tuple[str, int]
 
@@ -34,16 +41,13 @@ def encode_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
 
 
 def parse_leader_epochs(data: bytes, name: str = LEADER_EPOCHS) -> list[tuple[int, int]]:
-    """(epoch, start offset) pairs, both ascending. CorruptionError."""
+    """(epoch, start offset) pairs as they are in the file, in any order. CorruptionError."""
     found: list[tuple[int, int]] = []
     for line in _lines(data, name):
-        fields = line.split(" ")
+        fields = _fields(line)
         if len(fields) != 2:
             raise CorruptionError(f"{name}: {line!r:.80} is not an epoch and an offset")
-        epoch, start = _number(fields[0], name, (1 << 31) - 1), _number(fields[1], name)
-        if found and (epoch <= found[-1][0] or start < found[-1][1]):
-            raise CorruptionError(f"{name}: epoch {epoch} at {start} behind {found[-1]}")
-        found.append((epoch, start))
+        found.append((_number(fields[0], name, 32), _number(fields[1], name, 64)))
     return found
 
 
@@ -56,34 +60,46 @@ def parse_partition_offsets(data: bytes, name: str) -> dict[TopicPartition, int]
     """Offsets by (topic, partition). CorruptionError."""
     found: dict[TopicPartition, int] = {}
     for line in _lines(data, name):
-        fields = line.split(" ")
-        if len(fields) != 3 or not fields[0]:
+        fields = _fields(line)
+        if len(fields) != 3:
             raise CorruptionError(f"{name}: {line!r:.80} is not a topic, a partition and an offset")
-        key = (fields[0], _number(fields[1], name, (1 << 31) - 1))
-        if key in found:
-            raise CorruptionError(f"{name}: {key} is in it twice")
-        found[key] = _number(fields[2], name)
+        found[fields[0], _number(fields[1], name, 32)] = _number(fields[2], name, 64)
     return found
 
 
 def _encode(lines: list[str]) -> bytes:
-    return "".join(f"{line}\n" for line in (VERSION, str(len(lines)), *lines)).encode()
+    return "".join(f"{line}\n" for line in (str(VERSION), str(len(lines)), *lines)).encode()
 
 
 def _lines(data: bytes, name: str) -> list[str]:
+    """The entries' lines."""
     try:
-        lines = data.decode("ascii").splitlines()
+        lines = _LINE_END.split(data.decode())
     except UnicodeDecodeError as error:
         raise CorruptionError(f"{name}: not a checkpoint: {error}") from None
-    if not lines or lines[0] != VERSION:
-        raise CorruptionError(f"{name}: version {lines[0] if lines else ''!r:.20}; version {VERSION} is understood")
-    count = _number(lines[1], name, ENTRIES_MAX) if len(lines) > 1 else -1
-    if count < 0 or count != len(lines) - 2:
-        raise CorruptionError(f"{name}: {count} entries announced, {max(len(lines) - 2, 0)} there")
+    if not lines[-1]:
+        lines.pop()  # what is behind the last line end
+    if lines and _number(lines[0], name, 32) != VERSION:
+        raise CorruptionError(f"{name}: version {lines[0]:.20}; version {VERSION} is understood")
+    if len(lines) < 2:
+        return []
+    count = _number(lines[1], name, 32)
+    if count != len(lines) - 2:
+        raise CorruptionError(f"{name}: {count} entries announced, {len(lines) - 2} there")
     return lines[2:]
 
 
-def _number(text: str, name: str, highest: int = (1 << 63) - 1) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 19) or int(text) > highest:
-        raise CorruptionError(f"{name}: {text!r:.40} is not a number up to {highest}")
-    return int(text)
+def _fields(line: str) -> list[str]:
+    fields = _BLANKS.split(line)
+    while fields and not fields[-1]:
+        fields.pop()
+    return fields
+
+
+def _number(text: str, name: str, bits: int) -> int:
+    """A signed number of so many bits, as Java's parsers take it."""
+    if len(text) <= _NUMBER_LENGTH_MAX and _NUMBER.fullmatch(text) and max(text) <= "\uffff":
+        number = int(text)
+        if -(1 << bits - 1) <= number < 1 << bits - 1:
+            return number
+    raise CorruptionError(f"{name}: {text!r:.40} is not a number of {bits} bits")

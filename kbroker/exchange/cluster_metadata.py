@@ -20,12 +20,12 @@ from kbroker.errors import CorruptionError, ProtocolError
 from kbroker.exchange.log_segment import BadBatch, read_blocks, segment_bases, segment_name
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.fields import INT8, INT16, INT32, INT64, STRING, UUID, F, Message
+from kbroker.storage.regular_file import is_folder
 
 FOLDER = "__cluster_metadata-0"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"  # a snapshot with what the metadata is to begin with
 FRAME_VERSION = 1
 TOPIC_RESOURCE = 2
-SNAPSHOT_BYTES_MAX = 1 << 30
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint", re.ASCII)
 
 
@@ -170,7 +170,7 @@ def read_cluster_metadata(log_folder: Path) -> ClusterMetadata | None:
     Raises CorruptionError, OSError. A torn tail of the log is not an error: it was never committed.
     """
     folder = log_folder / FOLDER
-    if not folder.is_dir():
+    if not is_folder(folder):
         return None
     metadata = ClusterMetadata()
     snapshots = sorted(match[0] for match in (_SNAPSHOT.fullmatch(path.name) for path in folder.iterdir()) if match)
@@ -191,17 +191,26 @@ def read_bootstrap_metadata(log_folder: Path) -> ClusterMetadata | None:
     `read_cluster_metadata`.
     """
     path = log_folder / BOOTSTRAP_CHECKPOINT
-    if not path.is_file():
-        return None
     metadata = ClusterMetadata()
-    _load_snapshot(metadata, path)
+    try:
+        _load_snapshot(metadata, path)
+    except FileNotFoundError:
+        return None
     return metadata if metadata.topics else None
 
 
 def _load_snapshot(metadata: ClusterMetadata, path: Path) -> None:
-    if path.stat().st_size > SNAPSHOT_BYTES_MAX:
-        raise CorruptionError(f"{path}: {path.stat().st_size} bytes are too many for a snapshot")
-    _replay(metadata, ((0, value) for _, value in _values(path.read_bytes(), path)), path, 0)
+    _replay(metadata, _snapshot_values(path), path, 0)
+
+
+def _snapshot_values(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Of a snapshot, which unlike a log is whole: (0, value) of each record. Memory: a block."""
+    end = 0
+    for block in read_blocks(path, 0):
+        end += len(block.data)
+        yield from ((0, value) for _, value in _values(block.data, path))
+    if end == 0 or end != path.stat().st_size:
+        raise CorruptionError(f"{path}: byte {end}: no record batch")
 
 
 def _log_values(path: Path, base: int) -> Iterator[tuple[int, bytes]]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 
-from kbroker.errors import CorruptionError, KafkaError, StartError
-from kbroker.exchange.checkpoint_file import LEADER_EPOCHS, parse_leader_epochs
+from kbroker.errors import KafkaError, StartError
 from kbroker.exchange.committed_offsets import import_offsets
 from kbroker.exchange.import_target import LEADER_EPOCH_MAX, ImportTarget
-from kbroker.exchange.kafka_log_folder import KafkaLogFolders, PartitionFolder, read_small
+from kbroker.exchange.kafka_log_folder import KafkaLogFolders, PartitionFolder
 from kbroker.exchange.log_segment import BadBatch, read_blocks, segment_name
 from kbroker.exchange.partition_import import PartitionImport
 from kbroker.exchange.partition_upload import ImportedPartition
@@ -54,6 +53,7 @@ class KafkaLogImport:
         self._missing = missing
         self._import = TopicImport(target, on_partition)
         self.report = self._import.report
+        self.report.notes += source.notes
 
     def run(self) -> ImportReport:
         """Imports. Raises SourceError, CorruptionError, StartError, StoreError, OSError; then nothing became true."""
@@ -157,18 +157,14 @@ class KafkaLogImport:
 
 
 def leader_epoch_max(source: KafkaLogFolders) -> int:
-    """The highest leader epoch that anything in the folders may carry. SourceError when that cannot be."""
+    """The highest leader epoch that anything in the folders may carry, as far as the checkpoints tell.
+
+    Raises SourceError, StartError, OSError. Batches with a higher one than their checkpoint has end in EpochPassed.
+    """
     highest = source.metadata.leader_epoch_max if source.metadata else 0
     for folder in source.partitions.values():
-        path = folder.path / LEADER_EPOCHS
-        if path.exists():
-            try:
-                epochs = parse_leader_epochs(read_small(path), str(path))
-            except CorruptionError as error:
-                raise SourceError(str(error)) from None
-            highest = max([highest, *(epoch for epoch, _ in epochs)])
-        else:
-            highest = max(highest, _last_epoch(folder))
+        epochs = [epoch for epoch, _ in source.leader_epochs(folder) if 0 <= epoch < LEADER_EPOCH_MAX]
+        highest = max([highest, *(epochs or [_last_epoch(folder)])])
     if highest >= LEADER_EPOCH_MAX:
         raise StartError(f"leader epoch {highest} in the log folders: at most {LEADER_EPOCH_MAX} can be taken")
     return highest

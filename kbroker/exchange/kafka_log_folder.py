@@ -1,7 +1,7 @@
 """What lies in the log folders of a stopped Apache Kafka: partitions, their segments and checkpoints.
 
 A partition's folder is `<topic>-<partition>`; `<topic>-<partition>.<32 hex>-delete`, `-future` and `-stray` are not
-the partition (docs/formats/kafka-log.md).
+the partition (docs/formats/kafka-log.md). The path of a log folder may be a link; what lies in it may not.
 """
 
 from __future__ import annotations
@@ -9,24 +9,34 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from kbroker.errors import CorruptionError
-from kbroker.exchange.checkpoint_file import CLEAN_SHUTDOWN, LOG_STARTS, TopicPartition, parse_partition_offsets
+from kbroker.exchange.checkpoint_file import (
+    CLEAN_SHUTDOWN,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    TopicPartition,
+    parse_leader_epochs,
+    parse_partition_offsets,
+)
 from kbroker.exchange.cluster_metadata import FOLDER as METADATA_FOLDER
 from kbroker.exchange.cluster_metadata import ClusterMetadata, read_bootstrap_metadata, read_cluster_metadata
 from kbroker.exchange.log_segment import SNAPSHOT_SUFFIX, segment_bases
 from kbroker.exchange.partition_metadata import PARTITION_METADATA, parse_partition_metadata
 from kbroker.exchange.source_error import SourceError
 from kbroker.limits import PARTITIONS_PER_TOPIC_MAX
+from kbroker.storage.regular_file import is_folder, open_regular, read_regular
 
 LOCK_FILE = ".lock"
 SWAPPED_LOG_SUFFIX = ".log.swap"
-SMALL_FILE_BYTES_MAX = 64 << 20
+SMALL_FILE_BYTES_MAX = 64 << 20  # of a file that is read whole
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
 _LEFTOVER = re.compile(r".*\.[0-9a-f]{32}-(?:delete|future|stray)", re.ASCII)
+T = TypeVar("T", bound=Collection[object])
 _SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot", re.ASCII)
 
 
@@ -38,7 +48,7 @@ class PartitionFolder:
     partition: int
     path: Path
     topic_id: bytes | None
-    log_start_offset: int  # as checkpointed; 0: where the first segment begins
+    log_start_offset: int  # as checkpointed; 0 or less: where the first segment begins
     clean: bool  # its broker stopped cleanly
 
     def segment_bases(self) -> list[int]:
@@ -64,6 +74,7 @@ class KafkaLogFolders:
     partitions: dict[TopicPartition, PartitionFolder] = field(default_factory=dict)
     metadata: ClusterMetadata | None = None
     leftovers: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # on files that are not used
     _locks: list[int] = field(default_factory=list)
 
     def topics(self) -> list[str]:
@@ -73,6 +84,24 @@ class KafkaLogFolders:
     def of_topic(self, topic: str) -> dict[int, PartitionFolder]:
         """A topic's partitions by number."""
         return {folder.partition: folder for (name, _), folder in self.partitions.items() if name == topic}
+
+    def leader_epochs(self, folder: PartitionFolder) -> list[tuple[int, int]]:
+        """A partition's checkpoint of (epoch, start offset); empty where there is none, or none that Kafka takes."""
+        rebuilt = "the leader epochs are those of the batches"
+        return self.checkpoint(folder.path / LEADER_EPOCHS, parse_leader_epochs, rebuilt) or []
+
+    def checkpoint(self, path: Path, parse: Callable[[bytes, str], T], instead: str) -> T | None:
+        """What a text checkpoint says; None where there is none, or with a note where it cannot be taken.
+
+        Kafka gives a whole disk up for one that does not parse; here it never costs the import.
+        """
+        try:
+            return parse(read_regular(path, SMALL_FILE_BYTES_MAX), str(path))
+        except FileNotFoundError:
+            return None
+        except (CorruptionError, OSError) as error:
+            self.notes.append(f"{error}: not used; {instead}")
+            return None
 
     def close(self) -> None:
         """Gives the locks back."""
@@ -97,10 +126,10 @@ def open_kafka_logs(paths: Sequence[Path]) -> KafkaLogFolders:
 
 
 def _lock(path: Path, folders: KafkaLogFolders) -> None:
-    lock = path / LOCK_FILE
-    if not lock.exists():
+    try:
+        descriptor = open_regular(path / LOCK_FILE, os.O_RDWR)
+    except FileNotFoundError:
         return
-    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     folders._locks.append(descriptor)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,15 +143,16 @@ def _read_folder(path: Path, folders: KafkaLogFolders) -> None:
         metadata = read_bootstrap_metadata(path)
     if metadata is not None:
         folders.metadata = metadata
-    clean = (path / CLEAN_SHUTDOWN).exists()
-    log_starts = _read_checkpoint(path / LOG_STARTS, parse_partition_offsets)
+    clean = _is_there(path / CLEAN_SHUTDOWN)
+    lost = "every log begins with its first segment, so records that were deleted from within one may be back"
+    log_starts = folders.checkpoint(path / LOG_STARTS, parse_partition_offsets, lost) or {}
     for child in sorted(path.iterdir()):
-        if not child.is_dir() or child.name == METADATA_FOLDER:
-            continue
         match = _PARTITION.fullmatch(child.name)
         if match is None:
             if _LEFTOVER.fullmatch(child.name):
                 folders.leftovers.append(child)
+            continue
+        if child.name == METADATA_FOLDER or not is_folder(child):
             continue
         key = (match[1], int(match[2]))
         if key[1] >= PARTITIONS_PER_TOPIC_MAX:
@@ -134,16 +164,16 @@ def _read_folder(path: Path, folders: KafkaLogFolders) -> None:
 
 def _topic_id(folder: Path) -> bytes | None:
     path = folder / PARTITION_METADATA
-    return parse_partition_metadata(read_small(path), str(path)) if path.exists() else None
+    try:
+        return parse_partition_metadata(read_regular(path, SMALL_FILE_BYTES_MAX), str(path))
+    except FileNotFoundError:
+        return None
 
 
-def _read_checkpoint(path: Path, parse: Callable[[bytes, str], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
-    return parse(read_small(path), str(path)) if path.exists() else {}
-
-
-def read_small(path: Path) -> bytes:
-    """A file that is read whole. CorruptionError when it is larger than any such file."""
-    size = path.stat().st_size
-    if size > SMALL_FILE_BYTES_MAX:
-        raise CorruptionError(f"{path}: {size} bytes, more than any such file has")
-    return path.read_bytes()
+def _is_there(path: Path) -> bool:
+    """Whether there is such a file, whatever is in it. NotRegularFile."""
+    try:
+        os.close(open_regular(path))
+    except FileNotFoundError:
+        return False
+    return True

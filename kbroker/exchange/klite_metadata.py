@@ -33,6 +33,7 @@ LEASE = "lease"
 FRAME_BYTES_MAX = 16 << 20
 CREATED, DELETED, CONFIG, COMMITTED, PRODUCER_IDS, LOG_START, PARTITIONS = 1, 2, 3, 4, 5, 6, 10
 _FRAME = struct.Struct(">II")
+FRAME_HEADER_BYTES = _FRAME.size
 
 
 @dataclass(slots=True)

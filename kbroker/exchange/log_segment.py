@@ -8,6 +8,7 @@ trusted: all other files of a segment can be made from it.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -17,8 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from kbroker._fast.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
+from kbroker.storage.regular_file import opened_regular
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
@@ -27,6 +30,7 @@ TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 
 BATCH_HEADER_BYTES = 61
+CRC_FROM = 21  # of a batch: where what its CRC covers begins
 LENGTH_PREFIX_BYTES = 12  # base offset and length field, which the length field does not count
 BATCH_BYTES_MAX = 1 << 30  # more than any broker takes; bounds what a damaged length makes us allocate
 BLOCK_BYTES = 4 * MIB
@@ -90,14 +94,15 @@ def count_records(batch: bytes | memoryview) -> int:
 def read_blocks(path: Path, expected_offset: int, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """The batches of a log file in order, in blocks of about `block_bytes`, a larger batch in one of its own.
 
-    Lengths, magic and the order of offsets are checked, CRCs are not. `expected_offset` is the lowest that the first
-    batch may begin with; gaps between batches are legal. Raises BadBatch behind the last good block; OSError.
+    Lengths, magic and the order of offsets are checked, and the CRC of a batch that is larger than a block, so that a
+    damaged length takes no memory; the other CRCs are not. `expected_offset` is the lowest that the first batch may
+    begin with; gaps between batches are legal. Raises BadBatch behind the last good block; NotRegularFile, OSError.
     """
-    with open(path, "rb", buffering=0) as file:
+    with opened_regular(path) as descriptor:
         position = 0
         want = block_bytes
         while True:
-            data = os.pread(file.fileno(), want, position)
+            data = os.pread(descriptor, want, position)
             if not data:
                 return
             entries, end, problem = _split(data, position, expected_offset)
@@ -111,11 +116,13 @@ def read_blocks(path: Path, expected_offset: int, block_bytes: int = BLOCK_BYTES
                 raise BadBatch(path, position, problem)
             if entries:
                 continue
-            if not any(data) and _only_zeros(file.fileno(), position):
+            if not any(data) and _only_zeros(descriptor, position):
                 return
             needed = _bytes_needed(data)
             if len(data) < want or needed <= len(data):
                 raise BadBatch(path, position, f"{len(data)} bytes are not a whole record batch")
+            if not _crc_holds(descriptor, position, needed):
+                raise BadBatch(path, position, f"no whole record batch of {needed} bytes: its CRC does not match")
             want = needed
 
 
@@ -161,9 +168,29 @@ def _bytes_needed(data: bytes) -> int:
     return length + LENGTH_PREFIX_BYTES
 
 
+def _crc_holds(descriptor: int, position: int, size: int) -> bool:
+    """Whether a batch of `size` bytes is there and has the CRC that its header says; reads it in pieces."""
+    crc = 0
+    at = CRC_FROM
+    while at < size:
+        data = os.pread(descriptor, min(MIB, size - at), position + at)
+        if not data:
+            return False
+        crc = crc32c(data, crc)
+        at += len(data)
+    return os.pread(descriptor, 4, position + CRC_FROM - 4) == crc.to_bytes(4, "big")
+
+
 def _only_zeros(descriptor: int, position: int) -> bool:
-    while data := os.pread(descriptor, MIB, position):
+    """Whether nothing but zeros follows; holes of a sparse file are not read."""
+    while True:
+        try:
+            position = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return True  # no data up to the end
+            raise
+        data = os.pread(descriptor, MIB, position)
         if data.count(0) != len(data):
             return False
         position += len(data)
-    return True

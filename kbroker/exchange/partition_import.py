@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from kbroker._fast.gather import BatchScan
 from kbroker.errors import CorruptionError
-from kbroker.exchange.kafka_log_folder import PartitionFolder, read_small
+from kbroker.exchange.kafka_log_folder import SMALL_FILE_BYTES_MAX, PartitionFolder
 from kbroker.exchange.log_segment import BadBatch, Block, read_blocks, segment_name
 from kbroker.exchange.partition_upload import ImportedPartition, PartitionUpload, block_end, scan_block
 from kbroker.exchange.producer_snapshot import SnapshotProducer, parse_producer_snapshot
@@ -17,6 +17,7 @@ from kbroker.exchange.source_error import SourceError
 from kbroker.storage.object_keys import ObjectKeys
 from kbroker.storage.object_store import ObjectStore
 from kbroker.storage.partition_state import PartitionState, ProducerBatch, ProducerEntry
+from kbroker.storage.regular_file import NotRegularFile, read_regular
 
 
 class PartitionImport:
@@ -100,8 +101,8 @@ class PartitionImport:
         if path is None:
             return []
         try:
-            return parse_producer_snapshot(read_small(path), str(path))
-        except CorruptionError as error:
+            return parse_producer_snapshot(read_regular(path, SMALL_FILE_BYTES_MAX), str(path))
+        except (CorruptionError, NotRegularFile) as error:
             self._notes.append(f"{error}: not used")
             return []
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import StartError
 from kbroker.metadata.store import Compare, Delete, Event, KeyValue, Put
+from kbroker.storage.regular_file import check_regular_or_missing
 
 APPLICATION_ID = 0x6B62726B
 FORMAT_VERSION = 1
@@ -39,6 +40,11 @@ class SqliteStore:
         self._watches: list[_Watch] = []
         self._leases: dict[int, tuple[int, float]] = {}  # lease -> (ttl in ms, end on the monotonic clock)
         self._next_lease = 1
+        try:
+            for suffix in ("", "-wal", "-shm", "-journal"):
+                check_regular_or_missing(f"{path}{suffix}")
+        except OSError as error:
+            raise StartError(f"cannot open the metadata file {error}") from None
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:

@@ -29,10 +29,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.clock import Clock
-from kbroker.storage.object_store import ObjectStore, PreconditionFailed, StoreError, StoreUnavailable
+from kbroker.errors import CorruptionError
+from kbroker.storage.object_store import ObjectStore, PreconditionFailed, StoreError, StoreUnavailable, read_whole
 from kbroker.storage.patience import Patience
 
 VERSION = 1
+RECORD_BYTES_MAX = 256 << 20
 LOG_PREFIX = "log/"
 CLAIM, COMMIT, DONE = "claim", "commit", "done"
 _NUMBER_DIGITS = 20
@@ -142,7 +144,7 @@ class ExportLog:
                 failure = error
                 continue
             except PreconditionFailed:
-                if self._store.get(key) != data:
+                if read_whole(self._store, key, RECORD_BYTES_MAX) != data:
                     raise ExportLogError(
                         f"another run of this export has begun ({key} is its); this one publishes nothing. Start one "
                         "at a time"
@@ -154,9 +156,9 @@ class ExportLog:
 
     def _read(self, key: str) -> dict[str, Any]:
         try:
-            record = json.loads(self._store.get(key))
+            record = json.loads(read_whole(self._store, key, RECORD_BYTES_MAX))
             version, kind = record["version"], record["kind"]
-        except (ValueError, KeyError, TypeError):
+        except (CorruptionError, ValueError, KeyError, TypeError, RecursionError):
             raise ExportLogError(f"{key}: not a record of an export's log") from None
         if version != VERSION or kind not in (CLAIM, COMMIT, DONE):
             raise ExportLogError(f"{key}: version {version}, kind {kind}: written by a newer kbroker")

@@ -10,8 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from kbroker.errors import CorruptionError
 from kbroker.pipeline.options import OptionError
+from kbroker.storage.regular_file import NotRegularFile, read_regular
 
+SCHEMA_BYTES_MAX = 16 << 20
 RAW, JSON, AVRO = "raw", "json", "avro"
 
 _PRIMITIVE: dict[str, pa.DataType] = {
@@ -76,7 +79,9 @@ def load_schema(path: Path, values: str, writers: Mapping[int, Path], ddl: Calla
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return read_regular(path, SCHEMA_BYTES_MAX, follow=True).decode()
+    except (CorruptionError, NotRegularFile) as error:
+        raise OptionError(str(error)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"{path}: {error}") from None
 

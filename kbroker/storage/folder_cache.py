@@ -32,6 +32,7 @@ from kbroker._fast.crc32c import crc32c
 from kbroker.clock import Clock, SystemClock
 from kbroker.limits import MIB
 from kbroker.storage.range_cache import ObjectId
+from kbroker.storage.regular_file import open_regular, opened_regular
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class FolderCache:
         self._writing = False
         self._paused_until = float("-inf")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock_file = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock_file = open_regular(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._adopt()
@@ -140,8 +141,7 @@ class FolderCache:
 
     def _read_file(self, item: _Range, position: int, out: memoryview) -> bool:
         try:
-            descriptor = os.open(self.folder / item.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
+            with opened_regular(self.folder / item.name) as descriptor:
                 whole = out if len(out) == len(item) else memoryview(np.empty(len(item), np.uint8))  # type: ignore[arg-type]
                 filled = 0
                 while filled < len(whole):
@@ -149,8 +149,6 @@ class FolderCache:
                     if not count:
                         raise OSError(f"it ends after {filled} of {len(whole)} bytes")
                     filled += count
-            finally:
-                os.close(descriptor)
             if crc32c(whole) != item.crc:
                 raise OSError("its CRC does not match")
             if whole is not out:
@@ -226,8 +224,7 @@ class FolderCache:
     def _write(self, item: _Range, data: np.ndarray) -> None:
         partial = self.folder / (item.name.removesuffix("range") + "partial")
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(partial, flags, 0o600)
+            descriptor = open_regular(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
                 view, written = memoryview(data), 0  # type: ignore[arg-type]
                 while written < len(view):

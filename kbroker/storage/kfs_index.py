@@ -34,6 +34,7 @@ SPAN_BYTES = 512 << 10  # of batches from one entry to the next, at most, where 
 _HEADER = struct.Struct(">IHIIH")
 _ENTRY = struct.Struct(">qi")
 INDEX_HEADER_BYTES = _HEADER.size
+INDEX_BYTES_MAX = 256 << 20
 ENTRY_BYTES = _ENTRY.size
 assert (INDEX_HEADER_BYTES, ENTRY_BYTES) == (16, 12)
 

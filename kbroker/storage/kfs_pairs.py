@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from kbroker._fast.crc32c import crc32c
 from kbroker.errors import CorruptionError
-from kbroker.storage.kfs import SEGMENT_BYTES_MAX, KfsSegment, encode_segment, parse_segment
+from kbroker.storage.kfs import KfsSegment, encode_segment, parse_segment
 from kbroker.storage.kfs_index import rebuild_index
 from kbroker.storage.kfs_keys import INDEX_SUFFIX, KfsKey, kfs_key, parse_kfs_key
+from kbroker.storage.kfs_read import segment_bytes
 from kbroker.storage.object_store import ObjectMeta, ObjectStore, PreconditionFailed
 
 
@@ -67,10 +68,8 @@ def store_pair(
 
 def read_segment(store: ObjectStore, pair: KfsPair) -> KfsSegment:
     """The whole segment, checked, and its key against it. Raises CorruptionError, StoreError."""
-    if pair.segment.size > SEGMENT_BYTES_MAX:
-        raise CorruptionError(f"{pair.segment.key}: {pair.segment.size} bytes are too many for a segment")
-    data = store.get(pair.segment.key, if_match=pair.segment.etag)
-    segment = parse_segment(data, pair.segment.key)
+    meta = pair.segment
+    segment = parse_segment(segment_bytes(store, meta.key, meta.size, meta.etag), meta.key)
     if segment.header.base_offset != pair.key.base_offset:
         raise CorruptionError(f"{pair.segment.key}: the segment begins at offset {segment.header.base_offset}")
     return segment

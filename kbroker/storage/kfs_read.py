@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kbroker.errors import CorruptionError
-from kbroker.storage.kfs import SEGMENT_BYTES_MAX, KfsSegment, open_segment
+from kbroker.storage.kfs import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    SEGMENT_BYTES_MAX,
+    KfsSegment,
+    open_segment,
+    parse_footer,
+    parse_header,
+)
 from kbroker.storage.kfs_flush import klix_footer
 from kbroker.storage.klix import KlixFooter
 from kbroker.storage.object_store import ObjectStore
 from kbroker.storage.partition_state import ObjectRef
+
+PROBED_BYTES = 64 << 20
 
 
 class LoadedSegment(NamedTuple):
@@ -24,13 +34,21 @@ def load_segment(store: ObjectStore, key: str, size: int, etag: str) -> LoadedSe
 
     Raises StoreError, CorruptionError.
     """
+    segment = open_segment(segment_bytes(store, key, size, etag), key)
+    return LoadedSegment(segment, klix_footer(segment, key))
+
+
+def segment_bytes(store: ObjectStore, key: str, size: int, etag: str) -> bytes:
+    """A whole segment; a large one is read only if both its ends are a segment's. StoreError, CorruptionError."""
     if size > SEGMENT_BYTES_MAX:
         raise CorruptionError(f"{key}: {size} bytes are too many for a segment")
+    if size > PROBED_BYTES:
+        header = parse_header(store.get(key, 0, HEADER_BYTES, if_match=etag), size, key)
+        parse_footer(store.get(key, size - FOOTER_BYTES, FOOTER_BYTES, if_match=etag), header, key)
     data = store.get(key, 0, size, if_match=etag)
     if len(data) != size:
         raise CorruptionError(f"{key}: {len(data)} bytes at 0, {size} expected")
-    segment = open_segment(data, key)
-    return LoadedSegment(segment, klix_footer(segment, key))
+    return data
 
 
 def load_ref(store: ObjectStore, ref: ObjectRef) -> LoadedSegment:

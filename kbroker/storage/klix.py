@@ -22,6 +22,8 @@ _TRAILER = struct.Struct(">II")
 TRAILER_BYTES = _TRAILER.size
 TAIL_BYTES = 64 * 1024  # what a reader asks for first: 2047 entries and the trailer
 OBJECT_BYTES_MAX = 2**32 - 1  # byte positions are u32
+BATCH_BYTES_MIN = 61  # a header without records
+INDEX_BYTES_MAX = 256 << 20  # of one image, or of a pack's directory: more is not read into memory
 
 ENTRY_DTYPE = np.dtype(
     [
@@ -113,8 +115,10 @@ class KlixFooter:
         if magic != MAGIC:
             raise CorruptionError(f"{key}: not a KLIX object: the magic at byte {object_size - 4} is {magic:#010x}")
         length = footer_length(count)
-        if count == 0 or length > object_size:
+        if count == 0 or length + count * BATCH_BYTES_MIN > object_size:
             raise CorruptionError(f"{key}: the KLIX footer claims {count} entries in {object_size} bytes")
+        if length > INDEX_BYTES_MAX or object_size - length > OBJECT_BYTES_MAX:
+            raise CorruptionError(f"{key}: an index of {count} entries in {object_size} bytes is more than is read")
         if length > len(tail):
             return NeedMore(length)
         raw = bytes(memoryview(tail)[len(tail) - length : len(tail) - TRAILER_BYTES])

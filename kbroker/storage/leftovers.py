@@ -29,6 +29,7 @@ from kbroker.storage.kfs import open_segment
 from kbroker.storage.kfs_flush import index_key_of, segment_key_of
 from kbroker.storage.kfs_index import rebuild_index
 from kbroker.storage.kfs_keys import KfsKey
+from kbroker.storage.kfs_read import segment_bytes
 from kbroker.storage.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
@@ -141,7 +142,7 @@ class Leftovers:
 
     def _make_index(self, key: str, meta: ObjectMeta) -> bool:
         try:
-            segment = open_segment(self._store.get(meta.key, if_match=meta.etag), meta.key)
+            segment = open_segment(segment_bytes(self._store, meta.key, meta.size, meta.etag), meta.key)
             index = rebuild_index(segment, meta.key)
             if not self._manifest.image.is_live(key):
                 return False

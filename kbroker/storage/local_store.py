@@ -17,18 +17,19 @@ import errno
 import fcntl
 import os
 import random
-import stat
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kbroker._fast.wal_files import sync_directory
 from kbroker.clock import Clock, SystemClock
+from kbroker.errors import CorruptionError
 from kbroker.limits import LEDGER_ROOM_BYTES_MAX, LEDGER_ROOM_PART
 from kbroker.storage.local_files import write_durably
 from kbroker.storage.local_paths import key_path, walk
 from kbroker.storage.object_keys import is_ledger_key
 from kbroker.storage.object_store import (
+    KEY_BYTES_MAX,
     Body,
     ChecksumMismatch,
     InvalidRange,
@@ -47,6 +48,7 @@ from kbroker.storage.object_store import (
     check_parts,
     check_range,
 )
+from kbroker.storage.regular_file import NotRegularFile, is_folder, open_regular, opened_regular, read_regular
 
 TEMPORARY_FOLDER = ".tmp"
 UPLOADS_FOLDER = ".multipart"
@@ -249,8 +251,9 @@ class LocalStore:
             upload_id = os.urandom(16).hex()
             folder = os.path.join(self._uploads, upload_id)
             self._make_folder(folder)
-            named = Path(folder, UPLOAD_KEY_FILE)
-            named.write_text(key, encoding="utf-8")
+            named = os.path.join(folder, UPLOAD_KEY_FILE)
+            with open(named, "x", encoding="utf-8") as file:
+                file.write(key)
             os.utime(named, ns=(self._clock.now_ms() * 1_000_000,) * 2)
         return upload_id
 
@@ -316,9 +319,11 @@ class LocalStore:
             self._check_root()
             for upload_id in os.listdir(self._uploads):
                 name = os.path.join(self._uploads, upload_id, UPLOAD_KEY_FILE)
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
-                    started_ms = os.stat(name).st_mtime_ns // 1_000_000
-                    key = Path(name).read_text(encoding="utf-8")
+                with contextlib.suppress(
+                    FileNotFoundError, NotADirectoryError, NotRegularFile, CorruptionError, UnicodeDecodeError
+                ):
+                    started_ms = os.stat(name, follow_symlinks=False).st_mtime_ns // 1_000_000
+                    key = read_regular(name, KEY_BYTES_MAX).decode("utf-8")
                     if key.startswith(prefix):
                         found.append(PendingUpload(key, upload_id, started_ms))
         return iter(sorted(found, key=lambda upload: upload.key))
@@ -344,14 +349,16 @@ class LocalStore:
         path = self._path(key)
         with self._mapped_errors(key):
             try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                descriptor = open_regular(path)
             except (FileNotFoundError, NotADirectoryError):
                 self._check_root()
                 raise NotFound(f"{path} does not exist") from None
+            except NotRegularFile as error:
+                if error.is_directory:
+                    raise NotFound(f"{path} is a folder") from None
+                raise
             try:
                 status = os.fstat(descriptor)
-                if stat.S_ISDIR(status.st_mode):
-                    raise NotFound(f"{path} is a folder")
                 if if_match is not None and _etag(status) != if_match:
                     raise PreconditionFailed(f"{path} is not version {if_match}")
                 yield descriptor, status
@@ -361,7 +368,7 @@ class LocalStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         path = os.path.join(self._root, LOCK_FILE)
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        descriptor = open_regular(path, os.O_CREAT | os.O_RDWR)
         try:
             # Closing the descriptor releases the lock; each holder opens its own, so threads exclude each other.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -395,6 +402,8 @@ class LocalStore:
         """Removes what a killed process left half written: our own names only, and only old ones."""
         now_ms = self._clock.now_ms()
         for folder, age_ms in ((self._temporary, LEFTOVER_AGE_MS), (self._uploads, UPLOAD_AGE_MS)):
+            if not is_folder(folder):
+                continue
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
                 for entry in entries:
                     with contextlib.suppress(OSError):
@@ -435,16 +444,13 @@ class _FileRange:
 def _part_pieces(folder: str, parts: Sequence[UploadedPart]) -> Iterator[memoryview]:
     for part in parts:
         try:
-            descriptor = os.open(os.path.join(folder, f"{part.number:05d}"), os.O_RDONLY | os.O_CLOEXEC)
+            with opened_regular(os.path.join(folder, f"{part.number:05d}")) as descriptor:
+                status = os.fstat(descriptor)
+                if _etag(status) != part.etag:
+                    raise NotFound(f"{folder}: part {part.number} is another version")
+                yield from body_pieces(_FileRange(descriptor, 0, status.st_size))
         except FileNotFoundError:
             raise NotFound(f"{folder} has no part {part.number}") from None
-        try:
-            status = os.fstat(descriptor)
-            if _etag(status) != part.etag:
-                raise NotFound(f"{folder}: part {part.number} is another version")
-            yield from body_pieces(_FileRange(descriptor, 0, status.st_size))
-        finally:
-            os.close(descriptor)
 
 
 def _remove_folder(path: str) -> None:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from kbroker._fast.crc32c import crc32c
 from kbroker._fast.records import BatchHeader, iter_batches
 from kbroker.errors import CorruptionError
-from kbroker.limits import MIB
+from kbroker.limits import MIB, NUMBERED_LOG_OBJECT_BYTES_MAX
 from kbroker.storage.claim_format import decode_claim
 from kbroker.storage.copied_objects import has_bytes
 from kbroker.storage.kfs import KfsSegment, batches_of
 from kbroker.storage.kfs_flush import index_key_of, segment_key_of
-from kbroker.storage.kfs_index import KfsIndex, parse_index
+from kbroker.storage.kfs_index import INDEX_BYTES_MAX, KfsIndex, parse_index
 from kbroker.storage.kfs_keys import KfsKey
 from kbroker.storage.kfs_read import load_ref
 from kbroker.storage.klix import KlixFooter, NeedMore
@@ -32,7 +32,7 @@ from kbroker.storage.object_keys import (
     parse_key,
     split_root,
 )
-from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed
+from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed, read_whole
 from kbroker.storage.pack import PackDirectory, PackImage
 from kbroker.storage.partition_state import KFS, ObjectRef, PartitionState
 
@@ -205,7 +205,7 @@ class BucketAudit:
         if folder not in (MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR):
             return
         try:
-            data = self._store.get(meta.key)
+            data = read_whole(self._store, meta.key, NUMBERED_LOG_OBJECT_BYTES_MAX)
             if folder == CLAIMS_DIR:
                 number = name.removesuffix(".json")
                 if number.isascii() and number.isdigit():
@@ -297,7 +297,7 @@ class BucketAudit:
         try:
             if index_meta is None:
                 raise NotFound(key)
-            index = parse_index(self._store.get(key), ref.base_offset, ref.size, key)
+            index = parse_index(read_whole(self._store, key, INDEX_BYTES_MAX), ref.base_offset, ref.size, key)
         except CorruptionError as error:
             yield f"{error}; delete it, and the owner of the cluster makes it again"
         except NotFound:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from kbroker._fast.crc32c import crc32c as crc32c_of_bytes
+from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 
 KEY_BYTES_MAX = 1024  # S3's own bound
@@ -213,6 +214,17 @@ def send_some(source: BodySource, position: int, limit: int, fd: int, timeout_ms
     """
     send_to: Callable[[int, int, int, int, int], int] | None = getattr(source, "send_to", None)
     return send_to(position, limit, fd, timeout_ms, rate) if send_to is not None else 0
+
+
+def read_whole(store: ObjectStore, key: str, bytes_max: int, if_match: str | None = None) -> bytes:
+    """All bytes of an object. CorruptionError, and no more is read, where there are more than `bytes_max`."""
+    try:
+        data = store.get(key, 0, bytes_max + 1, if_match=if_match)
+    except InvalidRange:
+        return b""  # an empty object
+    if len(data) > bytes_max:
+        raise CorruptionError(f"{key}: more than {bytes_max} bytes, more than any such object has")
+    return data
 
 
 def read_exactly(source: BodySource, position: int, out: memoryview) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from kbroker._fast.crc32c import crc32c
 from kbroker.errors import CorruptionError
-from kbroker.storage.klix import TAIL_BYTES, NeedMore
+from kbroker.storage.klix import INDEX_BYTES_MAX, OBJECT_BYTES_MAX, TAIL_BYTES, NeedMore
 
 MAGIC = 0x4B42504B
 VERSION = 1
@@ -118,6 +118,8 @@ class PackDirectory:
                 f"{key}: the pack footer claims {count} images and a directory of {length} bytes at {position}, "
                 f"in {object_size} bytes"
             )
+        if length > INDEX_BYTES_MAX or object_size > OBJECT_BYTES_MAX:
+            raise CorruptionError(f"{key}: {count} images in {object_size} bytes are more than a pack has")
         if length + FOOTER_BYTES > len(tail):
             return NeedMore(length + FOOTER_BYTES)
         raw = bytes(memoryview(tail)[len(tail) - FOOTER_BYTES - length : len(tail) - FOOTER_BYTES])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from kbroker._fast.wal_scan import STOP_REASONS, SegmentScan, find_proof, read_i
 from kbroker._fast.wal_segment import WalSegment
 from kbroker.errors import CorruptionError, StartError
 from kbroker.limits import WAL_SEGMENT_BYTES
+from kbroker.storage.regular_file import NotRegularFile, open_regular
 
 SCAN_BAD_BATCH = 2
 
@@ -110,7 +112,7 @@ class _Recovery:
         directory = Path(self.wal.directory)
         names = sorted(p for p in directory.iterdir() if wal_files.SEGMENT_NAME.fullmatch(p.name))
         for path in names:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fd = open_regular(path, os.O_RDWR)
             try:
                 header = self._read_header(path, fd, path is names[-1])
             except BaseException:
@@ -298,8 +300,8 @@ class _Recovery:
     def _index(self, file: _File, scan: SegmentScan) -> int:
         path = wal_files.index_path(file.path)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            fd = open_regular(path)
+        except (FileNotFoundError, NotRegularFile):
             fd = -1
         if fd >= 0:
             if scan.index_matches(fd, os.fstat(fd).st_size):
@@ -330,7 +332,9 @@ class _Recovery:
         directory = Path(self.wal.directory)
         for path in directory.iterdir():
             if wal_files.SPARE_NAME.fullmatch(path.name):
-                if path.stat().st_size == keeper.file_bytes and len(keeper.spares) < 2:
+                status = path.lstat()
+                usable = stat.S_ISREG(status.st_mode) and status.st_size == keeper.file_bytes
+                if usable and len(keeper.spares) < 2:
                     keeper.spares.append(path)
                 else:
                     path.unlink()

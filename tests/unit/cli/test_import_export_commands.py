@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "exchange"))
 from bucket_builder import put_kafscale, put_klite
-from kafka_log_builder import data_batch
+from kafka_log_builder import data_batch, write_segments
 
 from kbroker.cli.main import cli
 from kbroker.storage.local_store import LocalStore
@@ -86,3 +86,13 @@ def test_a_log_folder_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bucket", "data"]
     run("export", "kafka-log", "orders", f"file:{tmp_path}/logs", *place)
     assert (tmp_path / "logs" / "orders-0").is_dir()
+
+
+def test_a_kafka_log_with_a_checkpoint_older_than_its_batches(tmp_path: Path) -> None:
+    """The cluster is claimed once more, above the leader epochs that the batches turn out to have."""
+    folder_of_t = write_segments(tmp_path / "kafka" / "t-0", {0: [data_batch(0, 3), data_batch(3, 2, epoch=9)]})
+    (folder_of_t / "leader-epoch-checkpoint").write_text("0\n1\n3 0\n")
+    printed = run("import", "kafka-log", tmp_path / "kafka", "--data-dir", tmp_path / "data")
+    assert "again with a broker epoch above 9" in printed
+    assert "t-0: offsets 0 to 5" in printed
+    assert "no faults" in run("object", "verify", "--object-store", f"file:{tmp_path / 'data' / 'objects'}")

@@ -19,6 +19,7 @@ from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.offset_records import encode_offset_record
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.bootstrap_metadata import BootstrapTopic, encode_bootstrap
+from kbroker.exchange.checkpoint_file import LEADER_EPOCHS, LOG_STARTS, parse_leader_epochs, parse_partition_offsets
 from kbroker.exchange.cluster_metadata import ClusterMetadata, KafkaTopic
 from kbroker.exchange.committed_offsets import OffsetFold
 from kbroker.exchange.creating_store import CreatingStore
@@ -29,7 +30,7 @@ from kbroker.exchange.kafka_log_folder import open_kafka_logs
 from kbroker.exchange.log_segment import segment_bases, segment_name
 from kbroker.exchange.partition_metadata import encode_partition_metadata
 from kbroker.exchange.producer_snapshot import SnapshotProducer, encode_producer_snapshot, parse_producer_snapshot
-from kbroker.exchange.source_error import SourceError
+from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport, TopicImport
 from kbroker.metadata.image import CONSUMER_OFFSETS
 from kbroker.storage.object_audit import BucketAudit
@@ -198,9 +199,52 @@ def test_refusals(tmp_path: Path, config: BrokerConfig) -> None:
     write_segments(tmp_path / "second" / "t-1", {0: BATCHES})
     with pytest.raises(SourceError, match="t-1 is in"):
         open_kafka_logs([kafka, tmp_path / "second"])
-    (kafka / "t-1" / "leader-epoch-checkpoint").write_text("0\n1\n2147483647 0\n")
-    with pytest.raises(StartError, match="leader epoch 2147483647"):
-        Imported(kafka, config)
+
+
+# What a crash or a full disk can leave of a checkpoint, at any length, and what nothing but rot does.
+WHOLE_EPOCHS, WHOLE_STARTS = b"0\n3\n3 0\n4 6\n9 12\n", b"0\n2\nt 0 4\nu 0 7\n"
+ROTTEN = [b"\0" * 40, b"\xff", b"1\n0\n", b"0\n-1\n", b"0\n1\n2147483647 0\n", b"0\n1\n-5 0\n", b"0\n1\nt 0 -9\n"]
+
+
+@pytest.mark.parametrize("data", [WHOLE_EPOCHS[:n] for n in range(len(WHOLE_EPOCHS) + 1)] + ROTTEN)
+def test_a_leader_epoch_checkpoint_never_costs_the_import(tmp_path: Path, config: BrokerConfig, data: bytes) -> None:
+    folder = write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
+    (folder / LEADER_EPOCHS).write_bytes(data)
+    done = Imported(tmp_path / "kafka", config)
+    assert (done.state().end_offset, done.faults) == (16, [])
+    assert done.state().leader_epochs == ((3, 0), (4, 6), (9, 12))
+    assert done.target.epoch == 10
+    try:
+        parse_leader_epochs(data)
+        named = []
+    except CorruptionError:
+        named = [True]
+    notes = [note for note in done.report.notes if LEADER_EPOCHS in note]
+    assert ["not used; the leader epochs are those of the batches" in note for note in notes] == named
+
+
+@pytest.mark.parametrize("data", [WHOLE_STARTS[:n] for n in range(len(WHOLE_STARTS) + 1)] + ROTTEN)
+def test_a_log_start_checkpoint_never_costs_the_import(tmp_path: Path, config: BrokerConfig, data: bytes) -> None:
+    write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
+    (tmp_path / "kafka" / LOG_STARTS).write_bytes(data)
+    done = Imported(tmp_path / "kafka", config)
+    try:
+        start = max(parse_partition_offsets(data, "x").get(("t", 0), 0), 0)
+        named = []
+    except CorruptionError:
+        start, named = 0, [True]
+    assert (done.state().log_start_offset, done.state().end_offset, done.faults) == (start, 16, [])
+    notes = [note for note in done.report.notes if LOG_STARTS in note]
+    assert ["not used; every log begins with its first segment" in note for note in notes] == named
+
+
+def test_a_checkpoint_that_ends_below_the_batches(tmp_path: Path, config: BrokerConfig) -> None:
+    """Whole, but old: the import is done once more, with a claim above what the batches have."""
+    folder = write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
+    (folder / LEADER_EPOCHS).write_bytes(b"0\n1\n3 0\n")
+    with pytest.raises(EpochPassed) as passed:
+        Imported(tmp_path / "kafka", config)
+    assert passed.value.highest == 9
 
 
 def test_a_compaction_that_kafka_did_not_end_is_refused(tmp_path: Path, config: BrokerConfig) -> None:
