@@ -418,6 +418,8 @@ class LocalStore:
     def _mapped_errors(self, key: str) -> Iterator[None]:
         try:
             yield
+        except NotRegularFile as error:
+            raise StoreError(str(error)) from error
         except OSError as error:
             text = f"{self._root}: {key}: {error.strerror}"
             if error.errno in _DENIED:
