@@ -100,6 +100,7 @@ def _share_partitions(
         sessions_max=config.kafka["group.share.max.share.sessions"],
         answer_bytes=config.pools.share_answers,
     )
+    share_states.before_reset = built.before_state_reset
     share_states.on_reset = built.state_reset
     return built
 

@@ -23,6 +23,8 @@ from kbroker.log.internal_log import InternalLog
 
 # Called when a state has begun, begun anew or ended: what is known of it elsewhere is void.
 OnReset = Callable[[str, bytes, int], None]
+# Called before that is written, with how to go on: what writes to the state must have stopped by then.
+BeforeReset = Callable[[str, bytes, int, Callable[[], None]], None]
 
 
 class ShareStates:
@@ -41,6 +43,7 @@ class ShareStates:
         ensure_topic: Callable[[], object],
         executor: Executor | None = None,
     ) -> None:
+        self.before_reset: BeforeReset = lambda group_id, topic_id, partition, go_on: go_on()
         self.on_reset: OnReset = lambda group_id, topic_id, partition: None
         self.shards: ShardSet[ShareStateShard] = ShardSet(
             "share-coordinator",
@@ -78,8 +81,7 @@ class ShareStates:
     ) -> Future[None]:
         """Begins a state, or begins it anew under a higher state epoch. -1: the start offset is not known yet."""
         key = ShareKey(group_id, topic_id, partition)
-        done = self._submit(key, lambda shard: shard.initialize(key, state_epoch, start_offset), needs_topic=True)
-        return self._resetting(done, key)
+        return self._reset(key, lambda shard: shard.initialize(key, state_epoch, start_offset), needs_topic=True)
 
     def read(self, group_id: str, topic_id: bytes, partition: int) -> Future[SharePartitionState | None]:
         """The state; None if it was never initialised."""
@@ -113,7 +115,7 @@ class ShareStates:
     def delete(self, group_id: str, topic_id: bytes, partition: int) -> Future[None]:
         """Removes the state; done when there is none."""
         key = ShareKey(group_id, topic_id, partition)
-        return self._resetting(self._submit(key, lambda shard: shard.delete(key)), key)
+        return self._reset(key, lambda shard: shard.delete(key))
 
     # -- dispatch ------------------------------------------------------------------------------------------------
 
@@ -142,12 +144,23 @@ class ShareStates:
         self.shards.submit(coordinator_key(key), request).add_done_callback(on_done)
         return answer
 
-    def _resetting(self, answer: Future[None], key: ShareKey) -> Future[None]:
-        def on_done(done: Future[None]) -> None:
-            if done.exception() is None:
-                self.on_reset(*key)
+    def _reset(
+        self, key: ShareKey, run: Callable[[ShareStateShard], Result], *, needs_topic: bool = False
+    ) -> Future[None]:
+        answer: Future[None] = Future()
 
-        answer.add_done_callback(on_done)
+        def on_done(done: Future[None]) -> None:
+            failure = done.exception()
+            if failure is None:
+                self.on_reset(*key)
+                answer.set_result(None)
+            else:
+                answer.set_exception(failure)
+
+        def go_on() -> None:
+            self._submit(key, run, needs_topic=needs_topic).add_done_callback(on_done)
+
+        self.before_reset(*key, go_on)
         return answer
 
 

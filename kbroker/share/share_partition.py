@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _WRITE_RETRY_SECONDS = 1.0
 
-# The state has another owner now: what is held here is void.
+# The state has another owner now, or has gone with its topic or group: what is held here is void.
 _FENCED = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_REQUEST)
 
 
@@ -373,7 +373,12 @@ class SharePartition:
                 self._save()
 
     def _write_failed(self, waiting: Sequence[Future[None]], failure: BaseException) -> None:
-        logger.warning("share state of %s: %s", self, failure)
+        is_fenced = isinstance(failure, KafkaError) and failure.code in _FENCED
+        if is_fenced:
+            logger.info("share state of %s: %s", self, failure)
+            failure = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # as Kafka answers it
+        else:
+            logger.warning("share state of %s: %s", self, failure)
         for future in waiting:
             future.set_exception(failure)
         if self.fenced:  # by now another object may stand for the partition
@@ -381,7 +386,7 @@ class SharePartition:
         for run in self.window.runs:
             run.unsaved = run.state is not Delivery.ACQUIRED
         self._unsaved = True
-        if isinstance(failure, KafkaError) and failure.code in _FENCED:
+        if is_fenced:
             self.close()
             self._on_fenced()
             return

@@ -110,6 +110,18 @@ class SharePartitions:
         """The member is in the group no more: it waits for nothing. Its session stays, to acknowledge what it holds."""
         self.loop.post(partial(self._end_waiting, SessionKey(group_id, member_id)))
 
+    def before_state_reset(self, group_id: str, topic_id: bytes, index: int, go_on: Callable[[], None]) -> None:
+        """The durable state is about to be begun anew or removed (ShareStates.before_reset): nothing is written then.
+
+        A write that came behind the removal would find no state.
+        """
+
+        def drop() -> None:
+            self.cache.drop(PartitionKey(group_id, topic_id, index))
+            go_on()
+
+        self.loop.post(drop)
+
     def state_reset(self, group_id: str, topic_id: bytes, index: int) -> None:
         """The durable state was begun anew or removed (ShareStates.on_reset): what is held of it is void."""
         self.loop.post(partial(self.cache.drop, PartitionKey(group_id, topic_id, index)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import pairwise
 from typing import Any
@@ -101,6 +102,24 @@ def test_a_state_begins_is_written_and_ends() -> None:
     assert bench.restarted().read() is None
     assert bench.resets[0] == ("g", TOPIC, 0)
     assert len(bench.resets) == 3
+
+
+def test_what_writes_to_a_state_has_stopped_before_it_is_removed() -> None:
+    bench = StateBench()
+    bench.initialize(start=0)
+    held: list[Callable[[], None]] = []
+    bench.states.before_reset = lambda group_id, topic_id, partition, go_on: held.append(go_on)
+    removed = bench.states.delete("g", TOPIC, 0)
+    bench.done(bench.write(0, (0, 4, ACKNOWLEDGED, 1)))  # under way when the removal was asked for
+    assert not removed.done()
+    held.pop()()
+    bench.done(removed)
+    assert bench.read() is None
+    again = bench.states.initialize("g", TOPIC, 0, 2, 0)
+    bench.run()
+    assert not again.done()
+    held.pop()()
+    bench.done(again)
 
 
 def test_older_epochs_are_fenced() -> None:

@@ -215,14 +215,17 @@ def test_a_lock_that_ended_during_a_failed_write_ends_then() -> None:
     assert bench.acquire("b", log(10)) == [(0, 9, 2)]
 
 
-def test_another_owner_of_the_state_ends_it() -> None:
+@pytest.mark.parametrize("failure", [ErrorCode.FENCED_STATE_EPOCH, ErrorCode.INVALID_REQUEST])
+def test_another_owner_of_the_state_ends_it(failure: ErrorCode, caplog: pytest.LogCaptureFixture) -> None:
+    """Or that it is gone (INVALID_REQUEST): the client is told what makes it look again, as in Kafka."""
     bench = Bench()
     bench.acquire("a", log(10))
-    bench.states.failures.append(ErrorCode.FENCED_STATE_EPOCH)
-    assert bench.refused("a", (0, 9, [ACCEPT])) is ErrorCode.FENCED_STATE_EPOCH
+    bench.states.failures.append(failure)
+    assert bench.refused("a", (0, 9, [ACCEPT])) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert bench.fenced
     bench.wait(LOCK_SECONDS * 2)
     assert bench.states.writes == 1
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 def test_a_member_that_leaves_holds_nothing() -> None:

@@ -503,3 +503,17 @@ def test_a_state_that_cannot_be_read_is_tried_again_by_the_client() -> None:
     assert errors(broker.fetch("a")) == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
     broker.states.read = read  # type: ignore[method-assign]
     assert broker.got("a") == [(0, 0, 1)]
+
+
+def test_nothing_is_written_once_the_state_is_about_to_go() -> None:
+    broker = Broker()
+    broker.append(records=5)
+    assert broker.got("a") == [(0, 4, 1)]
+    writes = broker.states.writes
+    order: list[int] = []
+    broker.share_partitions.before_state_reset("g", TOPIC, 0, lambda: order.append(broker.states.writes))
+    broker.share_partitions.member_left("g", "a")
+    broker.connection("a").close()
+    broker.loop.run_pending()
+    assert order == [writes]
+    assert broker.states.writes == writes
