@@ -22,6 +22,7 @@ State = ClassicGroupState
 
 GROUP_ID_NOT_FOUND_MIN_VERSION = 9  # of OffsetCommit; older versions say ILLEGAL_GENERATION (KIP-848)
 MEMBER_EPOCH_MIN_VERSION = 9
+TIMESTAMP_MAX_MS = 2**63 - 1  # in a record
 
 
 CommittedOffset = tuple[str, int, int, int, str]  # topic, partition, offset, leader epoch, metadata
@@ -73,7 +74,7 @@ def commit(shard: GroupShard, request: CommitRequest) -> Result:
         if group.state is State.COMPLETING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     now_ms = shard.now_ms()
-    expires_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else -1
+    expires_ms = min(now_ms + request.retention_ms, TIMESTAMP_MAX_MS) if request.retention_ms >= 0 else -1
     records = offset_records(request.group_id, request.offsets, now_ms, expires_ms)
     before = GroupOffsets() if group is None else group.offsets
     grown = sum(of_offset(record.value) - of_offset(before.get(record.topic, record.partition)) for record in records)
