@@ -71,6 +71,11 @@ class KfsSegment:
         """The offset after the last one."""
         return self.footer.last_offset + 1
 
+    @property
+    def whole(self) -> memoryview:
+        """All bytes that it was parsed from."""
+        return memoryview(self.body.obj)
+
 
 def encode_header(base_offset: int, record_count: int, created_ms: int) -> bytes:
     """The bytes in front of the batches. struct.error for what does not fit."""

@@ -80,6 +80,11 @@ def rebuild_index(segment: KfsSegment, name: str = "segment") -> bytes:
     return encode_index((position, head.size, head.base_offset, head.record_count) for position, head in batches)
 
 
+def is_own_header(data: bytes, index: KfsIndex) -> bool:
+    """Whether the header is as a broker writes it; others may have another magic and interval."""
+    return data[:INDEX_HEADER_BYTES] == _HEADER.pack(MAGIC, VERSION, len(index.offsets), INTERVAL_RECORDS, 0)
+
+
 def parse_index(data: bytes, base_offset: int, segment_bytes: int, name: str = "index") -> KfsIndex:
     """The index of a segment that begins at `base_offset` and has so many bytes. CorruptionError names ``name``."""
     if len(data) < INDEX_HEADER_BYTES:

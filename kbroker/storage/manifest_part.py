@@ -105,6 +105,15 @@ def decode_part(data: bytes, kind: PartKind, name: str) -> Part:
         raise CorruptionError(f"{name}: payload at {HEADER_BYTES}: {error}") from error
 
 
+def decode_any_part(data: bytes, name: str) -> Part:
+    """As `decode_part`, of the kind that its header says."""
+    try:
+        kind = PartKind(data[6])
+    except (IndexError, ValueError):
+        raise CorruptionError(f"{name}: not a part of a checkpoint") from None
+    return decode_part(data, kind, name)
+
+
 def _columns(kind: PartKind, about: Any, plain: bytes, head_bytes: int) -> list[np.ndarray]:
     if not isinstance(about, dict):
         raise ValueError("not a JSON object")

@@ -11,20 +11,22 @@ from typing import NamedTuple
 from kbroker._fast.crc32c import crc32c
 from kbroker._fast.records import BatchHeader, iter_batches
 from kbroker.errors import CorruptionError
-from kbroker.limits import MIB, NUMBERED_LOG_OBJECT_BYTES_MAX
+from kbroker.limits import MANIFEST_PART_BYTES_MAX, MIB, NUMBERED_LOG_OBJECT_BYTES_MAX
 from kbroker.storage.claim_format import decode_claim
 from kbroker.storage.copied_objects import has_bytes
 from kbroker.storage.kfs import KfsSegment, batches_of
 from kbroker.storage.kfs_flush import index_key_of, segment_key_of
-from kbroker.storage.kfs_index import INDEX_BYTES_MAX, KfsIndex, parse_index
+from kbroker.storage.kfs_index import INDEX_BYTES_MAX, INDEX_HEADER_BYTES, KfsIndex, is_own_header, parse_index
 from kbroker.storage.kfs_keys import KfsKey
 from kbroker.storage.kfs_read import load_ref
 from kbroker.storage.klix import KlixFooter, NeedMore
 from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.manifest_part import decode_any_part
 from kbroker.storage.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
 from kbroker.storage.object_keys import (
     CLAIMS_DIR,
     MANIFEST_DIR,
+    MANIFEST_PARTS_DIR,
     METADATA_DIR,
     KlixKey,
     ObjectKeys,
@@ -36,6 +38,7 @@ from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, Prec
 from kbroker.storage.pack import PackDirectory, PackImage
 from kbroker.storage.partition_state import KFS, ObjectRef, PartitionState
 
+assert MANIFEST_PART_BYTES_MAX >= NUMBERED_LOG_OBJECT_BYTES_MAX  # the larger one bounds what is read of either
 READ_BYTES = 32 * MIB  # neighbouring images of a pack are read together up to this
 
 
@@ -200,16 +203,19 @@ class BucketAudit:
                 yield fault
 
     def log_faults(self, meta: ObjectMeta) -> Iterator[str]:
-        """Records, checkpoints and claims: each must decode; what they say together was judged when it was loaded."""
+        """Records, checkpoints, their parts and claims: each must decode; what they say together was judged when it
+        was loaded."""
         folder, _, name = self._keys.relative(meta.key).partition("/")
-        if folder not in (MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR):
+        if folder not in (MANIFEST_DIR, MANIFEST_PARTS_DIR, METADATA_DIR, CLAIMS_DIR):
             return
         try:
-            data = read_whole(self._store, meta.key, NUMBERED_LOG_OBJECT_BYTES_MAX)
+            data = read_whole(self._store, meta.key, MANIFEST_PART_BYTES_MAX)
             if folder == CLAIMS_DIR:
                 number = name.removesuffix(".json")
                 if number.isascii() and number.isdigit():
                     decode_claim(data, meta.key, int(number))
+            elif folder == MANIFEST_PARTS_DIR:
+                decode_any_part(data, meta.key)
             elif parse_record_name(name) is not None or parse_checkpoint_name(name) is not None:
                 decode_frame(data, meta.key)
         except CorruptionError as error:
@@ -279,6 +285,9 @@ class BucketAudit:
         except CorruptionError as error:
             yield str(error)
             return
+        place = self._image.files.place_of(self._keys.relative(ref.key))
+        if place is not None and crc32c(segment.whole) != (crc := self._image.files.crc32c[place]):
+            yield f"{ref.key}: CRC-32C {crc32c(segment.whole):08x} of the whole, the manifest says {crc:08x}"
         if crc32c(segment.body) != ref.crc32c:
             yield f"{ref.key}: CRC-32C {crc32c(segment.body):08x}, the manifest says {ref.crc32c:08x}"
         if segment.header.record_count != footer.record_count:
@@ -297,7 +306,10 @@ class BucketAudit:
         try:
             if index_meta is None:
                 raise NotFound(key)
-            index = parse_index(read_whole(self._store, key, INDEX_BYTES_MAX), ref.base_offset, ref.size, key)
+            data = read_whole(self._store, key, INDEX_BYTES_MAX)
+            index = parse_index(data, ref.base_offset, ref.size, key)
+            if not is_own_header(data, index):
+                raise CorruptionError(f"{key}: its first {INDEX_HEADER_BYTES} bytes are not what a broker writes")
         except CorruptionError as error:
             yield f"{error}; delete it, and the owner of the cluster makes it again"
         except NotFound:
