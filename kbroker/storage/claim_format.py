@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from kbroker._fast.crc32c import crc32c
 from kbroker.errors import CorruptionError
 
 VERSION = 1
@@ -29,7 +30,12 @@ class ClaimRecord:
 
 def encode_claim(claim: ClaimRecord) -> bytes:
     """The object's bytes."""
-    return json.dumps({"version": VERSION, **asdict(claim)}, sort_keys=True, indent=1).encode("utf-8")
+    values = {"version": VERSION, **asdict(claim)}
+    return _dump({**values, "crc32c": crc32c(_dump(values))})
+
+
+def _dump(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True, indent=1).encode("utf-8")
 
 
 def decode_claim(data: bytes, key: str, epoch: int) -> ClaimRecord:
@@ -42,6 +48,10 @@ def decode_claim(data: bytes, key: str, epoch: int) -> ClaimRecord:
         raise CorruptionError(f"{key}: damaged claim: no version")
     if values["version"] > VERSION:
         raise CorruptionError(f"{key}: claim version {values['version']}; this kbroker reads up to {VERSION}")
+    # Earlier releases wrote none. Of the bytes as they are: white space and the order of members count as well.
+    checksum = values.pop("crc32c", None)
+    if checksum is not None and (checksum != crc32c(_dump(values)) or _dump({**values, "crc32c": checksum}) != data):
+        raise CorruptionError(f"{key}: damaged claim: its CRC-32C does not match")
     kinds = {"int": int, "str": str, "bool": bool}
     for field in fields(ClaimRecord):
         if type(values.get(field.name)) is not kinds[str(field.type)]:

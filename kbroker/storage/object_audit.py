@@ -209,7 +209,7 @@ class BucketAudit:
         if folder not in (MANIFEST_DIR, MANIFEST_PARTS_DIR, METADATA_DIR, CLAIMS_DIR):
             return
         try:
-            data = read_whole(self._store, meta.key, MANIFEST_PART_BYTES_MAX)
+            data = read_whole(self._store, meta.key, MANIFEST_PART_BYTES_MAX, if_match=meta.etag)
             if folder == CLAIMS_DIR:
                 number = name.removesuffix(".json")
                 if number.isascii() and number.isdigit():
@@ -220,8 +220,8 @@ class BucketAudit:
                 decode_frame(data, meta.key)
         except CorruptionError as error:
             yield str(error)
-        except NotFound:
-            return  # a checkpoint has made it superfluous since it was listed
+        except (NotFound, PreconditionFailed):
+            return  # since it was listed a checkpoint has made it superfluous, or its owner has released the claim
 
     def _continuity_faults(self, state: PartitionState, named: dict[str, list[NamedImage]]) -> Iterator[str]:
         expected: int | None = None
@@ -306,7 +306,7 @@ class BucketAudit:
         try:
             if index_meta is None:
                 raise NotFound(key)
-            data = read_whole(self._store, key, INDEX_BYTES_MAX)
+            data = read_whole(self._store, key, INDEX_BYTES_MAX, if_match=index_meta.etag)
             index = parse_index(data, ref.base_offset, ref.size, key)
             if not is_own_header(data, index):
                 raise CorruptionError(f"{key}: its first {INDEX_HEADER_BYTES} bytes are not what a broker writes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError, StartError
 from kbroker.storage import ownership
+from kbroker.storage.claim_format import decode_claim, encode_claim
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.object_store import StoreError, StoreUnavailable
 from kbroker.storage.ownership import (
@@ -129,7 +131,7 @@ def test_release_does_not_overwrite_a_stranger() -> None:
     store = MemoryStore()
     mine = claimed(store)
     key = ROOT + "_claims/0000000001.json"
-    store.put(key, store.get(key).replace(b"box", b"fox"))
+    store.put(key, encode_claim(replace(decode_claim(store.get(key), key, 1), host="fox")))
     with pytest.raises(Superseded, match="changed by another"):
         mine.release(NOW_MS)
     assert b"fox" in store.get(key)
