@@ -59,6 +59,7 @@ cdef class CommitQueue:
     cdef int push(self, int64_t end_lsn, WaitList waiters, Completion completion) except -1
     cpdef int drain(self, int64_t durable_lsn) except -1
     cpdef int fail_all(self, int16_t error) except -1
+    cpdef int refuse_all(self, int16_t error) except -1
     cdef int finish_first(self, int16_t error) except -1
     cdef int note(self, object failure) except -1
     cdef int grow(self) except -1
@@ -66,6 +67,7 @@ cdef class CommitQueue:
 
 
 cdef enum:
+    STORAGE_ERROR = 56    # KAFKA_STORAGE_ERROR, of a log that has failed
     LATENCY_BUCKETS = 32  # powers of two of a microsecond
 
 
@@ -80,3 +82,9 @@ cdef class ObjectCommits(CommitQueue):
     cdef int flusher_fd                    # eventfd, -1: none
     cdef int64_t latencies[LATENCY_BUCKETS]
     cdef int64_t latency_us                # in total
+
+
+# What the log makes of its queues in one drain. `refusal`: nothing durable is acknowledged any more; `objects_failed`:
+# nothing more will be flushed; `failure`: the log has failed. Kafka errors, 0: none.
+cdef int settle_commits(CommitQueue commits, int64_t durable_lsn, int16_t refusal, int16_t failure) except -1
+cdef int settle_objects(ObjectCommits commits, int64_t flushed_lsn, int16_t objects_failed, int16_t failure) except -1

@@ -222,6 +222,11 @@ cdef class CommitQueue:
         self.failed_with = error
         return self.drain(self.drained_lsn)
 
+    cpdef int refuse_all(self, int16_t error) except -1:
+        """As `fail_all`, and what is durable is not spared: the duplicate of an acknowledged batch fails as well."""
+        self.drained_lsn = -1
+        return self.fail_all(error)
+
 
 cdef class ObjectCommits(CommitQueue):
     def __cinit__(self):
@@ -265,3 +270,17 @@ cdef class ObjectCommits(CommitQueue):
         """(acknowledgements that took at most 2**i microseconds, but more than the one before; microseconds in total).
         From the push, that is from the append, to the completion; failures are not counted."""
         return [self.latencies[i] for i in range(LATENCY_BUCKETS)], self.latency_us
+
+
+cdef int settle_commits(CommitQueue commits, int64_t durable_lsn, int16_t refusal, int16_t failure) except -1:
+    if refusal:
+        return commits.refuse_all(refusal)
+    commits.drain(durable_lsn)
+    return commits.fail_all(failure) if failure else 0
+
+
+cdef int settle_objects(ObjectCommits commits, int64_t flushed_lsn, int16_t objects_failed, int16_t failure) except -1:
+    commits.drain(flushed_lsn)
+    if objects_failed:
+        commits.fail_all(objects_failed)
+    return commits.fail_all(failure) if failure else 0

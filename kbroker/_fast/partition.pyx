@@ -139,7 +139,7 @@ cdef class Partition:
         if lsn < 0:
             if lsn == APPEND_WAIT:
                 return APPEND_WAIT
-            return RECORD_LIST_TOO_LARGE if lsn == APPEND_TOO_LARGE else KAFKA_STORAGE_ERROR
+            return RECORD_LIST_TOO_LARGE if lsn == APPEND_TOO_LARGE else self.wal.failure()
         result.base_offset = self.next_offset
         result.end_lsn = end_lsn
         result.max_timestamp = info.max_timestamp

@@ -3,7 +3,7 @@ from posix.types cimport off_t
 
 from kbroker._fast.arena cimport Arena
 from kbroker._fast.atomic cimport load64
-from kbroker._fast.commit cimport CommitQueue, ObjectCommits
+from kbroker._fast.commit cimport STORAGE_ERROR, CommitQueue, ObjectCommits, settle_commits, settle_objects
 from kbroker._fast.core_ticks cimport CoreTicks
 from kbroker._fast.group_commit cimport GroupCommit
 from kbroker._fast.pthread cimport monotonic_ns, pthread_cond_broadcast, pthread_cond_t, pthread_mutex_t
@@ -47,6 +47,7 @@ cdef class Wal:
     cdef readonly ObjectCommits object_commits   # what waits for the flushed position
     cdef readonly CoreTicks ticks        # wanted while lone records come and go
     cdef int16_t objects_failed          # Kafka error for all that waits for the flushed position; 0: none
+    cdef int16_t refusal                 # Kafka error for every append and all that waits; 0: none
     cdef readonly str directory
     cdef readonly bytes cluster_id
     cdef readonly uint64_t incarnation
@@ -107,6 +108,9 @@ cdef class Wal:
     # *end_lsn: the entry is durable when durable_lsn >= *end_lsn.  `internal`: may use the last reserve.
     cdef int64_t append(self, const EntryKey* key, int64_t base_offset, int32_t leader_epoch,
                         const uint8_t* batch, uint32_t size, bint internal, int64_t* end_lsn) noexcept nogil
+    cdef inline int32_t failure(self) noexcept nogil:    # the Kafka error behind APPEND_FAILED
+        return self.refusal if self.refusal else STORAGE_ERROR
+
     cdef int64_t durable(self) noexcept nogil            # everything below is on disk
     # For the I/O thread, behind what it has appended, while `left_to_io`. Makes that durable; nobody is woken for it but
     # other drains: call tell_moved() behind the answers. False: it is the WAL thread's.

@@ -112,7 +112,7 @@ cdef class Wal:
             return APPEND_TOO_LARGE
         pthread_mutex_lock(&self.lock)
         while True:
-            if self.has_failed or self.closed:
+            if self.has_failed or self.closed or self.refusal:
                 pthread_mutex_unlock(&self.lock)
                 return APPEND_FAILED
             lsn = self.reserve(size, internal)
@@ -383,24 +383,24 @@ cdef class Wal:
         return load64(&self.durable_end)
 
     cpdef int drain_commits(self) except -1:
-        """Completes what is durable, or flushed where that is waited for; after the final failure everything else gets
-        KAFKA_STORAGE_ERROR.
-
-        By whoever drains, after a wake-up.
-        """
-        self.commits.drain(self.durable())
-        self.object_commits.drain(self.flushed)
-        if self.objects_failed:
-            self.object_commits.fail_all(self.objects_failed)
-        if self.has_failed:
-            self.commits.fail_all(56)
-            self.object_commits.fail_all(56)
-        return 0
+        """After a wake-up: completes what is durable, or flushed where that is waited for. After the final failure
+        everything else gets KAFKA_STORAGE_ERROR; after `refuse` all that is not flushed gets its error."""
+        cdef int16_t failure = STORAGE_ERROR if self.has_failed else 0
+        settle_commits(self.commits, self.durable(), self.refusal, failure)
+        return settle_objects(self.object_commits, self.flushed, self.objects_failed, failure)
 
     def fail_objects(self, int16_t error):
         """Nothing more will be flushed: whoever waits for the flushed position, now or later, gets this error."""
         self.objects_failed = error
         self.notify()
+
+    def refuse(self, int16_t error):
+        """Nothing more may be acknowledged: every append from now on, and everything that waits, gets this error.
+
+        What is in the log stays there and becomes durable; only what is flushed is still acknowledged.
+        """
+        self.refusal = error  # appends see it once this thread has had the lock, as the next line does
+        self.fail_objects(error)
 
     # -- reads -------------------------------------------------------------------------------------------------
 

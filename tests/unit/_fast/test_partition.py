@@ -310,3 +310,34 @@ def test_an_append_without_space_leaves_no_trace_in_the_producers_state(tmp_path
         assert partition.producer_snapshot() == []
         assert log.append(waiting, trim=True)[0] == count
         assert partition.next_offset == count + 1
+
+
+def test_nothing_is_acknowledged_once_the_broker_is_superseded(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        partition, results = log.partition(), []
+        acknowledged = batch(producer_id=9, epoch=0, sequence=0)
+        first = partition.append_bytes(acknowledged, 0, results.append)
+        log.sync()
+        assert results == [0]
+        pending = batch(producer_id=9, epoch=0, sequence=1)
+        partition.append_bytes(pending, 0, results.append)
+        in_bucket: list[int] = []
+        log.wal.object_commits.push_callback(first[1], in_bucket.append)
+        log.wal.object_commits.push_callback(first[1] + 1, in_bucket.append)
+        log.wal.trim(first[1])
+        log.wal.refuse(6)
+        assert log.wal.sync(10.0)  # what is in the log becomes durable all the same
+        log.wal.drain_commits()
+        assert results == [0, 6]
+        assert in_bucket == [0, 6]
+        # The retry of a batch that was acknowledged is an acknowledgement, too.
+        assert partition.append_bytes(acknowledged, 0, results.append) == first
+        log.wal.drain_commits()
+        assert results == [0, 6, 6]
+        with pytest.raises(FastKafkaError) as caught:
+            partition.append_bytes(batch(producer_id=9, epoch=0, sequence=2), 0, results.append)
+        assert caught.value.code == 6
+        with pytest.raises(FastKafkaError) as caught:
+            partition.append_marker(9, 0, 0, True, 0)
+        assert caught.value.code == 6
+        assert partition.high_watermark() == 2
