@@ -19,7 +19,14 @@ from kbroker.errors import CorruptionError, StartError
 from kbroker.limits import CLAIM_BYTES_MAX
 from kbroker.storage.claim_format import ClaimRecord, decode_claim, encode_claim
 from kbroker.storage.conditional_write import create_once, read_back
-from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed, StoreError, StoreUnavailable
+from kbroker.storage.object_store import (
+    NotFound,
+    ObjectStore,
+    PreconditionFailed,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_wrappers import RetryingStore
 
@@ -204,6 +211,21 @@ class Claim:
             raise StoreError(f"{own}: our claim is gone from the bucket; claims are never deleted")
         if found[-1] != own:
             raise Superseded(f"epoch {self.epoch} of {self.root} was superseded: {found[-1]} exists")
+
+    def look(self) -> None:
+        """As `check`, for one HEAD, which costs far less than a listing: raises Superseded if the next epoch is claimed.
+
+        No claim skips an epoch above one that was not released. StoreError if it cannot be known.
+        """
+        following = _claim_key(self.root, self.epoch + 1)
+        try:
+            self.store.head(following)
+        except NotFound:
+            return
+        except StoreDenied:  # S3's answer about a missing key where a policy allows listings of a prefix only
+            self.check()
+            return
+        raise Superseded(f"epoch {self.epoch} of {self.root} was superseded: {following} exists")
 
     def release(self, now_ms: int, patience: Patience | None = None) -> None:
         """Tells that this broker stopped cleanly, with everything in the bucket. Superseded if that is too late.

@@ -359,7 +359,9 @@ class MeteredStore(StoreWrapper):
         try:
             result = call()
         except StoreError as error:
-            self._sink.observe(operation, self._clock.monotonic() - started, bytes_out, 0, type(error).__name__)
+            # That there is no such object is an answer: most looks at a claim get it.
+            failed = None if isinstance(error, NotFound) else type(error).__name__
+            self._sink.observe(operation, self._clock.monotonic() - started, bytes_out, 0, failed)
             raise
         bytes_in = 0
         if operation == "get":

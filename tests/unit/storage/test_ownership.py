@@ -15,7 +15,7 @@ from kbroker.errors import CorruptionError, StartError
 from kbroker.storage import ownership
 from kbroker.storage.claim_format import decode_claim, encode_claim
 from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_store import StoreError, StoreUnavailable
+from kbroker.storage.object_store import StoreDenied, StoreError, StoreUnavailable
 from kbroker.storage.ownership import (
     Claim,
     FoundCluster,
@@ -315,3 +315,29 @@ def test_a_claim_at_an_epoch_that_data_from_elsewhere_needs() -> None:
     assert claimed(store).epoch == 71
     with pytest.raises(Superseded):
         high.check()
+
+
+def test_a_look_costs_one_head_and_finds_the_claim_that_follows() -> None:
+    store = FaultyStore(MemoryStore())
+    mine = claimed(store, lowest_epoch=7)
+    before = len(store.operations)
+    mine.look()
+    assert [operation for operation, _ in store.operations[before:]] == ["head"]
+    store.outage = True
+    with pytest.raises(StoreUnavailable):
+        mine.look()
+    store.outage = False
+    claimed(store, "dir-2", take_over=True)
+    claimed(store, "dir-3", take_over=True)
+    with pytest.raises(Superseded, match="epoch 7 of kbroker-abc/ was superseded: .*0000000008.json exists"):
+        mine.look()
+
+
+def test_a_store_that_denies_what_is_missing_is_asked_for_a_listing() -> None:
+    store = FaultyStore(MemoryStore())
+    mine = claimed(store)
+    store.inject(Fault("head", error=StoreDenied))
+    mine.look()
+    claimed(store, "dir-2", take_over=True)
+    with pytest.raises(Superseded):
+        mine.look()

@@ -147,18 +147,22 @@ def test_requests_bytes_seconds_and_errors_are_counted() -> None:
             return super().put(*arguments, **options)
 
     store = MeteredStore(Slow(), counters, clock)
+    down = FaultyStore(MemoryStore())
+    down.outage = True
     store.put("a", b"12345")
     store.put("b", BytesBody(b"123"))
     store.get("a", 1, 2)
     store.get_into("a", 0, memoryview(bytearray(4)))
     list(store.list(""))
     with pytest.raises(NotFound):
-        store.head("zzz")
+        store.head("zzz")  # an answer like any other
+    with pytest.raises(StoreUnavailable):
+        MeteredStore(down, counters, clock).head("a")
     totals = counters.totals()
     assert (totals["put"].requests, totals["put"].bytes_out, totals["put"].seconds) == (2, 8, 0.5)
     assert (totals["get"].requests, totals["get"].bytes_in) == (2, 6)
     assert totals["list"].requests == 1
-    assert counters.errors() == {("head", "NotFound"): 1}
+    assert counters.errors() == {("head", "StoreUnavailable"): 1}
 
 
 def test_faults_strike_where_and_as_often_as_scripted() -> None:
