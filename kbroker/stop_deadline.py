@@ -1,0 +1,100 @@
+"""When a stop has to be over: ``--stop-timeout`` after it began, or at once when a second signal says so.
+
+A part may hang on a store that does not answer. Each is stopped on a thread of its own, which is left behind at the
+deadline: all that must be kept is in the log, which is closed whatever hangs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from kbroker.clock import Clock
+
+logger = logging.getLogger("kbroker")
+
+LEAST_SECONDS = 0.5  # that steps get after the deadline: most only tell a thread to end
+LEFT_SECONDS = 2.0  # that threads of pools get before the process ends without them
+
+
+class StopDeadline:
+    """The time that a stop has left. Any thread may call any method."""
+
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._at: float | None = None  # monotonic seconds; None: the stop has not begun
+        self._ended_early = False
+
+    def begin(self) -> None:
+        """The time runs from now on, or from an earlier call."""
+        with self._changed:
+            if self._at is None:
+                self._at = self._clock.monotonic() + self._seconds
+
+    def end_now(self) -> None:
+        """There is no time left; whatever waits goes on at once."""
+        with self._changed:
+            self._ended_early = True
+            self._changed.notify_all()
+
+    @property
+    def left_seconds(self) -> float:
+        """0 when it has passed; all of it when the stop has not begun."""
+        with self._changed:
+            return self._left_locked()
+
+    def _left_locked(self) -> float:
+        if self._ended_early:
+            return 0.0
+        if self._at is None:
+            return self._seconds
+        return max(0.0, self._at - self._clock.monotonic())
+
+    def run(self, *steps: Callable[[], object]) -> bool:
+        """Runs the steps beside each other; False where one has not ended at the deadline or raised: it is left behind.
+
+        Steps that begin after the deadline get ``LEAST_SECONDS``.
+        """
+        pending, failed = len(steps), False
+
+        def run_one(step: Callable[[], object]) -> None:
+            nonlocal pending, failed
+            try:
+                step()
+            except Exception:
+                logger.exception("a part did not stop in order")
+                failed = True
+            finally:
+                with self._changed:
+                    pending -= 1
+                    self._changed.notify_all()
+
+        for step in steps:
+            threading.Thread(target=run_one, args=(step,), name="kbroker-stop", daemon=True).start()
+        least = self._clock.monotonic() + LEAST_SECONDS
+        with self._changed:
+            while pending:
+                left = max(self._left_locked(), least - self._clock.monotonic())
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            return not failed
+
+
+def end_process_anyway(code: int) -> None:
+    """To be called last, before the interpreter ends: it joins the threads of pools, and one may hang on the store.
+
+    If that takes longer than ``LEFT_SECONDS`` the process ends without them, with this exit code.
+    """
+
+    def end() -> None:
+        threading.Event().wait(LEFT_SECONDS)
+        logger.warning("a request to the store has not ended: the process ends without it")
+        logging.shutdown()
+        os._exit(code)
+
+    threading.Thread(target=end, name="kbroker-end", daemon=True).start()
