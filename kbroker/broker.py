@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import resource
 import signal
 import socket
@@ -36,14 +37,15 @@ from kbroker.handlers.registry import FIRST_MODULES, load_handlers
 from kbroker.log.cold_read import ColdReader
 from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.log.recovery import LogRecoveryReport, recover_log
+from kbroker.log.unflushed import described, unflushed_ranges
 from kbroker.log_sizes import LogSizes, sizes_at_start
 from kbroker.metadata.config_defs import BrokerConfigs
 from kbroker.opening import Cluster, OpenedStore, give_back, open_cluster, open_object_store, probe_store
 from kbroker.readiness import OK, Readiness, State
 from kbroker.signals import SignalThread
-from kbroker.storage.object_store import StoreError
-from kbroker.storage.ownership import Superseded
-from kbroker.storage.patience import Patience
+from kbroker.stop_deadline import StopDeadline, end_process_anyway
+from kbroker.stopping import EXIT_FAILED, Stopping
+from kbroker.storage.claim_watch import ClaimWatch
 from kbroker.types import address_text
 from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
 from kbroker.wire.listener import WireOptions, WireServer, bind
@@ -65,9 +67,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kbroker")
 
-DRAIN_SECONDS = 10.0
-FINAL_FLUSH_SECONDS = 600.0
-RELEASE_SECONDS = 30.0
+FLUSH_SECONDS = 600.0  # for the command
 SWITCH_INTERVAL_SECONDS = 0.0005  # a thread that holds the GIL is asked for it this often: bounds an I/O thread's wait
 WORKERS = 8
 LARGE_WORKERS = 2  # of requests that take much memory while they are answered
@@ -89,13 +89,15 @@ class Broker:
         self.readiness.add("broker", self._state)
         self.readiness.add("log", self._log_state)
         self.heap = Heap()
-        self._flushing_last = False
-        self._gave_up = False
+        self.superseded = False
+        self.deadline = StopDeadline(config.stop_timeout, self.clock)
+        self.started = threading.Event()
         self.http: HttpEndpoint | None = None  # bound early, served when ready
         self.data_dir: DataDir
         self.store: OpenedStore
         self.cluster: Cluster
         self.log_sizes: LogSizes
+        self.claim_watch: ClaimWatch
         self.wal: Wal
         self.logs: LogTable
         self.flusher: Flusher
@@ -141,6 +143,8 @@ class Broker:
         except BaseException as error:
             give_back(self.cluster.claim, self.clock)
             raise _start_failure(error) from None
+        self.claim_watch = ClaimWatch(self.cluster.claim, self._superseded)
+        self.claim_watch.start()
         try:
             self._build_wire(listening)
             self._answer_first()
@@ -155,7 +159,8 @@ class Broker:
                 give_back(self.cluster.claim, self.clock)
             raise _start_failure(error) from None
         self.data_dir.hold_start_room()
-        self.ready = True
+        self.started.set()
+        self.ready = not self.stopping.is_set()
 
     def _bind(self) -> socket.socket:
         host, port = self.config.listen
@@ -352,13 +357,20 @@ class Broker:
     # -- end ---------------------------------------------------------------------------------------------------
 
     def _superseded(self, error: Exception) -> None:
-        # Nothing more becomes true in the bucket: who waits for that learns it now, and asks the successor.
-        if hasattr(self, "wal"):
-            self.wal.fail_objects(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._end(f"{error}; what was not flushed is kept in {self.data_dir.wal}")
+        """Another broker owns the cluster: no reader would find what is appended here, so nothing is acknowledged."""
+        self.superseded = True
+        if not hasattr(self, "wal"):
+            self._end(str(error))
+            return
+        self.wal.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        kept = described(unflushed_ranges(self.logs.all_partitions()))
+        self._end(f"{error}; only in the log {self.data_dir.wal}: {kept}; kbroker wal cat prints them")
 
     def _flusher_stopped(self, error: Exception) -> None:
-        self._end(f"flushing stopped: {error}; the log is kept in {self.data_dir.wal}")
+        if isinstance(error, CorruptionError):
+            self._end(f"flushing stopped: {error}; the log is kept in {self.data_dir.wal}")
+        else:
+            self._superseded(error)
 
     def _end(self, reason: str) -> None:
         if self.fatal is None:
@@ -378,69 +390,35 @@ class Broker:
                 self._end(f"the write-ahead log failed twice (errno {self.wal.last_errno}) and takes no more data")
 
     def asked_to_stop(self) -> None:
-        """A signal: the first begins the stop, one more gives up the last flush (the log is kept, exit code 1)."""
-        if self.stopping.is_set() and not self._gave_up:
-            self._gave_up = True
-            if self._flushing_last:
-                self.flusher.stop(flush=False)
+        """A signal: the first begins the stop, one more ends it at once (the log is kept, exit code 1)."""
+        if self.stopping.is_set():
+            self.deadline.end_now()
+            return
+        self.deadline.begin()
         self.stopping.set()
+        if not self.started.is_set():
+            threading.Thread(target=self._end_start, name="kbroker-stop", daemon=True).start()
 
-    def stop(self) -> int:
-        """Stops accepting, answers what is in flight, flushes, gives the cluster back. Returns the exit code."""
-        self.ready = False
-        self.wire.stop_accepting()
-        if self.share_partitions is not None:
-            self.share_partitions.stop()
-        self.transactions.stop()
-        self.groups.stop()
-        if self.share_states is not None:
-            self.share_states.stop()
-        if not self.wire.drain(DRAIN_SECONDS):
-            logger.warning("some connections were cut with requests in flight")
-        self.wire.stop()
+    def _end_start(self) -> None:
+        if not self.deadline.run(self.started.wait):
+            logger.error("told to stop while it started, and the store does not answer: what the log holds is kept")
+            logging.shutdown()
+            os._exit(EXIT_FAILED)
+
+    def stop_workers(self) -> None:
+        """Nothing asks them any more; what they have in hand is not waited for."""
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._large_workers.shutdown(wait=False, cancel_futures=True)
-        self.cluster.topics.close()
-        self.cleaner.stop()
-        self.converter.stop()
-        self.proposals.stop()
-        self.log_starts.stop()
-        self.retention.stop()
-        clean = self.fatal is None
-        self._flushing_last = True
-        if clean and self.flusher.unflushed_bytes:
-            logger.info("flushing the last %d bytes; one more signal keeps them here", self.flusher.unflushed_bytes)
-        if clean and (self._gave_up or not self.flusher.stop(flush=True, timeout=FINAL_FLUSH_SECONDS)):
-            logger.error("not everything was flushed: it is kept in %s", self.data_dir.wal)
-            clean = False
-        if not clean:
-            self.flusher.stop(flush=False)
-        self.cold_reader.close()
-        self.wal.close()
-        self.wire.stop()
-        if clean:
-            self.cluster.manifest.close()  # both write a checkpoint if that spares the next start something
-            self.cluster.topics.checkpoint()
-            clean = self._release()
-        self.cluster.metadata_store.close()
-        self.store.plain.close()
-        self.data_dir.close()
-        return 0 if clean else 1
 
-    def _release(self) -> bool:
-        try:
-            # Not the patience of the start: that ends when the stop begins.
-            self.cluster.claim.release(self.clock.now_ms(), Patience(RELEASE_SECONDS, clock=self.clock))
-        except (StoreError, Superseded) as error:
-            logger.error("the cluster could not be released: %s", error)
-            return False
-        return True
+    def stop(self) -> int:
+        """Stops everything within the deadline (kbroker.stopping). Returns the exit code."""
+        return Stopping(self).run()
 
     # -- commands ----------------------------------------------------------------------------------------------
 
     def flush(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
         """The control command: returns when everything durable now is true in the bucket."""
-        if not self.flusher.flush(wait=True, timeout=FINAL_FLUSH_SECONDS):
+        if not self.flusher.flush(wait=True, timeout=FLUSH_SECONDS):
             raise RuntimeError(f"the flush did not complete: {self.flusher.metrics.last_error or 'timed out'}")
         return {"flushed_lsn": self.flusher.flushed_lsn}
 
@@ -496,4 +474,5 @@ def run(config: BrokerConfig) -> int:
     code = broker.stop()
     if broker.http is not None:
         broker.http.stop()
+    end_process_anyway(code)
     return code

@@ -165,6 +165,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("flush_bytes", parse_size, 64 * MIB, "SIZE", "a partition with this much unflushed data starts a flush"),
     Option("flush_seconds", parse_seconds, 60.0, "SECONDS", "oldest age of unflushed data"),
     Option("pack_below_bytes", parse_size, 8 * MIB, "SIZE", "smaller flushes of a partition share a pack; 0: none"),
+    Option("stop_timeout", parse_seconds, 30.0, "SECONDS", "bound of a stop; what is not flushed by then is kept"),
     Option("http_listen", parse_address, None, "HOST:PORT", "serve /livez, /readyz and /metrics"),
     Option("io_threads", parse_int, None, "N", "threads that own the sockets (default: one up to four cores)"),
     Option("node_id", parse_int, 1, "N", "broker id told to clients"),
@@ -366,6 +367,7 @@ class BrokerConfig:
     flush_bytes: int
     flush_seconds: float
     pack_below_bytes: int
+    stop_timeout: float
     http_listen: tuple[str, int] | None
     io_threads: int
     node_id: int

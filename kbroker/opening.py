@@ -42,6 +42,7 @@ from kbroker.storage.store_wrappers import MeteredStore, RetryingStore, StoreCou
 logger = logging.getLogger(__name__)
 
 START_PATIENCE_SECONDS = 20.0
+TAKE_OVER_PAUSE_SECONDS = 3.0  # a superseded broker that lives looks at its claim every two seconds
 METADATA_PATIENCE_SECONDS = 5.0  # how long one change of metadata tries before its client is told to come again
 
 
@@ -149,6 +150,8 @@ def open_cluster(
     if owned.warning:
         logger.warning("%s", owned.warning)
     try:
+        if owned.record.take_over:
+            _pause_after_take_over(stopping)
         data_dir.save(Identity(identity.data_dir_id, keys.cluster_id, identity.epoch))
         intruder = owned.intruder(identity.epoch)
         nonce = os.urandom(NONCE_BYTES)
@@ -180,6 +183,13 @@ def open_cluster(
             raise _store_failure(config, error) from None
         raise
     return Cluster(keys, owned, manifest, topics, metadata_store, intruder)
+
+
+def _pause_after_take_over(stopping: threading.Event) -> None:
+    """A courtesy to clients of a broker that lives, which stops meanwhile: safety rests on the seals. StartError."""
+    logger.info("waiting %.0f s: if the broker that was taken over lives, it stops meanwhile", TAKE_OVER_PAUSE_SECONDS)
+    if stopping.wait(TAKE_OVER_PAUSE_SECONDS):
+        raise StartError("told to stop while it waited for the broker that it takes over from")
 
 
 def _load_manifest(manifest: Manifest, store: OpenedStore) -> None:

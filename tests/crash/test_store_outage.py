@@ -15,6 +15,7 @@ import pytest
 from kbroker._fast.records import build_batch
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.stopping import EXIT_SUPERSEDED
 from tests.crash.checker import PARTITIONS, TOPIC, check_all
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.ledger import Ledger
@@ -289,7 +290,7 @@ def test_a_broker_that_was_superseded_in_an_outage_writes_nothing_more(
             done = puts_done(proxy)
             proxy.heal()
             assert first.process is not None
-            assert first.process.wait(60) == 1
+            assert first.process.wait(60) == EXIT_SUPERSEDED
             assert puts_done(proxy) == done
             log = first.log()
             assert "superseded" in log
@@ -307,11 +308,12 @@ def test_a_broker_that_was_superseded_in_an_outage_writes_nothing_more(
 def test_a_broker_that_noticed_nothing_is_stopped_by_the_seal(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
 ) -> None:
-    """No request failed, so the claim is not read again; the first manifest record or metadata change is refused."""
+    """No look at the claim is answered: the first manifest record or metadata change is refused all the same."""
     with behind(tmp_path, s3, proxy, prefix, QUIET) as running, connect(running.broker) as client:
         first = running.broker
         client.create_topic("t", 1)
         assert client.produce("t", 0, BATCH).error_code == 0
+        proxy.inject(Fault(Strike.STATUS, "HEAD", "_claims"))
         second = small_broker(tmp_path / "second", in_s3(s3, prefix), small=QUIET)
         try:
             second.start("--take-over")
@@ -319,7 +321,7 @@ def test_a_broker_that_noticed_nothing_is_stopped_by_the_seal(
             code = client.call(CreateTopicsRequest(topics=[topic])).topics[0].error_code
             assert code != 0
             assert first.process is not None
-            assert first.process.wait(60) == 1
+            assert first.process.wait(60) == EXIT_SUPERSEDED
             assert str(first.data_dir / "wal") in first.log()
             with connect(second) as other:
                 # The first had flushed nothing: its one record is only in its log.

@@ -44,6 +44,11 @@ class BrokerProcess:
 
     def start(self, *extra: str, timeout: float = 60.0) -> BrokerProcess:
         """Starts (again on the same port) and waits for the ready line. Raises RuntimeError with the log if it ends."""
+        self.spawn(*extra)
+        return self.wait_ready(timeout)
+
+    def spawn(self, *extra: str) -> subprocess.Popen[bytes]:
+        """Starts it and waits for nothing."""
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 self.command(*extra),
@@ -51,6 +56,10 @@ class BrokerProcess:
                 stderr=log,
                 env={**os.environ, "KBROKER_SET": "group.initial.rebalance.delay.ms=0", **self.environ},
             )
+        return self.process
+
+    def wait_ready(self, timeout: float = 60.0) -> BrokerProcess:
+        """Waits for the ready line. Raises RuntimeError with the log if the process ends."""
         match = self._wait_ready(time.monotonic() + timeout)
         self.host, self.port = match[1].decode(), int(match[2])
         return self

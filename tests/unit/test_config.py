@@ -53,6 +53,7 @@ EXAMPLES: dict[str, tuple[tuple[str, Any], tuple[str, Any]]] = {
     "flush_bytes": (("1", 1), ("10KiB", 10 * KIB)),
     "flush_seconds": (("0.25", 0.25), ("90", 90.0)),
     "pack_below_bytes": (("0", 0), ("1MiB", MIB)),
+    "stop_timeout": (("30", 30.0), ("0.5", 0.5)),
     "http_listen": (("127.0.0.1:9600", ("127.0.0.1", 9600)), ("0.0.0.0:0", ("0.0.0.0", 0))),
     "io_threads": (("2", 2), ("4", 4)),
     "node_id": (("0", 0), ("7", 7)),

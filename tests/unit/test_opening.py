@@ -10,7 +10,8 @@ import pytest
 from kbroker.clock import SystemClock
 from kbroker.config import load_config
 from kbroker.data_dir import DataDir
-from kbroker.opening import OpenedStore, open_cluster
+from kbroker.errors import StartError
+from kbroker.opening import TAKE_OVER_PAUSE_SECONDS, OpenedStore, open_cluster
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_faults import Fault, FaultyStore
@@ -43,3 +44,57 @@ def test_a_read_that_fails_is_tried_again(tmp_path: Path, operation: str, part: 
     folder.mkdir()
     assert start(folder, store) == 3
     assert store.struck == 2
+
+
+class Stopping(threading.Event):
+    """Keeps what is waited for, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return self.is_set()
+
+
+def take(folder: Path, store: MemoryStore, stopping: Stopping, take_over: bool = True) -> int:
+    """Opens the cluster and keeps it; the epoch."""
+    folder.mkdir(exist_ok=True)
+    config = load_config(
+        {"data_dir": str(folder), "object_store": "file:/nowhere", "take_over": take_over}, environ={}
+    )
+    opened = OpenedStore(store, RetryingStore(store, Patience()), StoreCounters())
+    data_dir = DataDir(folder)
+    try:
+        cluster = open_cluster(config, data_dir, opened, CLOCK, stopping, ("127.0.0.1", 9), pytest.fail)
+        cluster.metadata_store.close()
+        return cluster.claim.epoch
+    finally:
+        data_dir.close()
+
+
+def test_a_take_over_waits_before_it_changes_anything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    assert take(tmp_path / "1", store, Stopping()) == 1
+    stopping = Stopping()
+    caplog.set_level("INFO")
+    assert take(tmp_path / "1", store, stopping) == 2  # its own claim is not taken over
+    assert stopping.waits == []
+    assert take(tmp_path / "2", store, stopping) == 3
+    assert stopping.waits == [TAKE_OVER_PAUSE_SECONDS]
+    assert len([record for record in caplog.records if "waiting 3 s" in record.message]) == 1
+    stopping.set()
+    sealed = {meta.key for meta in store.list("") if "_manifest" in meta.key}
+    with pytest.raises(StartError, match="told to stop while it waited"):
+        take(tmp_path / "3", store, stopping)
+    assert {meta.key for meta in store.list("") if "_manifest" in meta.key} == sealed
+
+
+def test_a_claim_that_was_released_is_not_waited_for(tmp_path: Path) -> None:
+    store = MemoryStore()
+    (tmp_path / "1").mkdir()
+    assert start(tmp_path / "1", FaultyStore(store)) == 1
+    stopping = Stopping()
+    assert take(tmp_path / "2", store, stopping) == 2
+    assert stopping.waits == []
