@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+from itertools import product
+
+import pytest
 
 from kbroker._fast.records import Record, build_batch, iter_records
-from kbroker.cli.record_json import record_json
+from kbroker.cli.record_json import parse_record_json, record_json
 
 
 def shown(key, value, headers=()) -> dict:
@@ -54,3 +57,49 @@ def test_a_text_that_looks_like_our_base64_is_a_string() -> None:
 
 def test_records_of_other_kinds() -> None:
     assert json.loads(record_json("t", 0, Record(1, -1, 1, None, None, [])))["timestamp"] == -1
+
+
+BINARY = (None, b"", b"text", "wert €".encode(), b"\xff\x00", b'{"base64": "eA=="}', b"a\nb\r\n", bytes(range(256)))
+
+
+def test_what_is_printed_is_read_back() -> None:
+    for key, value in product(BINARY, BINARY):
+        headers = [("h", key), ("h", value), ("", b""), ("n", None)]
+        record = Record(7, 1_700_000_000_123, 0, key, value, headers)
+        line = record_json("tópico", 3, record).encode()
+        assert parse_record_json(line) == ("tópico", 3, 1_700_000_000_123, key, value, headers)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"topic": ""}, "topic"),
+        ({"topic": 1}, "topic"),
+        ({"partition": "0"}, "partition"),
+        ({"partition": True}, "partition"),
+        ({"partition": 2**31}, "partition"),
+        ({"timestamp": -2}, "timestamp"),
+        ({"timestamp": 1.5}, "timestamp"),
+        ({"key": 1}, "key"),
+        ({"key": "\ud800"}, "key"),
+        ({"value": {"base64": "!"}}, "value"),
+        ({"value": {"base64": 1}}, "value"),
+        ({"value": {"base64": "eA==", "more": 1}}, "value"),
+        ({"headers": {}}, "headers"),
+        ({"headers": [["h"]]}, "headers"),
+        ({"headers": [[1, "x"]]}, "headers"),
+        ({"headers": [["\ud800", "x"]]}, "headers"),
+        ({"headers": [["h", 1]]}, "headers"),
+    ],
+)
+def test_lines_that_are_no_records(change: dict, reason: str) -> None:
+    good = {"topic": "t", "partition": 0, "offset": 1, "timestamp": 5, "key": None, "value": "v", "headers": []}
+    assert parse_record_json(json.dumps(good).encode()).value == b"v"
+    with pytest.raises(ValueError, match=reason):
+        parse_record_json(json.dumps(good | change).encode())
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000, b'{"topic": "t"}'])
+def test_lines_that_are_no_json_objects(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        parse_record_json(line)
