@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class DataDir:
             self._lock()
             self._free_start_room()
             self._write_pid()
-            self.identity = self._read_identity()
+            self.identity = read_identity(path)
         except BaseException:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -114,32 +115,6 @@ class DataDir:
     def metadata_db(self) -> Path:
         return self.path / "metadata.db"
 
-    def _read_identity(self) -> Identity:
-        path = self.path / "identity.json"
-        try:
-            content = json.loads(read_regular(path, IDENTITY_BYTES_MAX))
-            version = content["version"]
-            if version != VERSION:
-                raise StartError(f"{path} has version {version}; this kbroker understands version {VERSION}")
-            identity = Identity(content["data_dir_id"], content["cluster_id"], content["epoch"])
-            if not (
-                isinstance(identity.data_dir_id, str)
-                and isinstance(identity.cluster_id, str | None)
-                and isinstance(identity.epoch, int)
-            ):
-                raise ValueError("not the types that are written")
-            return identity
-        except FileNotFoundError:
-            if self.wal.is_dir() and any(self.wal.iterdir()):
-                raise StartError(
-                    f"{path} is missing but {self.wal} holds a log: restore the file, or move the log away"
-                ) from None
-            return Identity(uuid.uuid4().hex)
-        except OSError as error:
-            raise StartError(f"cannot read {path}: {error.strerror}") from None
-        except (CorruptionError, ValueError, KeyError, TypeError, RecursionError):
-            raise StartError(f"{path} is damaged: restore it, or move the data directory away") from None
-
     def save(self, identity: Identity) -> None:
         """Replaces the identity file: written, synced, renamed. Raises StartError."""
         path = self.path / "identity.json"
@@ -170,6 +145,57 @@ class DataDir:
                 os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+
+def read_identity(data_dir: Path) -> Identity:
+    """What the directory remembers; a new one's is made up. Raises StartError."""
+    path, wal = data_dir / "identity.json", data_dir / "wal"
+    try:
+        content = json.loads(read_regular(path, IDENTITY_BYTES_MAX))
+        version = content["version"]
+        if version != VERSION:
+            raise StartError(f"{path} has version {version}; this kbroker understands version {VERSION}")
+        identity = Identity(content["data_dir_id"], content["cluster_id"], content["epoch"])
+        if not (
+            isinstance(identity.data_dir_id, str)
+            and isinstance(identity.cluster_id, str | None)
+            and isinstance(identity.epoch, int)
+        ):
+            raise ValueError("not the types that are written")
+        return identity
+    except FileNotFoundError:
+        if wal.is_dir() and any(wal.iterdir()):
+            raise StartError(
+                f"{path} is missing but {wal} holds a log: restore the file, or move the log away"
+            ) from None
+        return Identity(uuid.uuid4().hex)
+    except OSError as error:
+        raise StartError(f"cannot read {path}: {error.strerror}") from None
+    except (CorruptionError, ValueError, KeyError, TypeError, RecursionError):
+        raise StartError(f"{path} is damaged: restore it, or move the data directory away") from None
+
+
+@contextlib.contextmanager
+def held_still(path: Path) -> Iterator[Identity]:
+    """The identity of a directory in which no broker runs, and none starts meanwhile; nothing in it is changed.
+
+    Raises StartError.
+    """
+    try:
+        lock_fd = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise StartError(f"{path} is not the data directory of a broker: {LOCK_NAME}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock_fd, 32, 0).decode(errors="replace").strip()
+            raise StartError(f"a broker (pid {holder or 'unknown'}) runs on {path}: stop it first") from None
+        except OSError as error:
+            raise StartError(f"cannot lock the data directory {path}: {error.strerror}") from None
+        yield read_identity(path)
+    finally:
+        os.close(lock_fd)
 
 
 def is_used(path: Path) -> bool:

@@ -23,6 +23,7 @@ COMMANDS = {
     "export": "kbroker.cli.export",
     "import": "kbroker.cli.import_command",
     "recover": "kbroker.cli.recover",
+    "wal": "kbroker.cli.wal",
     "pipeline": "kbroker.cli.pipeline",
 }
 

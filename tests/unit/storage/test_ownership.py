@@ -329,7 +329,7 @@ def test_a_look_costs_one_head_and_finds_the_claim_that_follows() -> None:
     store.outage = False
     claimed(store, "dir-2", take_over=True)
     claimed(store, "dir-3", take_over=True)
-    with pytest.raises(Superseded, match="epoch 7 of kbroker-abc/ was superseded: .*0000000008.json exists"):
+    with pytest.raises(Superseded, match=r"epoch 7 of kbroker-abc/ was superseded: .*0000000008\.json exists"):
         mine.look()
 
 
