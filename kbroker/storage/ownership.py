@@ -213,7 +213,7 @@ class Claim:
             raise Superseded(f"epoch {self.epoch} of {self.root} was superseded: {found[-1]} exists")
 
     def look(self) -> None:
-        """As `check`, for one HEAD, which costs far less than a listing: raises Superseded if the next epoch is claimed.
+        """As `check`, for one HEAD, cheaper than a listing: raises Superseded if the next epoch is claimed.
 
         No claim skips an epoch above one that was not released. StoreError if it cannot be known.
         """
