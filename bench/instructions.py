@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 CALLS = 200
+PRODUCERS = 50
 GROWN = 0.10
 NOW_MS = 1_700_000_000_000
 
@@ -63,6 +64,22 @@ def _append() -> Callable[[], Any]:
     return lambda: log.append(batch)
 
 
+def _append_of_known_producers() -> Callable[[], Any]:
+    from bench.small_log import SmallLog
+    from kbroker._fast.records import build_batch
+
+    log = SmallLog(Path(tempfile.mkdtemp())).__enter__()
+    record = (None, bytes(100), NOW_MS, [])
+
+    def batch(producer_id: int, sequence: int) -> bytes:
+        return build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+
+    known = [(n, n, 0, NOW_MS) for n in range(5)]
+    log.partition.restore_producers([(producer, 0, -1, NOW_MS, -1, known) for producer in range(PRODUCERS)])
+    rest = iter([batch(n % PRODUCERS, 5 + n // PRODUCERS) for n in range(CALLS)])
+    return lambda: log.append(next(rest))
+
+
 def _decode_produce() -> Callable[[], Any]:
     from kbroker._fast.produce_codec import decode_produce
     from kbroker._fast.records import build_batch
@@ -84,6 +101,7 @@ FUNCTIONS: dict[str, tuple[Callable[[], Callable[[], Any]], str]] = {
     "validate 16 KiB of 1 KiB records": (lambda: _validate(1024), "validate"),
     "footer binary search of 2,000": (_find_offset, "find_offset"),
     "append a batch of one record": (_append, "append_bytes"),
+    "append a known producer's batch": (_append_of_known_producers, "append_bytes"),
     "decode a Produce of one batch": (_decode_produce, "decode_produce"),
 }
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker._fast.arena import Arena
 from kbroker._fast.decompression_memory import decompression
 from kbroker._fast.heap import Heap, share_heaps
+from kbroker._fast.producer_pool import ProducerPool
 from kbroker._fast.wal import Wal
 from kbroker.clock import Clock, SystemClock
 from kbroker.config import BrokerConfig
@@ -207,7 +208,12 @@ class Broker:
                 cluster_id=self.cluster.keys.cluster_id,
                 clock=self.clock,
             )
-            self.logs = LogTable(self.wal, self.cluster.manifest.image, epoch)
+            producers = ProducerPool(
+                config.producer_ids_max,
+                min_idle_ms=config.kafka["kbroker.producer.id.min.idle.ms"],
+                started_ms=self.clock.now_ms(),
+            )
+            self.logs = LogTable(self.wal, self.cluster.manifest.image, epoch, producers)
             self.cluster.topics.add_listener(self.logs)
             report = self._recover_log()
         except (CorruptionError, OSError) as error:
@@ -348,6 +354,7 @@ class Broker:
         for reactor in self.wire.reactors:
             reactor.connections_max = configs.number("max.connections")
         self.cluster.manifest.producer_id_expiration_ms = configs.number("producer.id.expiration.ms")
+        self.logs.producer_pool.min_idle_ms = configs.number("kbroker.producer.id.min.idle.ms")
         assignment_interval_ms = configs.number("group.consumer.assignment.interval.ms")
         self.groups.dynamic.consumer_assignment_interval_ms = assignment_interval_ms
         self.transactions.verification_enabled = configs.enabled("transaction.partition.verification.enable")

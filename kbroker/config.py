@@ -18,16 +18,20 @@ from kbroker.errors import CorruptionError
 from kbroker.limits import (
     ARENA_CHUNK_BYTES,
     CLEANER_IO_BYTES_PER_SECOND,
+    FLUSH_WINDOW_BATCHES_MAX,
+    FLUSH_WINDOW_BATCHES_MIN,
+    FLUSH_WINDOW_MEMORY_PER_BATCH,
     GIB,
     MERGE_IO_BYTES_PER_SECOND,
     MIB,
     OBJECT_CACHE_BYTES_MIN,
     PARTITIONS_PER_TOPIC_MAX,
+    PRODUCER_ID_BYTES,
     WAL_PAGE_BYTES,
     WAL_SEGMENT_BYTES,
 )
 from kbroker.machine import usable_memory_bytes
-from kbroker.memory import BESIDE_ARENA_LEAST, LEAST_BYTES, MemoryPools, divide
+from kbroker.memory import BESIDE_ARENA_LEAST, LEAST_BYTES, PRODUCER_ID_SHARE, MemoryPools, divide
 from kbroker.storage.regular_file import read_regular
 
 SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
@@ -35,6 +39,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 MEMORY_SHARE = 8  # an eighth of what the process may use is what it takes unless told ...
 MEMORY_BYTES_LEAST, MEMORY_BYTES_MOST = 256 * MIB, 4 * GIB  # ... within these
 CONFIG_BYTES_MAX = 1 * MIB  # of the TOML file
+PRODUCER_SHARE = "kbroker.producer.id.memory.share"
+PRODUCER_SHARES = (0.01, 0.3)
 EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on
 
 
@@ -207,6 +213,8 @@ KAFKA_DEFAULTS: dict[str, Any] = {
     "kbroker.object.commit.interval.ms": 250,
     "kbroker.merge.enable": True,
     "kbroker.merge.io.max.bytes.per.second": MERGE_IO_BYTES_PER_SECOND,
+    PRODUCER_SHARE: PRODUCER_ID_SHARE,
+    "kbroker.producer.id.min.idle.ms": 300_000,
     "offsets.topic.num.partitions": 50,
     "offsets.retention.minutes": 10_080,
     "offsets.retention.check.interval.ms": 600_000,
@@ -332,6 +340,7 @@ KAFKA_LONGS: frozenset[str] = frozenset({
     "log.cleaner.min.compaction.lag.ms",
     "log.cleaner.max.compaction.lag.ms",
     "kbroker.merge.io.max.bytes.per.second",
+    "kbroker.producer.id.min.idle.ms",
     "offsets.retention.check.interval.ms",
     "connections.max.idle.ms",
 })  # fmt: skip
@@ -394,7 +403,19 @@ class BrokerConfig:
     @property
     def pools(self) -> MemoryPools:
         """What the rest of the broker may take of the memory."""
-        return divide(self.memory_bytes, self.arena_bytes, self.share_groups)
+        return divide(self.memory_bytes, self.arena_bytes, self.share_groups, self.kafka[PRODUCER_SHARE])
+
+    @property
+    def producer_ids_max(self) -> int:
+        """(partition, producer id) pairs that fit into their pool."""
+        return self.pools.producer_ids // PRODUCER_ID_BYTES
+
+    @property
+    def flush_window_batches(self) -> int:
+        """Batches of one flush: each may name another producer in the manifest record, which is built in memory."""
+        return max(
+            FLUSH_WINDOW_BATCHES_MIN, min(FLUSH_WINDOW_BATCHES_MAX, self.memory_bytes // FLUSH_WINDOW_MEMORY_PER_BATCH)
+        )
 
 
 def _segment_bytes(arena_bytes: int) -> int:
@@ -532,9 +553,12 @@ def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
         share = usable_memory_bytes() // MEMORY_SHARE
         values["memory_bytes"] = min(max(share // MIB * MIB, MEMORY_BYTES_LEAST), MEMORY_BYTES_MOST)
     memory = values["memory_bytes"]
+    least, most = PRODUCER_SHARES
+    if not least <= kafka[PRODUCER_SHARE] <= most:
+        raise ConfigError(f"{PRODUCER_SHARE}: {least} to {most}")
     if memory < LEAST_BYTES:
         raise ConfigError("--memory-bytes: at least 64MiB")
-    arena = values["arena_bytes"] or divide(memory, None, values["share_groups"]).arena
+    arena = values["arena_bytes"] or divide(memory, None, values["share_groups"], kafka[PRODUCER_SHARE]).arena
     if arena > memory - BESIDE_ARENA_LEAST:
         raise ConfigError("--arena-bytes: must leave at least 16MiB of --memory-bytes to caches and buffers")
     if arena < 8 * MIB:

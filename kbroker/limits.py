@@ -57,7 +57,7 @@ PARTITIONS_PER_TOPIC_MAX = 100_000
 PARTITIONS_MAX = 200_000  # of all topics; each costs memory in this process
 GROUPS_MAX = 100_000
 GROUP_BYTES_MIN = 64 * MIB  # for groups, their members and offsets, however little memory there is
-PRODUCER_IDS_PER_PARTITION_MAX = 100_000
+PRODUCER_ID_BYTES = 400  # of one (partition, producer id) at most, in the log's table and the manifest's together
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 PRODUCER_ID_BLOCK = 1_000
 OFFSET_METADATA_LENGTH_MAX = 4_096
@@ -78,6 +78,8 @@ assert FETCH_BYTES_MAX < FRAME_BYTES_MAX
 FLUSH_WINDOW_BYTES_MAX = 512 * MIB  # WAL bytes that one flush covers; a backlog takes several
 FLUSH_WINDOWS_OF_WAL = 8  # a small log is flushed in windows of this part of it, so that room comes in small pieces
 FLUSH_WINDOW_BATCHES_MAX = 500_000  # up to ~100 bytes each while it is flushed: plan, counts, footer
+FLUSH_WINDOW_MEMORY_PER_BATCH = 16 * KIB  # of --memory-bytes; each may name a producer in the manifest record, ~2 KiB
+FLUSH_WINDOW_BATCHES_MIN = 8_192
 FLUSH_TOTAL_BYTES = 256 * MIB  # unflushed data of all partitions that starts a flush
 PACK_BYTES_MAX = 256 * MIB
 FLUSH_FEED_BYTES = 4 * MIB  # of batches, checked by one call

@@ -17,9 +17,10 @@ ARENA_SHARE_MOST = (2, 3)
 LEAST_BYTES = 64 * MIB  # of --memory-bytes
 BESIDE_ARENA_LEAST = 16 * MIB
 
-# Pool: (share of --memory-bytes as 1/n, bound). The arena has the rest.
+PRODUCER_ID_SHARE = 0.1  # of --memory-bytes, unless kbroker.producer.id.memory.share says otherwise
+
+# Pool: (share of --memory-bytes as 1/n, bound). The arena has the rest, without that of producer ids.
 SHARES: dict[str, tuple[int, int]] = {
-    "producer_ids": (10, 1 << 62),
     "groups": (16, 192 * MIB),
     "request_frames": (16, 128 * MIB),
     "answers": (16, 128 * MIB),
@@ -35,7 +36,8 @@ SHARE_ANSWERS_OF_RANGES = 3  # a third of the cache of objects, where share grou
 BESIDE: dict[str, str] = {
     "manifest": "170 bytes for an object with one reference, 80 for an image in a pack, 1 KiB for a partition",
     "log_index": "32 bytes for a batch in the segments that are not sealed; 72 for a partition in a sealed one",
-    "flush": f"100 bytes for a batch of a window, at most {limits.FLUSH_WINDOW_BATCHES_MAX:,} batches; "
+    "flush": "100 bytes for a batch of a window, and 2 KiB for each producer that it names; a window has one batch for "
+             f"{limits.FLUSH_WINDOW_MEMORY_PER_BATCH // KIB} KiB of memory, at most {limits.FLUSH_WINDOW_BATCHES_MAX:,}; "
              f"{limits.UPLOAD_THREADS} uploads of 1 MiB each",
     "rewrites": f"one part of {limits.CLEANER_PART_BYTES // MIB} MiB for each cleaner thread and merge, and twice what "
                 "their largest batch decompresses to",
@@ -71,12 +73,15 @@ class MemoryPools:
         return self.merging // 2
 
 
-def divide(memory_bytes: int, arena_bytes: int | None, share_groups: bool) -> MemoryPools:
+def divide(
+    memory_bytes: int, arena_bytes: int | None, share_groups: bool, producer_id_share: float = PRODUCER_ID_SHARE
+) -> MemoryPools:
     """The pools of a broker; an arena that is asked for leaves less to the others, or more.
 
     The arena is as given, or what the others leave: the caller makes it a multiple of a segment.
     """
     wanted = {name: min(memory_bytes // part, most) for name, (part, most) in SHARES.items()}
+    wanted["producer_ids"] = int(memory_bytes * producer_id_share)
     rest = memory_bytes - sum(wanted.values())
     arena = arena_bytes or min(rest, memory_bytes * ARENA_SHARE_MOST[0] // ARENA_SHARE_MOST[1])
     room = memory_bytes - arena

@@ -173,6 +173,9 @@ class Metrics:
         pools.add_metric(["answers"], self._broker.wire.answer_memory_used)
         pools.add_metric(["groups"], self._broker.groups.counts.bytes)
         pools.add_metric(["decompression"], decompression.used)
+        producers, flushed = self._broker.logs.producer_pool, self._broker.cluster.manifest.image.producer_pool
+        pools.add_metric(["producer_ids"], producers.used_bytes)
+        pools.add_metric(["producer_ids_manifest"], flushed.used_bytes)
         yield pools
         heap = GaugeMetricFamily("kbroker_heap_bytes", "Of malloc, which has most pools", labels=["state"])
         for state, size in zip(("used", "free"), self._broker.heap.sizes(), strict=True):
@@ -182,6 +185,13 @@ class Metrics:
         shares.add_metric(["waited"], decompression.waits)
         shares.add_metric(["refused"], decompression.refusals)
         yield shares
+        ids = GaugeMetricFamily("kbroker_producer_ids", "Partitions' producer ids known", labels=["where"])
+        ids.add_metric(["log"], producers.rows)
+        ids.add_metric(["manifest"], flushed.rows)
+        yield ids
+        evicted, refused = producers.evictions, producers.refusals
+        yield CounterMetricFamily("kbroker_producer_id_evictions", "Forgotten for want of memory", value=evicted)
+        yield CounterMetricFamily("kbroker_producer_id_refusals", "Batches refused for want of it", value=refused)
         cache = CounterMetricFamily("kbroker_cache_lookups", "Object cache look-ups", labels=["result"])
         for result in ("hits", "misses", "joined"):
             cache.add_metric([result], getattr(reader.ranges, result))

@@ -162,6 +162,7 @@ def open_cluster(
             root=keys.root,
             on_fenced=on_fenced,
             producer_id_expiration_ms=config.kafka["producer.id.expiration.ms"],
+            producer_ids_max=config.producer_ids_max,
         )
         _load_manifest(manifest, store)
         manifest_log.seal_previous()

@@ -144,6 +144,7 @@ def _flusher(
             store_checks_crc=store.checks_crc,
             plan=PlanLimits(
                 pack_below_bytes=config.pack_below_bytes,
+                window_batches_max=config.flush_window_batches,
                 window_bytes_max=sizes.window_bytes,
             ),
             commit_interval_ms=config.kafka["kbroker.object.commit.interval.ms"],

@@ -82,9 +82,11 @@ cdef class Partition:
 
     # Judges producer state, reserves, copies, publishes. `batch` has been validated and time-stamped and is not changed.
     # With `verify` a batch that opens a transaction needs `guard` (ProducerStates.judge).
-    # 0, a Kafka error code, or APPEND_WAIT. The caller pushes a completion on `commits` for result.end_lsn.
+    # `connection`: the client's, or None. 0, a Kafka error code, APPEND_WAIT, or PRODUCER_WAIT: a new producer id has no
+    # room now. The caller pushes a completion on `commits` for result.end_lsn.
     cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t now_ms, Verification guard, bint verify,
-                    AppendResult* result) except -3000
+                    object connection, AppendResult* result) except -3000
+    cdef int64_t end_lsn_of(self, int64_t offset) except -1
     cpdef int64_t high_watermark(self)        # end of what is durable: in the WAL, or in objects
     cpdef int64_t last_stable_offset(self)
     cpdef int64_t wal_start_offset(self)      # lowest offset that is read from the WAL; next_offset when it has none

@@ -5,6 +5,8 @@ import numpy
 from typing_extensions import Buffer
 
 from kbroker._fast.commit import CommitQueue, WaitList
+from kbroker._fast.producer_map import ProducerEntry
+from kbroker._fast.producer_pool import ProducerPool
 from kbroker._fast.producer_state import ActiveProducer, OpenTransaction, ProducerSnapshot, ProducerStates, Verification
 from kbroker._fast.read_plan import ReadPlan
 from kbroker._fast.wal import Wal
@@ -57,6 +59,7 @@ class Partition:
         leader_epoch: int,
         log_start_offset: int = 0,
         next_offset: int = 0,
+        producers: ProducerPool | None = None,
     ) -> None: ...
     @property
     def wal(self) -> Wal: ...
@@ -130,6 +133,6 @@ class Partition:
     def max_timestamp_batch(self, upper: int) -> BatchFields | None: ...
     def producer_snapshot(self) -> list[ProducerSnapshot]: ...
     def restore_producers(
-        self, states: Iterable[ProducerSnapshot], written: Mapping[int, int] | None = None
+        self, states: Iterable[ProducerSnapshot | ProducerEntry], written: Mapping[int, int] | None = None
     ) -> None: ...
     def expire(self, now_ms: int, expiration_ms: int) -> int: ...

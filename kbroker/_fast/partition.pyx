@@ -21,7 +21,8 @@ from posix.unistd cimport pread
 from kbroker._fast.commit cimport CallbackCompletion, CommitQueue, WaitList
 from kbroker._fast.crc32c cimport crc32c_c
 from kbroker._fast.invariant cimport KB_DEBUG_BUILD, invariant
-from kbroker._fast.producer_state cimport WRITTEN_UNKNOWN, ProducerStates, Verdict, Verification
+from kbroker._fast.producer_pool cimport ProducerPool
+from kbroker._fast.producer_state cimport PRODUCER_WAIT, ProducerStates, Verdict, Verification
 from kbroker._fast.read_plan cimport BatchRef, ReadPlan
 from kbroker._fast.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL, BatchInfo, read_header
 from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT, EntryKey, Wal
@@ -66,7 +67,7 @@ cdef inline bint _is_full(ReadPlan plan, int64_t size, int64_t max_bytes, bint a
 
 cdef class Partition:
     def __cinit__(self, Wal wal not None, str topic not None, bytes topic_id not None, int32_t index, uint32_t ordinal,
-                  int32_t leader_epoch, int64_t log_start_offset=0, int64_t next_offset=0):
+                  int32_t leader_epoch, int64_t log_start_offset=0, int64_t next_offset=0, ProducerPool producers=None):
         cdef const uint8_t* id_bytes = topic_id
         if len(topic_id) != 16:
             raise ValueError("a topic id has 16 bytes")
@@ -81,7 +82,7 @@ cdef class Partition:
         self.log_start_offset = log_start_offset
         self.rules = TopicRules()
         self.waiters = WaitList()
-        self.producers = ProducerStates()
+        self.producers = ProducerStates(producers)
         self.replayed_epochs = []
         memcpy(self.key.topic_id, id_bytes, 16)
         self.key.partition = index
@@ -106,12 +107,13 @@ cdef class Partition:
         self.dense_first += self.dense_count
         self.dense_count = 0
         self.durable_dense = self.dense_first
+        self.producers.clear()
         self.waiters.wake()
 
     # -- append ------------------------------------------------------------------------------------------------
 
     cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t now_ms, Verification guard, bint verify,
-                    AppendResult* result) except -3000:
+                    object connection, AppendResult* result) except -3000:
         cdef Verdict verdict
         cdef int64_t lsn, end_lsn = 0
         cdef IndexEntry* entry
@@ -126,14 +128,16 @@ cdef class Partition:
         result.duplicate = verdict.duplicate
         if verdict.duplicate:
             result.base_offset = verdict.base_offset
-            result.end_lsn = verdict.end_lsn
+            result.end_lsn = self.end_lsn_of(verdict.base_offset)
             result.max_timestamp = verdict.timestamp
             return 0
         # From here to the reservation whatever may fail; after it nothing is refused any more.
         if self.dense_count == self.dense_capacity:
             self.grow_dense()
         if info.producer_id >= 0:
-            self.producers.prepare()
+            code = self.producers.prepare(info, &verdict, now_ms, connection)
+            if code != 0:
+                return code
         lsn = self.wal.append(&self.key, self.next_offset, self.leader_epoch, batch, info.size,
                               self.rules.internal or (info.attributes & CONTROL) != 0, &end_lsn)
         if lsn < 0:
@@ -160,8 +164,16 @@ cdef class Partition:
         if info.producer_id >= 0:
             if info.attributes & CONTROL:
                 self.producers.first_unstable(self.high_watermark())  # forgets those that are over: no reader may come
-            self.producers.update(info, &verdict, result.base_offset, end_lsn, now_ms)
+            self.producers.update(info, &verdict, result.base_offset, now_ms, connection)
         return 0
+
+    cdef int64_t end_lsn_of(self, int64_t offset) except -1:
+        # What waits for the batch that begins there waits for this position; 0: it is durable.
+        cdef IndexEntry* entry
+        if self.dense_count and offset >= self.dense_at(self.dense_first).base_offset:
+            entry = self.dense_at(self.dense_find(offset))
+            return entry_end(entry.lsn - ENTRY_HEADER_BYTES, entry.size)
+        return 0 if offset < self.high_watermark() else self.last_end_lsn
 
     def append_bytes(self, batch, int64_t now_ms, on_durable=None, Verification guard=None):
         """Appends one batch: (base offset, end position).
@@ -188,9 +200,12 @@ cdef class Partition:
             raise FastKafkaError(INVALID_RECORD, "a batch with a producer id needs a base sequence")
         if info.producer_id >= 0 and info.producer_epoch < 0:
             raise FastKafkaError(INVALID_RECORD, "a batch with a producer id needs an epoch")
-        code = self.append(&view[0], &info, now_ms, guard, guard is not None, &result)
+        code = self.append(&view[0], &info, now_ms, guard, guard is not None, None, &result)
         if code == APPEND_WAIT:
             raise FastAppendWait
+        if code == PRODUCER_WAIT:   # may last for minutes, which nothing behind it is to wait
+            self.producers.pool.refusals += 1
+            raise FastKafkaError(NOT_ENOUGH_REPLICAS, f"{self.topic}-{self.index}: no room for one more producer id")
         if code != 0:
             raise FastKafkaError(code, f"append to {self.topic}-{self.index} refused with error {code}")
         self.commits.push(result.end_lsn, self.waiters,
@@ -746,7 +761,6 @@ cdef class Partition:
         cdef const IndexRecord* record
         cdef const uint8_t* batch
         cdef BatchInfo info
-        cdef Verdict verdict
         cdef int64_t n, end_lsn, replayed = 0
         for n in range(group.first_entry, group.first_entry + group.count):
             record = &scan.entries[n]
@@ -765,8 +779,7 @@ cdef class Partition:
             if not self.replayed_epochs or self.replayed_epochs[len(self.replayed_epochs) - 1][0] != info.leader_epoch:
                 self.replayed_epochs.append((info.leader_epoch, record.base_offset))
             if info.producer_id >= 0:
-                self.producers.judge(batch, &info, None, False, &verdict)  # for the marker's fields
-                self.producers.update(&info, &verdict, record.base_offset, end_lsn, WRITTEN_UNKNOWN)
+                self.producers.replay(batch, &info, record.base_offset)
             self.last_end_lsn = end_lsn
             self.next_offset = record.base_offset + record.last_offset_delta + 1
             self.appended_bytes += record.size

@@ -25,6 +25,7 @@ cdef class ProduceRequest(Request):
     cdef int32_t position               # next item to append
     cdef bint expired                   # no more appends: answer NOT_ENOUGH_REPLICAS
     cdef bint stalled
+    cdef bint wants_producer            # it waits for room for a new producer id
     cdef bint failed                    # some partition has an error (acks=0 closes the connection)
     cdef int64_t record_errors          # to be named in the answer, of the batches judged so far
     cdef int64_t now_ms
@@ -37,6 +38,7 @@ cdef class ProduceRequest(Request):
     cdef list object_positions          # in the answer, of the errors of object-durable partitions; None: there are none
     cdef int begin(self) except -1
     cdef int run(self) except -1
+    cdef int wait_for_room(self, bint for_producer) except -1
     cdef int start_worker(self) except -1
     cdef bint judge_here(self) except -1
     cdef int proceed(self) except -1

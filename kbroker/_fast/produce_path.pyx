@@ -22,7 +22,7 @@ from kbroker._fast.produce_codec cimport (
     put_produce_topic,
     put_produce_topic_end,
 )
-from kbroker._fast.producer_state cimport Verification
+from kbroker._fast.producer_state cimport PRODUCER_WAIT, Verification
 from kbroker._fast.recode cimport recode_batch
 from kbroker._fast.record cimport REASON_DECOMPRESSED_SIZE, REASON_TOO_LARGE
 from kbroker._fast.record_batch cimport (
@@ -67,6 +67,7 @@ cdef enum:
     INLINE_BYTES = 262144           # and what these may decompress to
     RECORD_BYTES = 4                # judging a compressed record costs as much as so many more bytes
     RECODE_WEIGHT = 8               # re-encoding a compressed batch costs as much as judging so many times its bytes
+    PRODUCER_RETRY_MS = 500         # while there is no room for a new producer id
     ADD_PARTITIONS_VERSION = 12     # the request adds its partitions to the transaction (KIP-890)
 
 cdef tuple REASON_TEXTS = tuple([text.encode() for text in REASONS])
@@ -412,6 +413,9 @@ cdef class ProduceRequest(Request):
         if item.code != 0:
             return item.code
         if self.expired:
+            if self.wants_producer:
+                self.wants_producer = False
+                partition.producers.pool.refusals += 1
             return NOT_ENOUGH_REPLICAS
         if partition.deleted:
             return UNKNOWN_TOPIC_OR_PARTITION
@@ -421,8 +425,8 @@ cdef class ProduceRequest(Request):
             guard = self.verifications.guard_of(self.position)
             verify = not self.verifications.disabled
         code = partition.append(
-            item.recoded if item.recoded != NULL else self.produce.data + item.records.start, &item.info, self.now_ms,
-            guard, verify, &result)
+            item.recoded if item.recoded != NULL else self.produce.data + item.records.start, &item.info,
+            self.sink.wall_ms, guard, verify, self.connection, &result)
         if code == APPEND_FAILED:
             return KAFKA_STORAGE_ERROR
         if code == APPEND_TOO_LARGE:
@@ -461,16 +465,24 @@ cdef class ProduceRequest(Request):
             item = &self.parsed.items[before]
             partition = self.partitions[before]
             code = self.append(item, partition)
-            if code == APPEND_WAIT:
-                self.push_pending(None)
-                if not self.stalled:
-                    self.stalled = True
-                    self.own_frame()
-                    self.sink.set_deadline(self, self.timeout_at_ms())
-                return self.sink.stall(self)
+            if code == APPEND_WAIT or code == PRODUCER_WAIT:
+                return self.wait_for_room(code == PRODUCER_WAIT)
+            self.wants_producer = False
             if code != 0:
                 self.put(<int16_t>code, -1, -1, partition)
         return self.settle()
+
+    cdef int wait_for_room(self, bint for_producer) except -1:
+        """Of the log, whose progress wakes it, or for a producer id, which is asked again now and then. Until the time-out."""
+        self.push_pending(None)
+        if not self.stalled:
+            self.stalled = True
+            self.own_frame()
+        self.wants_producer = for_producer
+        if for_producer:
+            return self.sink.set_deadline(self, min(self.sink.loop_ms + PRODUCER_RETRY_MS, self.timeout_at_ms()))
+        self.sink.set_deadline(self, self.timeout_at_ms())
+        return self.sink.stall(self)
 
     cdef int put(self, int16_t error, int64_t base_offset, int64_t append_time, Partition partition) except -1:
         """Writes the answer of items[position] and moves on."""
@@ -595,6 +607,8 @@ cdef class ProduceRequest(Request):
         if asked is not None and asked.is_open() and asked.answered and self.sink.loop_ms < self.timeout_at_ms():
             asked.ask_again(self.sink.transactions)
             return self.wait_for_coordinator()
+        if self.wants_producer and self.sink.loop_ms < self.timeout_at_ms():
+            return self.run()
         return self.give_up_waiting()
 
     cdef int cancel(self) except -1:

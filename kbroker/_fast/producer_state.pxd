@@ -1,17 +1,10 @@
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
+from kbroker._fast.producer_pool cimport ProducerRow, ProducerTable
 from kbroker._fast.record_batch cimport BatchInfo
 
 cdef enum:
-    CACHED_BATCHES = 5        # newest batches per producer that are known as duplicates
-    WRITTEN_UNKNOWN = -1      # when a producer last wrote: before a restart
-
-cdef struct CachedBatch:
-    int32_t last_sequence
-    int32_t offset_delta
-    int64_t last_offset
-    int64_t timestamp
-    int64_t end_lsn           # durable when the WAL reaches it; 0 after a restart
+    PRODUCER_WAIT = -4        # a new producer id has no room now: retry later (beside the APPEND_ codes of wal.pxd)
 
 cdef struct Transaction:      # open, or decided with a marker that may not be durable yet
     int64_t producer_id
@@ -20,23 +13,12 @@ cdef struct Transaction:      # open, or decided with a marker that may not be d
 
 cdef struct Verdict:
     bint duplicate
+    uint32_t row              # of the producer; 0: not known
+    bint has_room             # for a new one: `prepare` has made sure of its row
     int64_t base_offset       # of the first append, for a duplicate
-    int64_t end_lsn
     int64_t timestamp         # of the first append, for a duplicate
     int32_t marker            # MARKER_ of marker.pxd
     int32_t coordinator_epoch
-
-
-cdef class ProducerEntry:
-    """What a partition knows of one producer id. An entry with epoch -1 is the same as none."""
-    cdef int64_t producer_id
-    cdef int16_t epoch
-    cdef int32_t coordinator_epoch
-    cdef int64_t last_timestamp           # of the newest batch, as its producer set it
-    cdef int64_t written_ms               # when that was appended; WRITTEN_UNKNOWN: before a restart
-    cdef int64_t txn_first_offset         # -1: no open transaction
-    cdef int32_t count
-    cdef CachedBatch batches[CACHED_BATCHES]   # oldest first
 
 
 cdef class Verification:
@@ -54,11 +36,10 @@ cdef class Verification:
     cdef int64_t started_ms
 
 
-cdef class ProducerStates:
+cdef class ProducerStates(ProducerTable):
     """Producer state of one partition: pending state, in log order, which is what validation reads. GIL held."""
-    cdef dict entries                     # producer id -> ProducerEntry
     cdef dict verifications               # producer id -> Verification
-    cdef readonly int64_t limit           # producer ids kept
+    cdef int64_t guard_count              # of them
     cdef Transaction* transactions        # by first offset; from `first` on
     cdef int32_t first
     cdef readonly int32_t count           # transactions that are known, those that are over included
@@ -77,18 +58,24 @@ cdef class ProducerStates:
                                          bint supports_epoch_bump, int64_t now_ms)
     # The question is answered. A final refusal drops the guard: nothing verified waits for it.
     cdef int end_verification(self, Verification guard, bint refused) except -1
-    cdef int judge_marker(self, const uint8_t* batch, const BatchInfo* info, ProducerEntry entry,
+    cdef bint drop_guard(self, int64_t now_ms) except -1
+    cdef int remove_guard(self, int64_t producer_id) except -1
+    cdef int judge_marker(self, const uint8_t* batch, const BatchInfo* info, const ProducerRow* row,
                           Verdict* verdict) except -3000
-    cdef int judge_first(self, const BatchInfo* info, ProducerEntry entry, Verification guard) except -3000
-    # Allocates what `update` needs.
-    cdef int prepare(self) except -1
+    cdef int judge_first(self, const BatchInfo* info, const ProducerRow* row, Verification guard) except -3000
+    # Makes sure that `update` finds what it needs, evicting other producers for a new one: 0 or PRODUCER_WAIT. A marker
+    # never waits: where a new producer finds no room, it leaves no trace. `connection`: the client's, or None.
+    cdef int prepare(self, const BatchInfo* info, Verdict* verdict, int64_t now_ms, object connection) except -3000
+    cdef int prepare_transaction(self) except -1
     # The batch has been appended at base_offset.
-    cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t end_lsn,
-                    int64_t written_ms) except -1
+    cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t written_ms,
+                    object connection) except -1
+    # Recovery: takes over a batch of the log, whatever there is room for.
+    cdef int replay(self, const uint8_t* batch, const BatchInfo* info, int64_t base_offset) except -1
     # First offset of the oldest transaction that is open or whose marker is at or above the high watermark; -1: none.
     cdef int64_t first_unstable(self, int64_t high_watermark) noexcept
-    cdef int end_transaction(self, ProducerEntry entry, int32_t marker, int64_t marker_offset) except -1
-    cdef int evict(self) except -1
+    cdef int add_batch(self, ProducerRow* row, const BatchInfo* info, int64_t base_offset) noexcept
+    cdef int end_transaction(self, uint32_t number, int32_t marker, int64_t marker_offset) except -1
 
 
 # (producer id, first offset) of those in `aborted` that a read of [fetch_offset, upper) must know.

@@ -3,15 +3,26 @@
 from bisect import bisect_left
 from operator import itemgetter
 
-from kbroker import limits
-
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
 from kbroker._fast.cursor cimport Cursor, cursor_of
-from kbroker._fast.marker cimport MARKER_ABORT, MARKER_COMMIT, MARKER_NONE, take_marker
+from kbroker._fast.marker cimport MARKER_ABORT, MARKER_NONE, take_marker
+from kbroker._fast.producer_pool cimport (
+    CACHED_BATCHES,
+    OLDER_BATCHES,
+    WRITTEN_UNKNOWN,
+    CachedBatch,
+    OlderBatches,
+    ProducerPool,
+    ProducerRow,
+    batch_at,
+    find_row,
+    row_at,
+)
 from kbroker._fast.record_batch cimport BATCH_HEADER_BYTES, CODEC_MASK, CONTROL, TRANSACTIONAL, BatchInfo
+from kbroker._fast.slab cimport slab_at, slab_take
 
 cdef enum:
     INVALID_PRODUCER_EPOCH = 47
@@ -19,8 +30,8 @@ cdef enum:
     INVALID_TXN_STATE = 48
     TRANSACTION_COORDINATOR_FENCED = 52
     INVALID_RECORD = 87
-    THROTTLING_QUOTA_EXCEEDED = 89
     SEQUENCE_MAX = 0x7FFFFFFF
+    GUARDS_SHARE = 8          # verifications under way: at most this part of the producers that the pool takes
 
 
 cdef int32_t first_sequence(const CachedBatch* batch) noexcept nogil:
@@ -34,30 +45,23 @@ cdef int32_t last_sequence(int32_t base, int32_t delta) noexcept nogil:
     return <int32_t>(last if last <= SEQUENCE_MAX else last - SEQUENCE_MAX - 1)
 
 
-cdef CachedBatch* find_batch(ProducerEntry entry, const BatchInfo* info) noexcept:
+cdef CachedBatch* find_batch(ProducerPool pool, ProducerRow* row, const BatchInfo* info) noexcept:
     """The cached batch with just these sequences, or NULL."""
     cdef int32_t i
     cdef int32_t last = last_sequence(info.base_sequence, info.last_offset_delta)
-    for i in range(entry.count):
-        if entry.batches[i].last_sequence == last and first_sequence(&entry.batches[i]) == info.base_sequence:
-            return &entry.batches[i]
+    cdef CachedBatch* batch
+    for i in range(row.count):
+        batch = batch_at(pool, row, i)
+        if batch.last_sequence == last and first_sequence(batch) == info.base_sequence:
+            return batch
     return NULL
 
 
-cdef inline bint in_transaction(ProducerEntry entry, int16_t epoch) noexcept:
-    return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
+cdef inline bint in_transaction(const ProducerRow* row, int16_t epoch) noexcept:
+    return row != NULL and row.txn_first_offset >= 0 and row.epoch == epoch
 
 
 _THIRD = itemgetter(2)     # an open transaction's first offset, an aborted one's last
-
-
-cdef class ProducerEntry:
-    def __cinit__(self):
-        self.epoch = -1
-        self.coordinator_epoch = -1
-        self.last_timestamp = -1
-        self.written_ms = WRITTEN_UNKNOWN
-        self.txn_first_offset = -1
 
 
 cdef class Verification:
@@ -65,63 +69,60 @@ cdef class Verification:
         return f"Verification(producer_id={self.producer_id}, epoch={self.epoch}, pending={self.pending})"
 
 
-cdef class ProducerStates:
-    def __cinit__(self, limit=None):
-        self.entries = {}
+cdef class ProducerStates(ProducerTable):
+    def __cinit__(self, *args, **kwargs):
         self.verifications = {}
         self.aborted = []
-        self.limit = limits.PRODUCER_IDS_PER_PARTITION_MAX if limit is None else limit
 
     def __dealloc__(self):
         free(self.transactions)
-
-    def __len__(self):
-        return len(self.entries)
+        self.pool.guards -= self.guard_count
 
     cdef int judge(self, const uint8_t* batch, const BatchInfo* info, Verification guard, bint verify,
                    Verdict* verdict) except -3000:
-        cdef ProducerEntry entry
+        cdef ProducerRow* row = NULL
         cdef CachedBatch* known
         cdef int32_t expected
         cdef int code
         verdict.duplicate = False
         verdict.marker = MARKER_NONE
         verdict.coordinator_epoch = -1
+        verdict.row = 0
+        verdict.has_room = False
         if info.producer_id < 0:
             return 0
-        entry = <ProducerEntry>self.entries.get(info.producer_id)
+        verdict.row = find_row(self, info.producer_id)
+        if verdict.row != 0:
+            row = row_at(self.pool, verdict.row)
         if info.attributes & CONTROL:
-            return self.judge_marker(batch, info, entry, verdict)
-        if entry is None and <int64_t>len(self.entries) >= self.limit and self.count >= self.limit:
-            return THROTTLING_QUOTA_EXCEEDED  # every known producer has an open transaction
-        if entry is not None and info.producer_epoch == entry.epoch and info.base_sequence >= 0:
-            known = find_batch(entry, info)
+            return self.judge_marker(batch, info, row, verdict)
+        if row != NULL and info.producer_epoch == row.epoch and info.base_sequence >= 0:
+            known = find_batch(self.pool, row, info)
             if known != NULL:
                 verdict.duplicate = True
                 verdict.base_offset = known.last_offset - known.offset_delta
-                verdict.end_lsn = known.end_lsn
                 verdict.timestamp = known.timestamp
                 return 0
-        if entry is not None and info.producer_epoch < entry.epoch:
+        if row != NULL and info.producer_epoch < row.epoch:
             return INVALID_PRODUCER_EPOCH
-        if verify and info.attributes & TRANSACTIONAL and not in_transaction(entry, info.producer_epoch):
-            code = self.judge_first(info, entry, guard)
+        if verify and info.attributes & TRANSACTIONAL and not in_transaction(row, info.producer_epoch):
+            code = self.judge_first(info, row, guard)
             if code != 0:
                 return code
-        if entry is None or entry.epoch < 0:
+        if row == NULL or row.epoch < 0:
             return 0
         if info.base_sequence >= 0:
-            if info.producer_epoch > entry.epoch or entry.count == 0:
+            if info.producer_epoch > row.epoch or row.count == 0:
                 expected = 0
             else:
-                expected = last_sequence(entry.batches[entry.count - 1].last_sequence, 1)
+                expected = last_sequence(row.newest.last_sequence, 1)
             if info.base_sequence != expected:
                 return OUT_OF_ORDER_SEQUENCE_NUMBER
-        if entry.txn_first_offset >= 0 and not info.attributes & TRANSACTIONAL:
+        if row.txn_first_offset >= 0 and not info.attributes & TRANSACTIONAL:
             return INVALID_TXN_STATE
         return 0
 
-    cdef int judge_marker(self, const uint8_t* batch, const BatchInfo* info, ProducerEntry entry,
+    cdef int judge_marker(self, const uint8_t* batch, const BatchInfo* info, const ProducerRow* row,
                           Verdict* verdict) except -3000:
         cdef Cursor record
         if info.attributes & CODEC_MASK:
@@ -129,15 +130,15 @@ cdef class ProducerStates:
         record = cursor_of(batch + BATCH_HEADER_BYTES, <Py_ssize_t>info.size - BATCH_HEADER_BYTES)
         if take_marker(&record, &verdict.marker, &verdict.coordinator_epoch) < 0:
             return INVALID_RECORD
-        if verdict.marker == MARKER_NONE or entry is None:
+        if verdict.marker == MARKER_NONE or row == NULL:
             return 0
-        if info.producer_epoch < entry.epoch:
+        if info.producer_epoch < row.epoch:
             return INVALID_PRODUCER_EPOCH
-        if verdict.coordinator_epoch < entry.coordinator_epoch:
+        if verdict.coordinator_epoch < row.coordinator_epoch:
             return TRANSACTION_COORDINATOR_FENCED
         return 0
 
-    cdef int judge_first(self, const BatchInfo* info, ProducerEntry entry, Verification guard) except -3000:
+    cdef int judge_first(self, const BatchInfo* info, const ProducerRow* row, Verification guard) except -3000:
         """A batch that opens its producer's transaction here: it must have been verified, and be the first of those
         that asked."""
         cdef Verification current = <Verification>self.verifications.get(info.producer_id)
@@ -149,17 +150,19 @@ cdef class ProducerStates:
             return 0
         if info.base_sequence > current.lowest_sequence:
             return OUT_OF_ORDER_SEQUENCE_NUMBER
-        if current.supports_epoch_bump and info.base_sequence != 0 and (entry is None or entry.count == 0):
+        if current.supports_epoch_bump and info.base_sequence != 0 and (row == NULL or row.count == 0):
             return OUT_OF_ORDER_SEQUENCE_NUMBER
         return 0
 
     cdef bint needs_verification(self, const BatchInfo* info) except -1:
-        cdef ProducerEntry entry = <ProducerEntry>self.entries.get(info.producer_id)
-        if entry is None:
+        cdef uint32_t number = find_row(self, info.producer_id)
+        cdef ProducerRow* row
+        if number == 0:
             return True
-        if info.producer_epoch < entry.epoch or in_transaction(entry, info.producer_epoch):
+        row = row_at(self.pool, number)
+        if info.producer_epoch < row.epoch or in_transaction(row, info.producer_epoch):
             return False
-        return info.producer_epoch != entry.epoch or info.base_sequence < 0 or find_batch(entry, info) == NULL
+        return info.producer_epoch != row.epoch or info.base_sequence < 0 or find_batch(self.pool, row, info) == NULL
 
     cdef Verification begin_verification(self, int64_t producer_id, int16_t epoch, int32_t sequence,
                                          bint supports_epoch_bump, int64_t now_ms):
@@ -167,8 +170,11 @@ cdef class ProducerStates:
         if guard is not None and guard.epoch > epoch:
             return guard    # not joined: the caller is fenced
         if guard is None or guard.epoch < epoch:
-            if guard is None and <int64_t>len(self.verifications) >= self.limit:
-                return None
+            if guard is None:
+                if self.pool.guards >= max(self.pool.rows_max // GUARDS_SHARE, 1) and not self.drop_guard(now_ms):
+                    return None
+                self.guard_count += 1
+                self.pool.guards += 1
             guard = Verification.__new__(Verification)
             guard.producer_id = producer_id
             guard.epoch = epoch
@@ -185,7 +191,21 @@ cdef class ProducerStates:
     cdef int end_verification(self, Verification guard, bint refused) except -1:
         guard.pending -= 1
         if refused and guard.pending == 0 and self.verifications.get(guard.producer_id) is guard:
-            del self.verifications[guard.producer_id]
+            self.remove_guard(guard.producer_id)
+        return 0
+
+    cdef bint drop_guard(self, int64_t now_ms) except -1:
+        """Drops this partition's oldest guard, if no question of it is open and no retry of its batch is to be expected."""
+        cdef Verification guard = next(iter(self.verifications.values()), None)
+        if guard is None or guard.pending > 0 or now_ms - guard.started_ms < self.pool.min_idle_ms:
+            return False
+        self.remove_guard(guard.producer_id)
+        return True
+
+    cdef int remove_guard(self, int64_t producer_id) except -1:
+        if self.verifications.pop(producer_id, None) is not None:
+            self.guard_count -= 1
+            self.pool.guards -= 1
         return 0
 
     @property
@@ -193,7 +213,24 @@ cdef class ProducerStates:
         """Producers with a guard."""
         return len(self.verifications)
 
-    cdef int prepare(self) except -1:
+    cdef int prepare(self, const BatchInfo* info, Verdict* verdict, int64_t now_ms, object connection) except -3000:
+        cdef ProducerRow* row
+        if info.attributes & CONTROL:
+            if verdict.marker == MARKER_NONE or verdict.row != 0:
+                return 0
+            verdict.has_room = self.pool.reserve(self, now_ms, None, False)
+            return 0
+        if info.attributes & TRANSACTIONAL:
+            self.prepare_transaction()
+        if verdict.row != 0:
+            row = row_at(self.pool, verdict.row)
+            return self.pool.reserve_older() if row.older == 0 and row.count > 0 else 0
+        verdict.has_room = self.pool.reserve(self, now_ms, connection, False)
+        if not verdict.has_room:
+            return PRODUCER_WAIT
+        return 0 if find_row(self, info.producer_id) == 0 else PRODUCER_WAIT    # another thread was faster
+
+    cdef int prepare_transaction(self) except -1:
         cdef int32_t capacity
         cdef void* grown
         if self.first + self.count < self.capacity:
@@ -210,63 +247,82 @@ cdef class ProducerStates:
         self.capacity = capacity
         return 0
 
-    cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t end_lsn,
-                    int64_t written_ms) except -1:
-        cdef ProducerEntry entry
-        cdef CachedBatch* newest
+    cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t written_ms,
+                    object connection) except -1:
+        cdef uint32_t number = verdict.row
+        cdef ProducerRow* row
         cdef bint control = info.attributes & CONTROL
         if info.producer_id < 0 or (control and verdict.marker == MARKER_NONE):
             return 0
-        entry = <ProducerEntry>self.entries.get(info.producer_id)
-        if entry is None:
-            if <int64_t>len(self.entries) >= self.limit:
-                self.evict()
-            entry = ProducerEntry.__new__(ProducerEntry)
-            entry.producer_id = info.producer_id
-            self.entries[info.producer_id] = entry
-        if info.producer_epoch != entry.epoch:
-            entry.epoch = info.producer_epoch
-            entry.count = 0
-        entry.last_timestamp = info.max_timestamp
-        entry.written_ms = written_ms
         if self.verifications and info.attributes & TRANSACTIONAL:
-            self.verifications.pop(info.producer_id, None)
+            self.remove_guard(info.producer_id)
+        if number == 0:
+            if not verdict.has_room:
+                return 0    # a marker of a producer that is not known here
+            number = self.insert(info.producer_id)
+        row = row_at(self.pool, number)
+        if info.producer_epoch != row.epoch:
+            row.epoch = info.producer_epoch
+            self.forget_batches(row)
+        row.last_timestamp = info.max_timestamp
+        self.pool.touch(number, written_ms)
         if control:
-            entry.coordinator_epoch = verdict.coordinator_epoch
-            return self.end_transaction(entry, verdict.marker, base_offset + info.last_offset_delta)
+            row.coordinator_epoch = verdict.coordinator_epoch
+            return self.end_transaction(number, verdict.marker, base_offset + info.last_offset_delta)
         if info.base_sequence >= 0:
-            if entry.count == CACHED_BATCHES:
-                memmove(&entry.batches[0], &entry.batches[1], (CACHED_BATCHES - 1) * sizeof(CachedBatch))
-                entry.count -= 1
-            newest = &entry.batches[entry.count]
-            entry.count += 1
-            newest.last_sequence = last_sequence(info.base_sequence, info.last_offset_delta)
-            newest.offset_delta = info.last_offset_delta
-            newest.last_offset = base_offset + info.last_offset_delta
-            newest.timestamp = info.max_timestamp
-            newest.end_lsn = end_lsn
-        if info.attributes & TRANSACTIONAL and entry.txn_first_offset < 0:
-            self.prepare()
-            entry.txn_first_offset = base_offset
-            self.transactions[self.first + self.count] = Transaction(entry.producer_id, base_offset, -1)
+            self.add_batch(row, info, base_offset)
+        if info.attributes & TRANSACTIONAL and row.txn_first_offset < 0:
+            row.txn_first_offset = base_offset
+            self.pool.unlist(number)
+            self.transactions[self.first + self.count] = Transaction(row.producer_id, base_offset, -1)
             self.count += 1
+        if row.address == 0 and connection is not None:
+            self.pool.attach(number, connection)
         return 0
 
-    cdef int end_transaction(self, ProducerEntry entry, int32_t marker, int64_t marker_offset) except -1:
+    cdef int add_batch(self, ProducerRow* row, const BatchInfo* info, int64_t base_offset) noexcept:
+        cdef OlderBatches* older
+        if row.count > 0:
+            if row.older == 0:
+                row.older = slab_take(&self.pool.older_slab)
+            older = <OlderBatches*>slab_at(&self.pool.older_slab, row.older)
+            if row.count == CACHED_BATCHES:
+                memmove(&older.items[0], &older.items[1], (OLDER_BATCHES - 1) * sizeof(CachedBatch))
+                row.count -= 1
+            older.items[row.count - 1] = row.newest
+        row.count += 1
+        row.newest.last_sequence = last_sequence(info.base_sequence, info.last_offset_delta)
+        row.newest.offset_delta = info.last_offset_delta
+        row.newest.last_offset = base_offset + info.last_offset_delta
+        row.newest.timestamp = info.max_timestamp
+        return 0
+
+    cdef int replay(self, const uint8_t* batch, const BatchInfo* info, int64_t base_offset) except -1:
+        cdef Verdict verdict
+        self.judge(batch, info, None, False, &verdict)     # for the marker's fields
+        if verdict.row == 0:
+            verdict.has_room = self.pool.reserve(self, 0, None, True)
+        self.pool.reserve_older()
+        self.prepare_transaction()
+        return self.update(info, &verdict, base_offset, WRITTEN_UNKNOWN, None)
+
+    cdef int end_transaction(self, uint32_t number, int32_t marker, int64_t marker_offset) except -1:
+        cdef ProducerRow* row = row_at(self.pool, number)
         cdef int32_t i
         cdef int64_t stable = marker_offset + 1
         cdef Transaction* t
-        if entry.txn_first_offset < 0:
+        if row.txn_first_offset < 0:
             return 0  # a marker without a transaction leaves no trace but its epochs
         for i in range(self.first, self.first + self.count):
             t = &self.transactions[i]
-            if t.last_offset < 0 and t.producer_id == entry.producer_id:
+            if t.last_offset < 0 and t.producer_id == row.producer_id:
                 t.last_offset = marker_offset
             elif t.last_offset < 0 and t.first_offset < stable:
                 stable = t.first_offset
         if marker == MARKER_ABORT:
-            self.aborted.append((entry.producer_id, entry.txn_first_offset, marker_offset, stable))
-        entry.txn_first_offset = -1
+            self.aborted.append((row.producer_id, row.txn_first_offset, marker_offset, stable))
+        row.txn_first_offset = -1
+        self.pool.list_row(number)
         return 0
 
     cdef int64_t first_unstable(self, int64_t high_watermark) noexcept:
@@ -280,107 +336,74 @@ cdef class ProducerStates:
         self.first = 0
         return -1
 
-    cdef int evict(self) except -1:
-        # The oldest sixteenth at once, so that the sort is paid for by many new producers.
-        cdef ProducerEntry entry
-        cdef list idle = []
-        for entry in self.entries.values():
-            if entry.txn_first_offset < 0:
-                written_ms = INT64_MAX if entry.written_ms == WRITTEN_UNKNOWN else entry.written_ms
-                idle.append((written_ms, entry.last_timestamp, entry.producer_id))
-        idle.sort()
-        for _, _, producer_id in idle[: max(1, self.limit // 16)]:
-            del self.entries[producer_id]
-        return 0
-
     def expire(self, int64_t now_ms, int64_t expiration_ms):
         """Forgets producers without an open transaction that have been silent for ``expiration_ms``; returns how many.
 
         Silent: by the newest batch's timestamp, as in Kafka, and also by when it was appended: who replays an old log
         is not forgotten at once. What was appended before a restart, at a time that nobody knows, counts from the first
         call on. Guards of verifications that came to nothing go after the same time."""
-        cdef ProducerEntry entry
         cdef Verification guard
-        cdef list gone = []
+        cdef bint noted = False
         for guard in list(self.verifications.values()):
             if guard.pending == 0 and now_ms - guard.started_ms >= expiration_ms:
-                del self.verifications[guard.producer_id]
-        for entry in self.entries.values():
-            if entry.written_ms == WRITTEN_UNKNOWN:
-                entry.written_ms = now_ms
-            if entry.txn_first_offset < 0 and now_ms - max(entry.last_timestamp, entry.written_ms) >= expiration_ms:
-                gone.append(entry.producer_id)
-        for producer_id in gone:
-            del self.entries[producer_id]
-        return len(gone)
+                self.remove_guard(guard.producer_id)
+        return self.expire_rows(now_ms, expiration_ms, &noted)
+
+    def clear(self):
+        """Forgets all producers and their transactions: the partition is gone, or gets another state."""
+        self.clear_rows()
+        self.pool.guards -= self.guard_count
+        self.guard_count = 0
+        self.verifications = {}
+        self.first = self.count = 0
 
     def open_transactions(self):
         """[(producer id, epoch, first offset, coordinator epoch, last timestamp)] by first offset."""
-        cdef ProducerEntry entry
+        cdef const ProducerRow* row
+        cdef uint32_t number
+        cdef int32_t i
         cdef list found = []
-        for entry in self.entries.values():
-            if entry.txn_first_offset >= 0:
-                found.append((entry.producer_id, entry.epoch, entry.txn_first_offset, entry.coordinator_epoch,
-                              entry.last_timestamp))
+        for i in range(self.first, self.first + self.count):
+            number = find_row(self, self.transactions[i].producer_id) if self.transactions[i].last_offset < 0 else 0
+            if number != 0:
+                row = row_at(self.pool, number)
+                found.append((row.producer_id, row.epoch, row.txn_first_offset, row.coordinator_epoch,
+                              row.last_timestamp))
         found.sort(key=_THIRD)
         return found
 
     def active_producers(self):
         """[(producer id, epoch, last sequence, last timestamp, coordinator epoch, open transaction's first offset)] by
         producer id; what does not exist is -1 (DescribeProducers, KIP-664)."""
-        cdef ProducerEntry entry
+        cdef const ProducerRow* row
+        cdef uint32_t number
         cdef list found = []
-        for entry in self.entries.values():
-            found.append((entry.producer_id, entry.epoch,
-                          entry.batches[entry.count - 1].last_sequence if entry.count else -1,
-                          entry.last_timestamp, entry.coordinator_epoch, entry.txn_first_offset))
-        found.sort()
+        for number in self.numbers():
+            row = row_at(self.pool, number)
+            found.append((row.producer_id, row.epoch, row.newest.last_sequence if row.count else -1,
+                          row.last_timestamp, row.coordinator_epoch, row.txn_first_offset))
         return found
 
     def snapshot(self):
-        """List of (producer id, epoch, coordinator epoch, last timestamp, open transaction's first offset or -1,
-        [(last sequence, last offset, offset delta, timestamp), ...] oldest first)."""
-        cdef ProducerEntry entry
-        cdef int32_t i
-        result = []
-        for entry in self.entries.values():
-            batches = [
-                (
-                    entry.batches[i].last_sequence,
-                    entry.batches[i].last_offset,
-                    entry.batches[i].offset_delta,
-                    entry.batches[i].timestamp,
-                )
-                for i in range(entry.count)
-            ]
-            result.append((entry.producer_id, entry.epoch, entry.coordinator_epoch, entry.last_timestamp,
-                           entry.txn_first_offset, batches))
-        return result
+        """List by producer id of (producer id, epoch, coordinator epoch, last timestamp, open transaction's first
+        offset or -1, [(last sequence, last offset, offset delta, timestamp), ...] oldest first)."""
+        cdef uint32_t number
+        cdef list found = []
+        for number in self.numbers():
+            entry = self.entry_of(number)
+            found.append((*entry[:5], list(entry[5])))
+        return found
 
     def restore(self, states, written=None):
         """Replaces everything by a snapshot. ``written``: producer id -> when it last wrote, where that is known."""
-        cdef ProducerEntry entry
-        self.entries.clear()
-        self.verifications.clear()
-        self.first = self.count = 0
+        self.clear()
         opened = []
-        for producer_id, epoch, coordinator_epoch, last_timestamp, txn_first_offset, batches in states:
-            entry = ProducerEntry.__new__(ProducerEntry)
-            entry.producer_id = producer_id
-            entry.epoch = epoch
-            entry.coordinator_epoch = coordinator_epoch
-            entry.last_timestamp = last_timestamp
-            if written is not None:
-                entry.written_ms = written.get(producer_id, WRITTEN_UNKNOWN)
-            entry.txn_first_offset = txn_first_offset
-            for sequence, last_offset, delta, timestamp in list(batches)[-CACHED_BATCHES:]:
-                entry.batches[entry.count] = CachedBatch(sequence, delta, last_offset, timestamp, 0)
-                entry.count += 1
-            self.entries[producer_id] = entry
-            if txn_first_offset >= 0:
-                opened.append((txn_first_offset, producer_id))
+        for entry in states:
+            self.put_entry(entry, WRITTEN_UNKNOWN if written is None else written.get(entry[0], WRITTEN_UNKNOWN))
+            if entry[4] >= 0:
+                opened.append((entry[4], entry[0]))
         for first_offset, producer_id in sorted(opened):
-            self.prepare()
+            self.prepare_transaction()
             self.transactions[self.first + self.count] = Transaction(producer_id, first_offset, -1)
             self.count += 1
 

@@ -72,7 +72,7 @@ def moment_of(topic: TopicImage, image: ManifestImage, partition: int) -> Partit
         state = PartitionState(topic.topic_id, partition, found.log_start_offset)
         for name in ("end_offset", "last_stable_offset", "open_transactions", "leader_epochs", "aborted"):
             setattr(state, name, getattr(found, name))
-        state.producers = dict(found.producers)
+        state.producers.update(found.producers)
         # An object that goes on beyond the end is read as far as the end.
         refs = tuple(image.objects_from(topic.topic_id, partition, state.log_start_offset))
         return PartitionMoment(topic, state, refs)

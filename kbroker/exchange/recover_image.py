@@ -88,6 +88,6 @@ def _carry_over(prefix: ReadablePrefix, partitions: Sequence[RecoveredPartition]
         before = partition.known
         if state is None or before is None:
             continue
-        for producer_id, written_ms in before.written_ms.items():
+        for producer_id, written_ms in before.producers.written().items():
             if state.producers.get(producer_id) == before.producers.get(producer_id):
-                state.written_ms[producer_id] = written_ms
+                state.producers.set_written_ms(producer_id, written_ms)

@@ -16,6 +16,7 @@ from typing import Any
 
 from kbroker._fast.compression import CODECS
 from kbroker._fast.partition import Partition, TopicRules
+from kbroker._fast.producer_pool import ProducerPool
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.partition_log import PartitionLog
 from kbroker.storage.manifest_image import ManifestImage
@@ -52,11 +53,14 @@ class LogTable:
     that was deleted, after it left the table.
     """
 
-    def __init__(self, wal: Any, image: ManifestImage, leader_epoch: int) -> None:
+    def __init__(
+        self, wal: Any, image: ManifestImage, leader_epoch: int, producer_pool: ProducerPool | None = None
+    ) -> None:
         self.by_name: dict[str, TopicLog] = {}
         self.by_id: dict[bytes, TopicLog] = {}
         self.image = image
         self.leader_epoch = leader_epoch
+        self.producer_pool = producer_pool or ProducerPool()  # of all partitions
         self.on_removed: Callable[[TopicLog], None] | None = None
         self._wal = wal
         self._lock = threading.Lock()
@@ -177,6 +181,7 @@ class LogTable:
             self.leader_epoch,
             log_start_offset=log_start_offset,
             next_offset=state.end_offset if state is not None else 0,
+            producers=self.producer_pool,
         )
         partition.rules = topic_log.rules
         if state is not None:
@@ -184,8 +189,7 @@ class LogTable:
         epochs = LeaderEpochs(state.leader_epochs if state is not None else ())
         partition.log = PartitionLog(partition, self.image, epochs)
         if state is not None and state.producers:
-            producers = [(*entry[:5], list(entry[5])) for entry in state.producers.values()]
-            partition.restore_producers(producers, state.written_ms)
+            partition.restore_producers(state.producers.values(), state.producers.written())
         if state is not None and state.aborted:
             partition.producers.restore_aborted(state.aborted)
         if self._leading:

@@ -47,6 +47,7 @@ def recover_log(
     """
     image = table.image
     flushed_lsn = image.wal_flushed_lsn(data_dir_id) or 0
+    table.producer_pool.trim()  # so far it is in the order of the partitions
     try:
         report = recover(wal, table.partition_by_id, flushed_lsn)
     except CorruptionError as error:

@@ -87,8 +87,10 @@ class Manifest:
         on_fenced: Callable[[Exception], None] | None = None,
         checkpoint_records: int = CHECKPOINT_RECORDS,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        producer_ids_max: int = 0,
     ) -> None:
-        self.image = ManifestImage(root)
+        self.image = ManifestImage(root, producer_ids_max)
+        self._producer_ids_max = producer_ids_max
         self.fenced: Exception | None = None
         self._log = log
         self._clock = clock
@@ -115,7 +117,7 @@ class Manifest:
         """Reads newest checkpoint and records. CorruptionError or StoreError when that cannot be done: then nothing may
         start, because starting from nothing would lose what is there."""
         root = self.image.root
-        loaded = [ManifestImage(root)]
+        loaded = [ManifestImage(root, self._producer_ids_max)]
 
         def on_checkpoint(number: int, payload: Any) -> None:
             loaded[0] = self._read_checkpoint(number, payload)
@@ -144,7 +146,8 @@ class Manifest:
 
     def _read_checkpoint(self, number: int, payload: Any) -> ManifestImage:
         try:
-            return read_checkpoint(payload, self.image.root, f"manifest checkpoint {number}", self._parts)
+            name = f"manifest checkpoint {number}"
+            return read_checkpoint(payload, self.image.root, name, self._parts, self._producer_ids_max)
         except NotFound as error:
             # A part is missing: because the checkpoint has been replaced while it was read, or damage.
             try:

@@ -26,18 +26,23 @@ from kbroker.storage.partition_state import PartitionState, RowBlock
 
 BLOCK_PART_ROWS = 32_768  # a block of so many references is a part of its own
 PART_WEIGHT = 65_536  # of the partitions in one part, about; a reference counts 1
+PRODUCER_WEIGHT = 8  # up to a kilobyte each while a part is written
 PREPARED_ABOVE_PARTS = 4  # as many may be copied at once; of more, all are stored one by one before
 
 Job = Callable[[], None]
 
 
-def read_checkpoint(payload: Any, root: str, name: str, parts: PartFolder | None = None) -> ManifestImage:
-    """The image of a checkpoint; CorruptionError, naming it, for anything that cannot be. StoreError."""
+def read_checkpoint(
+    payload: Any, root: str, name: str, parts: PartFolder | None = None, producer_ids_max: int = 0
+) -> ManifestImage:
+    """The image of a checkpoint; CorruptionError, naming it, for anything that cannot be. StoreError.
+
+    `producer_ids_max`: as of ManifestImage; of a checkpoint with more, those that wrote last are kept."""
     parser = RecordParser(name)
     checkpoint = parser.check_version(payload, CHECKPOINT_VERSION)
     if checkpoint["v"] == 1:
-        return read_checkpoint_v1(payload, root, name)
-    return load_checkpoint(parser, checkpoint, root, parts or PartFolder())
+        return read_checkpoint_v1(payload, root, name, producer_ids_max)
+    return load_checkpoint(parser, checkpoint, root, parts or PartFolder(), producer_ids_max)
 
 
 def write_checkpoint(image: ManifestImage) -> dict[str, Any]:
@@ -249,7 +254,7 @@ def shard_of(topic_id: bytes, partition: int, shards: int) -> int:
 
 def _weight(state: PartitionState) -> int:
     inline = sum(len(block.bases) for block in state.blocks if len(block.bases) < BLOCK_PART_ROWS)
-    return inline + 4 + 2 * len(state.producers) + len(state.aborted)
+    return inline + 4 + PRODUCER_WEIGHT * len(state.producers) + len(state.aborted)
 
 
 def _columns(matrix: np.ndarray) -> list[np.ndarray]:
@@ -258,6 +263,7 @@ def _columns(matrix: np.ndarray) -> list[np.ndarray]:
 
 
 def _state_json(state: PartitionState) -> dict[str, Any]:
+    producers = state.producers.values()
     return {
         "s": state.log_start_offset,
         "e": state.end_offset,
@@ -267,8 +273,8 @@ def _state_json(state: PartitionState) -> dict[str, Any]:
         "o": state.open_transactions,
         "h": state.leader_epochs,
         "a": state.aborted,
-        "b": list(state.producers.values()),
-        "t": [state.written_ms.get(producer_id, -1) for producer_id in state.producers],
+        "b": producers,
+        "t": [state.producers.written_ms(entry[0]) for entry in producers],
     }
 
 

@@ -31,8 +31,9 @@ EPOCH_MAX = 10**10  # of a pack's key
 class _Loader:
     """One load. Errors name the checkpoint, through the parser."""
 
-    def __init__(self, parser: RecordParser, root: str, folder: PartFolder) -> None:
+    def __init__(self, parser: RecordParser, root: str, folder: PartFolder, producer_ids_max: int) -> None:
         self.image = ManifestImage(root)
+        self.producer_ids_max = producer_ids_max
         self.parser = parser
         self.folder = folder
         self.chunks: list[int] = []  # of the checkpoint, ascending; chunk n is the n-th of them here
@@ -175,7 +176,7 @@ class _Loader:
             topic_hex, number, entry, runs = parser.array(item, f"{what}.p", 4)
             topic_id, number = parser.topic_id(topic_hex, what), parser.integer(number, what, 0, INT32_MAX)
             where = f"partition {topic_hex}/{number}"
-            state = PartitionState(topic_id, number)
+            state = PartitionState(topic_id, number, pool=self.image.producer_pool)
             end_offset = read_state(parser, state, parser.mapping(entry, where), where)
             for run in parser.array(runs, where):
                 if type(run) is str:
@@ -189,6 +190,8 @@ class _Loader:
             if number in states:
                 raise parser.fail(f"{where} is there twice")
             states[number] = state
+        if 0 < self.producer_ids_max < self.image.producer_pool.rows:  # another limit wrote it, or none
+            self.image.producer_pool.trim(self.producer_ids_max)
         if used != len(rows):
             raise parser.fail(f"{what}: {len(rows) - used} references of no partition")
 
@@ -210,9 +213,11 @@ class _Loader:
         state.end_offset = int(rows[-1, 1])
 
 
-def load_checkpoint(parser: RecordParser, checkpoint: dict[str, Any], root: str, folder: PartFolder) -> ManifestImage:
+def load_checkpoint(
+    parser: RecordParser, checkpoint: dict[str, Any], root: str, folder: PartFolder, producer_ids_max: int
+) -> ManifestImage:
     """The image of a checkpoint of version 2. CorruptionError, StoreError."""
-    loader = _Loader(parser, root, folder)
+    loader = _Loader(parser, root, folder, producer_ids_max)
     image = loader.image
     for data_dir_id, lsn in parser.mapping(checkpoint.get("w"), "w").items():
         image.wal_flushed[parser.text(data_dir_id, "w", 64)] = parser.integer(lsn, "w")
@@ -233,6 +238,7 @@ def load_checkpoint(parser: RecordParser, checkpoint: dict[str, Any], root: str,
     if not all(taken for _, taken in loader.blocks.values()):
         raise parser.fail("a block of references is of no partition")
     check_files(parser, image)
+    image.bound_producers(producer_ids_max)
     image.files.changed.clear()
     return image
 

@@ -21,7 +21,7 @@ from kbroker.storage.partition_state import PartitionState, RefRow
 _COLUMNS = len(RefRow._fields)
 
 
-def read_checkpoint_v1(payload: Any, root: str, name: str) -> ManifestImage:
+def read_checkpoint_v1(payload: Any, root: str, name: str, producer_ids_max: int = 0) -> ManifestImage:
     """The image of a checkpoint; CorruptionError, naming it, for anything that cannot be."""
     parser = RecordParser(name)
     checkpoint = parser.mapping(payload, "record")
@@ -41,9 +41,11 @@ def read_checkpoint_v1(payload: Any, root: str, name: str) -> ManifestImage:
         states = image.partitions[parser.topic_id(topic_hex, "p")] = {}
         for number, entry in parser.mapping(entries, topic_hex).items():
             what = f"partition {topic_hex}/{number}"
-            state = PartitionState(parser.topic_id(topic_hex, what), parser.partition(number, what))
+            topic_id, partition = parser.topic_id(topic_hex, what), parser.partition(number, what)
+            state = PartitionState(topic_id, partition, pool=image.producer_pool)
             _read_partition(parser, state, entry, what, image)
             states[state.partition] = state
+    image.bound_producers(producer_ids_max)
     check_files(parser, image)
     return image
 
@@ -59,11 +61,9 @@ def read_state(parser: RecordParser, state: PartitionState, entry: dict[str, Any
     state.leader_epochs = parser.pairs(entry.get("h"), f"{what}.h")
     state.aborted = parser.aborted(entry.get("a"), f"{what}.a")
     producers = parser.producers(entry.get("b"), f"{what}.b")
-    state.producers = {producer[0]: producer for producer in producers}
-    if "t" in entry:
-        for producer, time_ms in zip(producers, parser.array(entry["t"], f"{what}.t", len(producers)), strict=True):
-            if parser.integer(time_ms, f"{what}.t", -1) >= 0:
-                state.written_ms[producer[0]] = time_ms
+    times = parser.array(entry["t"], f"{what}.t", len(producers)) if "t" in entry else [-1] * len(producers)
+    for producer, time_ms in zip(producers, times, strict=True):
+        state.producers.put(producer, parser.integer(time_ms, f"{what}.t", -1))
     return end_offset
 
 

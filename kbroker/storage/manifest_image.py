@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from kbroker._fast.producer_pool import ProducerPool
 from kbroker.errors import CorruptionError
 from kbroker.numpy_later import np
 from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
@@ -38,11 +39,13 @@ class ManifestImage:
 
     `root` (ending with a slash, or empty) is put before every key on the way out. One lock, innermost of all, taken
     for microseconds: it makes the look-ups of other threads see a partition before or after a record, never between.
+    `producer_ids_max`: more producers of all partitions together are not kept; those longest without a record go.
     Only Manifest calls `apply`. `partitions` and the states in it may be read without it, one attribute at a time.
     """
 
-    def __init__(self, root: str = "") -> None:
+    def __init__(self, root: str = "", producer_ids_max: int = 0) -> None:
         self.root = root
+        self.producer_pool = ProducerPool(producer_ids_max)  # 0: no bound
         self.lock = threading.RLock()
         self.partitions: dict[bytes, dict[int, PartitionState]] = {}
         self.files = FileTable()
@@ -118,7 +121,7 @@ class ManifestImage:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes: columns, index, and the Python objects around them."""
+        """About what it takes: columns, index, and the Python objects around them. Producers are in `producer_pool`."""
         with self.lock:
             states = [state for states in self.partitions.values() for state in states.values()]
             rows = sum(state.object_count for state in states)
@@ -242,7 +245,7 @@ class ManifestImage:
                 raise CorruptionError(f"{name}: object {key} cannot be reserved, it is known already")
 
     def _judge_partition(self, topic_id: bytes, partition: int, delta: PartitionDelta, what: str) -> None:
-        state = self.partition(topic_id, partition) or PartitionState(topic_id, partition, delta.log_start_offset or 0)
+        state = self.partition(topic_id, partition) or self._new_state(topic_id, partition, delta)
         if delta.log_start_offset is not None and delta.log_start_offset < state.log_start_offset:
             raise CorruptionError(f"{what}: log start offset goes back to {delta.log_start_offset}")
         end_offset = _judge_added(state, delta, what)
@@ -296,7 +299,7 @@ class ManifestImage:
         states = self.partitions.setdefault(topic_id, {})
         state = states.get(partition)
         if state is None:
-            state = states[partition] = PartitionState(topic_id, partition, delta.log_start_offset or 0)
+            state = states[partition] = self._new_state(topic_id, partition, delta)
         self.changed.add((topic_id, partition))
         due_ms = time_ms + delta.grace_ms
         replaced = _remove(state, delta.removed) if delta.removed else None
@@ -312,8 +315,7 @@ class ManifestImage:
         if delta.last_stable_offset is not None:
             state.last_stable_offset = delta.last_stable_offset
         for entry in delta.producers:
-            state.producers[entry[0]] = entry
-            state.written_ms[entry[0]] = time_ms
+            state.producers.put(entry, time_ms)
         state.leader_epochs += delta.leader_epochs
         state.aborted += delta.aborted
         if delta.aborted_gone:
@@ -328,6 +330,9 @@ class ManifestImage:
             self._release(replaced, due_ms)
         if expired := state.expired():
             self._release(state.remove(0, expired), due_ms)
+
+    def _new_state(self, topic_id: bytes, partition: int, delta: PartitionDelta) -> PartitionState:
+        return PartitionState(topic_id, partition, delta.log_start_offset or 0, self.producer_pool)
 
     def _move_log_start(self, state: PartitionState, log_start_offset: int) -> None:
         state.log_start_offset = log_start_offset
@@ -349,6 +354,12 @@ class ManifestImage:
         self.dropped[topic_id] = time_ms
         while len(self.dropped) > DROPPED_MAX:
             del self.dropped[next(iter(self.dropped))]
+
+    def bound_producers(self, producer_ids_max: int) -> None:
+        """After a load: of more producers than this the oldest are forgotten, now and from now on; 0: no bound."""
+        if producer_ids_max:
+            self.producer_pool.rows_max = producer_ids_max
+        self.producer_pool.trim()
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> None:
         """Forgets producers that were silent for `expiration_ms` (PartitionState.live_producers)."""

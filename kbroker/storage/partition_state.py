@@ -12,6 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from kbroker._fast.producer_map import ProducerMap
+from kbroker._fast.producer_pool import ProducerPool
 from kbroker.numpy_later import np
 
 KLIX = "klix"
@@ -130,10 +132,11 @@ class PartitionState:
         "partition",
         "producers",
         "topic_id",
-        "written_ms",
     )
 
-    def __init__(self, topic_id: bytes, partition: int, log_start_offset: int = 0) -> None:
+    def __init__(
+        self, topic_id: bytes, partition: int, log_start_offset: int = 0, pool: ProducerPool | None = None
+    ) -> None:
         self.topic_id = topic_id
         self.partition = partition
         self.log_start_offset = log_start_offset
@@ -144,8 +147,7 @@ class PartitionState:
         self.open_transactions: tuple[tuple[int, int], ...] = ()
         self.leader_epochs: tuple[tuple[int, int], ...] = ()
         self.aborted: tuple[AbortedTransaction, ...] = ()
-        self.producers: dict[int, ProducerEntry] = {}
-        self.written_ms: dict[int, int] = {}  # producer id -> when a record named it last; none: nobody knows
+        self.producers = ProducerMap(pool)  # they wrote when a record named them last, as far as that is known
         self.data_bytes = 0  # of all objects, indexes included
         self.object_count = 0  # images in packs count as objects
         self.appended_count = 0
@@ -274,7 +276,7 @@ class PartitionState:
         Silent: by the newest batch's timestamp, as in Kafka, and also by when it came into objects.
         """
         for producer_id, entry in self.producers.items():
-            newest_ms = max(entry[3], self.written_ms.get(producer_id, now_ms))
+            newest_ms = max(entry[3], self.producers.written_ms(producer_id, now_ms))
             if entry[4] >= 0 or now_ms - newest_ms < expiration_ms:
                 yield entry
 
@@ -286,13 +288,8 @@ class PartitionState:
         }
 
     def forget_silent_producers(self, now_ms: int, expiration_ms: int) -> bool:
-        """Drops all others; True when that changed anything. Of whom nobody knows when he wrote, it is now."""
-        live = {entry[0]: entry for entry in self.live_producers(now_ms, expiration_ms)}
-        if len(live) == len(self.producers) == len(self.written_ms):
-            return False
-        self.producers = live
-        self.written_ms = {producer_id: self.written_ms.get(producer_id, now_ms) for producer_id in live}
-        return True
+        """Drops all others; True when there are others than at the last call. A time that is not known is now."""
+        return self.producers.expire(now_ms, expiration_ms)
 
     def load_block(self, block: RowBlock, length: int) -> None:
         """Of a checkpoint: adds a block that follows the others, of references with so many bytes together."""

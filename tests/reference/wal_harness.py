@@ -17,6 +17,7 @@ from kbroker._fast.arena import Arena
 from kbroker._fast.commit import FastAppendWait
 from kbroker._fast.crc32c import crc32c
 from kbroker._fast.partition import Partition
+from kbroker._fast.producer_pool import ProducerPool
 from kbroker._fast.wal import Wal
 from kbroker._fast.wal_faults import Faults
 from kbroker.storage.wal_recovery import RecoveryReport, recover
@@ -74,8 +75,10 @@ class Log:
         segment_bytes: int = SEGMENT,
         chunk_bytes: int = 16 * 1024,
         faults: Faults | None = None,
+        producers: ProducerPool | None = None,
     ) -> None:
         self.faults = faults or Faults()
+        self.producers = producers or ProducerPool()
         self.wal = Wal(
             Arena(arena_segments * segment_bytes, chunk_bytes),
             folder,
@@ -104,7 +107,8 @@ class Log:
         """The partition, made on first use."""
         key = (topic_id, index)
         if key not in self.partitions:
-            self.partitions[key] = Partition(self.wal, "topic", topic_id, index, len(self.partitions), 1)
+            number = len(self.partitions)
+            self.partitions[key] = Partition(self.wal, "topic", topic_id, index, number, 1, producers=self.producers)
         return self.partitions[key]
 
     def recover(self, flushed_lsn: int = 0) -> RecoveryReport:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker import limits
 from kbroker._fast.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.producer_state import ProducerStates
 from kbroker._fast.records import build_control_batch, iter_batches
@@ -281,18 +280,9 @@ def test_restored_producers_keep_the_time_that_is_known() -> None:
     assert [s[0] for s in states.snapshot()] == [2]
 
 
-def test_too_many_producers_push_out_those_that_wrote_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PRODUCER_IDS_PER_PARTITION_MAX", 3)
-    with Log(tmp_path).start() as log:
-        partition = log.partition()
-        for n in range(4):  # the timestamps go back
-            log.append(batch(sequence=0, producer_id=n, epoch=0, timestamp=9000 - n), now_ms=10_000 + n)
-        assert sorted(s[0] for s in partition.producer_snapshot()) == [1, 2, 3]
-
-
 def test_restore_is_the_inverse_of_snapshot() -> None:
     states = ProducerStates()
-    snapshot = [(5, 1, -1, 77, -1, [(4, 9, 4, 77)]), (6, 0, 2, 78, 3, []), (4, 0, 2, 78, 2, [(0, 2, 0, 1)])]
+    snapshot = [(4, 0, 2, 78, 2, [(0, 2, 0, 1)]), (5, 1, -1, 77, -1, [(4, 9, 4, 77)]), (6, 0, 2, 78, 3, [])]
     states.restore(snapshot)
     assert states.snapshot() == snapshot
     assert len(states) == 3

@@ -220,7 +220,7 @@ def test_a_producer_with_old_timestamps_expires_by_the_record_that_named_it():
         image.changed.clear()
         before = set(image.partition(TOPIC, 0).producers)
         image.expire_producers(expiry_ms, 1000)
-        assert set(image.partition(TOPIC, 0).producers) == set(image.partition(TOPIC, 0).written_ms) == left
+        assert set(image.partition(TOPIC, 0).producers) == set(image.partition(TOPIC, 0).producers.written()) == left
         assert bool(image.changed) == (left != before)
         image = read_checkpoint(json.loads(json.dumps(write_checkpoint(image))), "", "checkpoint 1")
 
@@ -229,10 +229,11 @@ def test_a_checkpoint_that_does_not_tell_when_producers_wrote_lets_them_count_fr
     image = full_image()
     state = image.partition(TOPIC, 0)
     assert set(state.producers) == {7, 8}
-    state.written_ms.clear()
+    for producer_id in state.producers:
+        state.producers.set_written_ms(producer_id, -1)
     image = read_checkpoint(json.loads(json.dumps(write_checkpoint(image))), "", "checkpoint 1")
     state = image.partition(TOPIC, 0)
-    assert state.written_ms == {}
+    assert state.producers.written() == {}
     assert len(list(state.live_producers(10**9, 100))) == 2
     image.changed.clear()
     image.expire_producers(10**9, 100)

@@ -15,6 +15,7 @@ from typing import Any
 
 from kbroker._fast.arena import Arena
 from kbroker._fast.partition import Partition
+from kbroker._fast.producer_pool import ProducerPool
 from kbroker._fast.records import build_batch, iter_batches, iter_records
 from kbroker._fast.wal import Wal
 from kbroker.protocol.apis import k00_produce as produce
@@ -60,6 +61,7 @@ class WireBroker:
         cold_reader: Any = None,
         transactions: Any = None,
         host: str = "127.0.0.1",
+        producers: ProducerPool | None = None,
     ) -> None:
         self.wal = Wal(
             Arena(arena_bytes, MIB),
@@ -74,7 +76,8 @@ class WireBroker:
         for name, count in topics.items():
             topic = Topic(name, uuid.uuid5(uuid.NAMESPACE_DNS, name).bytes, [])
             for index in range(count):
-                topic.partitions.append(Partition(self.wal, name, topic.topic_id, index, ordinal, 1))
+                partition = Partition(self.wal, name, topic.topic_id, index, ordinal, 1, producers=producers)
+                topic.partitions.append(partition)
                 ordinal += 1
             self.logs.by_name[name] = topic
             self.logs.by_id[topic.topic_id] = topic
@@ -150,8 +153,8 @@ class Coordinator:
 class Client:
     """One connection."""
 
-    def __init__(self, broker: WireBroker, timeout: float = 20.0) -> None:
-        self.socket = socket.create_connection(broker.address[:2], timeout)
+    def __init__(self, broker: WireBroker, timeout: float = 20.0, source: str = "") -> None:
+        self.socket = socket.create_connection(broker.address[:2], timeout, (source, 0) if source else None)
         self.correlation_id = 0
         self.asked: dict[int, tuple[int, int]] = {}
 
