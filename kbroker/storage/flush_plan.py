@@ -18,6 +18,9 @@ from kbroker.errors import CorruptionError
 from kbroker.storage.klix import ENTRY_BYTES, TRAILER_BYTES, footer_length
 from kbroker.storage.manifest_image import ManifestImage
 
+ENTRY_BYTES_MIN = 72 + 61  # of the log: its header, and that of a batch
+WIDEN_MAX = 8
+
 
 class FlushPartition(Protocol):
     """What a flush asks of a partition (kbroker._fast.partition.Partition)."""
@@ -156,10 +159,8 @@ def _next_window(
     """What the next window holds of each partition, and the position behind it, where an entry starts."""
     from_lsn = start_lsn
     while True:
-        to_lsn = min(durable_lsn, from_lsn + bounds.window_bytes_max)
-        while (collected := _collect(partitions, image, from_lsn, to_lsn, bounds.window_batches_max)) is None:
-            to_lsn = from_lsn + (to_lsn - from_lsn) // 2
-        windows, end_lsn = collected
+        limit_lsn = min(durable_lsn, from_lsn + bounds.window_bytes_max)
+        to_lsn, windows, end_lsn = _widest(partitions, image, from_lsn, limit_lsn, bounds.window_batches_max)
         if to_lsn == durable_lsn:
             return windows, durable_lsn
         if end_lsn:
@@ -167,13 +168,36 @@ def _next_window(
         from_lsn = to_lsn  # no entry of a topic that exists begins here, so nothing tells where one begins
 
 
+def _widest(
+    partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, limit_lsn: int, batches_max: int
+) -> tuple[int, _Windows, int]:
+    """A window that ends at limit_lsn, or before it where that would be too many batches, and what `_collect` says of it.
+
+    Begins with what cannot be too many and widens it step by step: the entries of a backlog of small batches would take
+    much more memory than those of a window.
+    """
+    to_lsn = min(limit_lsn, from_lsn + batches_max * ENTRY_BYTES_MIN)
+    windows, end_lsn = _collect(partitions, image, from_lsn, to_lsn)
+    while to_lsn < limit_lsn:
+        batches = sum(len(window.entries) for window, _ in windows)
+        factor = min(batches_max // batches, WIDEN_MAX) if batches else WIDEN_MAX
+        if factor < 2:
+            break
+        wider = min(limit_lsn, from_lsn + (to_lsn - from_lsn) * factor)
+        found = _collect(partitions, image, from_lsn, wider)
+        if sum(len(window.entries) for window, _ in found[0]) > batches_max:
+            break
+        to_lsn, (windows, end_lsn) = wider, found
+    return to_lsn, windows, end_lsn
+
+
 def _collect(
-    partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, to_lsn: int, batches_max: int
-) -> tuple[_Windows, int] | None:
+    partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, to_lsn: int
+) -> tuple[_Windows, int]:
     """The batches of each partition in the window that are not in objects, and the position behind the last of all,
-    0 without any; None when they are too many and the window can be halved."""
+    0 without any."""
     windows: _Windows = []
-    batches = end_lsn = 0
+    end_lsn = 0
     for partition in partitions:
         if partition.deleted:
             continue
@@ -182,9 +206,6 @@ def _collect(
             continue
         end_lsn = max(end_lsn, following_entry(int(entries["lsn"][-1]), int(entries["size"][-1])))
         entries = _not_flushed(partition, entries, image)
-        batches += len(entries)
-        if batches > batches_max and to_lsn - from_lsn > 2 * limits.WAL_PAGE_BYTES:
-            return None
         if len(entries):
             body_bytes = int(entries["size"].sum(dtype=np.int64))
             window = PlannedImage(partition.topic, partition.topic_id, partition.index, entries, body_bytes)
