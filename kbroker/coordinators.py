@@ -178,6 +178,7 @@ def transaction_config(config: BrokerConfig) -> TransactionConfig:
     """The settings of transactions."""
     kafka = config.kafka
     return TransactionConfig(
+        bytes_max=config.pools.transactions,
         state_log_partitions=kafka["transaction.state.log.num.partitions"],
         timeout_max_ms=kafka["transaction.max.timeout.ms"],
         abort_timed_out_interval_ms=kafka["transaction.abort.timed.out.transaction.cleanup.interval.ms"],

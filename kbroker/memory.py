@@ -22,6 +22,7 @@ PRODUCER_ID_SHARE = 0.1  # of --memory-bytes, unless kbroker.producer.id.memory.
 # Pool: (share of --memory-bytes as 1/n, bound). The arena has the rest, without that of producer ids.
 SHARES: dict[str, tuple[int, int]] = {
     "groups": (16, 192 * MIB),
+    "transactions": (48, 96 * MIB),
     "request_frames": (16, 128 * MIB),
     "answers": (16, 128 * MIB),
     "decompression": (16, 128 * MIB),
@@ -55,6 +56,7 @@ class MemoryPools:
     arena: int  # newest part of the log; the oldest is given up
     producer_ids: int  # the longest unused go; then new ids wait and are refused
     groups: int  # groups, members, offsets; new ones are refused
+    transactions: int  # transactional ids and the partitions of their transactions; new ones are refused
     request_frames: int  # requests being received or answered; connections are not read
     answers: int  # complete and unread; requests with long answers wait
     share_answers: int  # of ShareFetch; they wait

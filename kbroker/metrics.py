@@ -174,6 +174,7 @@ class Metrics:
         pools.add_metric(["groups"], self._broker.groups.counts.bytes)
         pools.add_metric(["decompression"], decompression.used)
         producers, flushed = self._broker.logs.producer_pool, self._broker.cluster.manifest.image.producer_pool
+        pools.add_metric(["transactions"], self._broker.transactions.memory_bytes)
         pools.add_metric(["producer_ids"], producers.used_bytes)
         pools.add_metric(["producer_ids_manifest"], flushed.used_bytes)
         yield pools

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kbroker.coordinator.result import Result
 from kbroker.coordinator.transaction_shard import TransactionShard
-from kbroker.coordinator.transaction_state import TopicPartition, Transaction, TransactionRecord, TransactionState
+from kbroker.coordinator.transaction_state import PARTITION_BYTES, TopicPartition, Transaction, TransactionRecord, TransactionState
 from kbroker.errors import ErrorCode, KafkaError
 
 
@@ -32,6 +32,7 @@ def add_partitions(shard: TransactionShard, request: PartitionsRequest) -> Resul
     partitions = transaction.partitions | request.partitions
     if len(partitions) > shard.config.partitions_max:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "too many partitions in a transaction")
+    shard.check_growth(PARTITION_BYTES * (len(partitions) - len(transaction.partitions)))
     now_ms = shard.now_ms()
     added = transaction.changed(
         state=TransactionState.ONGOING,

@@ -18,5 +18,6 @@ class TransactionConfig(ShardConfig):
     id_expiration_ms: int = 604_800_000  # transactional.id.expiration.ms
     remove_expired_interval_ms: int = 3_600_000  # transaction.remove.expired.transaction.cleanup.interval.ms
     transactional_ids_max: int = limits.TRANSACTIONAL_IDS_MAX
+    bytes_max: int = 16 * limits.MIB  # of memory, of all transactional ids with their partitions
     partitions_max: int = limits.PARTITIONS_PER_TRANSACTION_MAX
     completion_wait_ms: int = 100  # add.partitions.to.txn.retry.backoff.max.ms: for the end of the transaction before

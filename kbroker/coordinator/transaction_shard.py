@@ -8,6 +8,7 @@ such as which markers are still to be written, follows from the state and begins
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from sys import getsizeof
 
 from kbroker.coordinator.event_loop import Timer
 from kbroker.coordinator.marker_writer import MarkerWriter, WriteMarker
@@ -25,7 +26,7 @@ _COMPLETE_RETRY_MS = 100
 class TransactionShard:
     """State of one shard. Touched by the loop thread only (before a load has ended: by its worker only).
 
-    `take_producer_id` gives an unused producer id, or raises; `total_ids` counts the ids of all shards;
+    `take_producer_id` gives an unused producer id, or raises; `total_ids` and `total_bytes` count those of all shards;
     `post` queues a call for the loop thread from any thread.
     """
 
@@ -38,13 +39,16 @@ class TransactionShard:
         post: Callable[[Callable[[], None]], None],
         take_producer_id: Callable[[], int],
         total_ids: Callable[[], int],
+        total_bytes: Callable[[], int],
     ) -> None:
         self.config = config
         self.take_producer_id = take_producer_id
         self.transactions: dict[str, Transaction] = {}
         self.markers = MarkerWriter(write_marker, coordinator_epoch, post, self._markers_written)
         self.waits = CompletionWaits(post)
+        self.memory_bytes = 0  # of all transactions, about
         self._total_ids = total_ids
+        self._total_bytes = total_bytes
         self._runtime: Scheduler | None = None
 
     @property
@@ -94,8 +98,13 @@ class TransactionShard:
 
     def check_bound(self) -> None:
         """Raises POLICY_VIOLATION if the broker holds as many transactional ids as it may."""
-        if self._total_ids() >= self.config.transactional_ids_max:
+        if self._total_ids() >= self.config.transactional_ids_max or self._total_bytes() >= self.config.bytes_max:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "too many transactional ids")
+
+    def check_growth(self, growth_bytes: int) -> None:
+        """Raises COORDINATOR_NOT_AVAILABLE, which clients retry, if transactions may not take so much more memory now."""
+        if self._total_bytes() + growth_bytes > self.config.bytes_max:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the open transactions have too many partitions")
 
     # -- ends of transactions ------------------------------------------------------------------------------------
 
@@ -136,6 +145,9 @@ class TransactionShard:
 
     def replay(self, record: TransactionRecord, stamp: ProducerStamp | None = None) -> None:
         """Applies one record. The only place where durable state changes."""
+        before = self.transactions.get(record.transactional_id)
+        self.memory_bytes += _bytes_of(record.transactional_id, record.value)
+        self.memory_bytes -= _bytes_of(record.transactional_id, before)
         if record.value is None:
             self.transactions.pop(record.transactional_id, None)
         else:
@@ -156,6 +168,10 @@ class TransactionShard:
         """The record that now says the state of `key`; None if there is none any more."""
         transaction = self.transactions.get(key)
         return None if transaction is None else TransactionRecord(key, transaction)
+
+
+def _bytes_of(transactional_id: str, transaction: Transaction | None) -> int:
+    return 0 if transaction is None else getsizeof(transactional_id) + transaction.memory_bytes
 
 
 def complete(prepared: Transaction, now_ms: int) -> Transaction:

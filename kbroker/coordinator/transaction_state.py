@@ -18,6 +18,9 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 LAST_GRANTED_EPOCH = 32_766  # 32767 is kept for fencing the producer that has this one
 
+TRANSACTION_BYTES = 600
+PARTITION_BYTES = 400  # with a long name of its topic, which each request brings anew
+
 TopicPartition = tuple[str, int]
 
 
@@ -78,6 +81,11 @@ class Transaction:
     def is_exhausted(self) -> bool:
         """No epoch is left to be granted to a producer."""
         return self.producer_epoch >= LAST_GRANTED_EPOCH
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes, its key apart."""
+        return TRANSACTION_BYTES + PARTITION_BYTES * len(self.partitions)
 
     @property
     def granted(self) -> ProducerIdentity:

@@ -69,6 +69,7 @@ class TransactionCoordinator:
                 post=lambda callback: self.loop.post(callback),
                 take_producer_id=lambda: self._pool.take(),
                 total_ids=lambda: self.transactional_ids,
+                total_bytes=lambda: self.memory_bytes,
             ),
             open_logs=open_logs,
             ensure_topic=ensure_topic,
@@ -110,6 +111,11 @@ class TransactionCoordinator:
     def transactional_ids(self) -> int:
         """How many are held now."""
         return sum(len(runtime.shard.transactions) for runtime in self.shards.runtimes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what they take, with the partitions of their transactions."""
+        return sum(runtime.shard.memory_bytes for runtime in self.shards.runtimes)
 
     @property
     def unfinished(self) -> int:
