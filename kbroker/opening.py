@@ -237,5 +237,5 @@ def broker_configs(config: BrokerConfig, address: tuple[str, int]) -> BrokerConf
         node_id=config.node_id,
         listen=address,
         advertised=(host, port or address[1]),
-        data_dir=str(config.data_dir),
+        data_dir=config.data_dir.absolute(),
     )

@@ -1,8 +1,8 @@
 """DescribeLogDirs (key 35), versions 1-5: how many bytes each partition has.
 
 Behaviour:
-- One log directory, the data directory. A partition's size is what it has in objects, as the manifest says, and what
-  its log holds beyond them. Nothing lags.
+- One log directory, the absolute path of the data directory. A partition's size is what it has in objects, as the
+  manifest says, and what its log holds beyond them. Nothing lags.
 - Null topics: all. Unknown topics and partitions are left out.
 
 Versions: v2 flexible. v3 top-level error. v4 total and usable bytes: -1, not known, since most of the bytes are in the

@@ -52,6 +52,7 @@ MODULES: tuple[str, ...] = (
     "create_acls",
     "delete_acls",
     "alter_configs",
+    "alter_replica_log_dirs",
     "describe_log_dirs",
     "elect_leaders",
     "incremental_alter_configs",

@@ -226,6 +226,37 @@ def test_reassignments(broker: BrokerProcess, tools: Tools) -> None:
     assert "No partition reassignments found" in tools.run("reassign.ReassignPartitionsCommand", "--list").output
 
 
+def test_a_reassignment_and_its_rollback(broker: BrokerProcess, tools: Tools, tmp_path: Path) -> None:
+    """kafka-reassign-partitions.sh --execute prints what was there before, log directories included."""
+    need(broker, ApiKey.ALTER_REPLICA_LOG_DIRS)
+    topic, plan, rollback = tools.new_topic(), tmp_path / "plan.json", tmp_path / "rollback.json"
+    reassign = "reassign.ReassignPartitionsCommand"
+
+    def write(*log_dirs: str) -> None:
+        partitions = [
+            {"topic": topic, "partition": index, "replicas": [1], "log_dirs": [log_dir]}
+            for index, log_dir in enumerate(log_dirs)
+        ]
+        plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+
+    write("any", "any")
+    printed = tools.run(reassign, "--execute", "--reassignment-json-file", str(plan))
+    before = next(line for line in printed.lines() if line.startswith("{"))
+    log_dirs = [each["log_dirs"] for each in json.loads(before)["partitions"]]
+    assert log_dirs == [[str(broker.data_dir)]] * 2
+    rollback.write_text(before)
+    printed = tools.run(reassign, "--execute", "--reassignment-json-file", str(rollback))
+    for index in range(2):
+        moved = f"Successfully started moving log directory to {broker.data_dir} for replica {topic}-{index}"
+        assert moved in printed.output
+    printed = tools.run(reassign, "--verify", "--reassignment-json-file", str(rollback))
+    assert f"Reassignment of partition {topic}-1 is completed" in printed.output
+    assert f"Reassignment of replica {topic}-1-1 completed successfully" in printed.output
+    write(str(broker.data_dir), "/no/such/directory")
+    error = tools.fails(reassign, "--execute", "--reassignment-json-file", str(plan))
+    assert "LogDirNotFoundException" in error
+
+
 def test_access_control_is_off(broker: BrokerProcess, tools: Tools) -> None:
     need(broker, ApiKey.DESCRIBE_ACLS)
     printed = tools._shell.run_any("AclCommand", *tools.bootstrap, "--list")

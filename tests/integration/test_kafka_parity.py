@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.java, ON_A_FOLDER]
 # What Kafka 4.4 lists and kbroker does not.
 SECURITY = {38, 39, 40, 41, 51}
 QUOTAS = {49}
-BETWEEN_SERVERS = {34, 55, 64, 80, 81, 83, 84, 85, 86, 87, 94}
+BETWEEN_SERVERS = {55, 64, 80, 81, 83, 84, 85, 86, 87, 94}
 STREAMS_GROUPS = {88, 89, 93}
 SHARE_GROUPS = {76, 77, 78, 79, 90, 91, 92}  # behind an option
 LEFT_OUT = SECURITY | QUOTAS | BETWEEN_SERVERS | STREAMS_GROUPS | SHARE_GROUPS

@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 from admin_context import AdminBroker
 
+from kbroker.config import load_config
 from kbroker.errors import ErrorCode
-from kbroker.handlers import delete_records, describe_log_dirs
+from kbroker.handlers import alter_replica_log_dirs, delete_records, describe_log_dirs
+from kbroker.opening import broker_configs
 from kbroker.protocol.apis.k21_delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
+)
+from kbroker.protocol.apis.k34_alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
 )
 from kbroker.protocol.apis.k35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
@@ -144,3 +151,43 @@ def test_only_what_was_asked_for_and_exists(broker: AdminBroker) -> None:
     broker.create("t", 3)
     assert set(sizes(broker, 4, ("t", [2, 0, 0, 7, -1]), ("no", [0]))) == {("t", 0), ("t", 2)}
     assert sizes(broker, 4) == {}
+
+
+# -- AlterReplicaLogDirs ---------------------------------------------------------------------------------------------
+
+
+def moved(broker: AdminBroker, version: int, *dirs: tuple[str, str, list[int]]) -> dict[tuple[str, int], int]:
+    """The code of each partition for (path, topic, partitions)."""
+    request = AlterReplicaLogDirsRequest(
+        dirs=[
+            AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=name, partitions=partitions)])
+            for path, name, partitions in dirs
+        ]
+    )
+    response = broker.ask(alter_replica_log_dirs, version, request)
+    return {(t.topic_name, p.partition_index): p.error_code for t in response.results for p in t.partitions}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_partitions_are_in_the_one_directory(tmp_path: Path, version: int) -> None:
+    broker = AdminBroker(tmp_path, {"log.dirs": "/data"})
+    broker.create("t", 2)
+    try:
+        assert moved(broker, version, ("/data", "t", [0, 1])) == {("t", 0): 0, ("t", 1): 0}
+        for path in ("/data/", "/other", "data", "", "any"):
+            assert moved(broker, version, (path, "t", [0])) == {("t", 0): ErrorCode.LOG_DIR_NOT_FOUND}
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert moved(broker, version, ("/data", "t", [1, 2, -1]), ("/data", "no", [0])) == {
+            ("t", 1): 0, ("t", 2): unknown, ("t", -1): unknown, ("no", 0): unknown,
+        }  # fmt: skip
+        assert moved(broker, version, ("/other", "no", [0])) == {("no", 0): ErrorCode.LOG_DIR_NOT_FOUND}
+        assert moved(broker, version, ("/other", "t", [0]), ("/data", "t", [0])) == {("t", 0): 0}
+        assert moved(broker, version) == {}
+    finally:
+        broker.close()
+
+
+def test_the_directory_is_told_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    configs = broker_configs(load_config({"data_dir": "some/data"}), ("127.0.0.1", 9092))
+    assert configs.text("log.dirs") == str(tmp_path / "some/data")
