@@ -8,33 +8,17 @@ own begin with ``kbroker.``. An unknown key or a bad value is INVALID_CONFIG (40
 from __future__ import annotations
 
 import contextlib
-import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from kbroker.config_values import INT64_MAX, ConfigType, normal_text, parse_value
 from kbroker.errors import ErrorCode, KafkaError
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 SEGMENT_BYTES_MIN = 1 << 20  # Kafka's since 4.0 (KIP-1030)
 VALUE_LENGTH_MAX = 32_767  # a protocol string; also bounds what one topic may keep in the metadata log
-
-
-class ConfigType(IntEnum):
-    """Types of a config value, by their code in DescribeConfigs."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
 
 
 # Says what is wrong with a parsed value, or None.
@@ -51,79 +35,45 @@ class ConfigDef(NamedTuple):
     check: Check | None = None
     synonym: str | None = None  # the broker config that gives the topic its default
     hidden: bool = False  # gone from current Kafka: accepted, and described only where set
+    distinct: bool = False  # of equal elements of a list the first is kept
 
     def parse(self, text: str) -> Any:
         """The typed value. Raises KafkaError INVALID_CONFIG."""
         if len(text) > VALUE_LENGTH_MAX:
             raise _invalid(self.name, text[:64] + "...", "the value is too long")
         try:
-            value = _PARSERS[self.type](text)
+            value = parse_value(self.type, text)
         except ValueError as error:
             raise _invalid(self.name, text, str(error)) from None
+        if self.distinct:
+            value = tuple(dict.fromkeys(value))
         problem = self.check(value) if self.check else None
         if problem:
             raise _invalid(self.name, text, problem)
         return value
+
+    def normal(self, text: str) -> str:
+        """The value as Kafka answers it; a text that this kbroker refuses, which another version took, as it is."""
+        # Up to 0.2 blanks were Unicode's, and underscores could part the digits of a ratio.
+        earlier = "".join(" " if letter.isspace() else letter for letter in text)
+        for spelling in (text, earlier.replace("_", "") if self.type is ConfigType.DOUBLE else earlier):
+            with contextlib.suppress(KafkaError):
+                return normal_text(self.parse(spelling))
+        return text
 
 
 def _invalid(name: str, text: str, problem: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}: {problem}")
 
 
-def _parse_integer(text: str, lowest: int, highest: int, kind: str) -> int:
-    stripped = text.strip()
-    digits = stripped[1:] if stripped[:1] in ("-", "+") else stripped
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
-        raise ValueError(f"Not a number of type {kind}")
-    value = int(stripped)
-    if not lowest <= value <= highest:
-        raise ValueError(f"Not a number of type {kind}")
-    return value
-
-
-def _parse_boolean(text: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered not in ("true", "false"):
-        raise ValueError("Expected value to be either true or false")
-    return lowered == "true"
-
-
-def _parse_double(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError("Not a number of type DOUBLE")
-    return value
-
-
-def parse_list(text: str) -> tuple[str, ...]:
-    """The elements of a comma-separated list value; the empty string is the empty list."""
-    return tuple(item.strip() for item in text.split(",")) if text.strip() else ()
-
-
-_PARSERS: dict[ConfigType, Callable[[str], Any]] = {
-    ConfigType.BOOLEAN: _parse_boolean,
-    ConfigType.STRING: str.strip,
-    ConfigType.INT: lambda text: _parse_integer(text, -(2**31), INT32_MAX, "INT"),
-    ConfigType.SHORT: lambda text: _parse_integer(text, -(2**15), 2**15 - 1, "SHORT"),
-    ConfigType.LONG: lambda text: _parse_integer(text, -(2**63), INT64_MAX, "LONG"),
-    ConfigType.DOUBLE: _parse_double,
-    ConfigType.LIST: parse_list,
-    ConfigType.CLASS: str.strip,
-    ConfigType.PASSWORD: str,
-}
-
-
 def at_least(lowest: float) -> Check:
-    """Values from `lowest` up."""
-    return lambda value: None if value >= lowest else f"Value must be at least {lowest}"
+    """Values from `lowest` up, and NaN, which is not below it."""
+    return lambda value: f"Value must be at least {lowest}" if value < lowest else None
 
 
 def between(lowest: float, highest: float) -> Check:
-    """Values from `lowest` to `highest`, both included."""
-    return lambda value: None if lowest <= value <= highest else f"Value must be in [{lowest}, {highest}]"
+    """Values from `lowest` to `highest`, both included, and NaN, as in Kafka."""
+    return lambda value: f"Value must be in [{lowest}, {highest}]" if value < lowest or value > highest else None
 
 
 def one_of(*allowed: str) -> Check:
@@ -145,22 +95,19 @@ def _gzip_level(level: int) -> str | None:
 
 
 def _throttled_replicas(values: tuple[str, ...]) -> str | None:
-    if values in ((), ("*",)):
+    if values == ("*",) or all(_THROTTLED_REPLICA.fullmatch(value) for value in values):
         return None
-    for value in values:
-        pair = value.split(":")
-        if len(pair) != 2 or not all(part.isascii() and part.isdigit() for part in pair):
-            return "must be the literal '*' or a list of replicas as [partitionId]:[brokerId]"
-    return None
+    return "must be the literal '*' or a list of replicas as [partitionId]:[brokerId]"
 
 
+_THROTTLED_REPLICA = re.compile("([0-9]+:[0-9]+)?")  # Kafka takes empty elements too
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _DOUBLE, _LIST = ConfigType.DOUBLE, ConfigType.LIST
 _FOREVER = str(INT64_MAX)
 
 _DEFINITIONS = (
     ConfigDef("cleanup.policy", _LIST, "delete", "What happens to old records: delete by age and size, compact by "
-              "key, or both.", _each_of("delete", "compact"), "log.cleanup.policy"),
+              "key, or both.", _each_of("delete", "compact"), "log.cleanup.policy", distinct=True),
     ConfigDef("compression.type", _STRING, "producer", "Codec of stored batches; producer keeps the client's.",
               one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "compression.type"),
     ConfigDef("compression.gzip.level", _INT, "-1", "Level where compression.type is gzip.", _gzip_level,
@@ -212,13 +159,16 @@ _DEFINITIONS = (
     ConfigDef("segment.ms", _LONG, "604800000", "Age at which a segment is complete for retention and compaction.",
               at_least(1), "log.roll.ms"),
     ConfigDef("segment.jitter.ms", _LONG, "0", "Kept for tools.", at_least(0), "log.roll.jitter.ms"),
-    ConfigDef("remote.storage.enable", _BOOLEAN, "false", "Kept for tools; all data is in object storage anyway."),
+    ConfigDef("remote.storage.enable", _BOOLEAN, "false", "Refused where true, as by a Kafka without tiered storage; "
+              "all data is in object storage anyway."),
     ConfigDef("local.retention.ms", _LONG, "-2", "Kept for tools; the local disk holds only the write-ahead log.",
               at_least(-2), "log.local.retention.ms"),
     ConfigDef("local.retention.bytes", _LONG, "-2", "Kept for tools; the local disk holds only the write-ahead log.",
               at_least(-2), "log.local.retention.bytes"),
     ConfigDef("remote.log.copy.disable", _BOOLEAN, "false", "Kept for tools."),
     ConfigDef("remote.log.delete.on.disable", _BOOLEAN, "false", "Kept for tools."),
+    ConfigDef("remote.copy.lag.ms", _LONG, "0", "Kept for tools.", at_least(-1), "log.remote.copy.lag.ms"),
+    ConfigDef("remote.copy.lag.bytes", _LONG, "-1", "Kept for tools.", at_least(-1), "log.remote.copy.lag.bytes"),
     ConfigDef("leader.replication.throttled.replicas", _LIST, "", "Kept for tools; nothing is replicated.",
               _throttled_replicas),
     ConfigDef("follower.replication.throttled.replicas", _LIST, "", "Kept for tools; nothing is replicated.",
@@ -272,6 +222,8 @@ class TopicConfig:
     local_retention_bytes: int
     remote_log_copy_disable: bool
     remote_log_delete_on_disable: bool
+    remote_copy_lag_ms: int
+    remote_copy_lag_bytes: int
     leader_replication_throttled_replicas: tuple[str, ...]
     follower_replication_throttled_replicas: tuple[str, ...]
     kbroker_durability: str
@@ -306,14 +258,21 @@ class TopicConfig:
         return self.message_timestamp_type == "LogAppendTime"
 
 
-def stored_topic_configs(configs: dict[str, str]) -> dict[str, str]:
-    """A topic's own configs as a start reads them: a `segment.bytes` that kbroker 0.1 took and that is too small now
-    becomes the least value."""
-    text = configs.get("segment.bytes")
+def normal_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str]) -> dict[str, str]:
+    """Configs in their normal form, whatever their spelling was when they were altered."""
+    return {name: definitions[name].normal(text) if name in definitions else text for name, text in configs.items()}
+
+
+def stored_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
+    """A topic's own configs as a start reads them, without what an earlier kbroker took and this one refuses: a
+    `segment.bytes` that is too small becomes the least value, `remote.storage.enable` goes."""
+    stored = normal_configs(TOPIC_CONFIGS, configs)
+    if stored.get("remote.storage.enable") == "true":
+        del stored["remote.storage.enable"]
     with contextlib.suppress(ValueError):  # what cannot be read at all is refused where it is used
-        if text is not None and int(text) < SEGMENT_BYTES_MIN:
-            return {**configs, "segment.bytes": str(SEGMENT_BYTES_MIN)}
-    return configs
+        if int(stored.get("segment.bytes", SEGMENT_BYTES_MIN)) < SEGMENT_BYTES_MIN:
+            stored["segment.bytes"] = str(SEGMENT_BYTES_MIN)
+    return stored
 
 
 def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicConfig:
@@ -353,13 +312,9 @@ def _check_together(config: TopicConfig) -> None:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, "Topics with kbroker.object.format=kfs cannot have cleanup.policy=compact"
         )
-    if not config.remote_storage_enable:
-        return
-    if config.compacted:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "Remote log storage is unsupported for the compacted topics")
-    for local, whole, name in (
-        (config.local_retention_ms, config.retention_ms, "local.retention.ms"),
-        (config.local_retention_bytes, config.retention_bytes, "local.retention.bytes"),
-    ):
-        if local != -2 and whole >= 0 and not 0 <= local <= whole:
-            raise _invalid(name, str(local), f"Value must not be more than {name.removeprefix('local.')}")
+    if config.remote_storage_enable:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage.",
+        )

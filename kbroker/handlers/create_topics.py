@@ -6,6 +6,8 @@ Behaviour:
   Streams and Schema Registry ask for 3. Manual assignments are checked for shape only.
 - Partitions -1: the broker's num.partitions. A name twice, `__cluster_metadata`: INVALID_REQUEST (42). An
   internal topic: INVALID_TOPIC (17).
+- Configs are answered as typed, as in Kafka; DescribeConfigs has their normal form. remote.storage.enable=true is
+  INVALID_CONFIG (40): there are no tiers.
 - While the object store is away: NOT_CONTROLLER (41), which admin clients retry.
 
 Versions:

@@ -1,6 +1,7 @@
 """DescribeConfigs (key 32), versions 1-4: configs of topics, brokers, loggers, groups and client metrics.
 
 Behaviour:
+- Values in their normal form (kbroker.config_values), whatever was typed; a broker's synonyms as typed.
 - Keys null or empty: all. Synonyms in order of precedence when asked for. Sensitive values are null.
 - Topic: unknown UNKNOWN_TOPIC_OR_PARTITION (3), illegal name INVALID_TOPIC (17).
 - Broker: the own id gives every broker config, read-only where it cannot be altered at run time; the empty name those

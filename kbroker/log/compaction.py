@@ -58,7 +58,7 @@ class Cleanable:
         """
         if self.overdue(config, now_ms) or self.expired(now_ms):
             return True
-        if self.dirty_bytes == 0 or self.ratio <= config.min_cleanable_dirty_ratio:
+        if self.dirty_bytes == 0 or not self.ratio > config.min_cleanable_dirty_ratio:  # which may be NaN, as in Kafka
             return False
         return (
             self.dirty_bytes >= min(config.segment_bytes, limits.CLEANER_DIRTY_BYTES_MIN)

@@ -14,6 +14,11 @@ KEPT = "Kept for tools."
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _SHORT, _DOUBLE, _LIST = ConfigType.SHORT, ConfigType.DOUBLE, ConfigType.LIST
 
+
+def _rate(value: float) -> str | None:
+    return None if value >= 0 else "Value must be at least 0"
+
+
 _ROWS = (
     ConfigDef("add.partitions.to.txn.retry.backoff.max.ms", _INT, "100", KEPT, at_least(0)),
     ConfigDef("add.partitions.to.txn.retry.backoff.ms", _INT, "20", KEPT, at_least(1)),
@@ -122,8 +127,8 @@ _ROWS = (
     ConfigDef("inter.broker.protocol.version", _STRING, COMPATIBLE_VERSION,
               "Kafka release that tools may take this for."),
     ConfigDef("kbroker.merge.enable", _BOOLEAN, "true", "Small objects are merged into larger ones."),
-    ConfigDef("kbroker.merge.io.max.bytes.per.second", _DOUBLE, "50000000",
-              "Rate of merging: bytes read, sent and copied together; 0: no limit.", at_least(0)),
+    ConfigDef("kbroker.merge.io.max.bytes.per.second", _DOUBLE, "5.0E7",
+              "Rate of merging: bytes read, sent and copied together; 0: no limit.", _rate),
     ConfigDef("kbroker.object.commit.bytes", _INT, "8388608",
               "With kbroker.durability=object: so much data starts a flush before the interval is over.", at_least(1)),
     ConfigDef("kbroker.object.commit.interval.ms", _INT, "250",
@@ -144,8 +149,8 @@ _ROWS = (
     ConfigDef("log.cleaner.enable", _BOOLEAN, "true", "Compaction runs."),
     ConfigDef("log.cleaner.io.buffer.load.factor", _DOUBLE, "0.9", KEPT),
     ConfigDef("log.cleaner.io.buffer.size", _INT, "524288", KEPT, at_least(0)),
-    ConfigDef("log.cleaner.io.max.bytes.per.second", _DOUBLE, "50000000",
-              "Rate of the cleaner's reads and uploads together; 0: no limit.", at_least(0)),
+    ConfigDef("log.cleaner.io.max.bytes.per.second", _DOUBLE, "5.0E7",
+              "Rate of the cleaner's reads and uploads together; 0: no limit.", _rate),
     ConfigDef("log.cleaner.threads", _INT, "1", "Threads of the cleaner.", at_least(0)),
     ConfigDef("log.dir", _LIST, None, "Used where log.dirs is not set."),
     ConfigDef("log.dirs", _LIST, None, "The data directory."),
@@ -277,6 +282,8 @@ DYNAMIC: frozenset[str] = frozenset({
     "log.message.timestamp.before.max.ms",
     "log.message.timestamp.type",
     "log.preallocate",
+    "log.remote.copy.lag.bytes",
+    "log.remote.copy.lag.ms",
     "log.retention.bytes",
     "log.retention.ms",
     "log.roll.jitter.ms",

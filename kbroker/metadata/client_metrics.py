@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from kbroker.config_values import parse_list
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.config_defs import ConfigEntry, ConfigSource, ConfigSynonym
-from kbroker.topic_config import ConfigDef, ConfigType, parse_list
+from kbroker.topic_config import ConfigDef, ConfigType
 
 INTERVAL_MS_DEFAULT = 300_000
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
@@ -28,12 +29,31 @@ SELECTORS = (
     "client_source_port",
 )
 
+
+def _no_empty(values: tuple[str, ...]) -> str | None:
+    return None if all(values) else "Configuration values must not be empty"
+
+
 CLIENT_METRICS_CONFIGS: dict[str, ConfigDef] = {
     definition.name: definition
     for definition in (
-        ConfigDef("metrics", ConfigType.LIST, "", "Prefixes of the names of the metrics that are wanted; *: all."),
+        ConfigDef(
+            "metrics",
+            ConfigType.LIST,
+            "",
+            "Prefixes of the names of the metrics that are wanted; *: all.",
+            _no_empty,
+            distinct=True,
+        ),
         ConfigDef("interval.ms", ConfigType.INT, str(INTERVAL_MS_DEFAULT), "How often clients push them."),
-        ConfigDef("match", ConfigType.LIST, "", "Clients that are asked, as selector=pattern; empty: all."),
+        ConfigDef(
+            "match",
+            ConfigType.LIST,
+            "",
+            "Clients that are asked, as selector=pattern; empty: all.",
+            _no_empty,
+            distinct=True,
+        ),
     )
 }
 

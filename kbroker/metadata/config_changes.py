@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from kbroker.config_values import parse_list
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.broker_config_rules import check_together
 from kbroker.metadata.client_metrics import CLIENT_METRICS_CONFIGS, check_client_metrics
 from kbroker.metadata.config_defs import BROKER_CONFIGS, BrokerConfigs, refusal
 from kbroker.metadata.group_configs import GROUP_CONFIGS, check_group_configs
@@ -24,7 +26,7 @@ from kbroker.metadata.records import (
     TopicConfigs,
 )
 from kbroker.metadata.topic_rules import check_name
-from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType, parse_list, parse_topic_config
+from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType, normal_configs, parse_topic_config
 
 EVERY_BROKER = -1  # node id of the configs of all brokers
 
@@ -90,12 +92,14 @@ def plan_change(change: ConfigChange, image: MetadataImage, broker: BrokerConfig
             before = image.client_metrics.get(name, {})
             after = changed(change, before)
             check_client_metrics(after)
+            after = normal_configs(CLIENT_METRICS_CONFIGS, after)
             return ClientMetricsConfigs(name, after) if after != before else None
         case ResourceType.GROUP:
             _check_resource_name(name, "group")
             before = image.group_configs.get(name, {})
             after = changed(change, before)
             check_group_configs(after, broker)
+            after = normal_configs(GROUP_CONFIGS, after)
             return GroupConfigs(name, after) if after != before else None
         case other:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
@@ -121,6 +125,7 @@ def _topic_change(change: ConfigChange, image: MetadataImage, broker: BrokerConf
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"cleanup.policy of the internal topic {topic.name} must have compact"
         )
+    after = normal_configs(TOPIC_CONFIGS, after)
     return TopicConfigs(topic.topic_id, after) if after != topic.configs else None
 
 
@@ -191,7 +196,8 @@ def _check_broker_configs(
     try:
         for name in touched:
             BROKER_CONFIGS[name].parse(after[name])
-        check_broker_layers({**image.broker_configs, node_id: after}, image, broker)
+        configs = check_broker_layers({**image.broker_configs, node_id: after}, image, broker)
+        check_together(touched, altered(broker, image.broker_configs), configs)
     except KafkaError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
 

@@ -11,9 +11,10 @@ from enum import IntEnum
 from itertools import dropwhile
 from typing import Any, NamedTuple
 
+from kbroker.config_values import normal_text
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.broker_config_table import BROKER_CONFIGS, COARSER, DYNAMIC
-from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType, normal_configs
 from kbroker.types import address_text
 
 logger = logging.getLogger(__name__)
@@ -55,18 +56,13 @@ class ConfigEntry(NamedTuple):
         return self.definition.type is ConfigType.PASSWORD
 
 
-def config_text(value: Any) -> str:
-    """A value as Kafka writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
 def entry_of(definition: ConfigDef, synonyms: tuple[ConfigSynonym, ...], *, read_only: bool) -> ConfigEntry:
     """The config whose value comes from the first of `synonyms`, or that has none."""
     if not synonyms:
         return ConfigEntry(definition, None, ConfigSource.DEFAULT, read_only, ())
-    return ConfigEntry(definition, synonyms[0].value, synonyms[0].source, read_only, synonyms)
+    nearest = synonyms[0]
+    value = None if nearest.value is None else definition.normal(nearest.value)
+    return ConfigEntry(definition, value, nearest.source, read_only, synonyms)
 
 
 class BrokerConfigs:
@@ -85,8 +81,8 @@ class BrokerConfigs:
     ) -> None:
         self._static: dict[str, str] = {}
         for name, value in (static or {}).items():
-            text = config_text(value)
             definition = BROKER_CONFIGS.get(name)
+            text = normal_text(value) if definition is None else definition.normal(normal_text(value))
             if value is not None and (definition is None or definition.default != text):
                 self._static[name] = text
         self._layers = (
@@ -94,6 +90,9 @@ class BrokerConfigs:
             (ConfigSource.DYNAMIC_DEFAULT_BROKER, usable(dynamic_default or {})),
             (ConfigSource.STATIC_BROKER, self._static),
         )
+        self._in_force: dict[str, str] = {}
+        for _, values in reversed(self._layers):
+            self._in_force.update(normal_configs(BROKER_CONFIGS, values))
         self.topic_defaults: dict[str, str] = dict(self._given_topic_defaults())
 
     @classmethod
@@ -130,10 +129,9 @@ class BrokerConfigs:
     # -- values ------------------------------------------------------------------------------------------------
 
     def text(self, name: str) -> str | None:
-        """The value in force, as text. Raises KeyError for a name that is neither set nor in the table."""
-        for _, values in self._layers:
-            if name in values:
-                return values[name]
+        """The value in force, in its normal form. Raises KeyError for a name that is neither set nor in the table."""
+        if name in self._in_force:
+            return self._in_force[name]
         definition = BROKER_CONFIGS[name]
         for coarser, factor in COARSER.get(name, ()):
             found = self.text(coarser)

@@ -9,15 +9,39 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from kbroker.config_values import INT64_MAX
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.metadata.config_defs import BrokerConfigs, ConfigEntry, ConfigSource, ConfigSynonym
+from kbroker.metadata.config_defs import BrokerConfigs, ConfigEntry, ConfigSource, ConfigSynonym, entry_of
 from kbroker.topic_config import ConfigDef, ConfigType, at_least, one_of
 
-_DURATION = re.compile(r"by_duration:P(?!$)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
+# As Java's Duration.parse: any case, signs where it takes them.
+_DURATION = re.compile(
+    r"([-+]?)P(?:([-+]?[0-9]+)D)?(?:T(?=[-+0-9])(?:([-+]?[0-9]+)H)?(?:([-+]?[0-9]+)M)?"
+    r"(?:([-+]?[0-9]+)(?:[.,]([0-9]{0,9}))?S)?)?",
+    re.IGNORECASE | re.ASCII,
+)
+_DURATION_DIGITS = 19  # of a part; Java refuses what it cannot count
+
+
+def reset_duration_ms(offset_reset: str) -> int | None:
+    """How far back a `share.auto.offset.reset` of by_duration goes; None for the other kinds."""
+    kind, _, text = offset_reset.partition(":")
+    match = _DURATION.fullmatch(text)
+    if kind != "by_duration" or match is None or text[-1] in "pPtT":
+        return None
+    sign, *parts, fraction = match.groups()
+    if any(len(part) > _DURATION_DIGITS for part in parts if part):
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in parts)
+    part_ms = int((fraction or "").ljust(9, "0")) // 1_000_000
+    milliseconds = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    milliseconds += -part_ms if (parts[3] or "").startswith("-") else part_ms
+    milliseconds *= -1 if sign == "-" else 1
+    return milliseconds if 0 <= milliseconds <= INT64_MAX else None
 
 
 def _offset_reset(value: str) -> str | None:
-    if value in ("latest", "earliest") or _DURATION.fullmatch(value):
+    if value in ("latest", "earliest") or reset_duration_ms(value) is not None:
         return None
     return "String must be one of: latest, earliest, by_duration:PnDTnHnMn.nS"
 
@@ -148,6 +172,7 @@ def describe_group(own: Mapping[str, str], broker: BrokerConfigs) -> Iterator[Co
         text = own.get(definition.name)
         if text is not None:
             synonyms = (ConfigSynonym(definition.name, text, ConfigSource.GROUP), *synonyms)
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        value = synonyms[0].value if synonyms else definition.default
-        yield ConfigEntry(definition, value, source, False, synonyms)
+        if synonyms:
+            yield entry_of(definition, synonyms, read_only=False)
+        else:
+            yield ConfigEntry(definition, definition.default, ConfigSource.DEFAULT, False, ())

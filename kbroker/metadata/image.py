@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.errors import CorruptionError
+from kbroker.metadata.client_metrics import CLIENT_METRICS_CONFIGS
+from kbroker.metadata.group_configs import GROUP_CONFIGS
 from kbroker.metadata.records import (
     PAYLOAD_VERSION,
     BrokerConfig,
@@ -20,6 +22,7 @@ from kbroker.metadata.records import (
     TopicCreated,
     TopicDeleted,
 )
+from kbroker.topic_config import TOPIC_CONFIGS, normal_configs
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
@@ -77,7 +80,11 @@ def collision_key(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """Everything that metadata records have said up to record `number`. Replaced as a whole, never changed."""
+    """Everything that metadata records have said up to record `number`. Replaced as a whole, never changed.
+
+    Configs of topics, groups and client metrics are in their normal form, whatever was typed; those of brokers are as
+    typed, since Kafka shows them so among the synonyms.
+    """
 
     number: int = 0  # of the last record applied, 0: none
     by_name: Mapping[str, TopicImage] = field(default_factory=dict)
@@ -145,30 +152,23 @@ def image_from_json(number: int, value: Any, where: str) -> MetadataImage:
         fields = FieldReader(item, where)
         builder.deleted[fields.topic_id()] = DeletedTopic(fields.name(), fields.text("format"))
     if version >= 2:
-        _read_named(value.get("group_configs"), builder.group_configs, where)
-        _read_named(value.get("client_metrics"), builder.client_metrics, where)
+        _read_named(value.get("group_configs"), builder.set_group_configs, where)
+        _read_named(value.get("client_metrics"), builder.set_client_metrics, where)
     builder.next_producer_id = reader.integer("next_producer_id", 0, 2**63 - 1)
     builder.number = number
     return builder.build()
 
 
-def _read_named(items: Any, into: dict[str, Mapping[str, str]], where: str) -> None:
+def _read_named(items: Any, set_configs: Callable[[str, Mapping[str, str]], None], where: str) -> None:
     for item in _list(items, "group_configs or client_metrics", where):
         fields = FieldReader(item, where)
-        into[fields.resource_name()] = fields.configs()
+        set_configs(fields.resource_name(), fields.configs())
 
 
 def _list(items: Any, what: str, where: str) -> list[Any]:
     if not isinstance(items, list):
         raise CorruptionError(f"{where}: bad or missing {what} in a metadata checkpoint")
     return items
-
-
-def _set(resources: dict[str, Mapping[str, str]], name: str, configs: Mapping[str, str]) -> None:
-    if configs:
-        resources[name] = dict(configs)
-    else:
-        resources.pop(name, None)
 
 
 class ImageBuilder:
@@ -215,10 +215,19 @@ class ImageBuilder:
         self._by_id[topic.topic_id] = topic
         self._collisions[collision_key(topic.name)] = topic.name
 
+    def set_group_configs(self, name: str, configs: Mapping[str, str]) -> None:
+        """A group's own configs from now on; none: it has none."""
+        _set(self.group_configs, name, normal_configs(GROUP_CONFIGS, configs))
+
+    def set_client_metrics(self, name: str, configs: Mapping[str, str]) -> None:
+        """A client metrics resource from now on; no configs: it is gone."""
+        _set(self.client_metrics, name, normal_configs(CLIENT_METRICS_CONFIGS, configs))
+
     def _apply_one(self, record: MetadataRecord, where: str) -> None:
         match record:
             case TopicCreated():
-                topic = TopicImage(record.name, record.topic_id, record.partitions, dict(record.configs))
+                configs = normal_configs(TOPIC_CONFIGS, record.configs)
+                topic = TopicImage(record.name, record.topic_id, record.partitions, configs)
                 self.add_topic(topic, where)
             case TopicDeleted():
                 topic = self._topic(record.topic_id, where)
@@ -231,7 +240,8 @@ class ImageBuilder:
                     raise CorruptionError(f"{where}: topic {topic.name} would shrink to {record.partitions} partitions")
                 self._replace(topic._replace(partitions=record.partitions))
             case TopicConfigs():
-                self._replace(self._topic(record.topic_id, where)._replace(configs=dict(record.configs)))
+                configs = normal_configs(TOPIC_CONFIGS, record.configs)
+                self._replace(self._topic(record.topic_id, where)._replace(configs=configs))
             case ProducerIdBlock():
                 if record.next_producer_id <= self.next_producer_id:
                     raise CorruptionError(f"{where}: producer ids would go back to {record.next_producer_id}")
@@ -239,9 +249,9 @@ class ImageBuilder:
             case BrokerConfig():
                 self.broker_configs[record.node_id] = dict(record.configs)
             case GroupConfigs():
-                _set(self.group_configs, record.name, record.configs)
+                self.set_group_configs(record.name, record.configs)
             case ClientMetricsConfigs():
-                _set(self.client_metrics, record.name, record.configs)
+                self.set_client_metrics(record.name, record.configs)
 
     def _remember_deleted(self, topic: TopicImage) -> None:
         self.deleted[topic.topic_id] = DeletedTopic(topic.name, topic.configs.get("kbroker.object.format", "klix"))
@@ -257,3 +267,10 @@ class ImageBuilder:
     def _replace(self, topic: TopicImage) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
+
+
+def _set(resources: dict[str, Mapping[str, str]], name: str, configs: Mapping[str, str]) -> None:
+    if configs:
+        resources[name] = configs
+    else:
+        resources.pop(name, None)

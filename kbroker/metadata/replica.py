@@ -83,9 +83,9 @@ class MetadataReplica:
         for row in self._store.range(BROKER_CONFIG):
             builder.broker_configs[int(row.key.removeprefix(BROKER_CONFIG))] = json.loads(row.value)
         for row in self._store.range(GROUP_CONFIG):
-            builder.group_configs[row.key.removeprefix(GROUP_CONFIG)] = json.loads(row.value)
+            builder.set_group_configs(row.key.removeprefix(GROUP_CONFIG), json.loads(row.value))
         for row in self._store.range(CLIENT_METRICS):
-            builder.client_metrics[row.key.removeprefix(CLIENT_METRICS)] = json.loads(row.value)
+            builder.set_client_metrics(row.key.removeprefix(CLIENT_METRICS), json.loads(row.value))
         return builder.build()
 
     def _compare(self, copy: MetadataImage, image: MetadataImage) -> None:

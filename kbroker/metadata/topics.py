@@ -46,7 +46,7 @@ from kbroker.metadata.topic_rules import (
     check_partition_count,
 )
 from kbroker.storage.object_store import StoreError
-from kbroker.topic_config import TopicConfig, parse_topic_config
+from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig, normal_configs, parse_topic_config
 
 logger = logging.getLogger(__name__)
 
@@ -188,9 +188,7 @@ class Topics:
             created = [result for result in results if isinstance(result, TopicImage)]
             if validate_only or not created:
                 return results
-            failure = self._commit_locked(
-                [TopicCreated(topic.name, topic.topic_id, topic.partitions, topic.configs) for topic in created]
-            )
+            failure = self._commit_locked([_creation(topic) for topic in created])
             return [failure if failure and isinstance(result, TopicImage) else result for result in results]
 
     def _check_segments(self, new: NewTopic) -> None:
@@ -228,9 +226,7 @@ class Topics:
                         ErrorCode.INVALID_CONFIG, "Topics that come with data cannot have kbroker.object.format=kfs"
                     )
                 taken[collision_key(topic.name)] = topic.name
-            records: list[MetadataRecord] = [
-                TopicCreated(topic.name, topic.topic_id, topic.partitions, topic.configs) for topic in missing
-            ]
+            records: list[MetadataRecord] = [_creation(topic) for topic in missing]
             if next_producer_id > self.image.next_producer_id:
                 records.append(ProducerIdBlock(next_producer_id))
             failure = self._commit_locked(records) if records else None
@@ -427,6 +423,11 @@ class Topics:
 
 def _deletion(listener: TopicListener, topic: TopicImage) -> Callable[[], None]:
     return lambda: listener.on_deleted(topic)
+
+
+def _creation(topic: TopicImage) -> TopicCreated:
+    configs = normal_configs(TOPIC_CONFIGS, topic.configs)
+    return TopicCreated(topic.name, topic.topic_id, topic.partitions, configs)
 
 
 def _take_room(room: int, partitions: int) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 LATEST = "latest"
 EARLIEST = "earliest"
-_BY_DURATION = re.compile(r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
 
 class BrokerNumbers(Protocol):
@@ -46,12 +44,3 @@ def group_settings(own: Mapping[str, str], broker: BrokerNumbers) -> ShareSettin
         read_committed=own.get("share.isolation.level") == "read_committed",
         renew_enabled=own.get("share.renew.acknowledge.enable", "true").lower() == "true",
     )
-
-
-def reset_duration_ms(offset_reset: str) -> int | None:
-    """How far back `by_duration` goes; None for the other kinds."""
-    match = _BY_DURATION.fullmatch(offset_reset)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from kbroker.share.settings import EARLIEST, ShareSettings, reset_duration_ms
+from kbroker.metadata.group_configs import reset_duration_ms
+from kbroker.share.settings import EARLIEST, ShareSettings
 
 # The first record at or after a time, as (offset, timestamp), or None: at once or later.
 OffsetForTime = Callable[[Any, int], tuple[int, int] | Future[tuple[int, int] | None] | None]
@@ -21,7 +22,7 @@ def first_offset(partition: Any, settings: ShareSettings, now_ms: int, offset_fo
     elif duration_ms is None:
         done.set_result(partition.high_watermark())
     else:
-        _look_up(partition, now_ms - duration_ms, offset_for_time, done)
+        _look_up(partition, max(now_ms - duration_ms, 0), offset_for_time, done)
     return done
 
 

@@ -39,7 +39,7 @@ def test_every_section_has_rows_on_both_sides(kafka: Tables, ours: Tables) -> No
     "title",
     [
         "api Metadata", "api CreateTopics", "api DescribeLogDirs", "api ShareFetch", "error NOT_COORDINATOR",
-        "topic config cleanup.policy", "group config share.isolation.level", "broker config num.partitions",
+        "topic config compression.type", "group config share.isolation.level", "broker config num.partitions",
         "feature group.version", "record group OffsetCommitValue", "record share ShareSnapshotValue",
     ],
 )  # fmt: skip

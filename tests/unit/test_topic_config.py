@@ -14,13 +14,14 @@ BAD_VALUES = [
     ("retention.ms", "9223372036854775808"),
     ("retention.ms", "1.5"),
     ("retention.ms", ""),
-    ("retention.ms", "١"),  # a digit, but not an ASCII one
+    ("retention.ms", "\u00a01"),  # a blank, but not one of Java's
+    ("retention.ms", "1" * 20),
     ("segment.bytes", "1048575"),
     ("segment.bytes", "2147483648"),
     ("segment.ms", "0"),
     ("max.message.bytes", "-1"),
     ("cleanup.policy", "compress"),
-    ("cleanup.policy", "compact,compact"),
+    ("cleanup.policy", "compact,"),
     ("compression.type", "lzo"),
     ("compression.gzip.level", "0"),
     ("compression.gzip.level", "10"),
@@ -98,7 +99,10 @@ def test_bad_values_are_invalid_config(name: str, value: str) -> None:
             ("0:1", "1:2"),
         ),
         ("message.format.version", "2.8", "message_format_version", "2.8"),
-        ("remote.storage.enable", "true", "remote_storage_enable", True),
+        ("remote.storage.enable", "FALSE", "remote_storage_enable", False),
+        ("retention.ms", "١", "retention_ms", 1),
+        ("retention.ms", "+" + "0" * 1000 + "7", "retention_ms", 7),
+        ("cleanup.policy", "compact, delete,compact", "cleanup_policy", ("compact", "delete")),
     ],
 )
 def test_values_are_typed(name: str, value: str, attribute: str, expected: object) -> None:
@@ -121,13 +125,23 @@ def test_a_stored_segment_size_of_kbroker_0_1_is_lifted(stored: str, read: int) 
     assert stored_topic_configs({"segment.bytes": "many"}) == {"segment.bytes": "many"}
 
 
+def test_what_an_earlier_kbroker_took_is_read() -> None:
+    stored = {
+        "remote.storage.enable": "True", "local.retention.ms": " 5", "retention.ms": "\u00a0+07\u2003",
+        "cleanup.policy": "compact\u00a0,delete", "min.cleanable.dirty.ratio": "0.2_5", "no.such.config": " x ",
+    }  # fmt: skip
+    assert stored_topic_configs(stored) == {
+        "local.retention.ms": "5", "retention.ms": "7", "cleanup.policy": "compact,delete",
+        "min.cleanable.dirty.ratio": "0.25", "no.such.config": " x ",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "configs",
     [
         {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
-        {"remote.storage.enable": "true", "cleanup.policy": "compact"},
-        {"remote.storage.enable": "true", "retention.ms": "10", "local.retention.ms": "11"},
-        {"remote.storage.enable": "true", "retention.bytes": "10", "local.retention.bytes": "-1"},
+        {"remote.storage.enable": "TRUE"},
+        {"remote.storage.enable": "true", "remote.log.copy.disable": "true"},
     ],
 )
 def test_values_that_clash_are_invalid_config(configs: dict[str, str]) -> None:

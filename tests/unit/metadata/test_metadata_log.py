@@ -15,6 +15,8 @@ from kbroker.metadata import image, metadata_log
 from kbroker.metadata.metadata_log import MetadataLog, MetadataUnavailable
 from kbroker.metadata.records import (
     BrokerConfig,
+    ClientMetricsConfigs,
+    GroupConfigs,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdBlock,
@@ -145,6 +147,25 @@ def test_a_bucket_with_another_history_stops_the_start(bucket: Bucket, tmp_path:
     Start(BucketLog(other), tmp_path / "other").load().append([TopicCreated("a", B, 1, {})])
     with pytest.raises(StartError, match="differ at the same record 1"):
         Start(BucketLog(other), tmp_path).load()
+
+
+def test_configs_as_an_earlier_kbroker_kept_them_are_read(bucket: Bucket, tmp_path: Path) -> None:
+    """In the bucket and in the copy as they were typed."""
+    topic, group, metrics = {"retention.ms": " +05"}, {"share.isolation.level": " read_committed"}, {"metrics": "a, a"}
+    first = Start(BucketLog(bucket), tmp_path)
+    records: list[MetadataRecord] = [
+        TopicCreated("a", A, 1, topic), GroupConfigs("g", group), ClientMetricsConfigs("m", metrics),
+    ]  # fmt: skip
+    first.load().append(records)
+    row = json.dumps({"name": "a", "topic_id": A.hex(), "partitions": 1, "configs": topic}).encode()
+    typed = [Put(f"topic/{A.hex()}", row), Put("group_config/g", json.dumps(group).encode())]
+    first.store.transact([], [*typed, Put("client_metrics/m", json.dumps(metrics).encode())])
+    first.crash()
+    read = Start(BucketLog(bucket), tmp_path).load().image
+    assert read == first.log.image
+    assert dict(read.by_name["a"].configs) == {"retention.ms": "5"}
+    assert read.group_configs == {"g": {"share.isolation.level": "read_committed"}}
+    assert read.client_metrics == {"m": {"metrics": "a"}}
 
 
 def test_the_copy_of_another_cluster_stops_the_start(bucket: Bucket, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from kbroker.clock import ManualClock
 from kbroker.coordinator.event_loop import EventLoop
 from kbroker.coordinator.share_state_store import SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.group_configs import reset_duration_ms
 from kbroker.share.acknowledgement import AcknowledgementBatch
-from kbroker.share.settings import ShareSettings, reset_duration_ms
+from kbroker.share.settings import ShareSettings
 from kbroker.share.share_partition import AcquiredRange, Acquisition, LogBatch, PartitionKey, SharePartition
 from kbroker.share.window import Delivery, Window
 
