@@ -73,3 +73,14 @@ def test_what_comes_in_counts_the_same_however_seldom_it_is_looked_at() -> None:
     often, seldom = Input(), Input()
     often.come(100 * MIB, 90)
     assert seldom.come(100 * MIB, 90, step=30)[-1] == pytest.approx(often.come(100 * MIB, 0.1)[-1], rel=0.02)
+
+
+def test_a_log_without_room_is_flushed_at_once_and_at_full_speed() -> None:
+    given = Input()
+    given.wal.durable_lsn = MIB
+    assert given.schedule.due(0, -1) is None
+    assert given.schedule.pace(0, urgent=False) > 0
+    given.wal.wants_flush = True
+    assert given.schedule.due(0, -1) == "no room"
+    assert given.schedule.pace(0, urgent=False) == 0.0
+    assert given.schedule.due(MIB, -1) is None
