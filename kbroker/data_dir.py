@@ -83,14 +83,15 @@ class DataDir:
         if self._free_bytes() < 2 * size:
             return
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            fd = open_regular(path, os.O_RDWR | os.O_CREAT, 0o640)
             try:
                 os.posix_fallocate(fd, 0, size)
             finally:
                 os.close(fd)
             self._start_room_held = True
         except OSError:  # another program was faster: at the next call
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _free_start_room(self) -> None:
         """On a full volume: gives up that file, and what is of no use in the log's folder."""

@@ -65,6 +65,7 @@ def test_what_a_start_can_do_without_is_made_again(stopped: BrokerProcess, kind:
     replace(of(stopped, "data/wal/0*.wal").with_suffix(".idx"), kind)
     wal = stopped.data_dir / "wal"
     replace(wal / "spare-9.free", kind)
+    replace(stopped.data_dir / "start.reserve", kind)
     replace(wal / f"{1 << 40:020d}.wal.tmp", kind)
     stopped.start()
     assert stopped.stop() == 0
