@@ -37,8 +37,8 @@ SHARE_ANSWERS_OF_RANGES = 3  # a third of the cache of objects, where share grou
 BESIDE: dict[str, str] = {
     "manifest": "170 bytes for an object with one reference, 80 for an image in a pack, 1 KiB for a partition",
     "log_index": "32 bytes for a batch in the segments that are not sealed; 72 for a partition in a sealed one",
-    "flush": "100 bytes for a batch of a window, and 2 KiB for each producer that it names; a window has one batch for "
-             f"{limits.FLUSH_WINDOW_MEMORY_PER_BATCH // KIB} KiB of memory, at most {limits.FLUSH_WINDOW_BATCHES_MAX:,}; "
+    "flush": "100 bytes for a batch of a window, and 2 KiB for each producer that it names; a window has a batch for "
+             f"{limits.FLUSH_WINDOW_MEMORY_PER_BATCH // KIB} KiB of memory, up to {limits.FLUSH_WINDOW_BATCHES_MAX:,}; "
              f"{limits.UPLOAD_THREADS} uploads of 1 MiB each",
     "rewrites": f"one part of {limits.CLEANER_PART_BYTES // MIB} MiB for each cleaner thread and merge, and twice what "
                 "their largest batch decompresses to",

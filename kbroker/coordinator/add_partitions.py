@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 from kbroker.coordinator.result import Result
 from kbroker.coordinator.transaction_shard import TransactionShard
-from kbroker.coordinator.transaction_state import PARTITION_BYTES, TopicPartition, Transaction, TransactionRecord, TransactionState
+from kbroker.coordinator.transaction_state import (
+    PARTITION_BYTES,
+    TopicPartition,
+    Transaction,
+    TransactionRecord,
+    TransactionState,
+)
 from kbroker.errors import ErrorCode, KafkaError
 
 

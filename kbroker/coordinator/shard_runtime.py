@@ -45,8 +45,9 @@ _LOAD_RETRY_LAST_MS = 30_000
 _SNAPSHOT_RETRY_MS = 10_000
 _SNAPSHOT_AFTER_LOAD_MS = 10_000  # first those are answered who have waited for the load
 
-# Zombies, and what comes after the end of its transaction: the log does its duty.
-_FENCED = (
+# Zombies, what comes after the end of its transaction, a producer id without room: the log does its duty.
+_EXPECTED = (
+    ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TXN_STATE,
     ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -266,8 +267,8 @@ class ShardRuntime(Generic[S]):
             self._wait_for_space(write)
             return
         except FastKafkaError as refused:
-            fenced = refused.code in _FENCED
-            logger.log(logging.INFO if fenced else logging.ERROR, "%s: append refused: %s", self._log, refused)
+            expected = refused.code in _EXPECTED
+            logger.log(logging.INFO if expected else logging.ERROR, "%s: append refused: %s", self._log, refused)
             self._give_up(write, ErrorCode(refused.code))
             return
         self._unblock(write)

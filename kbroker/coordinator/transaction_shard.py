@@ -102,7 +102,7 @@ class TransactionShard:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "too many transactional ids")
 
     def check_growth(self, growth_bytes: int) -> None:
-        """Raises COORDINATOR_NOT_AVAILABLE, which clients retry, if transactions may not take so much more memory now."""
+        """Raises COORDINATOR_NOT_AVAILABLE, which clients retry, if transactions may not take so much more now."""
         if self._total_bytes() + growth_bytes > self.config.bytes_max:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the open transactions have too many partitions")
 

@@ -171,7 +171,7 @@ def _next_window(
 def _widest(
     partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, limit_lsn: int, batches_max: int
 ) -> tuple[int, _Windows, int]:
-    """A window that ends at limit_lsn, or before it where that would be too many batches, and what `_collect` says of it.
+    """A window that ends at limit_lsn, or before it where that were too many batches, and what `_collect` says of it.
 
     Begins with what cannot be too many and widens it step by step: the entries of a backlog of small batches would take
     much more memory than those of a window.

@@ -87,7 +87,11 @@ def fake_broker():
             counts=SimpleNamespace(groups=40, members=41, offsets=42, bytes=43),
             shards=shard_set("group-coordinator", groups={"a": ClassicGroup("a", 0), "b": ConsumerGroup("b")}),
         ),
+        logs=SimpleNamespace(
+            producer_pool=SimpleNamespace(used_bytes=112, rows=113, evictions=114, refusals=115),
+        ),
         transactions=SimpleNamespace(
+            memory_bytes=116,
             unfinished=56,
             shards=shard_set("transaction-coordinator", transactions={"t": Transaction(1, 0, 0, ONGOING, 0)}),
         ),
@@ -105,7 +109,10 @@ def fake_broker():
         proposals=SimpleNamespace(metrics=InboxMetrics(looks=72, swapped=73, obsolete=74, refused=75, jobs=76)),
         cluster=SimpleNamespace(
             manifest=SimpleNamespace(
-                image=SimpleNamespace(files=range(83), memory_bytes=84), checkpoint_seconds=85
+                image=SimpleNamespace(
+                    files=range(83), memory_bytes=84, producer_pool=SimpleNamespace(used_bytes=110, rows=111)
+                ),
+                checkpoint_seconds=85,
             )
         ),
         telemetry=SimpleNamespace(pushes=43, refused=44, pushed_bytes=45),
@@ -188,6 +195,13 @@ SAMPLES = (
     ("kbroker_memory_bytes", ("object_ranges_lent",), 21),
     ("kbroker_memory_bytes", ("request_frames",), 123),
     ("kbroker_memory_bytes", ("groups",), 43),
+    ("kbroker_memory_bytes", ("producer_ids",), 112),
+    ("kbroker_memory_bytes", ("producer_ids_manifest",), 110),
+    ("kbroker_memory_bytes", ("transactions",), 116),
+    ("kbroker_producer_ids", ("log",), 113),
+    ("kbroker_producer_ids", ("manifest",), 111),
+    ("kbroker_producer_id_evictions_total", (), 114),
+    ("kbroker_producer_id_refusals_total", (), 115),
     ("kbroker_memory_bytes", ("decompression",), 0),
     ("kbroker_heap_bytes", ("used",), 94),
     ("kbroker_heap_bytes", ("free",), 95),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from sys import getsizeof
 
 import pytest
 from transaction_fakes import A, B, C, CountedIds, MarkedPartitions, TransactionBench
 
 from kbroker._fast.commit import FastAppendWait
-from kbroker.coordinator.transaction_state import ProducerIdentity, Transaction, TransactionState
+from kbroker.coordinator.transaction_state import (
+    PARTITION_BYTES,
+    TRANSACTION_BYTES,
+    ProducerIdentity,
+    Transaction,
+    TransactionState,
+)
 from kbroker.errors import ErrorCode
 
 NONE, FENCED, CONCURRENT = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
@@ -363,6 +370,21 @@ def test_too_many_partitions() -> None:
     assert bench.add(producer, C) is ErrorCode.POLICY_VIOLATION
     assert bench.end(producer, True).error is NONE
     assert bench.markers.at(C) == []
+
+
+def test_ids_and_partitions_are_bounded_by_memory_together() -> None:
+    most = 3 * (TRANSACTION_BYTES + getsizeof("a")) + PARTITION_BYTES
+    bench = TransactionBench(bytes_max=most, state_log_partitions=4).start()
+    producer = bench.init(id="a")[:2]
+    assert [bench.init(id=id).error for id in "bc"] == [NONE, NONE]
+    assert bench.add(producer, A, id="a") is NONE
+    assert bench.init(id="d").error is ErrorCode.POLICY_VIOLATION
+    assert bench.add(producer, B, id="a") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    held = bench.coordinator.memory_bytes
+    assert bench.restarted().coordinator.memory_bytes == held
+    assert bench.end(producer, True, id="a").error is NONE
+    assert bench.coordinator.memory_bytes == held - PARTITION_BYTES
+    assert bench.add(producer, B, id="a") is NONE
 
 
 def test_next_transaction_waits_for_the_end_of_the_last() -> None:

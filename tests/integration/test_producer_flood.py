@@ -16,7 +16,7 @@ from kbroker.limits import PRODUCER_ID_BYTES
 
 NOT_ENOUGH_REPLICAS = 19
 MIB = 1 << 20
-IDS = 200_000
+IDS = 150_000
 PARTITIONS = 4
 LEAST_SHARE = "kbroker.producer.id.memory.share=0.01"
 IDS_OF_AN_ADDRESS = (192 * MIB // 100) // PRODUCER_ID_BYTES // 4
