@@ -14,12 +14,12 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kbroker._fast.arena import Arena
@@ -31,6 +31,7 @@ from kbroker.clock import Clock, SystemClock
 from kbroker.config import BrokerConfig
 from kbroker.control import SOCKET_NAME, ControlServer
 from kbroker.data_dir import DataDir, Identity, check_usable, is_used
+from kbroker.descriptors import DescriptorPlan, plan_descriptors, raise_file_limit
 from kbroker.errors import CorruptionError, ErrorCode, StartError
 from kbroker.handlers.base import Context
 from kbroker.handlers.client_telemetry import ClientTelemetry
@@ -47,7 +48,7 @@ from kbroker.signals import SignalThread
 from kbroker.stop_deadline import StopDeadline, end_process_anyway
 from kbroker.stopping import EXIT_FAILED, Stopping
 from kbroker.storage.claim_watch import ClaimWatch
-from kbroker.types import address_text
+from kbroker.types import address_text, parse_address_limits
 from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
 from kbroker.wire.listener import WireOptions, WireServer, bind
 
@@ -94,6 +95,7 @@ class Broker:
         self.deadline = StopDeadline(config.stop_timeout, self.clock)
         self.started = threading.Event()
         self.http: HttpEndpoint | None = None  # bound early, served when ready
+        self.descriptors: DescriptorPlan
         self.data_dir: DataDir
         self.store: OpenedStore
         self.cluster: Cluster
@@ -122,6 +124,7 @@ class Broker:
 
     def start(self) -> None:
         """Builds and starts everything. Raises StartError; what was opened until then is closed by process end."""
+        self._divide_descriptors()
         # What can be refused is refused before anything is made; a broker that runs here is named first.
         check_usable(self.config.data_dir)
         locked = is_used(self.config.data_dir)
@@ -162,6 +165,14 @@ class Broker:
         self.data_dir.hold_start_room()
         self.started.set()
         self.ready = not self.stopping.is_set()
+
+    def _divide_descriptors(self) -> None:
+        plan = self.descriptors = plan_descriptors(self.config, raise_file_limit())
+        if plan.wal_bytes < self.config.wal_bytes:
+            logger.warning("--wal-bytes is %d: the limit of open files (%d) allows no more", plan.wal_bytes, plan.limit)
+            self.config = replace(self.config, wal_bytes=plan.wal_bytes)
+        if plan.connections_max < self.config.kafka["max.connections"]:
+            logger.info("max.connections is %d: the limit of open files is %d", plan.connections_max, plan.limit)
 
     def _bind(self) -> socket.socket:
         host, port = self.config.listen
@@ -309,7 +320,7 @@ class Broker:
             frame_bytes_max=config.kafka["socket.request.max.bytes"],
             fetch_bytes_max=config.kafka["fetch.max.bytes"],
             fetch_sessions_max=config.kafka["max.incremental.fetch.session.cache.slots"],
-            connections_max=config.kafka["max.connections"],
+            connections_max=min(config.kafka["max.connections"], self.descriptors.connections_max),
             idle_ms=config.kafka["connections.max.idle.ms"],
         )
         first = load_handlers(FIRST_MODULES, share_groups=config.share_groups)
@@ -351,8 +362,11 @@ class Broker:
         """What is not a default of topics and takes effect at run time."""
         from kbroker.upkeep_settings import cleaner_settings, converter_settings
 
-        for reactor in self.wire.reactors:
-            reactor.connections_max = configs.number("max.connections")
+        self.wire.limit_connections(
+            min(configs.number("max.connections"), self.descriptors.connections_max),
+            configs.number("max.connections.per.ip"),
+            parse_address_limits(configs.text("max.connections.per.ip.overrides") or ""),
+        )
         self.cluster.manifest.producer_id_expiration_ms = configs.number("producer.id.expiration.ms")
         self.logs.producer_pool.min_idle_ms = configs.number("kbroker.producer.id.min.idle.ms")
         assignment_interval_ms = configs.number("group.consumer.assignment.interval.ms")
@@ -441,17 +455,9 @@ def _start_failure(error: BaseException) -> BaseException:
     return error
 
 
-def raise_file_limit() -> None:
-    """Raises the soft limit of open files to the hard one: each connection is a descriptor."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def run(config: BrokerConfig) -> int:
     """Runs a broker until SIGTERM, SIGINT or SIGHUP; returns the exit code. Raises StartError."""
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    raise_file_limit()
     share_heaps()
     broker = Broker(config)
     signals = SignalThread()

@@ -33,6 +33,7 @@ from kbroker.limits import (
 from kbroker.machine import usable_memory_bytes
 from kbroker.memory import BESIDE_ARENA_LEAST, LEAST_BYTES, PRODUCER_ID_SHARE, MemoryPools, divide
 from kbroker.storage.regular_file import read_regular
+from kbroker.types import parse_address_limits
 
 SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -107,6 +108,15 @@ def parse_store(text: str) -> str:
     if (text.startswith("file:") and len(text) > 5) or re.match(r"s3://[^/]{3,}", text):
         return text
     raise ConfigError(f"{text!r} is not an object store: give file:PATH or s3://bucket[/prefix]")
+
+
+def parse_overrides(text: str) -> str:
+    """HOST:COUNT,HOST:COUNT, as it is. Raises ConfigError."""
+    try:
+        parse_address_limits(str(text))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return str(text)
 
 
 class ObjectCache(NamedTuple):
@@ -260,6 +270,8 @@ KAFKA_DEFAULTS: dict[str, Any] = {
     "telemetry.max.bytes": 1_048_576,
     "connections.max.idle.ms": 600_000,
     "max.connections": 20_000,
+    "max.connections.per.ip": 2_147_483_647,
+    "max.connections.per.ip.overrides": None,  # HOST:COUNT,HOST:COUNT
     "socket.request.max.bytes": 104_857_600,
     "max.incremental.fetch.session.cache.slots": 1_000,
 }
@@ -348,6 +360,7 @@ KAFKA_OPTIONAL: dict[str, Callable[[Any], Any]] = {
     "broker.rack": str,
     "log.retention.ms": parse_int,
     "log.retention.minutes": parse_int,
+    "max.connections.per.ip.overrides": parse_overrides,
 }
 KAFKA_CHOICES: dict[str, tuple[str, ...]] = {
     "log.cleanup.policy": ("delete", "compact", "compact,delete", "delete,compact"),
@@ -582,4 +595,6 @@ def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
         raise ConfigError("--node-id: a number from 0")
     if values["cluster_id"] is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", values["cluster_id"]):
         raise ConfigError("--cluster-id: 1 to 32 letters, digits, - and _")
+    if kafka["max.connections.per.ip"] == 0 and not kafka["max.connections.per.ip.overrides"]:
+        raise ConfigError("max.connections.per.ip: 0 only if max.connections.per.ip.overrides is set")
     return BrokerConfig(**values, kafka=kafka)

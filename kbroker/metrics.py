@@ -66,6 +66,8 @@ class Metrics:
             latency.add_metric([api], _buckets(histogram), took_us / 1e6)
         yield from (requests, bytes_in, bytes_out, latency)
         yield GaugeMetricFamily("kbroker_connections", "Open connections", value=self._broker.wire.connection_count)
+        most = self._broker.wire.quotas.connections_max
+        yield GaugeMetricFamily("kbroker_connections_limit", "More wait until others close", value=most)
 
     def _wal(self) -> Iterable[Metric]:
         wal = self._broker.wal

@@ -55,6 +55,7 @@ cdef class Poller(RequestSink):
     cdef int accepted_fds[ACCEPTS_PER_TURN]
     cdef int32_t accepted_listeners[ACCEPTS_PER_TURN]
     cdef int32_t accepted
+    cdef int32_t accept_room            # so many may be accepted at most
     cdef int accept_errno               # why none can be accepted until the next sweep; 0: they can
     cdef Scratch scratch
     cdef Channel** ready                # with frames to start, or to be closed
@@ -104,6 +105,7 @@ cdef class Poller(RequestSink):
     cdef void end(self) noexcept nogil
     cdef void wake_owner(self) noexcept nogil
     cdef void accept_all(self, int32_t listener) noexcept nogil
+    cdef void rest_accepts(self, int32_t listeners) noexcept nogil
     cdef void accept_again(self, int32_t listeners) noexcept nogil
     cdef void watch_for(self, Channel* ch, uint32_t events) noexcept nogil
     cdef void watch(self, Channel* ch, bint writable) noexcept nogil

@@ -491,7 +491,7 @@ cdef class Poller(RequestSink):
 
     cdef void accept_all(self, int32_t listener) noexcept nogil:
         cdef int fd
-        while self.accepted < ACCEPTS_PER_TURN:
+        while self.accepted < ACCEPTS_PER_TURN and self.accepted < self.accept_room:
             fd = accept_socket(self.listener_fds[listener])
             if fd < 0:
                 if errno == EMFILE or errno == ENFILE or errno == ENOBUFS or errno == ENOMEM:
@@ -502,9 +502,14 @@ cdef class Poller(RequestSink):
             self.accepted_listeners[self.accepted] = listener
             self.accepted += 1
 
+    cdef void rest_accepts(self, int32_t listeners) noexcept nogil:
+        cdef int32_t i
+        for i in range(listeners):
+            if self.listener_fds[i] >= 0:
+                self.remove_fd(self.listener_fds[i])
+
     cdef void accept_again(self, int32_t listeners) noexcept nogil:
         cdef int32_t i
-        self.accept_errno = 0
         for i in range(listeners):
             if self.listener_fds[i] >= 0:
                 self.add_fd(self.listener_fds[i], TAG_LISTENER + i)     # no change where it is watched

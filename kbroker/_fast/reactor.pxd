@@ -1,10 +1,10 @@
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker._fast.acceptor cimport Acceptor
 from kbroker._fast.answer_memory cimport AnswerMemory
 from kbroker._fast.api_counters cimport ApiCounters
 from kbroker._fast.channel cimport Channel, Frame
 from kbroker._fast.fetch_codec cimport FetchFrame
-from kbroker._fast.poller cimport Poller
 from kbroker._fast.request cimport DeadlineHeap, Request
 
 
@@ -21,31 +21,25 @@ cdef class Connection:
     cdef bint touched
 
 
-cdef class Reactor(Poller):
+cdef class Reactor(Acceptor):
     """One thread that owns sockets: see kbroker._fast.reactor for its loop.
 
     Everything here belongs to who holds `lock`, but for the inbox lists, which any thread appends to while it holds the
     GIL. That is the thread that owns them, or its stand-in during a long commit (decision 005).
     """
     cdef object dispatch                # dispatch(request) for all but Produce and Fetch
-    cdef readonly list peers            # all reactors, this one included
     cdef readonly int32_t number        # the first one (0) drains the WAL's commits
     cdef public int64_t fetch_near_bytes    # of one answer to a client whose round trips are short
     cdef public int64_t idle_ms         # close a connection without requests for so long
     cdef public int64_t no_progress_ms  # close one that neither takes its answer nor ends its frame
-    cdef public int32_t connections_max # of all reactors together
     cdef public int32_t in_flight_max   # Produce requests of one connection
-    cdef readonly int32_t connection_count
     cdef readonly int64_t connections_opened
     cdef readonly int64_t connections_closed
 
-    cdef bint draining
     cdef object drained                 # threading.Event
-    cdef list listeners
     cdef FetchFrame fetch_frame
     cdef Channel* channels              # all of them, linked
     cdef Channel** dead                 # to be freed behind the turn
-    cdef int32_t dead_count
     cdef int32_t dead_capacity
     cdef DeadlineHeap deadlines
     cdef readonly AnswerMemory answers  # shared by all reactors
@@ -58,8 +52,6 @@ cdef class Reactor(Poller):
     cdef list inbox_resume
     cdef list inbox_calls
 
-    cdef int adopt_accepted(self) except -1
-    cdef int adopt(self, int fd, int32_t listener) except -1
     cdef int take_inbox(self) except -1
     cdef int take_wal(self) except -1
     cdef int expire_deadlines(self) except -1
@@ -80,5 +72,6 @@ cdef class Reactor(Poller):
     cdef int fail(self, Connection connection, str reason) except -1
     cdef int drop(self, Channel* ch) except -1
     cdef int sweep(self) except -1
+    cdef int close_excess(self) except -1
     cdef int grant_starved(self) except -1
     cdef int call_later(self, object function) except -1

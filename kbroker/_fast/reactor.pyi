@@ -3,10 +3,11 @@ from concurrent.futures import Executor
 from logging import Logger
 from typing import Any
 
+from kbroker._fast.acceptor import Acceptor
 from kbroker._fast.answer_memory import AnswerMemory
 from kbroker._fast.api_counters import ApiCounters
 from kbroker._fast.fetch_session import FetchSessions
-from kbroker._fast.poller import FrameMemory, Poller
+from kbroker._fast.poller import FrameMemory
 from kbroker._fast.wal import Wal
 
 class Connection:
@@ -22,15 +23,12 @@ class Connection:
     @property
     def is_quiet(self) -> bool: ...
 
-class Reactor(Poller):
+class Reactor(Acceptor):
     transactions: Any
     idle_ms: int
     no_progress_ms: int
-    connections_max: int
     in_flight_max: int
-    peers: list[Reactor]
     number: int
-    connection_count: int
     connections_opened: int
     connections_closed: int
     answers: AnswerMemory
@@ -53,14 +51,11 @@ class Reactor(Poller):
         fetch_near_bytes: int = 1048576,
         idle_ms: int = 600_000,
         no_progress_ms: int = 60_000,
-        connections_max: int = 20_000,
         in_flight_max: int = 64,
+        quotas: Any,
         answers: AnswerMemory | None = None,
     ) -> None: ...
-    def join(self, reactors: list[Reactor]) -> None: ...
-    def add_listener(self, fd: int, listener: Any) -> None: ...
     def run(self) -> None: ...
-    def stop_accepting(self) -> None: ...
     def drain(self, timeout: float) -> bool: ...
     def stop(self) -> None: ...
     def submit(self, function: Callable[[], object]) -> None: ...

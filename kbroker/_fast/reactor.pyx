@@ -10,7 +10,6 @@ answers are unsent, or while the frame it is sending finds no room in the memory
 long does not start while the answers that nobody has read fill their memory.
 """
 
-import os
 import threading
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -20,6 +19,7 @@ from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport free
 from posix.unistd cimport close
 
+from kbroker._fast.acceptor cimport Acceptor
 from kbroker._fast.answer_limit cimport answer_limit
 from kbroker._fast.answer_memory cimport AnswerMemory
 from kbroker._fast.api_counters cimport ApiCounters
@@ -40,8 +40,7 @@ from kbroker._fast.endian cimport load_i16, load_i32
 from kbroker._fast.fetch_codec cimport FETCH_VERSION_MAX, FETCH_VERSION_MIN, parse_fetch
 from kbroker._fast.fetch_path cimport FetchRequest
 from kbroker._fast.invariant cimport invariant
-from kbroker._fast.peer_name cimport peer_name
-from kbroker._fast.poller cimport LISTENERS_MAX, TAG_LISTENER, Poller, append_channel, charge_frame
+from kbroker._fast.poller cimport append_channel, charge_frame
 from kbroker._fast.produce_path cimport ProduceRequest
 from kbroker._fast.pthread cimport pthread_mutex_lock
 from kbroker._fast.request cimport DeadlineHeap, Request, Response
@@ -79,7 +78,7 @@ cdef int32_t _keep_open(Channel** channels, int32_t count) noexcept:
     return kept
 
 
-cdef class Reactor(Poller):
+cdef class Reactor(Acceptor):
     def __cinit__(self):
         self.counters = ApiCounters()
         self.deadlines = DeadlineHeap()
@@ -89,11 +88,10 @@ cdef class Reactor(Poller):
         self.inbox_done = []
         self.inbox_resume = []
         self.inbox_calls = []
-        self.listeners = []
 
     def __init__(self, wal, dispatch, logger, memory, sessions, *, number=0, topics_by_name=None, topics_by_id=None,
                  node_id=0, cold_reader=None, executor=None, fetch_bytes_max=57671680,
-                 fetch_near_bytes=1048576, idle_ms=600_000, no_progress_ms=60_000, connections_max=20_000, in_flight_max=64,
+                 fetch_near_bytes=1048576, idle_ms=600_000, no_progress_ms=60_000, in_flight_max=64, quotas,
                  answers=None):
         self.wal = wal
         self.dispatch = dispatch
@@ -110,10 +108,9 @@ cdef class Reactor(Poller):
         self.fetch_near_bytes = fetch_near_bytes
         self.idle_ms = idle_ms
         self.no_progress_ms = no_progress_ms
-        self.connections_max = connections_max
+        self.quotas = quotas
         self.in_flight_max = in_flight_max
         self.answers = AnswerMemory(INT64_MAX) if answers is None else answers
-        self.peers = [self]
         self.drained = threading.Event()
         self.open(number == 0)
         if number == 0:
@@ -124,24 +121,6 @@ cdef class Reactor(Poller):
         free(self.dead)
 
     # -- for the owner, any thread ---------------------------------------------------------------------------------
-
-    def join(self, reactors: list) -> None:
-        """Makes `reactors` (this one included) share the connections of all listeners. Before run()."""
-        self.peers = list(reactors)
-
-    def add_listener(self, int fd, listener) -> None:
-        """Accepts from the listening, non-blocking socket `fd`; its owner keeps it open. Before run().
-
-        `listener` is what connections show as theirs. Every reactor must know the same listeners, in the same order;
-        the fd is -1 for those that accept none themselves.
-        """
-        cdef int32_t i = <int32_t>len(self.listeners)
-        if i == LISTENERS_MAX:
-            raise ValueError("too many listeners")
-        self.listeners.append(listener)
-        self.listener_fds[i] = fd
-        if fd >= 0 and self.add_fd(fd, TAG_LISTENER + i) < 0:
-            raise OSError("cannot watch a listening socket")
 
     def run(self) -> None:
         """The loop; returns after stop(). The thread that calls this owns the reactor."""
@@ -164,23 +143,6 @@ cdef class Reactor(Poller):
                 self.wal.cache.remove_waiter(self.scratch.waiter)
                 if self.wal_fd >= 0:
                     self.wal.remove_wakeup_fd(self.wal_fd)
-
-    def stop_accepting(self) -> None:
-        """Stops watching the listening sockets; returns when it is done, so that they may be closed."""
-        cdef object done = threading.Event()
-
-        def leave():
-            for i in range(len(self.listeners)):
-                if self.listener_fds[i] >= 0:
-                    self.remove_fd(self.listener_fds[i])
-                    self.listener_fds[i] = -1
-            done.set()
-
-        if self.thread_id == 0:
-            leave()
-            return
-        self.call_later(leave)
-        done.wait(5)
 
     def drain(self, timeout: float) -> bool:
         """Ends parked fetches, answers what is in progress, closes every connection. True when all are closed."""
@@ -274,44 +236,21 @@ cdef class Reactor(Poller):
             self.drop(self.ready[i])
         self.ready_count = 0
 
-    cdef int adopt_accepted(self) except -1:
-        """Gives each new connection to the reactor that has the fewest."""
-        cdef Reactor other, least
-        cdef int32_t total
-        while self.accepted > 0:
-            self.accepted -= 1
-            least = self
-            total = 0
-            for other in self.peers:
-                total += other.connection_count
-                if other.connection_count < least.connection_count:
-                    least = other
-            if total >= self.connections_max or self.draining:
-                close(self.accepted_fds[self.accepted])
-                if not self.draining:
-                    self.logger.warning("connection refused: %d are open, the limit", total)
-                continue
-            least.connection_count += 1
-            if least is self:
-                self.adopt(self.accepted_fds[self.accepted], self.accepted_listeners[self.accepted])
-            else:
-                least.call_later(_Adoption(least, self.accepted_fds[self.accepted], self.accepted_listeners[self.accepted]))
-        return 0
-
-    cdef int adopt(self, int fd, int32_t listener) except -1:
+    cdef int adopt(self, int fd, int32_t listener, str peer) except -1:
         cdef Channel* ch = channel_new(fd, listener, self.loop_ms)
         cdef Connection connection = Connection.__new__(Connection)
-        cdef char name[64]
         if ch == NULL:
             self.connection_count -= 1
+            self.quotas.release(peer)
             close(fd)
             raise MemoryError
         connection.channel = ch
         connection.reactor = self
         connection.listener = self.listeners[listener]
-        connection.peer = (<bytes>name).decode() if peer_name(fd, name, sizeof(name)) > 0 else "?"
+        connection.peer = peer
         if self.add_channel(ch) < 0:
             self.connection_count -= 1
+            self.quotas.release(peer)
             channel_free(ch, &self.scratch, &self.memory.budget)
             return 0
         Py_INCREF(connection)
@@ -671,6 +610,7 @@ cdef class Reactor(Poller):
             raise MemoryError
         self.connection_count -= 1
         invariant(self.connection_count >= 0)
+        self.quotas.release(connection.peer)
         self.connections_closed += 1
         return 0
 
@@ -697,6 +637,7 @@ cdef class Reactor(Poller):
             Py_DECREF(<Connection>ch.connection)
             channel_free(ch, &self.scratch, &self.memory.budget)
         self.dead_count = 0
+        self.tell_room()
         if self.draining and self.connection_count == 0:
             self.drained.set()
         return 0
@@ -705,9 +646,8 @@ cdef class Reactor(Poller):
         """Once a second: closes idle connections and those that make no progress."""
         cdef Channel* ch = self.channels
         self.sweep_ms = self.loop_ms + SWEEP_INTERVAL_MS
-        if self.accept_errno != 0:
-            self.logger.warning("cannot accept connections: %s", os.strerror(self.accept_errno))
-            self.accept_again(<int32_t>len(self.listeners))
+        self.retry_accepts()
+        self.close_excess()
         while ch != NULL:
             if ch.output_count > 0 and not ch.closing and self.answers.is_overdue(
                 <Response>ch.outputs[ch.output_head].owner, self.loop_ms - self.no_progress_ms // 4
@@ -719,6 +659,33 @@ cdef class Reactor(Poller):
                 self.lingers(<Connection>ch.connection) and self.loop_ms - ch.read_ms <= self.no_progress_ms
             ):
                 self.drop(ch)
+            ch = ch.following
+        return 0
+
+    cdef int close_excess(self) except -1:
+        """Where max.connections has become less: closes those that have been quiet for longest, as Kafka does."""
+        cdef Channel* ch
+        cdef Reactor other
+        cdef list times
+        cdef int64_t excess = self.open_descriptors() - self.quotas.connections_max, newest_ms
+        if excess <= 0 or self.connection_count == 0:
+            return 0
+        times = []
+        for other in self.peers:
+            ch = other.channels     # linked and unlinked with the GIL only
+            while ch != NULL:
+                if not ch.closing:
+                    times.append(max(ch.read_ms, ch.write_ms))
+                ch = ch.following
+        if not times:
+            return 0
+        newest_ms = sorted(times)[min(excess, <int64_t>len(times)) - 1]
+        ch = self.channels
+        while ch != NULL and excess > 0:
+            if max(ch.read_ms, ch.write_ms) <= newest_ms and not ch.closing:
+                ch.reason = b"more are open than max.connections"
+                ch.closing = True
+                excess -= 1
             ch = ch.following
         return 0
 
@@ -783,18 +750,3 @@ cdef class Reactor(Poller):
 
     cdef int clear_deadline(self, Request request) except -1:
         return self.deadlines.discard(request)
-
-
-cdef class _Adoption:
-    """A new connection on its way to another reactor's thread."""
-    cdef Reactor reactor
-    cdef int fd
-    cdef int32_t listener
-
-    def __init__(self, reactor, int fd, int32_t listener):
-        self.reactor = reactor
-        self.fd = fd
-        self.listener = listener
-
-    def __call__(self):
-        self.reactor.adopt(self.fd, self.listener)

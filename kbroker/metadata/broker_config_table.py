@@ -7,9 +7,19 @@ storage are left out. What may change at run time is DYNAMIC; the rest is set at
 from __future__ import annotations
 
 from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType, at_least, between, one_of
+from kbroker.types import parse_address_limits
 
 COMPATIBLE_VERSION = "4.0-IV3"  # the Kafka release whose APIs the served versions match best
 KEPT = "Kept for tools."
+
+
+def _address_limits(text: str) -> str | None:
+    try:
+        parse_address_limits(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
 
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _SHORT, _DOUBLE, _LIST = ConfigType.SHORT, ConfigType.DOUBLE, ConfigType.LIST
@@ -166,8 +176,9 @@ _ROWS = (
               "Segment age jitter where log.roll.jitter.ms is not set.", at_least(0)),
     ConfigDef("max.connection.creation.rate", _INT, "2147483647", KEPT, at_least(0)),
     ConfigDef("max.connections", _INT, "20000", "Most connections.", at_least(0)),
-    ConfigDef("max.connections.per.ip", _INT, "2147483647", KEPT, at_least(0)),
-    ConfigDef("max.connections.per.ip.overrides", _STRING, "", KEPT),
+    ConfigDef("max.connections.per.ip", _INT, "2147483647", "Most connections of one address.", at_least(0)),
+    ConfigDef("max.connections.per.ip.overrides", _STRING, "", "The same for some: HOST:COUNT,HOST:COUNT.",
+              _address_limits),
     ConfigDef("max.incremental.fetch.session.cache.slots", _INT, "1000", "Most fetch sessions.", at_least(0)),
     ConfigDef("max.request.partition.size.limit", _INT, "2000", KEPT, at_least(1)),
     ConfigDef("metric.reporters", _LIST, "org.apache.kafka.common.metrics.JmxReporter", KEPT),

@@ -205,8 +205,13 @@ def _check_broker_configs(
 def check_broker_layers(
     layers: Mapping[int, Mapping[str, str]], image: MetadataImage, broker: BrokerConfigs
 ) -> BrokerConfigs:
-    """The broker configs with what was altered at run time. Raises KafkaError if a topic could not live with them."""
+    """The broker configs with what was altered at run time. Raises KafkaError if a topic or every client
+    could not live with them."""
     configs = altered(broker, layers)
+    if configs.number("max.connections.per.ip") == 0 and not configs.text("max.connections.per.ip.overrides"):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, "max.connections.per.ip can be 0 only if max.connections.per.ip.overrides is set"
+        )
     try:
         parse_topic_config({}, configs.topic_defaults)
         for topic in image.by_name.values():

@@ -16,6 +16,7 @@ from kbroker._fast.poller import FrameMemory
 from kbroker._fast.reactor import Reactor
 from kbroker._fast.wal import Wal
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.wire.connection_quotas import ConnectionQuotas
 from kbroker.wire.dispatch import AdvertisedListener, WireRequest
 
 logger = logging.getLogger("kbroker.wire")
@@ -54,7 +55,7 @@ class WireOptions(NamedTuple):
     fetch_bytes_max: int = limits.FETCH_BYTES_MAX
     fetch_near_bytes: int = limits.FETCH_NEAR_BYTES
     fetch_sessions_max: int = limits.FETCH_SESSIONS_MAX
-    connections_max: int = limits.CONNECTIONS_MAX
+    connections_max: int = limits.CONNECTIONS_MAX  # more wait until others close
     idle_ms: int = limits.CONNECTION_IDLE_MS
     no_progress_ms: int = 60_000
 
@@ -95,6 +96,7 @@ class WireServer:
         self._memory = FrameMemory(options.frame_memory_bytes, options.frame_bytes_max)
         self._answers = AnswerMemory(options.answer_memory_bytes, LONG_ANSWERS)
         self._sessions = FetchSessions(options.fetch_sessions_max)
+        self.quotas = ConnectionQuotas(options.connections_max)
         self.reactors = [
             Reactor(
                 wal,
@@ -112,7 +114,7 @@ class WireServer:
                 fetch_near_bytes=options.fetch_near_bytes,
                 idle_ms=options.idle_ms,
                 no_progress_ms=options.no_progress_ms,
-                connections_max=options.connections_max,
+                quotas=self.quotas,
                 in_flight_max=limits.REQUESTS_IN_FLIGHT_PER_CONNECTION,
                 answers=self._answers,
             )
@@ -136,6 +138,12 @@ class WireServer:
         """
         for reactor in self.reactors:
             reactor.transactions = transactions
+
+    def limit_connections(self, connections_max: int, per_address: int, overrides: Mapping[str, int]) -> None:
+        """New limits. Of more connections than `connections_max` those quiet for longest are closed within a second."""
+        self.quotas.connections_max = connections_max
+        self.quotas.limit_addresses(per_address, overrides)
+        self.reactors[0].limits_changed()
 
     def start(self) -> None:
         for number, reactor in enumerate(self.reactors):

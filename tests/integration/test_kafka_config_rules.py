@@ -31,6 +31,7 @@ STRICTER = {
     "log.retention.ms",
     "log.roll.jitter.ms",
     "log.roll.ms",
+    "max.connections.per.ip.overrides",  # Kafka refuses them when it uses them
 }
 
 

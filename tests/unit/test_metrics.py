@@ -59,6 +59,7 @@ def fake_broker():
         wire=SimpleNamespace(
             metrics=lambda: {0: (4, 400, 40, 20, histogram), 999: (1, 1, 1, 1, [1])},
             connection_count=7,
+            quotas=SimpleNamespace(connections_max=83),
             frame_memory_used=123,
             answer_memory_used=4,
         ),

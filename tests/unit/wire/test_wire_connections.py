@@ -26,6 +26,7 @@ from wire_harness import (
 )
 
 from kbroker import limits
+from kbroker.wire.connection_quotas import NO_LIMIT, ConnectionQuotas
 from kbroker.wire.listener import WireOptions, bind
 
 LARGE_ANSWERS = WireOptions(fetch_near_bytes=50 * MIB)
@@ -444,15 +445,78 @@ def test_frames_over_the_memory_budget_wait_their_turn(tmp_path):
             client.socket.close()
 
 
-def test_connection_limit(tmp_path):
-    with wire_broker(tmp_path, options=WireOptions(connections_max=2)) as broker:
+@pytest.mark.parametrize("reactors", [1, 3])
+def test_connections_above_the_limit_wait_until_others_close(tmp_path, caplog, reactors):
+    with wire_broker(tmp_path, options=WireOptions(connections_max=3, reactors=reactors)) as broker:
+        open_ones = [Client(broker) for _ in range(3)]
+        until(lambda: broker.server.connection_count == 3)
+        waiting = [Client(broker) for _ in range(9)]
+        for client in waiting:
+            client.send(0, 9, produce_request(batch(b"a")))
+        waits = fetch_request(("t", 0, 1 << 40), max_wait_ms=300, min_bytes=MIB)
+        open_ones[0].ask(0, 9, produce_request(batch(b"a")))
+        assert cpu_seconds_of_waits(open_ones[0], waits) < 0.45  # the listener is not asked again and again
+        while waiting:
+            assert broker.server.connection_count == 3
+            open_ones.pop(0).socket.close()
+            open_ones.append(waiting.pop(0))
+            assert produced(open_ones[-1].receive()[1]).error_code == 0
+        for client in open_ones:
+            client.socket.close()
+        until(lambda: broker.server.connection_count == 0)
+        assert broker.server.quotas.address_count == 0
+        assert caplog.text.count("3 connections are open, the limit (max.connections)") >= 1
+
+
+def test_a_lower_limit_closes_those_quiet_for_longest(tmp_path):
+    with wire_broker(tmp_path, options=WireOptions(reactors=2)) as broker:
+        clients = [Client(broker) for _ in range(8)]
+        until(lambda: broker.server.connection_count == 8)
+        for reactor in broker.server.reactors:
+            reactor.clock_offset_ms = 1000
+        for client in clients[4:]:
+            assert produced(client.ask(0, 9, produce_request(batch(b"a")))).error_code == 0
+        broker.server.limit_connections(4, NO_LIMIT, {})
+        for client in clients[:4]:
+            assert client.is_closed()
+        assert broker.server.connection_count == 4
+        broker.server.limit_connections(5, NO_LIMIT, {})
+        for client in [*clients[4:], Client(broker)]:
+            assert produced(client.ask(0, 9, produce_request(batch(b"a")))).error_code == 0
+            client.socket.close()
+
+
+def test_connections_of_one_address_are_limited(tmp_path, caplog):
+    caplog.set_level("INFO")
+    with wire_broker(tmp_path) as broker:
+        broker.server.limit_connections(100, 2, {})
         kept = [Client(broker), Client(broker)]
         until(lambda: broker.server.connection_count == 2)
         with Client(broker) as refused:
             assert refused.is_closed()
-        assert produced(kept[0].ask(0, 9, produce_request(batch(b"a")))).error_code == 0
+        assert "rejected a connection from 127.0.0.1, which has its limit of 2 connections" in caplog.text
+        other = socket.create_connection(broker.address, 20, source_address=("127.0.0.2", 0))
+        until(lambda: broker.server.connection_count == 3)
+        broker.server.limit_connections(100, 2, {"localhost": 3, "127.0.0.2": 0})
+        kept.append(Client(broker))
+        until(lambda: broker.server.connection_count == 4)
+        other.close()
+        until(lambda: broker.server.connection_count == 3)
+        with socket.create_connection(broker.address, 20, source_address=("127.0.0.2", 0)) as refused:
+            assert refused.recv(1) == b""
         for client in kept:
+            assert produced(client.ask(0, 9, produce_request(batch(b"a")))).error_code == 0
             client.socket.close()
+        until(lambda: broker.server.connection_count == 0)
+        assert broker.server.quotas.address_count == 0
+
+
+def test_a_limit_of_a_host_without_an_address_is_ignored(caplog):
+    quotas = ConnectionQuotas()
+    quotas.limit_addresses(1, {"no.such.host.invalid": 5, "[::1]": 2})
+    assert "no.such.host.invalid is ignored" in caplog.text
+    assert [quotas.admit("[::1]:1"), quotas.admit("[::1]:2"), quotas.admit("[::1]:3")] == [True, True, False]
+    assert [quotas.admit("10.0.0.1:1"), quotas.admit("10.0.0.1:2")] == [True, False]
 
 
 def test_drain_answers_what_is_in_progress(tmp_path):

@@ -1,0 +1,74 @@
+"""How many connections there may be, in all and from each address (max.connections, max.connections.per.ip)."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Mapping
+
+from kbroker import limits
+
+logger = logging.getLogger("kbroker.wire")
+
+NO_LIMIT = 2**31 - 1
+
+
+class ConnectionQuotas:
+    """Counts the connections of each address. Safe on many threads; at most one entry for each connection."""
+
+    def __init__(self, connections_max: int = limits.CONNECTIONS_MAX) -> None:
+        self.connections_max = connections_max
+        self._named: dict[str, int] = {}  # overrides as given; used by one thread at a time
+        self._lock = threading.Lock()  # guards the fields below
+        self._per_address = NO_LIMIT
+        self._overrides: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+
+    def limit_addresses(self, per_address: int, overrides: Mapping[str, int]) -> None:
+        """From now on; connections that are open stay. Looks names of hosts up where they have changed: may block."""
+        if overrides == self._named:
+            with self._lock:
+                self._per_address = per_address
+            return
+        self._named = dict(overrides)
+        resolved: dict[str, int] = {}
+        for host, count in overrides.items():
+            try:
+                found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+            except (OSError, UnicodeError) as error:
+                logger.error("the limit of connections from %s is ignored: %s", host, error)
+            else:
+                resolved |= {str(address[0]): count for *_, address in found}
+        with self._lock:
+            self._per_address, self._overrides = per_address, resolved
+
+    def admit(self, peer: str) -> bool:
+        """Counts a connection from ADDRESS:PORT; False when its address has as many as it may have."""
+        address = _address_of(peer)
+        with self._lock:
+            count = self._counts.get(address, 0)
+            limit = self._overrides.get(address, self._per_address)
+            if count < limit:
+                self._counts[address] = count + 1
+                return True
+        logger.info("rejected a connection from %s, which has its limit of %d connections", address, limit)
+        return False
+
+    def release(self, peer: str) -> None:
+        """The end of a connection that was admitted."""
+        address = _address_of(peer)
+        with self._lock:
+            count = self._counts.pop(address) - 1
+            if count:
+                self._counts[address] = count
+
+    @property
+    def address_count(self) -> int:
+        """Addresses with connections."""
+        with self._lock:
+            return len(self._counts)
+
+
+def _address_of(peer: str) -> str:
+    return peer.rpartition(":")[0].strip("[]")
