@@ -48,6 +48,7 @@ from kbroker.signals import SignalThread
 from kbroker.stop_deadline import StopDeadline, end_process_anyway
 from kbroker.stopping import EXIT_FAILED, Stopping
 from kbroker.storage.claim_watch import ClaimWatch
+from kbroker.storage.unflushed_age import UnflushedAge
 from kbroker.types import address_text, parse_address_limits
 from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
 from kbroker.wire.listener import WireOptions, WireServer, bind
@@ -90,6 +91,8 @@ class Broker:
         self.readiness = Readiness()
         self.readiness.add("broker", self._state)
         self.readiness.add("log", self._log_state)
+        self.readiness.add("store", self._store_state)
+        self.unflushed_age = UnflushedAge(self.clock)
         self.heap = Heap()
         self.superseded = False
         self.deadline = StopDeadline(config.stop_timeout, self.clock)
@@ -197,6 +200,12 @@ class Broker:
         if self.fatal is not None:
             return State(self.fatal, can_produce=False)
         return OK if self.ready else State("stopping" if self.stopping.is_set() else "starting", can_produce=False)
+
+    def _store_state(self) -> State:
+        since = self.store.health.unavailable_since
+        if since is None:
+            return OK
+        return State(f"unavailable since {since}", can_produce=not len(self.wal.object_commits))
 
     def _log_state(self) -> State:
         reason = self.wal.keeper.shortage.waiting() if self.ready else None
@@ -404,6 +413,7 @@ class Broker:
         trimmed_s = self.clock.monotonic()
         while not self.stopping.wait(0.5):
             self.data_dir.hold_start_room()
+            self.unflushed_age.look(self.wal.durable_lsn, self.flusher.flushed_lsn)
             if self.clock.monotonic() - trimmed_s >= TRIM_SECONDS:
                 trimmed_s = self.clock.monotonic()
                 self.heap.trim()

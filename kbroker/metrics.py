@@ -78,11 +78,14 @@ class Metrics:
         yield GaugeMetricFamily("kbroker_wal_disk_bytes", "Disk space of the log", value=wal.disk_bytes)
         yield GaugeMetricFamily("kbroker_wal_room_bytes", "What the log can still take", value=wal.keeper.room_bytes)
         yield GaugeMetricFamily("kbroker_wal_unflushed_bytes", "Log not in objects yet", value=wal.unflushed_bytes)
+        age = self._broker.unflushed_age.look(wal.durable_lsn, self._broker.flusher.flushed_lsn)
+        yield GaugeMetricFamily("kbroker_unflushed_age_seconds", "Age of the oldest of it", value=age)
 
     def _flushes(self) -> Iterable[Metric]:
         flush = self._broker.flusher.metrics
+        failures = flush.failures + self._broker.flusher.guard.retries  # a flush is tried again piece by piece
         yield CounterMetricFamily("kbroker_flushes", "Flushes that became true", value=flush.flushes)
-        yield CounterMetricFamily("kbroker_flush_failures", "Flushes that failed", value=flush.failures)
+        yield CounterMetricFamily("kbroker_flush_failures", "Attempts that failed", value=failures)
         yield CounterMetricFamily("kbroker_flush_bytes", "Bytes flushed", value=flush.bytes)
         yield CounterMetricFamily("kbroker_flush_objects", "Objects written by flushes", value=flush.objects)
         yield CounterMetricFamily("kbroker_flush_seconds", "Time spent in flushes", value=flush.seconds)
@@ -160,7 +163,12 @@ class Metrics:
         errors = CounterMetricFamily("kbroker_store_errors", "Failed store requests", labels=["operation", "error"])
         for (operation, error), count in self._broker.store.counters.errors().items():
             errors.add_metric([operation, error], count)
-        yield from (requests, sent, received, seconds, errors)
+        probe = CounterMetricFamily("kbroker_store_probe_errors", "Of the start's probe", labels=["operation", "error"])
+        for (operation, error), count in self._broker.store.probe_counters.errors().items():
+            probe.add_metric([operation, error], count)
+        yield from (requests, sent, received, seconds, errors, probe)
+        failures = self._broker.store.health.consecutive_failures
+        yield GaugeMetricFamily("kbroker_store_consecutive_failures", "Since a request succeeded", value=failures)
 
     def _memory(self) -> Iterable[Metric]:
         reader = self._broker.object_reader

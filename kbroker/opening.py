@@ -35,6 +35,7 @@ from kbroker.storage.ownership import (
     find_clusters,
 )
 from kbroker.storage.patience import Patience
+from kbroker.storage.store_health import StoreHealth
 from kbroker.storage.store_probe import probe
 from kbroker.storage.store_url import open_store
 from kbroker.storage.store_wrappers import MeteredStore, RetryingStore, StoreCounters
@@ -53,6 +54,9 @@ class OpenedStore:
     plain: CopiedObjects
     retrying: RetryingStore
     counters: StoreCounters
+    health: StoreHealth
+    probed: ObjectStore  # the same, counted apart: the probe provokes errors
+    probe_counters: StoreCounters
     checks_crc: bool = False  # as the probe has found
 
 
@@ -74,9 +78,11 @@ def open_object_store(config: BrokerConfig, clock: Clock, stopping: threading.Ev
         raw = open_store(config.object_store, config.s3_endpoint, config.s3_region, create=True)
     except (StoreError, ValueError, OSError) as error:
         raise StartError(f"cannot open the object store {config.object_store}: {error}") from None
-    counters = StoreCounters()
+    health = StoreHealth(clock)
+    counters, probe_counters = StoreCounters(health), StoreCounters()
     plain = CopiedObjects(MeteredStore(raw, counters, clock))
-    return OpenedStore(plain, RetryingStore(plain, Patience(clock=clock, wait=stopping.wait)), counters)
+    retrying = RetryingStore(plain, Patience(clock=clock, wait=stopping.wait))
+    return OpenedStore(plain, retrying, counters, health, MeteredStore(raw, probe_counters, clock), probe_counters)
 
 
 def new_cluster_id() -> str:
@@ -224,7 +230,7 @@ def _store_failure(config: BrokerConfig, error: Exception) -> StartError:
 
 def probe_store(config: BrokerConfig, store: OpenedStore) -> None:
     """Proves that the store does what kbroker needs. Raises StartError."""
-    store.checks_crc = probe(store.plain, "kbroker")
+    store.checks_crc = probe(store.probed, "kbroker")
     checks = "checks" if store.checks_crc else "does not check"
     logger.debug("%s enforces conditional writes and %s the CRC of what it stores", config.object_store, checks)
 

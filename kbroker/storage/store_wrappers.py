@@ -25,6 +25,7 @@ from kbroker.storage.object_store import (
     as_source,
 )
 from kbroker.storage.patience import Patience
+from kbroker.storage.store_health import StoreHealth
 
 T = TypeVar("T")
 
@@ -320,7 +321,8 @@ class RequestTotals:
 class StoreCounters:
     """A RequestSink that sums. Listings count each element's wait, as one request per listing."""
 
-    def __init__(self) -> None:
+    def __init__(self, health: StoreHealth | None = None) -> None:
+        self._health = health
         self._lock = threading.Lock()
         self._totals: dict[str, RequestTotals] = {}
         self._errors: dict[tuple[str, str], int] = {}
@@ -334,6 +336,8 @@ class StoreCounters:
             totals.bytes_in += bytes_in
             if error is not None:
                 self._errors[operation, error] = self._errors.get((operation, error), 0) + 1
+        if self._health is not None:
+            self._health.note(operation, error)
 
     def totals(self) -> dict[str, RequestTotals]:
         """A copy of the sums by operation."""

@@ -75,16 +75,19 @@ def find_server() -> str | None:
 
 @contextlib.contextmanager
 def s3_server(
-    folder: Path, *, bucket: str | None = BUCKET, certificate: Certificate | None = None
+    folder: Path, *, bucket: str | None = BUCKET, certificate: Certificate | None = None, port: int | None = None
 ) -> Iterator[S3Server]:
-    """Starts the server over ``folder`` with one bucket, and ends it. RuntimeError if there is no binary."""
+    """Starts the server over ``folder`` with one bucket, and ends it. RuntimeError if there is no binary.
+
+    `port`: that of an earlier one, which has ended.
+    """
     binary = find_server()
     if binary is None:
         raise RuntimeError(f"no S3 server: set {SERVER_VARIABLE}, or put versitygw in .tools/bin or on PATH")
     data = folder / "s3-data"
     data.mkdir(parents=True, exist_ok=True)
     with open(folder / "s3-server.log", "ab") as log:
-        process, port = _start(binary, data, log.fileno(), certificate)
+        process, port = _start(binary, data, log.fileno(), certificate, port)
     try:
         scheme, authority = ("http", None) if certificate is None else ("https", certificate.chain)
         server = S3Server(f"{scheme}://127.0.0.1:{port}", data, process.pid, authority)
@@ -101,13 +104,14 @@ def s3_server(
 
 
 def _start(
-    binary: str, data: Path, log: int, certificate: Certificate | None
+    binary: str, data: Path, log: int, certificate: Certificate | None, wanted: int | None
 ) -> tuple[subprocess.Popen[bytes], int]:
     tls = [] if certificate is None else ["--cert", str(certificate.chain), "--key", str(certificate.key)]
     # The port is free when asked for, and may be taken a moment later: then the server exits, and another is tried.
     for _ in range(5):
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", wanted or 0))
             port = probe.getsockname()[1]
         command = [binary, "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet", *tls, "posix", str(data)]
         environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}

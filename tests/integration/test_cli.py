@@ -174,7 +174,7 @@ def test_flush_then_objects(kbroker) -> None:
 
 def test_probes_and_metrics(kbroker) -> None:
     assert kbroker.get("/livez") == "ok\n"
-    assert json.loads(kbroker.get("/readyz")) == {"ready": True, "broker": "ok"}
+    assert json.loads(kbroker.get("/readyz")) == {"ready": True, "broker": "ok", "log": "ok", "store": "ok"}
     before = kbroker.metrics()
     kbroker.run("produce", "measured", lines="x\n" * 10)
     kbroker.run("flush", "--data-dir", str(kbroker.broker.data_dir))

@@ -35,6 +35,7 @@ from kbroker.storage.object_store import StoreError
 from kbroker.storage.object_swap import PartitionsInHand
 from kbroker.storage.ownership import Superseded
 from kbroker.storage.patience import Patience
+from kbroker.storage.store_health import StoreHealth
 from kbroker.storage.store_wrappers import RetryingStore, StoreCounters
 from kbroker.storage.upload import ClaimLost, FlushStopped
 from tests.simulation.bucket import Client, Request
@@ -103,7 +104,8 @@ class SimulatedBroker:
         clock = self._world.clock
         stopping: Any = _Stopping(self)
         retrying = RetryingStore(self.client, Patience(5.0, clock=clock, wait=stopping.wait))
-        self.store = OpenedStore(self.client, retrying, StoreCounters())
+        health = StoreHealth(clock)
+        self.store = OpenedStore(self.client, retrying, StoreCounters(), health, self.client, StoreCounters())
         self.cluster = open_cluster(
             config, data_dir, self.store, clock, stopping, ("127.0.0.1", 9092), self._fenced
         )

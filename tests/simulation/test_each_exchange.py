@@ -40,6 +40,7 @@ from kbroker.storage.object_keys import ObjectKeys
 from kbroker.storage.object_store import StoreError
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_faults import Fault, FaultyStore, When
+from kbroker.storage.store_health import StoreHealth
 from kbroker.storage.store_wrappers import RetryingStore, StoreCounters
 from tests.simulation.test_each_operation import FAULTS, _spread
 from tests.unit.exchange.bucket_builder import klite_frame, put_kafscale, put_klite, text
@@ -95,7 +96,8 @@ class Place:
             put_kafscale(self.memory, "default", TOPIC, 0, made)
 
     def open_store(self, *_: object) -> OpenedStore:
-        return OpenedStore(self.faulty, RetryingStore(self.faulty, self.patience), StoreCounters())
+        retrying, health = RetryingStore(self.faulty, self.patience), StoreHealth(ManualClock())
+        return OpenedStore(self.faulty, retrying, StoreCounters(), health, self.faulty, StoreCounters())
 
     def copies(self) -> ServerCopy:
         return ServerCopy(self.faulty, "", "", self.patience)

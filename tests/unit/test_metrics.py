@@ -53,6 +53,8 @@ def fake_broker():
     counters = StoreCounters()
     counters.observe("get", 0.25, 0, 1000, None)
     counters.observe("put", 0.5, 2000, 0, "StoreUnavailable")
+    probe_counters = StoreCounters()
+    probe_counters.observe("put", 0.5, 10, 0, "PreconditionFailed")
     histogram = [0, 0, 3, 1]  # answers that took up to 1, 2, 4, 8 microseconds
     return SimpleNamespace(
         clock=ManualClock(),
@@ -65,7 +67,7 @@ def fake_broker():
         ),
         wal=SimpleNamespace(
             keeper=SimpleNamespace(room_bytes=77),
-            syncs=1, bytes_written=2, entries=3, append_waits=4, disk_bytes=5, unflushed_bytes=6,
+            syncs=1, bytes_written=2, entries=3, append_waits=4, disk_bytes=5, unflushed_bytes=6, durable_lsn=108,
             arena=SimpleNamespace(arena_bytes=8),
             cache=SimpleNamespace(used_bytes=52, hits=53, misses=54, loaded_bytes=55),
             object_commits=Acks([0, 4, 1], 77_000_000),
@@ -73,9 +75,14 @@ def fake_broker():
         flusher=SimpleNamespace(
             metrics=FlushMetrics(flushes=9, objects=10, bytes=11, seconds=1.5, failures=2, awaited_flushes=78),
             windows_under_way=79,
+            flushed_lsn=10,
+            guard=SimpleNamespace(retries=96),
             hedged=SimpleNamespace(puts=80, hedges=81, won=82),
         ),
-        store=SimpleNamespace(counters=counters),
+        store=SimpleNamespace(
+            counters=counters, probe_counters=probe_counters, health=SimpleNamespace(consecutive_failures=97)
+        ),
+        unflushed_age=SimpleNamespace(look=lambda durable_lsn, flushed_lsn: durable_lsn - flushed_lsn),
         object_reader=SimpleNamespace(
             ranges=SimpleNamespace(used_bytes=20, lent_bytes=21, hits=1, misses=2, joined=3, wasted_bytes=22, ahead=86),
             footers=SimpleNamespace(used_bytes=23),
@@ -186,7 +193,10 @@ SAMPLES = (
     ("kbroker_wal_room_bytes", (), 77),
     ("kbroker_wal_unflushed_bytes", (), 6),
     ("kbroker_flushes_total", (), 9),
-    ("kbroker_flush_failures_total", (), 2),
+    ("kbroker_flush_failures_total", (), 98),
+    ("kbroker_unflushed_age_seconds", (), 98),
+    ("kbroker_store_probe_errors_total", ("put", "PreconditionFailed"), 1),
+    ("kbroker_store_consecutive_failures", (), 97),
     ("kbroker_flush_bytes_total", (), 11),
     ("kbroker_store_requests_total", ("get",), 1),
     ("kbroker_store_received_bytes_total", ("get",), 1000),

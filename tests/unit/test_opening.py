@@ -15,6 +15,7 @@ from kbroker.opening import TAKE_OVER_PAUSE_SECONDS, OpenedStore, open_cluster
 from kbroker.storage.memory_store import MemoryStore
 from kbroker.storage.patience import Patience
 from kbroker.storage.store_faults import Fault, FaultyStore
+from kbroker.storage.store_health import StoreHealth
 from kbroker.storage.store_wrappers import RetryingStore, StoreCounters
 
 CLOCK = SystemClock()
@@ -23,7 +24,8 @@ CLOCK = SystemClock()
 def start(folder: Path, store: FaultyStore) -> int:
     """Opens the cluster from a data directory and gives it back; the epoch."""
     config = load_config({"data_dir": str(folder), "object_store": "file:/nowhere"}, environ={})
-    opened = OpenedStore(store, RetryingStore(store, Patience()), StoreCounters())
+    retrying, health = RetryingStore(store, Patience()), StoreHealth(CLOCK)
+    opened = OpenedStore(store, retrying, StoreCounters(), health, store, StoreCounters())
     cluster = open_cluster(config, DataDir(folder), opened, CLOCK, threading.Event(), ("127.0.0.1", 9), pytest.fail)
     cluster.claim.release(CLOCK.now_ms())
     cluster.metadata_store.close()
