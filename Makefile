@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test build debug lint types imports crash simulation spark scale soak bench bench-e2e bench-compare bench-instructions plots clean tools java
+.PHONY: run test build debug lint types imports crash simulation spark scale soak soak-hour bench bench-e2e bench-compare bench-instructions plots clean tools java
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -94,6 +94,13 @@ plots: build
 soak: build tools
 	scripts/fetch_bench_tools.sh
 	$(BIN)/python -m bench.e2e --brokers kbroker --workloads steady
+
+# A mixed load on a broker of 192 MiB for SOAK_SECONDS, an hour by default; writes bench/soak_hour.csv and its plot,
+# docs/plots/soak-hour.svg.
+soak-hour: build
+	$(BIN)/pip install -q "matplotlib>=3.9"
+	$(BIN)/python -m bench.soak_hour --seconds $${SOAK_SECONDS:-3600} $(ARGS)
+	$(BIN)/python -m bench.soak_hour --plot
 
 clean:
 	rm -rf build dist kbroker.egg-info

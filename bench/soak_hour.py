@@ -35,9 +35,19 @@ PLOT = ROOT / "docs/plots/soak-hour.svg"
 MIB = 1 << 20
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 STREAM, STATE = "stream", "state"
-POOL = re.compile(r'^kbroker_memory_bytes\{pool="([a-z_]+)"\} (\S+)$', re.MULTILINE)
+POOL = re.compile(r'^kbroker_(memory|heap)_bytes\{(?:pool|state)="([a-z_]+)"\} (\S+)$', re.MULTILINE)
 STATUS = re.compile(r"^(VmRSS|RssAnon|RssFile|Threads):\s+(\d+)", re.MULTILINE)
+SHOWN = {
+    "VmRSS": "RSS", "RssAnon": "of it anonymous", "memory_arena": "arena, when it is full", "heap_used": "malloc: in use",
+    "heap_free": "malloc: free",
+}  # fmt: skip
 GROUPS_KEPT = 20
+# Clients ask for a topic that was deleted, which would make it again; producer ids are kept for a day by default, so that
+# an hour would show their growth and not its end.
+SETTINGS = (
+    "auto.create.topics.enable=false,producer.id.expiration.ms=300000,log.retention.check.interval.ms=30000,"
+    "transaction.remove.expired.transaction.cleanup.interval.ms=60000"
+)
 
 
 class Load:
@@ -200,7 +210,7 @@ def sample(pid: int, metrics_url: str) -> dict[str, float]:
     with urllib.request.urlopen(metrics_url, timeout=60) as answer:
         pools = POOL.findall(answer.read().decode())
     row = {name: float(value) * (1 if name == "Threads" else 1024) for name, value in status.items()}
-    return row | {f"pool_{name}": float(value) for name, value in pools}
+    return row | {f"{family}_{name}": float(value) for family, name, value in pools}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -210,7 +220,7 @@ def run(options: argparse.Namespace) -> None:
             http = f"127.0.0.1:{probe.getsockname()[1]}"
         broker = BrokerProcess(
             Path(folder) / "data", "--memory-bytes", options.memory_bytes, "--wal-bytes", "512MiB",
-            "--http-listen", http, environ={"KBROKER_SET": "log.retention.check.interval.ms=30000"},
+            "--http-listen", http, environ={"KBROKER_SET": SETTINGS},
         ).start()  # fmt: skip
         load = Load(broker.bootstrap)
         threads = load.start()
@@ -247,10 +257,10 @@ def plot(path: Path) -> None:
         rows = list(csv.DictReader(file))
     minutes = [float(row["seconds"]) / 60 for row in rows]
     figure, (above, below) = plt.subplots(2, 1, figsize=(9, 8), sharex=True)
-    for name, label in (("VmRSS", "RSS"), ("RssAnon", "of it anonymous")):
+    for name, label in SHOWN.items():
         above.plot(minutes, [float(row[name]) / MIB for row in rows], label=label)
-    for name in sorted(column for column in rows[0] if column.startswith("pool_")):
-        below.plot(minutes, [float(row[name]) / MIB for row in rows], label=name.removeprefix("pool_"))
+    for name in sorted(column for column in rows[0] if column.startswith("memory_") and column != "memory_arena"):
+        below.plot(minutes, [float(row[name]) / MIB for row in rows], label=name.removeprefix("memory_"))
     for axes in (above, below):
         axes.set_ylabel("MiB")
         axes.set_ylim(bottom=0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from kbroker import limits
 from kbroker.limits import KIB, MIB
 
-PROCESS_BYTES = 112 * MIB  # RSS without any pool: bench/soak_hour.py and docs/memory.md
+PROCESS_BYTES = 96 * MIB  # RSS without any pool: bench/soak_hour.py and docs/memory.md
 ARENA_SHARE_MOST = (2, 3)
 LEAST_BYTES = 64 * MIB  # of --memory-bytes
 BESIDE_ARENA_LEAST = 16 * MIB
@@ -42,10 +42,10 @@ BESIDE: dict[str, str] = {
              f"{limits.UPLOAD_THREADS} uploads of 1 MiB each",
     "rewrites": f"one part of {limits.CLEANER_PART_BYTES // MIB} MiB for each cleaner thread and merge, and twice what "
                 "their largest batch decompresses to",
-    "connections": "6 KiB for a connection; 256 KiB for one with answers that are not sent",
-    "fetch_sessions": "120 bytes for a partition of a session, max.incremental.fetch.session.cache.slots sessions",
+    "connections": "0.5 KiB for an idle connection; up to 256 KiB for one with answers that are not sent",
+    "partitions": "1.1 KiB for a partition",
+    "fetch_sessions": "350 bytes for a partition of a session, max.incremental.fetch.session.cache.slots sessions",
     "large_frame": "one request of up to socket.request.max.bytes passes when it is alone",
-    "telemetry": "600 bytes for a client instance that pushes metrics",
 }  # fmt: skip
 
 

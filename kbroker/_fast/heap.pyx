@@ -8,7 +8,8 @@ from libc.stdint cimport int64_t
 
 cdef enum:
     HEAPS_MAX = 4                    # some twenty threads, most of which hold the GIL while they allocate
-    TRIM_BYTES_MIN = 8 * 1024 * 1024 # freed since the last time: each page costs a fault when it is used again
+    TRIM_BYTES_MIN = 8 * 1024 * 1024 # of what is free: each page costs a fault when it is used again
+    LOOKS_PER_TRIM = 6               # where no more is free than the last time: it may have been used meanwhile
 
 cdef extern from * nogil:
     """
@@ -40,7 +41,8 @@ def share_heaps():
 
 cdef class Heap:
     """malloc's memory, as one thread looks at it."""
-    cdef int64_t kept_bytes          # free after the last trim: pages that it could not give back, or that are given
+    cdef int64_t kept_bytes          # free after the last trim, most of it without pages
+    cdef int64_t looks               # since then
     cdef readonly int64_t trims
 
     def sizes(self):
@@ -51,15 +53,17 @@ cdef class Heap:
         return used, unused
 
     def trim(self):
-        """Gives free pages back where enough has been freed since the last time."""
+        """Gives free pages back: at once where much has been freed since the last time, else at every sixth call."""
         cdef int64_t used, unused
         with nogil:
             kb_heap_sizes(&used, &unused)
         self.kept_bytes = min(self.kept_bytes, unused)
-        if unused - self.kept_bytes < TRIM_BYTES_MIN:
+        self.looks += 1
+        if unused < TRIM_BYTES_MIN or (unused - self.kept_bytes < TRIM_BYTES_MIN and self.looks < LOOKS_PER_TRIM):
             return
         with nogil:
             kb_trim()
             kb_heap_sizes(&used, &unused)
         self.kept_bytes = unused
+        self.looks = 0
         self.trims += 1
