@@ -38,12 +38,12 @@ STREAM, STATE = "stream", "state"
 POOL = re.compile(r'^kbroker_(memory|heap)_bytes\{(?:pool|state)="([a-z_]+)"\} (\S+)$', re.MULTILINE)
 STATUS = re.compile(r"^(VmRSS|RssAnon|RssFile|Threads):\s+(\d+)", re.MULTILINE)
 SHOWN = {
-    "VmRSS": "RSS", "RssAnon": "of it anonymous", "memory_arena": "arena, when it is full", "heap_used": "malloc: in use",
-    "heap_free": "malloc: free",
+    "VmRSS": "RSS", "RssAnon": "of it anonymous", "memory_arena": "arena, when it is full",
+    "heap_used": "malloc: in use", "heap_free": "malloc: free",
 }  # fmt: skip
 GROUPS_KEPT = 20
-# Clients ask for a topic that was deleted, which would make it again; producer ids are kept for a day by default, so that
-# an hour would show their growth and not its end.
+# Clients ask for a topic that was deleted, which would make it again; producer ids are kept for a day by default, so
+# that an hour would show their growth and not its end.
 SETTINGS = (
     "auto.create.topics.enable=false,producer.id.expiration.ms=300000,log.retention.check.interval.ms=30000,"
     "transaction.remove.expired.transaction.cleanup.interval.ms=60000"

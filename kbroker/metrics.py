@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -187,7 +188,13 @@ class Metrics:
         pools.add_metric(["transactions"], self._broker.transactions.memory_bytes)
         pools.add_metric(["producer_ids"], producers.used_bytes)
         pools.add_metric(["producer_ids_manifest"], flushed.used_bytes)
+        if self._broker.share_partitions is not None:
+            pools.add_metric(["share_answers"], self._broker.share_partitions.answers.used)
         yield pools
+        bounds = GaugeMetricFamily("kbroker_memory_bound_bytes", "What each pool may take", labels=["pool"])
+        for pool, bound in asdict(self._broker.config.pools).items():
+            bounds.add_metric([pool], bound)
+        yield bounds
         heap = GaugeMetricFamily("kbroker_heap_bytes", "Of malloc, which has most pools", labels=["state"])
         for state, size in zip(("used", "free"), self._broker.heap.sizes(), strict=True):
             heap.add_metric([state], size)

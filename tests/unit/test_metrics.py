@@ -15,8 +15,10 @@ from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.shard_runtime import Request, ShardState
 from kbroker.coordinator.transaction_state import Transaction, TransactionState
 from kbroker.errors import ErrorCode
+from kbroker.limits import MIB
 from kbroker.log.converter import ConverterMetrics
 from kbroker.log.proposals import InboxMetrics
+from kbroker.memory import divide
 from kbroker.metrics import Metrics
 from kbroker.storage.flusher import FlushMetrics
 from kbroker.storage.store_wrappers import StoreCounters
@@ -90,6 +92,8 @@ def fake_broker():
             folder=SimpleNamespace(used_bytes=88, hits=89, misses=90, rejected=91, skipped=92, write_failures=93),
         ),
         heap=SimpleNamespace(sizes=lambda: (94, 95)),
+        config=SimpleNamespace(pools=divide(192 * MIB, 96 * MIB, False)),
+        share_partitions=SimpleNamespace(answers=SimpleNamespace(used=96)),
         cold_reader=SimpleNamespace(requests=30, deferred=31, failures=32),
         groups=SimpleNamespace(
             counts=SimpleNamespace(groups=40, members=41, offsets=42, bytes=43),
@@ -215,6 +219,9 @@ SAMPLES = (
     ("kbroker_producer_id_refusals_total", (), 115),
     ("kbroker_memory_bytes", ("decompression",), 0),
     ("kbroker_heap_bytes", ("used",), 94),
+    ("kbroker_memory_bytes", ("share_answers",), 96),
+    ("kbroker_memory_bound_bytes", ("arena",), 96 * MIB),
+    ("kbroker_memory_bound_bytes", ("decompression",), 12 * MIB),
     ("kbroker_heap_bytes", ("free",), 95),
     ("kbroker_cache_lookups_total", ("joined",), 3),
     ("kbroker_read_ahead_wasted_bytes_total", (), 22),
