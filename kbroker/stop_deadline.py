@@ -73,9 +73,9 @@ class StopDeadline:
                     pending -= 1
                     self._changed.notify_all()
 
+        least = self._clock.monotonic() + LEAST_SECONDS
         for step in steps:
             threading.Thread(target=run_one, args=(step,), name="kbroker-stop", daemon=True).start()
-        least = self._clock.monotonic() + LEAST_SECONDS
         with self._changed:
             while pending:
                 left = max(self._left_locked(), least - self._clock.monotonic())

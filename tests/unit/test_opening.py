@@ -66,7 +66,8 @@ def take(folder: Path, store: MemoryStore, stopping: Stopping, take_over: bool =
     config = load_config(
         {"data_dir": str(folder), "object_store": "file:/nowhere", "take_over": take_over}, environ={}
     )
-    opened = OpenedStore(store, RetryingStore(store, Patience()), StoreCounters())
+    plain = FaultyStore(store)
+    opened = OpenedStore(plain, RetryingStore(plain, Patience()), StoreCounters())
     data_dir = DataDir(folder)
     try:
         cluster = open_cluster(config, data_dir, opened, CLOCK, stopping, ("127.0.0.1", 9), pytest.fail)
