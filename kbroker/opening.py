@@ -134,27 +134,8 @@ def open_cluster(
     `address` is the one that the listener is bound to, `lowest_epoch` the least that the claim is to have.
     """
     identity = data_dir.identity
-    try:
-        found = find_cluster(config, identity.cluster_id, store.retrying)
-        keys = ObjectKeys(found.cluster_id)
-        patience = Patience(START_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
-        # First: a start that is killed behind its claim must know it for its own.
-        data_dir.save(identity)
-        owned = claim(
-            store.plain,
-            keys.root,
-            identity.data_dir_id,
-            config.take_over,
-            clock.now_ms(),
-            last_epoch=identity.epoch,
-            lowest_epoch=lowest_epoch,
-            newest_epoch=found.newest_epoch,
-            patience=patience,
-        )
-    except StoreError as error:
-        raise _store_failure(config, error) from None
-    if owned.warning:
-        logger.warning("%s", owned.warning)
+    patience = Patience(START_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
+    keys, owned = _claim(config, data_dir, store, clock, patience, lowest_epoch)
     try:
         if owned.record.take_over:
             _pause_after_take_over(stopping)
@@ -190,6 +171,33 @@ def open_cluster(
             raise _store_failure(config, error) from None
         raise
     return Cluster(keys, owned, manifest, topics, metadata_store, intruder)
+
+
+def _claim(
+    config: BrokerConfig, data_dir: DataDir, store: OpenedStore, clock: Clock, patience: Patience, lowest_epoch: int
+) -> tuple[ObjectKeys, Claim]:
+    identity = data_dir.identity
+    try:
+        found = find_cluster(config, identity.cluster_id, store.retrying)
+        keys = ObjectKeys(found.cluster_id)
+        # First: a start that is killed after its claim must recognise the claim as its own.
+        data_dir.save(identity)
+        owned = claim(
+            store.plain,
+            keys.root,
+            identity.data_dir_id,
+            config.take_over,
+            clock.now_ms(),
+            last_epoch=identity.epoch,
+            lowest_epoch=lowest_epoch,
+            newest_epoch=found.newest_epoch,
+            patience=patience,
+        )
+    except StoreError as error:
+        raise _store_failure(config, error) from None
+    if owned.warning:
+        logger.warning("%s", owned.warning)
+    return keys, owned
 
 
 def _pause_after_take_over(stopping: threading.Event) -> None:

@@ -107,6 +107,13 @@ def fake_broker():
             unfinished=56,
             shards=shard_set("transaction-coordinator", transactions={"t": Transaction(1, 0, 0, ONGOING, 0)}),
         ),
+        **fake_background(),
+        telemetry=SimpleNamespace(pushes=43, refused=44, pushed_bytes=45),
+    )  # fmt: skip
+
+
+def fake_background():
+    return dict(  # noqa: C408
         cleaner=SimpleNamespace(
             metrics=SimpleNamespace(
                 rounds=46, failures=47, bytes_read=48, bytes_written=49, seconds=50, uncleanable_partitions=51
@@ -127,7 +134,6 @@ def fake_broker():
                 checkpoint_seconds=85,
             )
         ),
-        telemetry=SimpleNamespace(pushes=43, refused=44, pushed_bytes=45),
     )  # fmt: skip
 
 
