@@ -4,9 +4,10 @@ The listener opens as soon as the log is recovered: ApiVersions, Produce and Fet
 else is loaded behind it, within a tenth of a second, by the same thread: requests that need it wait for it
 (wire.dispatch). So the parts built behind the listener are imported where they are built.
 
-Threads: kbroker-io-N (sockets, produce and fetch), wal (group commit) with its preparer and sealer, flusher and its
-uploads, retention, cleaner, proposals, group and transaction coordinators, metadata worker, cold reads, workers (other
-requests), control, http, signals.
+Threads: kbroker-io-N (sockets, produce and fetch), wal (group commit) with its preparer and sealer, claim-watch and its
+looks, flusher and its uploads, retention, cleaner, proposals, group and transaction coordinators, metadata worker, cold
+reads, workers (other requests), control, http and its gatherer of metrics, signals; kbroker-log while log lines are
+suppressed, kbroker-stop while the broker stops.
 """
 
 from __future__ import annotations
