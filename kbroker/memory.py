@@ -2,7 +2,7 @@
 
 The pools' bounds add up to no more than --memory-bytes. Beside them the process takes PROCESS_BYTES (interpreter, code,
 threads, what a broker without data has), and what BESIDE names: it grows with what an operator decides, and each has
-a formula. A pool that is not full leaves its memory to nobody: bounds hold under attack because they are not lent.
+a formula. No pool lends what it does not use: bounds hold under attack because they are not lent.
 """
 
 from __future__ import annotations

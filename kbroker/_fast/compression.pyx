@@ -211,7 +211,7 @@ cdef class Plain:
         return self.size
 
     def release(self):
-        """Gives its share back, though the bytes stay: somebody else accounts for them."""
+        """Gives its share back, though the bytes stay: another pool accounts for them."""
         self.share.close()
 
 

@@ -79,7 +79,7 @@ class StoppedLog:
         self._ends = _TransactionEnds()
 
     def _ask_bucket(self, place: Place, identity: Identity) -> int | None:
-        """Up to which position the bucket has the log, whoever owns the cluster now; None if that is not known."""
+        """Up to which position the bucket has the log, under any owner of the cluster; None if that is not known."""
         try:
             bucket = Bucket(replace(place, cluster_id=identity.cluster_id))
             image = bucket.load_manifest()

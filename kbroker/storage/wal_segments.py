@@ -50,8 +50,8 @@ def room(length: int) -> Any:
 class SegmentChain:
     """The files of one log, read one after another. Not thread-safe. Memory: one segment.
 
-    ``position`` is the end of the log as far as it was read, and ``torn`` says that it ended before its files do: who
-    reads a file keeps both.
+    ``position`` is the end of the log as far as it was read, and ``torn`` says that it ended before its files do: the
+    reader of a file keeps both.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Reads the log of a stopped broker without changing it: the batches that its files hold, a segment at a time.
 
-Unlike recovery it goes on behind damage, which it names: what can still be read is somebody's acknowledged data.
+Unlike recovery it goes on behind damage, which it names: what can still be read was acknowledged to a client.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LoggedBatch(NamedTuple):
 class WalTail:
     """The log in a directory, from ``flushed_lsn`` on; None: it is not known what is flushed, so all of it.
 
-    ``faults``: a line for each place that is damaged. ``torn_at_lsn``: where a tail that nobody was told of is cut off.
+    ``faults``: a line for each place that is damaged. ``torn_at_lsn``: where a tail that was never acknowledged is cut off.
     Both are complete after a full ``batches``. Raises StartError (another cluster's log, a newer format), OSError.
     """
 

@@ -155,7 +155,7 @@ def test_those_who_are_in_go_on(broker: LimitedBroker, limits: tuple[int, int], 
         assert newcomer.flush(0.2) == 1  # it waits, as in Kafka
         idlers.leave()
         assert newcomer.flush(SECONDS) == 0
-        until(lambda: metric(http_port, "kbroker_connections") < 20, "slots of those who left")
+        until(lambda: metric(http_port, "kbroker_connections") < 20, "slots of closed connections")
     finally:
         idlers.leave()
         insiders.close()

@@ -178,7 +178,7 @@ def test_a_volume_that_holds_the_store_as_well(volume: Path) -> None:
 
 
 def test_another_program_fills_the_volume_and_empties_it(volume: Path, elsewhere: str) -> None:
-    """Nothing is lost and nobody restarts anything; a broker that is killed meanwhile starts on the full volume."""
+    """Nothing is lost and no restart is needed; a broker that is killed meanwhile starts on the full volume."""
     running = Running(volume / "data", "--object-store", elsewhere)
     other = OtherProgram(volume)
     try:

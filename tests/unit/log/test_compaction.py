@@ -184,7 +184,7 @@ def test_the_aborted_list_shrinks_when_nothing_can_show_the_records_any_more(sto
     assert state(storage).aborted == ()
     assert reloaded(storage).partition(topic_id("t"), 0).aborted == ()
     assert partition.producers.aborted == []
-    assert [entry[0] for entry in known] == [9]  # for who has begun to read with it
+    assert [entry[0] for entry in known] == [9]  # for a reader that has begun with it
 
 
 POLICIES = [

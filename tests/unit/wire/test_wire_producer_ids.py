@@ -1,4 +1,4 @@
-"""Produce of more producer ids than there is memory for: who waits, who is refused, who goes on."""
+"""Produce of more producer ids than there is memory for: which wait, which are refused, which go on."""
 
 from __future__ import annotations
 
