@@ -35,7 +35,7 @@ class LoggedBatch(NamedTuple):
 class WalTail:
     """The log in a directory, from ``flushed_lsn`` on; None: it is not known what is flushed, so all of it.
 
-    ``faults``: a line for each place that is damaged. ``torn_at_lsn``: where a tail that was never acknowledged is cut off.
+    ``faults``: a line for each place that is damaged. ``torn_at_lsn``: where a tail is cut off, never acknowledged.
     Both are complete after a full ``batches``. Raises StartError (another cluster's log, a newer format), OSError.
     """
 
