@@ -51,6 +51,7 @@ from kbroker.stopping import EXIT_FAILED, Stopping
 from kbroker.storage.claim_watch import ClaimWatch
 from kbroker.storage.unflushed_age import UnflushedAge
 from kbroker.types import address_text, parse_address_limits
+from kbroker.wire.connection_quotas import NO_LIMIT
 from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
 from kbroker.wire.listener import WireOptions, WireServer, bind
 
@@ -176,7 +177,9 @@ class Broker:
             logger.warning("--wal-bytes is %d: the limit of open files (%d) allows no more", plan.wal_bytes, plan.limit)
             self.config = replace(self.config, wal_bytes=plan.wal_bytes)
         if plan.connections_max < self.config.kafka["max.connections"]:
-            logger.info("max.connections is %d: the limit of open files is %d", plan.connections_max, plan.limit)
+            logging.getLogger("kbroker.descriptors").info(
+                "max.connections is %d: the limit of open files is %d", plan.connections_max, plan.limit
+            )
 
     def _bind(self) -> socket.socket:
         host, port = self.config.listen
@@ -218,7 +221,8 @@ class Broker:
         epoch = self.cluster.claim.epoch
         try:
             self.data_dir.wal.mkdir(exist_ok=True)
-            sizes = self.log_sizes = sizes_at_start(config, self.data_dir.wal)
+            sizes = self.log_sizes = sizes_at_start(config, self.data_dir.wal, self.descriptors.segments_max)
+            self.descriptors = self.descriptors.for_segments(-(-sizes.wal_bytes // sizes.segment_bytes))
             self.wal = Wal(
                 self._arena(sizes),
                 self.data_dir.wal,
@@ -372,10 +376,13 @@ class Broker:
         """What is not a default of topics and takes effect at run time."""
         from kbroker.upkeep_settings import cleaner_settings, converter_settings
 
+        overrides = parse_address_limits(configs.text("max.connections.per.ip.overrides") or "")
+        per_address = configs.number("max.connections.per.ip")
+        if per_address == 0 and not overrides:  # stored by an earlier release, which did not apply it
+            logger.error("max.connections.per.ip=0 without overrides would refuse every client: it is not applied")
+            per_address = NO_LIMIT
         self.wire.limit_connections(
-            min(configs.number("max.connections"), self.descriptors.connections_max),
-            configs.number("max.connections.per.ip"),
-            parse_address_limits(configs.text("max.connections.per.ip.overrides") or ""),
+            min(configs.number("max.connections"), self.descriptors.connections_max), per_address, overrides
         )
         self.cluster.manifest.producer_id_expiration_ms = configs.number("producer.id.expiration.ms")
         self.logs.producer_pool.min_idle_ms = configs.number("kbroker.producer.id.min.idle.ms")
@@ -389,13 +396,16 @@ class Broker:
 
     def _superseded(self, error: Exception) -> None:
         """Another broker owns the cluster: no reader would find what is appended here, so nothing is acknowledged."""
-        self.superseded = True
+        self.superseded = not isinstance(error, CorruptionError)  # a damaged metadata log comes this way, too
         if not hasattr(self, "wal"):
             self._end(str(error))
             return
         self.wal.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        kept = described(unflushed_ranges(self.logs.all_partitions()))
-        self._end(f"{error}; only in the log {self.data_dir.wal}: {kept}; kbroker wal cat prints them")
+        kept = "what was not flushed"
+        try:
+            kept = described(unflushed_ranges(self.logs.all_partitions()))
+        finally:
+            self._end(f"{error}; only in the log {self.data_dir.wal}: {kept}; kbroker wal cat prints them")
 
     def _flusher_stopped(self, error: Exception) -> None:
         if isinstance(error, CorruptionError):

@@ -80,9 +80,9 @@ class DataDir:
         if self._start_room_held:
             return
         path, size = self.path / START_ROOM_NAME, self._start_room_bytes()
-        if self._free_bytes() < 2 * size:
-            return
         try:
+            if self._free_bytes() < 2 * size:
+                return
             fd = open_regular(path, os.O_RDWR | os.O_CREAT, 0o640)
             try:
                 os.posix_fallocate(fd, 0, size)

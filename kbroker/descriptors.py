@@ -12,6 +12,7 @@ from typing import NamedTuple
 from kbroker.config import BrokerConfig
 from kbroker.errors import StartError
 from kbroker.limits import WAL_PAGE_BYTES
+from kbroker.storage.claim_watch import LOOKS_MAX
 
 PER_SEGMENT = 3  # the file, the same for direct writes, its index
 SEGMENTS_MIN = 4  # fewer are no log
@@ -19,7 +20,7 @@ SEGMENTS_SPARE = 3  # being made, being replaced, being given up
 WAL_CACHE = 2 * 64  # files of the log that readers are at
 PER_IO_THREAD = 4
 PER_STORE_THREAD = 2  # an object that is written, and one that it is made of
-STORE_THREADS = 64  # workers, cold reads, uploads and their second tries, retention, merging, proposals
+STORE_THREADS = 64 + LOOKS_MAX // 2  # workers, cold reads, uploads and second tries, background; looks at the claim
 STORE_CONNECTIONS = 2 * 32  # that rest between two requests
 HTTP = 70  # http_server.DESCRIPTORS_MAX
 OTHERS = 48  # standard streams, lock files, SQLite, control socket and its commands, listeners, name look-ups
@@ -32,7 +33,14 @@ class DescriptorPlan(NamedTuple):
 
     limit: int
     wal_bytes: int
+    segments: int  # of the log, for which descriptors are kept
+    segments_max: int  # for which they could be, at the cost of connections
     connections_max: int
+
+    def for_segments(self, segments: int) -> DescriptorPlan:
+        """The plan for a log of smaller segments than were planned for, `segments_max` at most."""
+        more = max(0, segments - self.segments)
+        return self._replace(segments=self.segments + more, connections_max=self.connections_max - PER_SEGMENT * more)
 
 
 def raise_file_limit() -> int:
@@ -66,11 +74,10 @@ def plan_descriptors(config: BrokerConfig, limit: int) -> DescriptorPlan:
     least = reserve + PER_SEGMENT * (SEGMENTS_MIN + SEGMENTS_SPARE) + CONNECTIONS_MIN
     if limit < least:
         raise StartError(f"the limit of open files is {limit} (ulimit -Hn), and this broker needs at least {least}")
-    segments = min(
-        -(-config.wal_bytes // config.segment_bytes),
-        max(SEGMENTS_MIN, int(limit * (1 - CONNECTIONS_SHARE) - reserve) // PER_SEGMENT - SEGMENTS_SPARE),
-    )
+    beside_connections = int(limit * (1 - CONNECTIONS_SHARE) - reserve)
+    segments_max = max(SEGMENTS_MIN, beside_connections // PER_SEGMENT - SEGMENTS_SPARE)
+    segments = min(-(-config.wal_bytes // config.segment_bytes), segments_max)
     reserve += PER_SEGMENT * (segments + SEGMENTS_SPARE)
     # A segment's file has a header page beside its bytes of log.
     wal_bytes = min(config.wal_bytes, segments * (config.segment_bytes + WAL_PAGE_BYTES))
-    return DescriptorPlan(limit, wal_bytes, limit - reserve)
+    return DescriptorPlan(limit, wal_bytes, segments, segments_max, limit - reserve)

@@ -33,10 +33,19 @@ class LogSizes:
     reserve_bytes: int  # of the volume, left free for other files
 
 
-def log_sizes(config: BrokerConfig, *, total: int, available: int, file_limit: int, shares_volume: bool) -> LogSizes:
+def log_sizes(
+    config: BrokerConfig,
+    *,
+    total: int,
+    available: int,
+    file_limit: int,
+    shares_volume: bool,
+    segments_max: int = limits.WAL_SEGMENTS_MAX,
+) -> LogSizes:
     """For a volume of `total` bytes, of which `available` are free or the log's own already. Raises StartError.
 
-    `file_limit` is the largest size of a file (RLIMIT_FSIZE); `shares_volume`: a folder store is on the same volume.
+    `file_limit` is the largest size of a file (RLIMIT_FSIZE); `shares_volume`: a folder store is on the same volume;
+    `segments_max`: for more segments there are no descriptors.
     """
     least = min(config.segment_bytes, limits.WAL_SEGMENT_BYTES_MIN)
     if file_limit < least + limits.WAL_PAGE_BYTES:
@@ -54,7 +63,8 @@ def log_sizes(config: BrokerConfig, *, total: int, available: int, file_limit: i
         segment = min(segment, max(least, budget // limits.FLUSH_WINDOWS_OF_WAL - limits.WAL_PAGE_BYTES))
     segment -= segment % min(limits.ARENA_CHUNK_BYTES, least)
     if segment < config.segment_bytes:
-        wal_bytes = min(wal_bytes, limits.WAL_SEGMENTS_MAX * (segment + limits.WAL_PAGE_BYTES))
+        most = min(limits.WAL_SEGMENTS_MAX, segments_max)
+        wal_bytes = min(wal_bytes, most * (segment + limits.WAL_PAGE_BYTES))
     budget = min(budget, wal_bytes)
     window = min(limits.FLUSH_WINDOW_BYTES_MAX, max(segment, budget // limits.FLUSH_WINDOWS_OF_WAL))
     reserve = kept + window if shares_volume else kept
@@ -72,15 +82,16 @@ def volume_reserve_bytes(total: int) -> int:
     return min(limits.VOLUME_RESERVE_BYTES_MAX, total // limits.VOLUME_RESERVE_PART)
 
 
-def sizes_at_start(config: BrokerConfig, folder: Path) -> LogSizes:
+def sizes_at_start(config: BrokerConfig, folder: Path, segments_max: int) -> LogSizes:
     """For the log in `folder`, with a line in the log where that is less than asked for. Raises StartError, OSError."""
     status = os.statvfs(folder)
     own = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in os.scandir(folder))
     total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     shares_volume = _shares_volume(config, folder)
     sizes = log_sizes(
-        config, total=total, available=free + own, file_limit=_file_limit(config), shares_volume=shares_volume
-    )
+        config, total=total, available=free + own, file_limit=_file_limit(config), shares_volume=shares_volume,
+        segments_max=segments_max,
+    )  # fmt: skip
     if sizes.budget_bytes < config.wal_bytes:
         logger.warning(
             "the write-ahead log may take %s, not --wal-bytes %s: the volume of %s has %s free, of which %s are kept%s",

@@ -51,10 +51,10 @@ class Stopping:
         self._close_log()
         if flushed:
             self._step(self._release)
-        if self._in_order:  # else something may still be using it
+        if self._in_order:  # else something may still be using them; the end of the process gives the lock back
             broker.cluster.metadata_store.close()
             self._step(broker.store.plain.close)
-        broker.data_dir.close()
+            self._step(broker.data_dir.close)
         if broker.superseded:
             return EXIT_SUPERSEDED
         return EXIT_CLEAN if self._released and broker.fatal is None else EXIT_FAILED
@@ -133,8 +133,9 @@ class Stopping:
     def _release(self) -> None:
         """Both logs get a checkpoint if that spares the next start something; then the claim is given back."""
         broker = self._broker
-        broker.cluster.manifest.close()
-        broker.cluster.topics.checkpoint()
+        if self._deadline.left_seconds > 0:  # else the release alone: without it the next broker needs a take-over
+            broker.cluster.manifest.close()
+            broker.cluster.topics.checkpoint()
         try:
             # Not the patience of the start: that ends when the stop begins.
             patience = Patience(self._deadline.left_seconds, clock=broker.clock)

@@ -110,6 +110,7 @@ cdef class Acceptor(Poller):
         self.accept_room = <int32_t>max(0, min(room, INT32_MAX))
         if self.accept_room == 0 and not self.accepts_rest:
             self.rest_accepts(<int32_t>len(self.listeners))
+            self.accepts_rest = True    # before the line, which lets other reactors run: they tell of room by this
             self.logger.warning(
                 "%d connections are open, the limit (max.connections): new ones wait until others close",
                 self.quotas.connections_max,

@@ -8,12 +8,14 @@ one. Waiters are served in their order. A thread that already has a share never 
 from _thread import allocate_lock
 from collections import deque
 
+cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t
 
 from kbroker import limits
 
 
+@cython.no_gc_clear     # its end gives the memory back
 cdef class Share:
     def __dealloc__(self):
         if self.memory is not None:
@@ -76,6 +78,7 @@ cdef class DecompressionMemory:
         turn = allocate_lock()
         turn.acquire()
         self.waiting.append((n, turn))
+        self._give(0)                   # what was given back since the look above: what comes between may collect garbage
         turn.acquire()                  # released by what gives memory back, which has charged it then
         return self._charged(n)
 

@@ -132,12 +132,12 @@ cdef class Partition:
             result.max_timestamp = verdict.timestamp
             return 0
         # From here to the reservation whatever may fail; after it nothing is refused any more.
-        if self.dense_count == self.dense_capacity:
-            self.grow_dense()
         if info.producer_id >= 0:
             code = self.producers.prepare(info, &verdict, now_ms, connection)
             if code != 0:
                 return code
+        if self.dense_count == self.dense_capacity:
+            self.grow_dense()
         lsn = self.wal.append(&self.key, self.next_offset, self.leader_epoch, batch, info.size,
                               self.rules.internal or (info.attributes & CONTROL) != 0, &end_lsn)
         if lsn < 0:
@@ -173,7 +173,9 @@ cdef class Partition:
         if self.dense_count and offset >= self.dense_at(self.dense_first).base_offset:
             entry = self.dense_at(self.dense_find(offset))
             return entry_end(entry.lsn - ENTRY_HEADER_BYTES, entry.size)
-        return 0 if offset < self.high_watermark() else self.last_end_lsn
+        if offset < self.flushed_offset or (offset < self.high_watermark() and not self.wal.refusal):
+            return 0
+        return self.last_end_lsn
 
     def append_bytes(self, batch, int64_t now_ms, on_durable=None, Verification guard=None):
         """Appends one batch: (base offset, end position).

@@ -8,6 +8,7 @@ from libc.string cimport memcmp
 
 from kbroker._fast.channel cimport Frame, FrameBudget, frame_free, frame_own
 from kbroker._fast.commit cimport CommitQueue, Completion, WaitList
+from kbroker._fast.decompression_memory cimport Share, memory
 from kbroker._fast.endian cimport store_i16, store_i64
 from kbroker._fast.partition cimport AppendResult, Partition, TopicRules
 from kbroker._fast.produce_codec cimport (
@@ -235,16 +236,22 @@ cdef class ProduceRequest(Request):
         cdef int64_t room = INLINE_BYTES
         cdef ProduceItem* item
         cdef Partition partition
-        for i in range(self.parsed.count):
-            item = &self.parsed.items[i]
-            partition = self.partitions[i]
-            if self.work_bytes(item, partition) > 0:
-                code = self.judge(item, partition, &room)
-                if code == VALIDATE_COMPRESSED:
-                    return False
-                item.code = code
-                item.judged = True
-        return True
+        cdef Share share = memory.take(INLINE_BYTES, False)     # a thread that has one never waits for more
+        if share is None:
+            return False
+        try:
+            for i in range(self.parsed.count):
+                item = &self.parsed.items[i]
+                partition = self.partitions[i]
+                if self.work_bytes(item, partition) > 0:
+                    code = self.judge(item, partition, &room)
+                    if code == VALIDATE_COMPRESSED:
+                        return False
+                    item.code = code
+                    item.judged = True
+            return True
+        finally:
+            share.close()
 
     cdef int64_t work_bytes(self, const ProduceItem* item, Partition partition) noexcept:
         """What a codec will have to do for the batch, in bytes of judging a compressed one."""

@@ -1,6 +1,6 @@
 """A partition's producers as the manifest has them: a mapping whose values are compact rows of a pool."""
 
-from kbroker._fast.producer_pool cimport WRITTEN_UNKNOWN, ProducerTable, find_row, row_at
+from kbroker._fast.producer_pool cimport WRITTEN_UNKNOWN, ProducerPool, ProducerTable, find_row, row_at
 
 from libc.stdint cimport int64_t, uint32_t
 
@@ -41,6 +41,9 @@ cdef class ProducerMap(ProducerTable):
             return NotImplemented
 
     __hash__ = None
+
+    def __reduce__(self):
+        return _restored, (dict(self.items()), self.written())
 
     def __repr__(self):
         return f"ProducerMap({dict(self)!r})"
@@ -98,3 +101,10 @@ cdef class ProducerMap(ProducerTable):
         """producer id -> when it wrote last, of those of which that is known."""
         times = {producer_id: self.written_ms(producer_id) for producer_id in self.keys()}
         return {producer_id: time_ms for producer_id, time_ms in times.items() if time_ms != WRITTEN_UNKNOWN}
+
+
+def _restored(entries, written):
+    """A pickled map, in a pool of its own without a bound: for a job's task, which only reads it."""
+    restored = ProducerMap(ProducerPool())
+    restored.update(entries, written)
+    return restored

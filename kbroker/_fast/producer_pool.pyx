@@ -6,7 +6,7 @@ of each client address in one of their own.
 """
 
 import os
-from ipaddress import IPv6Address
+from socket import AF_INET6, inet_pton
 
 cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t
@@ -39,7 +39,7 @@ cdef object _address_key(str peer):
     host = peer.rpartition(":")[0]
     if not host.startswith("["):
         return host
-    return int(IPv6Address(host.strip("[]").partition("%")[0])) >> 64
+    return inet_pton(AF_INET6, host[1:-1].partition("%")[0])[:8]     # keeps the GIL, as an append needs
 
 
 # Without the collector, here and in the table: its lists are used while tables end, and nothing in them leads back.
@@ -102,10 +102,12 @@ cdef class ProducerPool:
             pass
 
     cdef int reserve(self, ProducerTable table, int64_t now_ms, object connection, bint forced) except -1:
-        self.unpin()
+        cdef uint32_t slot = 0
         if connection is not None:
-            self.reserved_address = self.address_of(connection)     # may let another thread have the GIL: so it is first
-            self.addresses[self.reserved_address].rows += 1         # until the row is there, or is not wanted any more
+            slot = self.address_of(connection)
+            self.addresses[slot].rows += 1          # until the row is there, or is not wanted any more
+        self.unpin()
+        self.reserved_address = slot
         if not self.make_room(now_ms, forced):
             self.unpin()
             return 0

@@ -31,6 +31,7 @@ cdef enum:
     TRANSACTION_COORDINATOR_FENCED = 52
     INVALID_RECORD = 87
     SEQUENCE_MAX = 0x7FFFFFFF
+    GUARD_MS_MIN = 60000
     GUARDS_SHARE = 8          # verifications under way: at most this part of the producers that the pool takes
 
 
@@ -341,11 +342,12 @@ cdef class ProducerStates(ProducerTable):
 
         Silent: by the newest batch's timestamp, as in Kafka, and also by when it was appended: who replays an old log
         is not forgotten at once. What was appended before a restart, at a time that nobody knows, counts from the first
-        call on. Guards of verifications that came to nothing go after the same time."""
+        call on. Guards of verifications that came to nothing go after the time that protects a producer, or a minute."""
         cdef Verification guard
         cdef bint noted = False
+        cdef int64_t guard_ms = min(expiration_ms, max(self.pool.min_idle_ms, GUARD_MS_MIN))
         for guard in list(self.verifications.values()):
-            if guard.pending == 0 and now_ms - guard.started_ms >= expiration_ms:
+            if guard.pending == 0 and now_ms - guard.started_ms >= guard_ms:
                 self.remove_guard(guard.producer_id)
         return self.expire_rows(now_ms, expiration_ms, &noted)
 

@@ -674,10 +674,12 @@ cdef class Reactor(Acceptor):
         for other in self.peers:
             ch = other.channels     # linked and unlinked with the GIL only
             while ch != NULL:
-                if not ch.closing:
+                if ch.closing:
+                    excess -= 1     # on its way out already
+                else:
                     times.append(max(ch.read_ms, ch.write_ms))
                 ch = ch.following
-        if not times:
+        if excess <= 0 or not times:
             return 0
         newest_ms = sorted(times)[min(excess, <int64_t>len(times)) - 1]
         ch = self.channels

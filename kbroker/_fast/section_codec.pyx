@@ -32,7 +32,7 @@ cdef class SectionCodec:
         cdef bytes plain = None
         cdef Share share = _share_for(codec, body)
         if codec == GZIP:
-            plain = _gunzip(body)
+            plain = _gunzip(body, share.bytes)
         elif codec == ZSTD:
             plain = self.unzstd(body)
         if plain is not None:
@@ -75,11 +75,11 @@ cdef Share _share_for(int codec, const uint8_t[::1] body):
     return memory.take(claim.plain_bytes, True)
 
 
-cdef bytes _gunzip(body):
-    """One whole gzip member; None for anything else, which is then judged by the usual way."""
+cdef bytes _gunzip(body, int64_t size_max):
+    """One whole gzip member of at most so many bytes; None for anything else, which is then judged by the usual way."""
     decoder = isal_zlib.decompressobj(GZIP_WINDOW_BITS)
     try:
-        plain = decoder.decompress(body, limits.DECOMPRESSED_BATCH_BYTES_MAX)
+        plain = decoder.decompress(body, max(size_max, 1))
     except isal_zlib.error:
         return None
     return plain if decoder.eof and not decoder.unused_data else None

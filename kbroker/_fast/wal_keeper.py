@@ -285,10 +285,13 @@ class SegmentKeeper:
         while True:
             over_budget = self.disk_bytes() + self.file_bytes > self.files_max * self.file_bytes
             spare_bytes = self.volume.spare_bytes()
-            few = len(self.wal.segments) + len(self.spares) <= FILES_MIN
+            files = len(self.wal.segments) + len(self.spares)
+            few = files <= FILES_MIN
             if self.spares and (spare_bytes >= 0 or few):
                 return True
-            if not over_budget and spare_bytes >= self.file_bytes:
+            # A second file that could not be used again, as readers may hold its pages, had its place already.
+            reserve = self.volume.reserve_bytes if files < FILES_MIN and self.ready.is_set() else 0
+            if not over_budget and spare_bytes + reserve >= self.file_bytes:
                 return True
             if self.spares:
                 self._remove_spare()

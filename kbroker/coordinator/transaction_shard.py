@@ -16,9 +16,17 @@ from kbroker.coordinator.result import Operation, Result
 from kbroker.coordinator.shard import Marker, ProducerStamp, Scheduler
 from kbroker.coordinator.transaction_config import TransactionConfig
 from kbroker.coordinator.transaction_records import decode_record, encode_record
-from kbroker.coordinator.transaction_state import Transaction, TransactionRecord, TransactionState
+from kbroker.coordinator.transaction_state import (
+    PARTITION_BYTES,
+    TRANSACTION_BYTES,
+    Transaction,
+    TransactionRecord,
+    TransactionState,
+)
 from kbroker.coordinator.transaction_waits import CompletionWaits
 from kbroker.errors import ErrorCode, KafkaError
+
+IDS_SHARE = 0.75  # of the bytes: ids stay for days, the rest is for partitions, which go with their transaction
 
 _COMPLETE_RETRY_MS = 100
 
@@ -39,16 +47,19 @@ class TransactionShard:
         post: Callable[[Callable[[], None]], None],
         take_producer_id: Callable[[], int],
         total_ids: Callable[[], int],
-        total_bytes: Callable[[], int],
+        total_id_bytes: Callable[[], int],
+        total_partition_bytes: Callable[[], int],
     ) -> None:
         self.config = config
         self.take_producer_id = take_producer_id
         self.transactions: dict[str, Transaction] = {}
         self.markers = MarkerWriter(write_marker, coordinator_epoch, post, self._markers_written)
         self.waits = CompletionWaits(post)
-        self.memory_bytes = 0  # of all transactions, about
+        self.id_bytes = 0  # of all transactional ids, about
+        self.partition_bytes = 0  # of the partitions of their transactions
         self._total_ids = total_ids
-        self._total_bytes = total_bytes
+        self._total_id_bytes = total_id_bytes
+        self._total_partition_bytes = total_partition_bytes
         self._runtime: Scheduler | None = None
 
     @property
@@ -98,12 +109,14 @@ class TransactionShard:
 
     def check_bound(self) -> None:
         """Raises POLICY_VIOLATION if the broker holds as many transactional ids as it may."""
-        if self._total_ids() >= self.config.transactional_ids_max or self._total_bytes() >= self.config.bytes_max:
+        most = IDS_SHARE * self.config.bytes_max
+        if self._total_ids() >= self.config.transactional_ids_max or self._total_id_bytes() >= most:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "too many transactional ids")
 
     def check_growth(self, growth_bytes: int) -> None:
         """Raises COORDINATOR_NOT_AVAILABLE, which clients retry, if transactions may not take so much more now."""
-        if self._total_bytes() + growth_bytes > self.config.bytes_max:
+        most = (1 - IDS_SHARE) * self.config.bytes_max
+        if growth_bytes > 0 and self._total_partition_bytes() + growth_bytes > most:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the open transactions have too many partitions")
 
     # -- ends of transactions ------------------------------------------------------------------------------------
@@ -146,8 +159,10 @@ class TransactionShard:
     def replay(self, record: TransactionRecord, stamp: ProducerStamp | None = None) -> None:
         """Applies one record. The only place where durable state changes."""
         before = self.transactions.get(record.transactional_id)
-        self.memory_bytes += _bytes_of(record.transactional_id, record.value)
-        self.memory_bytes -= _bytes_of(record.transactional_id, before)
+        for transaction, sign in ((record.value, 1), (before, -1)):
+            if transaction is not None:
+                self.id_bytes += sign * (TRANSACTION_BYTES + getsizeof(record.transactional_id))
+                self.partition_bytes += sign * PARTITION_BYTES * len(transaction.partitions)
         if record.value is None:
             self.transactions.pop(record.transactional_id, None)
         else:
@@ -168,10 +183,6 @@ class TransactionShard:
         """The record that now says the state of `key`; None if there is none any more."""
         transaction = self.transactions.get(key)
         return None if transaction is None else TransactionRecord(key, transaction)
-
-
-def _bytes_of(transactional_id: str, transaction: Transaction | None) -> int:
-    return 0 if transaction is None else getsizeof(transactional_id) + transaction.memory_bytes
 
 
 def complete(prepared: Transaction, now_ms: int) -> Transaction:

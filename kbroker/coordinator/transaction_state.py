@@ -83,11 +83,6 @@ class Transaction:
         return self.producer_epoch >= LAST_GRANTED_EPOCH
 
     @property
-    def memory_bytes(self) -> int:
-        """About what it takes, its key apart."""
-        return TRANSACTION_BYTES + PARTITION_BYTES * len(self.partitions)
-
-    @property
     def granted(self) -> ProducerIdentity:
         """The producer id and epoch for the next transaction, if this one ended by EndTxn v5 or above."""
         if self.next_producer_id != NO_PRODUCER_ID:

@@ -69,7 +69,8 @@ class TransactionCoordinator:
                 post=lambda callback: self.loop.post(callback),
                 take_producer_id=lambda: self._pool.take(),
                 total_ids=lambda: self.transactional_ids,
-                total_bytes=lambda: self.memory_bytes,
+                total_id_bytes=lambda: self.id_bytes,
+                total_partition_bytes=lambda: self.partition_bytes,
             ),
             open_logs=open_logs,
             ensure_topic=ensure_topic,
@@ -115,7 +116,17 @@ class TransactionCoordinator:
     @property
     def memory_bytes(self) -> int:
         """About what they take, with the partitions of their transactions."""
-        return sum(runtime.shard.memory_bytes for runtime in self.shards.runtimes)
+        return self.id_bytes + self.partition_bytes
+
+    @property
+    def id_bytes(self) -> int:
+        """Of that, what lasts as long as the ids."""
+        return sum(runtime.shard.id_bytes for runtime in self.shards.runtimes)
+
+    @property
+    def partition_bytes(self) -> int:
+        """Of that, what goes with each transaction."""
+        return sum(runtime.shard.partition_bytes for runtime in self.shards.runtimes)
 
     @property
     def unfinished(self) -> int:

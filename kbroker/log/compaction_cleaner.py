@@ -241,8 +241,9 @@ class Cleaner:
     def _rest(self, seconds: float) -> None:
         """Until the next look: no longer than to the next deadline, or until a flush that was asked for is done."""
         deadlines = self._deadlines
-        if self._next_horizon_ms is not None:
-            seconds = min(seconds, max(self._next_horizon_ms - self._clock.now_ms(), 0) / 1000)
+        horizon_ms = self._next_horizon_ms  # another cleaner thread may look meanwhile
+        if horizon_ms is not None:
+            seconds = min(seconds, max(horizon_ms - self._clock.now_ms(), 0) / 1000)
         while deadlines is not None and deadlines.awaits_flush and seconds > 0:
             self._stop.wait(FLUSH_LOOK_SECONDS)
             seconds -= FLUSH_LOOK_SECONDS

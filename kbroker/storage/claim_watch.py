@@ -17,7 +17,7 @@ from kbroker.storage.ownership import Superseded
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.5  # between looks: with an answer in half a second the proof is never older than two seconds
-LOOKS_MOST = 4  # under way at a time: one that hangs on a dead connection does not hold up the next
+LOOKS_MAX = 24  # under way at a time: more than begin before the first of a dead network has timed out (5 s + 30 s)
 
 
 class WatchedClaim(Protocol):
@@ -55,12 +55,18 @@ class ClaimWatch:
             self.begin_look()
 
     def begin_look(self) -> bool:
-        """Starts a look; False where so many wait for an answer that one more would not help."""
+        """Starts a look; False where it cannot, or so many wait for an answer that one more would not help."""
         with self._lock:
-            if self._under_way >= LOOKS_MOST:
+            if self._under_way >= LOOKS_MAX:
                 return False
             self._under_way += 1
-        threading.Thread(target=self._look, name="claim-look", daemon=True).start()
+        try:
+            threading.Thread(target=self._look, name="claim-look", daemon=True).start()
+        except RuntimeError:  # no thread to be had now: the next look tries again
+            with self._lock:
+                self._under_way -= 1
+            logger.warning("no thread could be started to look at the claim")
+            return False
         return True
 
     def _look(self) -> None:

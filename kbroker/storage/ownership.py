@@ -180,6 +180,7 @@ class Claim:
     record: ClaimRecord
     previous: ClaimRecord | None  # the newest claim before
     patience: Patience
+    heads: bool = True  # False: this store denies a HEAD of what is missing
 
     @property
     def epoch(self) -> int:
@@ -217,6 +218,9 @@ class Claim:
 
         No claim skips an epoch above one that was not released. StoreError if it cannot be known.
         """
+        if not self.heads:
+            self.check()
+            return
         following = _claim_key(self.root, self.epoch + 1)
         try:
             self.store.head(following)
@@ -224,6 +228,7 @@ class Claim:
             return
         except StoreDenied:  # S3's answer about a missing key where a policy allows listings of a prefix only
             self.check()
+            self.heads = False
             return
         raise Superseded(f"epoch {self.epoch} of {self.root} was superseded: {following} exists")
 

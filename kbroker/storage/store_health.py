@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kbroker.clock import Clock
@@ -12,7 +13,16 @@ from kbroker.log_throttle import INTERVAL_SECONDS, UNTHROTTLED
 logger = logging.getLogger(__name__)
 
 # Errors that say that the store is away, overloaded or closed to us. The others are answers.
-_UNAVAILABLE = {"StoreUnavailable", "StoreDenied"}
+_UNAVAILABLE = {"StoreUnavailable", "StoreFull", "StoreDenied"}
+_READS = {"get", "head", "list", "list_multipart"}
+
+
+@dataclass(slots=True)
+class _Outage:
+    """Of reads or of writes: a success ends only that of its own kind."""
+
+    failures: int = 0
+    since_ms: int = 0
 
 
 class StoreHealth:
@@ -25,37 +35,38 @@ class StoreHealth:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards the fields below
-        self._failures = 0
-        self._since_ms = 0
+        self._reads, self._writes = _Outage(), _Outage()
         self._logged = False
         self._logged_at: float | None = None
 
     @property
     def consecutive_failures(self) -> int:
-        """Requests that failed since one succeeded."""
-        return self._failures
+        """Reads or writes, whichever are more, that failed since one succeeded."""
+        return max(self._reads.failures, self._writes.failures)
 
     @property
     def unavailable_since(self) -> str | None:
         """The time of the first of these failures, in ISO 8601; None while the store answers."""
         with self._lock:
-            return _iso(self._since_ms) if self._failures else None
+            failing = [outage.since_ms for outage in (self._reads, self._writes) if outage.failures]
+        return _iso(min(failing)) if failing else None
 
     def note(self, operation: str, error: str | None) -> None:
         """One request's outcome: the name of its error's class, or None."""
         failed = error in _UNAVAILABLE
-        if not failed and not self._failures:
+        outage, other = (self._reads, self._writes) if operation in _READS else (self._writes, self._reads)
+        if not failed and not outage.failures:
             return  # nearly always, and without the lock
         with self._lock:
             if not failed:
-                since, failures, self._failures = _iso(self._since_ms), self._failures, 0
-                if not self._logged:
+                since, failures, outage.failures = _iso(outage.since_ms), outage.failures, 0
+                if not self._logged or other.failures:
                     return
                 self._logged = False
             else:
-                if not self._failures:
-                    self._since_ms = self._clock.now_ms()
-                self._failures += 1
+                if not outage.failures:
+                    outage.since_ms = self._clock.now_ms()
+                outage.failures += 1
                 now = self._clock.monotonic()
                 if self._logged or (self._logged_at is not None and now - self._logged_at < INTERVAL_SECONDS):
                     return

@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from kbroker import limits
@@ -163,10 +163,8 @@ class WireServer:
 
     def drain(self, timeout_seconds: float) -> bool:
         """Answers what is in progress and closes all connections; False when that took too long."""
-        complete = True
-        for reactor in reversed(self.reactors):
-            complete = reactor.drain(timeout_seconds) and complete
-        return complete
+        with ThreadPoolExecutor(len(self.reactors), thread_name_prefix="kbroker-drain") as pool:
+            return all([*pool.map(lambda reactor: reactor.drain(timeout_seconds), self.reactors)])
 
     def stop(self) -> None:
         """Ends the I/O threads; open connections are cut. Waits for a disk that hangs, but not for long.

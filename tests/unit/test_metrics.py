@@ -227,7 +227,7 @@ SAMPLES = (
     ("kbroker_heap_bytes", ("used",), 94),
     ("kbroker_memory_bytes", ("share_answers",), 96),
     ("kbroker_memory_bound_bytes", ("arena",), 96 * MIB),
-    ("kbroker_memory_bound_bytes", ("decompression",), 12 * MIB),
+    ("kbroker_memory_bound_bytes", ("decompression",), divide(192 * MIB, 96 * MIB, False).decompression),
     ("kbroker_heap_bytes", ("free",), 95),
     ("kbroker_cache_lookups_total", ("joined",), 3),
     ("kbroker_read_ahead_wasted_bytes_total", (), 22),

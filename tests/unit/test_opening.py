@@ -67,7 +67,8 @@ def take(folder: Path, store: MemoryStore, stopping: Stopping, take_over: bool =
         {"data_dir": str(folder), "object_store": "file:/nowhere", "take_over": take_over}, environ={}
     )
     plain = FaultyStore(store)
-    opened = OpenedStore(plain, RetryingStore(plain, Patience()), StoreCounters())
+    health = StoreHealth(CLOCK)
+    opened = OpenedStore(plain, RetryingStore(plain, Patience()), StoreCounters(), health, plain, StoreCounters())
     data_dir = DataDir(folder)
     try:
         cluster = open_cluster(config, data_dir, opened, CLOCK, stopping, ("127.0.0.1", 9), pytest.fail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -276,3 +277,14 @@ def test_any_use_of_the_pool_agrees_with_a_dictionary(steps: list[tuple], limit:
     assert pool.rows == len(model)
     tables.clear()
     assert pool.rows == 0
+
+
+def test_a_map_can_be_pickled() -> None:
+    """Spark's tasks get the state of a partition."""
+    entries = {7: (7, 1, 2, 3, 4, ((5, 6, 0, 3),)), 9: (9, 0, -1, 8, -1, ())}
+    producers = ProducerMap(ProducerPool(1))
+    producers.update(entries, {7: 70})
+    producers.put(entries[7], 70)
+    copied = pickle.loads(pickle.dumps(producers))
+    assert dict(copied) == dict(producers)
+    assert copied.written() == producers.written()

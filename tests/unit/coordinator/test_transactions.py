@@ -9,6 +9,7 @@ import pytest
 from transaction_fakes import A, B, C, CountedIds, MarkedPartitions, TransactionBench
 
 from kbroker._fast.commit import FastAppendWait
+from kbroker.coordinator.transaction_shard import IDS_SHARE
 from kbroker.coordinator.transaction_state import (
     PARTITION_BYTES,
     TRANSACTION_BYTES,
@@ -372,13 +373,14 @@ def test_too_many_partitions() -> None:
     assert bench.markers.at(C) == []
 
 
-def test_ids_and_partitions_are_bounded_by_memory_together() -> None:
-    most = 3 * (TRANSACTION_BYTES + getsizeof("a")) + PARTITION_BYTES
+def test_ids_and_partitions_are_bounded_by_memory_each() -> None:
+    """Ids, which stay for days, leave room for the partitions of transactions."""
+    most = 4 * PARTITION_BYTES  # one partition, and two ids
+    assert most * IDS_SHARE <= 2 * (TRANSACTION_BYTES + getsizeof("a"))
     bench = TransactionBench(bytes_max=most, state_log_partitions=4).start()
     producer = bench.init(id="a")[:2]
-    assert [bench.init(id=id).error for id in "bc"] == [NONE, NONE]
+    assert [bench.init(id=id).error for id in "bc"] == [NONE, ErrorCode.POLICY_VIOLATION]
     assert bench.add(producer, A, id="a") is NONE
-    assert bench.init(id="d").error is ErrorCode.POLICY_VIOLATION
     assert bench.add(producer, B, id="a") is ErrorCode.COORDINATOR_NOT_AVAILABLE
     held = bench.coordinator.memory_bytes
     assert bench.restarted().coordinator.memory_bytes == held

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.storage import claim_watch
-from kbroker.storage.claim_watch import LOOKS_MOST, ClaimWatch
+from kbroker.storage.claim_watch import LOOKS_MAX, ClaimWatch
 from kbroker.storage.object_store import StoreUnavailable
 from kbroker.storage.ownership import Superseded
 from tests.integration.until import until
@@ -58,10 +58,10 @@ def test_it_tells_once_and_looks_no_more(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_one_that_hangs_does_not_hold_up_the_next() -> None:
     hang = threading.Event()
     told: list[Superseded] = []
-    waits = [lambda: hang.wait(60) and None] * (LOOKS_MOST - 1)
+    waits = [lambda: hang.wait(60) and None] * (LOOKS_MAX - 1)
     watch = ClaimWatch(Answers(*waits, superseded), told.append)  # type: ignore[arg-type]
     try:
-        for _ in range(LOOKS_MOST):
+        for _ in range(LOOKS_MAX):
             assert watch.begin_look()
         until(lambda: told, "word of it")
     finally:
@@ -70,10 +70,10 @@ def test_one_that_hangs_does_not_hold_up_the_next() -> None:
 
 def test_looks_without_an_answer_are_bounded() -> None:
     hang = threading.Event()
-    claim = Answers(*[lambda: hang.wait(60) and None] * LOOKS_MOST)  # type: ignore[list-item]
+    claim = Answers(*[lambda: hang.wait(60) and None] * LOOKS_MAX)  # type: ignore[list-item]
     watch = ClaimWatch(claim, pytest.fail)
     try:
-        assert [watch.begin_look() for _ in range(LOOKS_MOST + 2)] == [True] * LOOKS_MOST + [False] * 2
+        assert [watch.begin_look() for _ in range(LOOKS_MAX + 2)] == [True] * LOOKS_MAX + [False] * 2
     finally:
         hang.set()
     until(watch.begin_look, "room for another look")
