@@ -14,15 +14,17 @@ logger = logging.getLogger(__name__)
 
 # Errors that say that the store is away, overloaded or closed to us. The others are answers.
 _UNAVAILABLE = {"StoreUnavailable", "StoreFull", "StoreDenied"}
+FORGOTTEN_SECONDS = 120.0  # after its last failure a kind of request that nothing tries again counts as answered
 _READS = {"get", "head", "list", "list_multipart"}
 
 
 @dataclass(slots=True)
 class _Outage:
-    """Of reads or of writes: a success ends only that of its own kind."""
+    """Of reads or of writes: a success ends that of its own kind, and that of the other if nothing tries it any more."""
 
     failures: int = 0
     since_ms: int = 0
+    failed_at: float = 0.0
 
 
 class StoreHealth:
@@ -55,19 +57,24 @@ class StoreHealth:
         """One request's outcome: the name of its error's class, or None."""
         failed = error in _UNAVAILABLE
         outage, other = (self._reads, self._writes) if operation in _READS else (self._writes, self._reads)
-        if not failed and not outage.failures:
+        if not (failed or outage.failures or other.failures):
             return  # nearly always, and without the lock
+        now = self._clock.monotonic()
         with self._lock:
             if not failed:
-                since, failures, outage.failures = _iso(outage.since_ms), outage.failures, 0
-                if not self._logged or other.failures:
+                ended = [outage] + ([other] if now - other.failed_at >= FORGOTTEN_SECONDS else [])
+                failures = sum(each.failures for each in ended)
+                since = _iso(min((each.since_ms for each in ended if each.failures), default=0))
+                for each in ended:
+                    each.failures = 0
+                if not self._logged or outage.failures or other.failures:
                     return
                 self._logged = False
             else:
                 if not outage.failures:
                     outage.since_ms = self._clock.now_ms()
                 outage.failures += 1
-                now = self._clock.monotonic()
+                outage.failed_at = now
                 if self._logged or (self._logged_at is not None and now - self._logged_at < INTERVAL_SECONDS):
                     return
                 self._logged, self._logged_at = True, now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import threading
@@ -151,6 +152,28 @@ def test_a_start_on_a_full_volume_gives_up_what_is_flushed(tmp_path: Path) -> No
         log.append(batch())
         log.sync()
         assert log.wal.segments[0].first_lsn == log.report.start_lsn
+
+
+def test_a_volume_below_its_reserve_gets_its_second_file_back(tmp_path: Path) -> None:
+    """What was lent to a reader cannot be used again, and others have taken a bit of the reserve."""
+    log, volume = on_volume(tmp_path, 2, wal_segments=32)
+    volume.reserve_bytes = 4 * FILE
+    volume.bytes = 2 * FILE + volume.reserve_bytes
+    with log.start():
+        log.append(batch())
+        log.sync()
+        volume.bytes -= 1
+
+        def goes_on() -> bool:
+            for segment in log.wal.segments:
+                segment.lent = True
+            with contextlib.suppress(FastAppendWait):
+                log.partition().append_bytes(batch(8000), 0)
+            log.sync()
+            log.wal.trim(log.wal.durable_lsn)
+            return log.wal.head_lsn >= 12 * SEGMENT
+
+        until(goes_on, "a log that goes on", seconds=20)
 
 
 def no_room(*_: object) -> int:

@@ -96,3 +96,17 @@ def test_a_watch_that_was_stopped_tells_nothing() -> None:
     leave.set()
     until(lambda: not any(thread.name == "claim-look" for thread in threading.enumerate()), "end of the look")
     assert told == []
+
+
+def test_a_thread_that_cannot_be_started_is_no_end_of_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Superseded] = []
+    watch = ClaimWatch(Answers(superseded), told.append)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as refused:
+        refused.setattr(threading.Thread, "start", refuse)
+        assert [watch.begin_look() for _ in range(LOOKS_MAX + 1)] == [False] * (LOOKS_MAX + 1)
+    assert watch.begin_look()
+    until(lambda: told, "word of it")

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.clock import ManualClock
 from kbroker.storage import unflushed_age
-from kbroker.storage.store_health import StoreHealth
+from kbroker.storage.store_health import FORGOTTEN_SECONDS, StoreHealth
 from kbroker.storage.unflushed_age import UnflushedAge
 
 
@@ -18,7 +18,7 @@ def test_an_outage_begins_at_its_first_failure_and_ends_at_the_first_answer(capl
         health.note("put", "StoreUnavailable")
         clock.advance(60)
     assert (health.unavailable_since, health.consecutive_failures) == ("2026-01-02T03:04:05Z", 3)
-    health.note("get", "StoreDenied")
+    health.note("put", "StoreDenied")
     health.note("put", "PreconditionFailed")  # an answer
     assert (health.unavailable_since, health.consecutive_failures) == (None, 0)
     assert [record.getMessage() for record in caplog.records] == [
@@ -26,6 +26,20 @@ def test_an_outage_begins_at_its_first_failure_and_ends_at_the_first_answer(capl
         "the object store answers again: unavailable since 2026-01-02T03:04:05Z, 4 failures",
     ]
     assert not any(record.throttled for record in caplog.records)
+
+
+@pytest.mark.parametrize("error", ["StoreUnavailable", "StoreFull", "StoreDenied"])
+def test_reads_that_succeed_do_not_hide_writes_that_fail(error: str) -> None:
+    clock = ManualClock(now_ms=1_767_323_045_678)
+    health = StoreHealth(clock)
+    for _ in range(3):
+        health.note("put", error)
+        health.note("head", None)
+        clock.advance(1.5)
+    assert (health.unavailable_since, health.consecutive_failures) == ("2026-01-02T03:04:05Z", 3)
+    clock.advance(FORGOTTEN_SECONDS)
+    health.note("head", None)
+    assert health.unavailable_since is None, "nothing is written any more"
 
 
 @pytest.mark.parametrize("error", [None, "NotFound", "PreconditionFailed", "InvalidRange", "ChecksumMismatch"])
