@@ -224,7 +224,7 @@ class ColdReader:
 
 
 def _owner(log: PartitionLog) -> tuple[bytes, int]:
-    """Who takes turns: a partition."""
+    """What takes turns: a partition."""
     return log.partition.topic_id, log.partition.index
 
 

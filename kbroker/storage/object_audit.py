@@ -160,7 +160,7 @@ class BucketAudit:
         still_named: asked about an image whose object has gone: a running broker may have replaced it since the
             manifest was read. Without it every missing object is a fault.
 
-    `object_faults` and `log_faults` check a single object, for who has listings and manifest of its own.
+    `object_faults` and `log_faults` check a single object, for a caller with listings and a manifest of its own.
     """
 
     def __init__(
