@@ -1,6 +1,6 @@
 """One budget for everything that is decompressed at a time, whatever the codec and the place.
 
-Each decompression takes a share first: what it needs is known from the headers of the compressed bytes (compressed_size).
+Each decompression takes a share first: the headers of the compressed bytes tell what it needs (compressed_size).
 A share that is larger than the whole budget gets all of it, alone: it is for data that was accepted under a larger
 one. Waiters are served in their order. A thread that already has a share never waits, so none waits for itself.
 """
