@@ -44,6 +44,7 @@ cdef class ProduceRequest(Request):
     cdef int proceed(self) except -1
     cdef int64_t work_bytes(self, const ProduceItem* item, Partition partition) noexcept
     cdef int64_t timeout_at_ms(self) noexcept
+    cdef int64_t producer_timeout_at_ms(self) noexcept
     cdef int own_frame(self) except -1
     cdef int ask_coordinator(self) except -1
     cdef int wait_for_coordinator(self) except -1

@@ -68,7 +68,8 @@ cdef enum:
     INLINE_BYTES = 262144           # and what these may decompress to
     RECORD_BYTES = 4                # judging a compressed record costs as much as so many more bytes
     RECODE_WEIGHT = 8               # re-encoding a compressed batch costs as much as judging so many times its bytes
-    PRODUCER_RETRY_MS = 500         # while there is no room for a new producer id
+    PRODUCER_RETRY_MS = 500         # while there is no room for a new producer id, ...
+    PRODUCER_WAIT_MS_MAX = 30000    # ... for so long: its request stays in memory
     ADD_PARTITIONS_VERSION = 12     # the request adds its partitions to the transaction (KIP-890)
 
 cdef tuple REASON_TEXTS = tuple([text.encode() for text in REASONS])
@@ -290,6 +291,9 @@ cdef class ProduceRequest(Request):
     cdef int64_t timeout_at_ms(self) noexcept:
         return self.arrival_us // 1000 + max(self.parsed.timeout_ms, 0)
 
+    cdef int64_t producer_timeout_at_ms(self) noexcept:
+        return min(self.timeout_at_ms(), self.arrival_us // 1000 + PRODUCER_WAIT_MS_MAX)
+
     # -- verification ----------------------------------------------------------------------------------------------
 
     cdef int ask_coordinator(self) except -1:
@@ -487,7 +491,7 @@ cdef class ProduceRequest(Request):
             self.own_frame()
         self.wants_producer = for_producer
         if for_producer:
-            return self.sink.set_deadline(self, min(self.sink.loop_ms + PRODUCER_RETRY_MS, self.timeout_at_ms()))
+            return self.sink.set_deadline(self, min(self.sink.loop_ms + PRODUCER_RETRY_MS, self.producer_timeout_at_ms()))
         self.sink.set_deadline(self, self.timeout_at_ms())
         return self.sink.stall(self)
 
@@ -614,7 +618,7 @@ cdef class ProduceRequest(Request):
         if asked is not None and asked.is_open() and asked.answered and self.sink.loop_ms < self.timeout_at_ms():
             asked.ask_again(self.sink.transactions)
             return self.wait_for_coordinator()
-        if self.wants_producer and self.sink.loop_ms < self.timeout_at_ms():
+        if self.wants_producer and self.sink.loop_ms < self.producer_timeout_at_ms():
             return self.run()
         return self.give_up_waiting()
 

@@ -144,6 +144,7 @@ class ProposalInbox:
             topic_log.name,
             topic_log.config.compacted,
             topic_log.config.file_delete_delay_ms,
+            topic_log.config.delete_retention_ms,
             lambda: bool(hot.deleted),
             hot.log.note_cleaned,
         )

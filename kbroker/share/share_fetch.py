@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.limits import KIB, MIB, SHARE_FETCH_BYTES_MAX
-from kbroker.share.log_batches import log_batches
+from kbroker.share.log_batches import Aborted, log_batches
 from kbroker.share.requests import FetchAnswer, FetchRequest, PartitionAnswer
 from kbroker.share.sessions import TopicIdPartition
 
@@ -120,22 +120,28 @@ class ShareFetch:
             if found is None:
                 return
             position, upper = found
+            aborted = shared.log.producers.aborted  # before the read: compaction forgets those without a batch
             hot = shared.log.read_bytes(position, upper, min(self._bytes_left, _READ_BYTES))
             if hot is None:
                 if where not in self._answer.partitions:
                     size = min(self._bytes_left, _COLD_READ_BYTES)
-                    shared.read_cold(position, upper, size, partial(self._cold, where, shared, position))
+                    shared.read_cold(position, upper, size, partial(self._cold, where, shared, position, aborted))
                 return
             if len(hot) > self._bytes_left and self._records_left < self._request.max_records:
                 return  # one batch may pass the limit, but only the first: clients close on answers that are too large
-            reached = self._take(where, shared, position, [hot])
+            reached = self._take(where, shared, position, aborted, [hot])
             if reached == position:
                 return
             position = reached
         shared.progress_later()
 
     def _cold(
-        self, where: TopicIdPartition, shared: Shared, position: int, result: list[memoryview] | ErrorCode
+        self,
+        where: TopicIdPartition,
+        shared: Shared,
+        position: int,
+        aborted: Aborted,
+        result: list[memoryview] | ErrorCode,
     ) -> None:
         """Objects have answered. If the fetch did not wait so long: the bytes are cached for the next."""
         if not self.open or shared.partition is None:
@@ -145,7 +151,7 @@ class ShareFetch:
             self.end()
             return
         try:
-            moved = self._take(where, shared, position, result) > position
+            moved = self._take(where, shared, position, aborted, result) > position
         except Exception:
             logger.exception("share fetch of %s from objects", shared.key)
             self._answer.partitions[where] = PartitionAnswer(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -156,11 +162,16 @@ class ShareFetch:
             self.attempt()
 
     def _take(
-        self, where: TopicIdPartition, shared: Shared, position: int, buffers: Sequence[bytes | memoryview]
+        self,
+        where: TopicIdPartition,
+        shared: Shared,
+        position: int,
+        aborted: Aborted,
+        buffers: Sequence[bytes | memoryview],
     ) -> int:
         """Acquires of what was read; returns the offset behind it."""
         assert shared.partition is not None
-        batches = log_batches(buffers, shared.log, shared.settings().read_committed)
+        batches = log_batches(buffers, aborted, shared.settings().read_committed)
         if not batches:
             return position
         known = self._answer.partitions.get(where)

@@ -14,13 +14,13 @@ logger = logging.getLogger(__name__)
 
 # Errors that say that the store is away, overloaded or closed to us. The others are answers.
 _UNAVAILABLE = {"StoreUnavailable", "StoreFull", "StoreDenied"}
-FORGOTTEN_SECONDS = 120.0  # after its last failure a kind of request that nothing tries again counts as answered
+FORGOTTEN_SECONDS = 120.0  # after its last failure, what nothing tries again counts as answered
 _READS = {"get", "head", "list", "list_multipart"}
 
 
 @dataclass(slots=True)
 class _Outage:
-    """Of reads or of writes: a success ends that of its own kind, and that of the other if nothing tries it any more."""
+    """Of reads or of writes: a success ends that of its own kind, and of the other if nothing tries that any more."""
 
     failures: int = 0
     since_ms: int = 0

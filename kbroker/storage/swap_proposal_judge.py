@@ -18,6 +18,7 @@ from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
 from kbroker.storage.manifest import Manifest
 from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.manifest_record import INT64_MAX
 from kbroker.storage.object_keys import KlixKey, ObjectKeys, parse_key
 from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed
 from kbroker.storage.object_swap import ReservedKeys, are_current
@@ -51,6 +52,7 @@ class PlaceRules:
     topic: str
     compacted: bool
     grace_ms: int
+    delete_retention_ms: int
     deleted: Callable[[], bool]
     cleaned: Callable[[int, Sequence[int]], None]
 
@@ -274,6 +276,9 @@ class ProposalJudge:
         state = image.partition(proposal.topic_id, swap.partition)
         assert state is not None
         delta: dict[str, Any] = {"c": swap.clean_offset, "k": _gone(state, swap)}
+        # No tombstone that the job dated has to stay for longer than this.
+        latest_ms = min(self._clock.now_ms() + rules.delete_retention_ms, INT64_MAX)
+        delta["z"] = max(state.horizon_ms, latest_ms)
         if swap.added:
             delta["r"] = [_ref(row, first_file + row.file) for row in swap.added]
             delta["m"] = [ref.base_offset for ref in swap.inputs]

@@ -153,7 +153,12 @@ class Publisher:
             config = topic_config(topics, topic)
             # No broker runs; the next one reads from the manifest where the clean part ends.
             return PlaceRules(
-                topic.name, config.compacted, config.file_delete_delay_ms, lambda: False, lambda offset, gone: None
+                topic.name,
+                config.compacted,
+                config.file_delete_delay_ms,
+                config.delete_retention_ms,
+                lambda: False,
+                lambda offset, gone: None,
             )
 
         judge = ProposalJudge(
