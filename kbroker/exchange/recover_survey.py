@@ -19,7 +19,7 @@ from kbroker.exchange.log_segment import Block
 from kbroker.exchange.recover_prefix import Position
 from kbroker.limits import MIB
 from kbroker.metadata.image import MetadataImage
-from kbroker.storage.copied_objects import has_bytes
+from kbroker.storage.copied_objects import is_copy
 from kbroker.storage.kfs import HEADER_BYTES
 from kbroker.storage.kfs_keys import SEGMENT_SUFFIX, KfsKey
 from kbroker.storage.kfs_read import load_segment
@@ -135,8 +135,7 @@ class BucketSurvey:
         if meta.etag == ref.etag:
             return meta.size == ref.size
         if key not in self._copies:
-            described = self._known.described(ref.key, ref.etag)
-            self._copies[key] = described is not None and has_bytes(self._store, meta, *described)
+            self._copies[key] = is_copy(self._store, self._known, meta, ref.etag)
         return self._copies[key]
 
     def _of_ref(self, ref: ObjectRef, state: PartitionState, meta: ObjectMeta) -> FoundImage:

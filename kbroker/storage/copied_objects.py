@@ -43,6 +43,12 @@ def has_bytes(store: ObjectStore, meta: ObjectMeta, size: int, crc: int) -> bool
     return value == crc
 
 
+def is_copy(store: ObjectStore, known: KnownObjects, meta: ObjectMeta, etag: str) -> bool:
+    """True if a listed object has the bytes that the manifest names under `etag`. Raises StoreError."""
+    named = known.described(meta.key, etag)
+    return named is not None and has_bytes(store, meta, *named)
+
+
 class CopiedObjects(StoreWrapper):
     """Serves a read with the manifest's ETag from an object that has another one and the same bytes.
 

@@ -24,7 +24,7 @@ from kbroker import limits
 from kbroker._fast.crc32c import crc32c
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
-from kbroker.storage.copied_objects import has_bytes
+from kbroker.storage.copied_objects import is_copy
 from kbroker.storage.kfs import open_segment
 from kbroker.storage.kfs_flush import index_key_of, segment_key_of
 from kbroker.storage.kfs_index import rebuild_index
@@ -220,8 +220,7 @@ class Leftovers:
     def _is_named(self, meta: ObjectMeta, ref: ObjectRef) -> bool:
         if meta.etag == ref.etag:
             return meta.size == ref.size
-        described = self._manifest.image.described(ref.key, ref.etag)
-        return described is not None and has_bytes(self._store, meta, *described)
+        return is_copy(self._store, self._manifest.image, meta, ref.etag)
 
     def _queue(self, keys: list[str], orphans: Orphans) -> None:
         def change(image: ManifestImage) -> dict[str, Any] | None:

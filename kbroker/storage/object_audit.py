@@ -13,7 +13,7 @@ from kbroker._fast.records import BatchHeader, iter_batches
 from kbroker.errors import CorruptionError
 from kbroker.limits import MANIFEST_PART_BYTES_MAX, MIB, NUMBERED_LOG_OBJECT_BYTES_MAX
 from kbroker.storage.claim_format import decode_claim
-from kbroker.storage.copied_objects import has_bytes
+from kbroker.storage.copied_objects import is_copy
 from kbroker.storage.kfs import KfsSegment, batches_of
 from kbroker.storage.kfs_flush import index_key_of, segment_key_of
 from kbroker.storage.kfs_index import INDEX_BYTES_MAX, INDEX_HEADER_BYTES, KfsIndex, is_own_header, parse_index
@@ -269,11 +269,9 @@ class BucketAudit:
                 yield f"{key}: {error}"
 
     def _is_copy(self, meta: ObjectMeta, ref: ObjectRef) -> bool:
-        described = self._image.described(ref.key, ref.etag)
-        if described is None or not has_bytes(self._store, meta, *described):
-            return False
-        self.copies += 1
-        return True
+        found = is_copy(self._store, self._image, meta, ref.etag)
+        self.copies += found
+        return found
 
     def _segment_faults(self, named: NamedImage, index_meta: ObjectMeta | None) -> Iterator[str]:
         """A segment, whole, and its index: against each other and against the manifest."""
