@@ -36,7 +36,7 @@ from kbroker._fast.record_batch cimport (
 )
 from kbroker._fast.request cimport Request, new_response
 from kbroker._fast.verification cimport VERIFY_RETRY_MS, Verifications
-from kbroker._fast.wal cimport APPEND_FAILED, APPEND_TOO_LARGE, APPEND_WAIT
+from kbroker._fast.wal cimport APPEND_WAIT
 
 from kbroker._fast.record_batch import REASONS
 
@@ -51,7 +51,6 @@ cdef enum:
     INVALID_REQUIRED_ACKS = 21
     INVALID_PRODUCER_ID_MAPPING = 49
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    KAFKA_STORAGE_ERROR = 56
     UNSUPPORTED_COMPRESSION_TYPE = 76
     UNKNOWN_TOPIC_ID = 100
 
@@ -438,10 +437,6 @@ cdef class ProduceRequest(Request):
         code = partition.append(
             item.recoded if item.recoded != NULL else self.produce.data + item.records.start, &item.info,
             self.sink.wall_ms, guard, verify, self.connection, &result)
-        if code == APPEND_FAILED:
-            return KAFKA_STORAGE_ERROR
-        if code == APPEND_TOO_LARGE:
-            return RECORD_LIST_TOO_LARGE
         if code != 0:
             return code
         self.push_pending(None)
