@@ -8,6 +8,7 @@ own begin with ``kbroker.``. An unknown key or a bad value is INVALID_CONFIG (40
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from typing import Any, NamedTuple
 
 from kbroker.config_values import INT64_MAX, ConfigType, normal_text, parse_value
 from kbroker.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES_MIN = 1 << 20  # Kafka's since 4.0 (KIP-1030)
 VALUE_LENGTH_MAX = 32_767  # a protocol string; also bounds what one topic may keep in the metadata log
@@ -263,16 +266,29 @@ def normal_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, s
     return {name: definitions[name].normal(text) if name in definitions else text for name, text in configs.items()}
 
 
+def stored_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str]) -> dict[str, str]:
+    """Configs from the metadata log in their normal form. Of a value that another version took and this one refuses the
+    default is in force, so that it stops no start."""
+    stored = normal_configs(definitions, configs)
+    for name in stored.keys() & definitions.keys():
+        try:
+            definitions[name].parse(stored[name])
+        except KafkaError as error:
+            logger.error("a stored config is ignored: %s", error)
+            del stored[name]
+    return stored
+
+
 def stored_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
     """A topic's own configs as a start reads them, without what an earlier kbroker took and this one refuses: a
     `segment.bytes` that is too small becomes the least value, `remote.storage.enable` goes."""
     stored = normal_configs(TOPIC_CONFIGS, configs)
     if stored.get("remote.storage.enable") == "true":
         del stored["remote.storage.enable"]
-    with contextlib.suppress(ValueError):  # what cannot be read at all is refused where it is used
+    with contextlib.suppress(ValueError):
         if int(stored.get("segment.bytes", SEGMENT_BYTES_MIN)) < SEGMENT_BYTES_MIN:
             stored["segment.bytes"] = str(SEGMENT_BYTES_MIN)
-    return stored
+    return stored_configs(TOPIC_CONFIGS, stored)
 
 
 def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicConfig:

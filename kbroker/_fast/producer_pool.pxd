@@ -98,14 +98,15 @@ cdef class ProducerTable:
     cdef uint32_t head_count              # a power of two, or 0
     cdef readonly uint32_t rows
     cdef public bint has_evicted          # since it was reset: the pool took rows out
-    cdef int grow(self) except -1
+    cdef int resize(self, uint32_t capacity) except -1
+    cdef int shrink(self) except -1
     # Takes the row that was reserved.
     cdef uint32_t insert(self, int64_t producer_id) noexcept
     cdef void remove(self, uint32_t number) noexcept
     cdef void forget_batches(self, ProducerRow* row) noexcept
     # Removes those that have been silent for so long; returns how many. `noted`: of some it was not known when they wrote
     # last, and is taken for now.
-    cdef int64_t expire_rows(self, int64_t now_ms, int64_t expiration_ms, bint* noted) noexcept
+    cdef int64_t expire_rows(self, int64_t now_ms, int64_t expiration_ms, bint* noted) except -1
     cdef list numbers(self)
     cdef tuple entry_of(self, uint32_t number)
     cdef uint32_t put_entry(self, object entry, int64_t written_ms) except 0

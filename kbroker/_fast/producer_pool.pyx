@@ -19,6 +19,7 @@ cdef enum:
     ADDRESS_SHARE = 4         # one client address fills at most this part of the pool
     TICK_BITS = 10            # of milliseconds: the lists' order is kept to so much
     HEADS_MIN = 4
+    SHRUNK_SHARE = 8          # a table with fewer rows than this part of its heads gets fewer heads
 
 cdef struct Age:
     int64_t written_ms
@@ -114,7 +115,7 @@ cdef class ProducerPool:
         if slab_reserve(&self.row_slab) < 0:
             raise MemoryError
         if table.rows == table.head_count:
-            table.grow()
+            table.resize(max(2 * table.head_count, HEADS_MIN))
         return 1
 
     cdef bint make_room(self, int64_t now_ms, bint forced) noexcept:
@@ -292,8 +293,7 @@ cdef class ProducerTable:
     def __len__(self):
         return self.rows
 
-    cdef int grow(self) except -1:
-        cdef uint32_t capacity = max(2 * self.head_count, HEADS_MIN)
+    cdef int resize(self, uint32_t capacity) except -1:
         cdef uint32_t* old = self.heads
         cdef uint32_t before = self.head_count, i, number, following, bucket
         cdef uint32_t* heads = <uint32_t*>malloc(capacity * sizeof(uint32_t))
@@ -311,7 +311,15 @@ cdef class ProducerTable:
                 heads[bucket] = number
                 number = following
         free(old)
-        self.pool.heads_bytes += (capacity - before) * <int64_t>sizeof(uint32_t)
+        self.pool.heads_bytes += (<int64_t>capacity - before) * <int64_t>sizeof(uint32_t)
+        return 0
+
+    cdef int shrink(self) except -1:
+        cdef uint32_t capacity = self.head_count
+        while capacity > HEADS_MIN and self.rows < capacity // SHRUNK_SHARE:
+            capacity //= 2
+        if capacity < self.head_count:
+            self.resize(capacity)
         return 0
 
     cdef uint32_t insert(self, int64_t producer_id) noexcept:
@@ -355,7 +363,7 @@ cdef class ProducerTable:
             row.older = 0
         row.count = 0
 
-    cdef int64_t expire_rows(self, int64_t now_ms, int64_t expiration_ms, bint* noted) noexcept:
+    cdef int64_t expire_rows(self, int64_t now_ms, int64_t expiration_ms, bint* noted) except -1:
         cdef ProducerRow* row
         cdef uint32_t i, number, following
         cdef int64_t gone = 0
@@ -370,6 +378,7 @@ cdef class ProducerTable:
                 if row.txn_first_offset < 0 and now_ms - max(row.last_timestamp, row.written_ms) >= expiration_ms:
                     self.remove(number)
                     gone += 1
+        self.shrink()
         return gone
 
     cdef list numbers(self):

@@ -22,7 +22,7 @@ from kbroker.metadata.records import (
     TopicCreated,
     TopicDeleted,
 )
-from kbroker.topic_config import TOPIC_CONFIGS, normal_configs
+from kbroker.topic_config import TOPIC_CONFIGS, stored_configs
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
@@ -217,16 +217,16 @@ class ImageBuilder:
 
     def set_group_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """A group's own configs from now on; none: it has none."""
-        _set(self.group_configs, name, normal_configs(GROUP_CONFIGS, configs))
+        _set(self.group_configs, name, stored_configs(GROUP_CONFIGS, configs))
 
     def set_client_metrics(self, name: str, configs: Mapping[str, str]) -> None:
         """A client metrics resource from now on; no configs: it is gone."""
-        _set(self.client_metrics, name, normal_configs(CLIENT_METRICS_CONFIGS, configs))
+        _set(self.client_metrics, name, stored_configs(CLIENT_METRICS_CONFIGS, configs))
 
     def _apply_one(self, record: MetadataRecord, where: str) -> None:
         match record:
             case TopicCreated():
-                configs = normal_configs(TOPIC_CONFIGS, record.configs)
+                configs = stored_configs(TOPIC_CONFIGS, record.configs)
                 topic = TopicImage(record.name, record.topic_id, record.partitions, configs)
                 self.add_topic(topic, where)
             case TopicDeleted():
@@ -240,7 +240,7 @@ class ImageBuilder:
                     raise CorruptionError(f"{where}: topic {topic.name} would shrink to {record.partitions} partitions")
                 self._replace(topic._replace(partitions=record.partitions))
             case TopicConfigs():
-                configs = normal_configs(TOPIC_CONFIGS, record.configs)
+                configs = stored_configs(TOPIC_CONFIGS, record.configs)
                 self._replace(self._topic(record.topic_id, where)._replace(configs=configs))
             case ProducerIdBlock():
                 if record.next_producer_id <= self.next_producer_id:

@@ -11,6 +11,7 @@ import base64
 import binascii
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 
 import boto3
@@ -19,6 +20,7 @@ from botocore import exceptions as aws
 from botocore.config import Config
 
 from kbroker.limits import KIB
+from kbroker.storage.http_answer import Answer
 from kbroker.storage.http_connections import ConnectionPool, NotPlain
 from kbroker.storage.object_store import (
     Body,
@@ -118,7 +120,7 @@ class S3Store:
                 raise
             self._raise_mapped(error, "configuration", None, conditional=False)
         self._connections = ConnectionPool(connect_timeout_s, read_timeout_s, connections_max, authorities=authorities)
-        self._direct_reads = DirectReads(self._sign_get, self._connections)
+        self._direct_reads = DirectReads(self._sign, self._connections)
         self._direct_writes = DirectWrites(self._frozen_credentials, self._connections)
         self._client.meta.events.register("before-send.s3.PutObject", self._direct_writes.note)
 
@@ -131,10 +133,12 @@ class S3Store:
             raise NotPlain(str(error)) from error
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
-    def _sign_get(self, key: str) -> str:
+    def _sign(self, method: str, key: str) -> str:
         parameters = {"Bucket": self._bucket, "Key": key}
+        if method == "HEAD":
+            parameters["ChecksumMode"] = "ENABLED"
         try:
-            url: str = self._client.generate_presigned_url("get_object", parameters, URL_EXPIRES_SECONDS)
+            url: str = self._client.generate_presigned_url(f"{method.lower()}_object", parameters, URL_EXPIRES_SECONDS)
         except Exception as error:  # as below
             raise NotPlain(str(error)) from error
         return url
@@ -243,6 +247,12 @@ class S3Store:
         return answer
 
     def head(self, key: str) -> ObjectMeta:
+        with contextlib.suppress(NotPlain):
+            direct = self._direct_reads.head(key)
+            if direct.status == 404:
+                raise NotFound(f"{self._name(key)}: there is no such object")
+            with contextlib.suppress(ValueError):
+                return _meta_of(key, direct)
         answer = self._call("head_object", key, {"ChecksumMode": "ENABLED"}, conditional=False)
         return ObjectMeta(
             key, answer["ContentLength"], answer["ETag"], _decode_crc(answer), _milliseconds(answer["LastModified"])
@@ -523,6 +533,18 @@ def _decode_crc(answer: dict[str, Any]) -> int | None:
     except (binascii.Error, ValueError):
         return None
     return int.from_bytes(raw, "big") if len(raw) == 4 else None
+
+
+def _meta_of(key: str, answer: Answer) -> ObjectMeta:
+    """Raises ValueError when a header is missing or not as S3 sends it."""
+    etag, modified = answer.getheader("ETag"), answer.getheader("Last-Modified")
+    if answer.length is None or not etag or not modified:
+        raise ValueError("no length, ETag or time")
+    checksum = {
+        "ChecksumCRC32C": answer.getheader("x-amz-checksum-crc32c"),
+        "ChecksumType": answer.getheader("x-amz-checksum-type"),
+    }
+    return ObjectMeta(key, answer.length, etag, _decode_crc(checksum), _milliseconds(parsedate_to_datetime(modified)))
 
 
 def _milliseconds(moment: Any) -> int:

@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Mapping
+from ipaddress import ip_address
 
 from kbroker import limits
 
@@ -19,29 +20,38 @@ class ConnectionQuotas:
 
     def __init__(self, connections_max: int = limits.CONNECTIONS_MAX) -> None:
         self.connections_max = connections_max
-        self._named: dict[str, int] = {}  # overrides as given; used by one thread at a time
         self._lock = threading.Lock()  # guards the fields below
+        self._named: dict[str, int] = {}  # overrides by host as given, without brackets
         self._per_address = NO_LIMIT
         self._overrides: dict[str, int] = {}
         self._counts: dict[str, int] = {}
 
     def limit_addresses(self, per_address: int, overrides: Mapping[str, int]) -> None:
-        """From now on; connections that are open stay. Looks names of hosts up where they have changed: may block."""
-        if overrides == self._named:
-            with self._lock:
-                self._per_address = per_address
-            return
-        self._named = dict(overrides)
-        resolved: dict[str, int] = {}
-        for host, count in overrides.items():
+        """From now on; connections that are open stay. Names of hosts count once a thread has looked them up."""
+        named = {host.strip("[]"): count for host, count in overrides.items()}
+        with self._lock:
+            self._per_address = per_address
+            if named == self._named:
+                return
+            self._named = named
+            self._overrides = {str(ip_address(host)): count for host, count in named.items() if _is_address(host)}
+        if not all(map(_is_address, named)):
+            threading.Thread(target=self._look_up, args=(named,), name="host-lookup", daemon=True).start()
+
+    def _look_up(self, named: Mapping[str, int]) -> None:
+        """Looks names of hosts up, which may take long, and limits their addresses."""
+        for host, count in named.items():
+            if _is_address(host):
+                continue
             try:
-                found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+                found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError) as error:
                 logger.error("the limit of connections from %s is ignored: %s", host, error)
-            else:
-                resolved |= {str(address[0]): count for *_, address in found}
-        with self._lock:
-            self._per_address, self._overrides = per_address, resolved
+                continue
+            with self._lock:
+                if self._named is not named:
+                    return
+                self._overrides |= {str(address[0]): count for *_, address in found}
 
     def admit(self, peer: str) -> bool:
         """Counts a connection from ADDRESS:PORT; False when its address has as many as it may have."""
@@ -68,6 +78,14 @@ class ConnectionQuotas:
         """Addresses with connections."""
         with self._lock:
             return len(self._counts)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _address_of(peer: str) -> str:

@@ -13,10 +13,11 @@ from conftest import IN_A_BUCKET_WHEN_SLOW, Store
 from producer_flood import ProducerFlood
 
 from kbroker.limits import PRODUCER_ID_BYTES
+from kbroker.memory import PROCESS_BYTES
 
 NOT_ENOUGH_REPLICAS = 19
 MIB = 1 << 20
-IDS = 150_000
+IDS, FIVE_MILLION = 150_000, 5_000_000
 PARTITIONS = 4
 LEAST_SHARE = "kbroker.producer.id.memory.share=0.01"
 IDS_OF_AN_ADDRESS = (192 * MIB // 100) // PRODUCER_ID_BYTES // 4
@@ -46,6 +47,12 @@ def rss_bytes(broker: BrokerProcess) -> int:
     """Memory of the process that is not of files."""
     status = Path(f"/proc/{broker.pid}/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) << 10
+
+
+def highest_rss_bytes(broker: BrokerProcess) -> int:
+    """Since the start, the memory of files included."""
+    status = Path(f"/proc/{broker.pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) << 10
 
 
 def create(broker: BrokerProcess, name: str, partitions: int) -> AdminClient:
@@ -124,3 +131,26 @@ def test_a_client_waits_until_there_is_room(broker: BrokerProcess) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
     assert producer.flush(30) == 0
     assert outcomes == [IDS_OF_AN_ADDRESS]
+
+
+@pytest.mark.slow
+def test_five_million_ids_at_192_mib(tmp_path: Path) -> None:
+    """As fast as they come, with default shares of the memory; five minutes."""
+    broker = BrokerProcess(tmp_path / "data", "--memory-bytes", "192MiB")
+    broker.start("--set", "kbroker.producer.id.min.idle.ms=0")
+    try:
+        create(broker, "flood", PARTITIONS)
+        share = FIVE_MILLION // 20
+        for n in range(20):
+            with ProducerFlood((broker.host, broker.port), "flood", source=f"127.0.0.{n + 1}") as flood:
+                assert flood.send(range(n * share, (n + 1) * share), partitions=PARTITIONS) == {0: share}
+        broker.flush()
+        assert highest_rss_bytes(broker) < 192 * MIB + PROCESS_BYTES
+        broker.kill()
+        broker.start("--set", "kbroker.producer.id.min.idle.ms=0")
+        assert highest_rss_bytes(broker) < 192 * MIB + PROCESS_BYTES
+        with ProducerFlood((broker.host, broker.port), "flood") as flood:
+            newest = range(FIVE_MILLION - 1_000, FIVE_MILLION)
+            assert flood.send(newest, sequence=2, partitions=PARTITIONS) == {45: 1_000}
+    finally:
+        broker.kill()

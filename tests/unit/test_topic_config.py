@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig, parse_topic_config, stored_topic_configs
+from kbroker.metadata.group_configs import GROUP_CONFIGS
+from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig, parse_topic_config, stored_configs, stored_topic_configs
 
 BAD_VALUES = [
     ("retention.ms", "-2"),
@@ -122,7 +123,12 @@ def test_a_stored_segment_size_of_kbroker_0_1_is_lifted(stored: str, read: int) 
     configs = stored_topic_configs({"segment.bytes": stored, "retention.ms": "7"})
     assert parse_topic_config(configs).segment_bytes == read
     assert stored_topic_configs({"retention.ms": "7"}) == {"retention.ms": "7"}
-    assert stored_topic_configs({"segment.bytes": "many"}) == {"segment.bytes": "many"}
+
+
+def test_a_stored_value_that_this_version_refuses_is_left_out() -> None:
+    stored = {"segment.bytes": "many", "min.cleanable.dirty.ratio": "\u0660.5", "retention.ms": "7", "not.known": "x"}
+    assert stored_topic_configs(stored) == {"retention.ms": "7", "not.known": "x"}
+    assert stored_configs(GROUP_CONFIGS, {"share.auto.offset.reset": "by_duration:P\u0661D"}) == {}
 
 
 def test_what_an_earlier_kbroker_took_is_read() -> None:

@@ -231,6 +231,20 @@ def test_a_map_is_a_mapping_of_entries() -> None:
     assert len(known) == 0
 
 
+def test_a_table_that_has_lost_its_rows_gives_its_heads_back() -> None:
+    pool = ProducerPool()
+    known = ProducerMap(pool)
+    for producer_id in range(10_000):
+        known.put((producer_id, 0, -1, 0, -1, ()), 1_000 if producer_id < 9_990 else 2_000)
+    full = pool.used_bytes
+    assert known.expire(2_000, 1_000)
+    assert list(known) == list(range(9_990, 10_000))
+    assert full - pool.used_bytes > 4 * 8_000  # of 4 bytes for each
+    known.put((5, 0, -1, 0, -1, ()), 3_000)
+    assert known[9_995][0] == 9_995
+    assert len(known) == 11
+
+
 def test_trim_orders_what_was_loaded_by_when_it_wrote() -> None:
     pool = ProducerPool()
     tables = [ProducerMap(pool), ProducerMap(pool)]

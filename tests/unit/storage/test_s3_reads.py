@@ -57,8 +57,8 @@ class Reads:
         self.connections = ConnectionPool(5.0, 0.3, 2, self.clock)
         self.reads = DirectReads(self._sign, self.connections, self.clock)
 
-    def _sign(self, key: str) -> str:
-        self.signed.append(key)
+    def _sign(self, method: str, key: str) -> str:
+        self.signed.append(f"{method} {key}")
         return f"http://127.0.0.1:{self.port}/bucket/{key}?X-Signature={len(self.signed)}"
 
     def get(self, start: int, end: int, key: str = "a%20b") -> bytes:
@@ -77,7 +77,7 @@ def reads(server: Server) -> Iterator[Reads]:
 def test_one_connection_and_one_signature_for_many_reads(server: Server, reads: Reads) -> None:
     for start in range(0, 200_000, 50_000):
         assert reads.get(start, start + 50_000) == BODY[start : start + 50_000]
-    assert (server.connections, reads.signed) == (1, ["a%20b"])
+    assert (server.connections, reads.signed) == (1, ["GET a%20b"])
     first = server.requests[0].split("\r\n")
     assert first[0] == "GET /bucket/a%20b?X-Signature=1 HTTP/1.1"
     assert 'If-Match: "etag"' in first
@@ -178,3 +178,33 @@ def test_nobody_listens(reads: Reads, server: Server) -> None:
         reads.port = probe.getsockname()[1]
     with pytest.raises(StoreUnavailable):
         reads.get(0, 100)
+
+
+FOUND = b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\nETag: "e"\r\n\r\n'
+MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 243\r\n\r\n"  # as that of a GET, whose body a HEAD leaves out
+
+
+def test_heads_take_one_connection_and_one_signature(server: Server, reads: Reads) -> None:
+    server.script += [(FOUND, False), (MISSING, False)]
+    assert reads.reads.head("k").getheader("etag") == '"e"'
+    assert reads.reads.head("k").status == 404
+    assert reads.get(0, 10, "k") == BODY[:10]
+    assert (server.connections, reads.signed) == (1, ["HEAD k", "GET k"])
+    assert "x-amz-checksum-mode: ENABLED" in server.requests[0].split("\r\n")
+
+
+@pytest.mark.parametrize("status", [b"206 Partial", b"301 Moved", b"400 Bad", b"403 Forbidden", b"503 Slow Down"])
+def test_every_other_answer_to_a_head_is_left_to_boto3(server: Server, reads: Reads, status: bytes) -> None:
+    server.script.append((b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n", False))
+    with pytest.raises(NotPlain):
+        reads.reads.head("k")
+    server.script.append((FOUND, False))
+    assert reads.reads.head("k").status == 200
+    assert len(reads.signed) == 2
+
+
+def test_a_body_behind_the_answer_to_a_head_costs_the_connection(server: Server, reads: Reads) -> None:
+    server.script += [(MISSING + b"No!", False), (FOUND, False)]
+    assert reads.reads.head("k").status == 404
+    assert reads.reads.head("k").status == 200
+    assert server.connections == 2

@@ -16,6 +16,7 @@ from kbroker.storage.object_store import (
     ChecksumMismatch,
     InvalidRange,
     NotFound,
+    ObjectMeta,
     ObjectStore,
     PreconditionFailed,
     StoreDenied,
@@ -240,3 +241,30 @@ def test_boto3_is_imported_for_s3_only() -> None:
         "kbroker.storage.store_probe; u.open_store('file:/tmp'); sys.exit('boto3' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+HEAD_200 = {"Content-Length": "0", "ETag": '"e"', "Last-Modified": "Fri, 27 Nov 2026 12:00:00 GMT"}
+
+
+@pytest.mark.parametrize(
+    ("checksum", "crc32c"),
+    [
+        ({"x-amz-checksum-crc32c": "4waSgw=="}, 0xE3069283),
+        ({"x-amz-checksum-crc32c": "4waSgw==", "x-amz-checksum-type": "FULL_OBJECT"}, 0xE3069283),
+        ({"x-amz-checksum-crc32c": "4waSgw==", "x-amz-checksum-type": "COMPOSITE"}, None),
+        ({}, None),
+    ],
+)
+def test_a_head_takes_one_request(
+    server: ScriptedServer, store: ObjectStore, checksum: dict[str, str], crc32c: int | None
+) -> None:
+    server.headers = {**HEAD_200, **checksum}
+    assert store.head("k") == ObjectMeta("k", 0, '"e"', crc32c, 1_795_780_800_000)
+    assert [request[0] for request in server.requests] == ["HEAD"]
+
+
+def test_a_head_of_no_object_takes_one_request(server: ScriptedServer, store: ObjectStore) -> None:
+    server.fail(404, "NoSuchKey")
+    with pytest.raises(NotFound):
+        store.head("k")
+    assert [request[0] for request in server.requests] == ["HEAD"]
