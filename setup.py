@@ -40,12 +40,12 @@ if SANITIZE:
 
 
 def extensions() -> list[Extension]:
-    sources = sorted(Path("kbroker/_fast").glob("*.pyx"))
+    sources = sorted(Path("kbroker/_fast").rglob("*.pyx"))
     return [
         Extension(
-            f"kbroker._fast.{source.stem}",
+            ".".join(source.with_suffix("").parts),
             [str(source)],
-            include_dirs=["kbroker/_fast"],
+            include_dirs=["kbroker/_fast/base"],
             extra_compile_args=COMPILE_ARGS,
             extra_link_args=LINK_ARGS,
         )

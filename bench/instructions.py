@@ -27,15 +27,15 @@ NOW_MS = 1_700_000_000_000
 
 
 def _crc32c() -> Callable[[], Any]:
-    from kbroker._fast.crc32c import crc32c
+    from kbroker._fast.base.crc32c import crc32c
 
     data = bytes(range(256)) * 64
     return lambda: crc32c(data)
 
 
 def _validate(record_bytes: int) -> Callable[[], Any]:
-    from kbroker._fast.record_batch import validate
-    from kbroker._fast.records import build_batch
+    from kbroker._fast.records.record_batch import validate
+    from kbroker._fast.records.records import build_batch
 
     batch = build_batch([(None, bytes(record_bytes), NOW_MS, [])] * (16384 // record_bytes))
     return lambda: validate(batch, now_ms=NOW_MS)
@@ -44,7 +44,7 @@ def _validate(record_bytes: int) -> Callable[[], Any]:
 def _find_offset() -> Callable[[], Any]:
     import numpy as np
 
-    from kbroker.storage.klix import BATCH_DTYPE, KlixFooter, encode_footer
+    from kbroker.storage.formats.klix import BATCH_DTYPE, KlixFooter, encode_footer
 
     entries = np.zeros(2000, dtype=BATCH_DTYPE)
     entries["base_offset"] = np.arange(2000) * 10
@@ -57,7 +57,7 @@ def _find_offset() -> Callable[[], Any]:
 
 def _append() -> Callable[[], Any]:
     from bench.small_log import SmallLog
-    from kbroker._fast.records import build_batch
+    from kbroker._fast.records.records import build_batch
 
     log = SmallLog(Path(tempfile.mkdtemp())).__enter__()  # its folder goes with the process's own
     batch = build_batch([(None, bytes(100), NOW_MS, [])])
@@ -66,7 +66,7 @@ def _append() -> Callable[[], Any]:
 
 def _append_of_known_producers() -> Callable[[], Any]:
     from bench.small_log import SmallLog
-    from kbroker._fast.records import build_batch
+    from kbroker._fast.records.records import build_batch
 
     log = SmallLog(Path(tempfile.mkdtemp())).__enter__()
     record = (None, bytes(100), NOW_MS, [])
@@ -81,8 +81,8 @@ def _append_of_known_producers() -> Callable[[], Any]:
 
 
 def _decode_produce() -> Callable[[], Any]:
-    from kbroker._fast.produce_codec import decode_produce
-    from kbroker._fast.records import build_batch
+    from kbroker._fast.records.records import build_batch
+    from kbroker._fast.requests.produce_codec import decode_produce
     from kbroker.protocol.apis import k00_produce
     from kbroker.protocol.codec import encode_request_frame
 

@@ -27,20 +27,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kbroker._fast.compression import CODECS
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.recode import recode
-from kbroker._fast.records import build_batch, build_control_batch
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.compression import CODECS
+from kbroker._fast.records.recode import recode
+from kbroker._fast.records.records import build_batch, build_control_batch
+from kbroker.background.compaction_cleaner import Cleaner
+from kbroker.background.compaction_round import CleanerSettings
 from kbroker.clock import ManualClock
 from kbroker.limits import MIB
-from kbroker.log.compaction_cleaner import Cleaner
-from kbroker.log.compaction_round import CleanerSettings
-from kbroker.storage.klix import KlixFooter, encode_object
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.object_keys import ObjectKeys, klix_key
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.store_url import open_store
+from kbroker.storage.formats.klix import KlixFooter, encode_object
+from kbroker.storage.formats.object_keys import ObjectKeys, klix_key
+from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.stores.store_url import open_store
 from kbroker.topic_config import parse_topic_config
 from tests.integration.s3_server import BUCKET, s3_server
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from kbroker._fast.records import build_control_batch, parse_batch_header
+from kbroker._fast.records.records import build_control_batch, parse_batch_header
 from kbroker.clock import ManualClock
 from kbroker.coordinator.group_config import GroupConfig
 from kbroker.coordinator.groups import GroupCoordinator

@@ -26,10 +26,10 @@ from pathlib import Path
 
 from bench.log_compaction import Place, in_child, places
 from bench.request_counts import PUT_CLASS, Log, batch_of
+from kbroker.background.converter import ConverterSettings
 from kbroker.clock import SystemClock
 from kbroker.limits import GIB, MERGE_IO_BYTES_PER_SECOND, MIB
-from kbroker.log.converter import ConverterSettings
-from kbroker.storage.merge_plan import MergeLimits
+from kbroker.storage.rewrite.merge_plan import MergeLimits
 
 READ_CLASS = ("get", "get_into", "head")
 

@@ -26,26 +26,26 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from kbroker._fast.arena import Arena
-from kbroker._fast.commit import FastAppendWait
-from kbroker._fast.records import build_batch
-from kbroker._fast.wal import Wal
+from kbroker._fast.records.records import build_batch
+from kbroker._fast.wal.arena import Arena
+from kbroker._fast.wal.commit import FastAppendWait
+from kbroker._fast.wal.wal import Wal
+from kbroker.background.converter import Converter, ConverterSettings
+from kbroker.background.retention import Retention
 from kbroker.clock import Clock, ManualClock
 from kbroker.limits import GIB, MIB
-from kbroker.log.converter import Converter, ConverterSettings
 from kbroker.log.log_table import LogTable
 from kbroker.log.recovery import recover_log
-from kbroker.log.retention import Retention
-from kbroker.storage.flush_plan import PlanLimits
-from kbroker.storage.flusher import Flusher, FlushSettings
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.merge_plan import MergeLimits
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.ownership import claim
-from kbroker.storage.store_wrappers import StoreWrapper
+from kbroker.storage.flush.flusher import Flusher, FlushSettings
+from kbroker.storage.flush.plan import PlanLimits
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.ledger.ownership import claim
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.rewrite.merge_plan import MergeLimits
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.stores.store_wrappers import StoreWrapper
 from kbroker.topic_config import parse_topic_config
 
 T = TypeVar("T")

@@ -7,13 +7,13 @@ import select
 from pathlib import Path
 from types import TracebackType
 
-from kbroker._fast.arena import Arena
-from kbroker._fast.commit import FastAppendWait
-from kbroker._fast.partition import Partition
-from kbroker._fast.wal import Wal
-from kbroker._fast.wal_copy import append_raw
+from kbroker._fast.partition.partition import Partition
+from kbroker._fast.wal.arena import Arena
+from kbroker._fast.wal.commit import FastAppendWait
+from kbroker._fast.wal.copy import append_raw
+from kbroker._fast.wal.wal import Wal
 from kbroker.limits import MIB
-from kbroker.storage.wal_recovery import recover
+from kbroker.storage.wal.recovery import recover
 
 TOPIC_ID = bytes(range(16))
 NOW_MS = 1_700_000_000_000

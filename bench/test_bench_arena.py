@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bench.small_log import NOW_MS, SmallLog
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 
 ROUND_BYTES = 2 * 1024 * 1024
 SIZES = [1024, int(os.environ.get("KBROKER_BENCH_BYTES", 16 * 1024))]

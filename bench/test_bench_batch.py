@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kbroker._fast.compression import CODECS, decompress_pieces
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.record_batch import validate
-from kbroker._fast.records import build_batch, iter_batches, iter_records
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.compression import CODECS, decompress_pieces
+from kbroker._fast.records.record_batch import validate
+from kbroker._fast.records.records import build_batch, iter_batches, iter_records
 
 NOW = 1_700_000_000_000
 BATCH_BYTES = int(os.environ.get("KBROKER_BENCH_BYTES", 16 * 1024))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from bench.memory_log import BlockLog, MemoryLog, coordinator_on
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.group_records import encode_record
 from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord

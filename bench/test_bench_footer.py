@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kbroker.storage.klix import BATCH_DTYPE, KlixFooter, encode_footer
-from kbroker.storage.pack import PackDirectory, PackImage, encode_directory
+from kbroker.storage.formats.klix import BATCH_DTYPE, KlixFooter, encode_footer
+from kbroker.storage.formats.pack import PackDirectory, PackImage, encode_directory
 
 ENTRIES = int(os.environ.get("KBROKER_BENCH_ENTRIES", 2000))
 

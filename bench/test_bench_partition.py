@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bench.small_log import NOW_MS, SmallLog
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import build_batch
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import build_batch
 
 APPENDS = 200
 BATCHES = int(os.environ.get("KBROKER_BENCH_ENTRIES", 2000))

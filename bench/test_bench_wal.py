@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench.small_log import NOW_MS, SmallLog
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 
 COMMIT_BYTES = [1024, 64 * 1024, 1024 * 1024]
 PAGE_BYTES = 4096

@@ -16,10 +16,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from kbroker.cluster.broker_config_table import BROKER_CONFIGS
+from kbroker.cluster.group_configs import GROUP_CONFIGS
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.features import FEATURES
-from kbroker.metadata.broker_config_table import BROKER_CONFIGS
-from kbroker.metadata.group_configs import GROUP_CONFIGS
 from kbroker.protocol import api_keys
 from kbroker.protocol.fields import BOOL, UINT32, Field, Message, Struct, WireType
 from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef

@@ -1,4 +1,4 @@
-"""Prints the README's tables of settings from kbroker.config."""
+"""Prints the README's tables of settings from kbroker.app.config."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kbroker.config import KAFKA_DEFAULTS, OPTIONS, Option, parse_size
+from kbroker.app.config import KAFKA_DEFAULTS, OPTIONS, Option, parse_size
 
 
 def tables() -> str:

@@ -23,6 +23,6 @@ step "benchmarks run"
 $bin/python -m pytest bench -q --benchmark-disable --ignore=bench/e2e
 step "tests on the debug build"
 export PYTHONPATH="$PWD/build/debug:$PWD"
-$bin/python -P -c "from kbroker._fast.invariant import DEBUG_BUILD; assert DEBUG_BUILD"
+$bin/python -P -c "from kbroker._fast.base.invariant import DEBUG_BUILD; assert DEBUG_BUILD"
 $bin/pytest -q -n 2 --dist loadfile tests/unit/_fast tests/unit/wire tests/fuzz tests/crash/test_wal_torn.py tests/crash/test_wal_faults.py
 step "done"

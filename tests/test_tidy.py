@@ -27,25 +27,25 @@ CLOCK_FUNCTIONS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter
 # Beside clock.py: commands that run outside the broker and have nobody to inject a clock.
 READS_THE_TIME = {"kbroker/clock.py", "kbroker/cli/consume.py", "kbroker/cli/produce.py"}
 # Compiled code that reads the clocks itself: the monotonic one in one place, and that of records' time stamps.
-READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("channel.pyx", "pthread.pxd")}
-PRINTS = {"kbroker/broker.py": 1}  # the line that says it is ready
+READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("net/channel.pyx", "base/pthread.pxd")}
+PRINTS = {"kbroker/app/broker.py": 1}  # the line that says it is ready
 POLLS = {"tests/unit/wire/wire_harness.py"}  # for what the I/O thread is about to do on its own
 # C structures and code below Python; nothing in them is called from Python.
-NO_PYTHON_API = {"channel", "wal_batches"}
+NO_PYTHON_API = {"net.channel", "wal.batches"}
 FORMATS = {
-    "kbroker/storage/object_keys.py": "keys",
-    "kbroker/storage/klix.py": "klix",
-    "kbroker/storage/pack.py": "pack",
-    "kbroker/storage/numbered_log_format.py": "numbered-log",
-    "kbroker/storage/manifest_record.py": "manifest",
-    "kbroker/storage/claim_format.py": "claims",
-    "kbroker/storage/swap_proposal.py": "proposals",
-    "kbroker/metadata/records.py": "metadata",
+    "kbroker/storage/formats/object_keys.py": "keys",
+    "kbroker/storage/formats/klix.py": "klix",
+    "kbroker/storage/formats/pack.py": "pack",
+    "kbroker/storage/ledger/numbered_log_format.py": "numbered-log",
+    "kbroker/storage/manifest/record.py": "manifest",
+    "kbroker/storage/ledger/claim_format.py": "claims",
+    "kbroker/storage/rewrite/swap_proposal.py": "proposals",
+    "kbroker/cluster/records.py": "metadata",
     "kbroker/exchange/log_segment.py": "kafka-log",
     "kbroker/exchange/klite_metadata.py": "klite-bucket",
-    "kbroker/storage/kfs.py": "kfs",
-    "kbroker/_fast/wal_format.pxd": "wal",
-    "kbroker/_fast/record_batch.pxd": "record-batch",
+    "kbroker/storage/formats/kfs.py": "kfs",
+    "kbroker/_fast/wal/format.pxd": "wal",
+    "kbroker/_fast/records/record_batch.pxd": "record-batch",
 }
 
 
@@ -142,18 +142,22 @@ def test_the_library_logs_and_does_not_print() -> None:
     assert [name for name, text in library(".pyx") if re.search(r"^\s*print\(", text, re.MULTILINE)] == []
 
 
+def compiled(suffix: str) -> set[str]:
+    """Dotted names below kbroker._fast of its files with this suffix."""
+    return {".".join(path.relative_to(FAST).with_suffix("").parts) for path in FAST.rglob(f"*{suffix}")}
+
+
 def test_compiled_modules_have_stubs_and_stubs_their_modules() -> None:
-    modules = {path.stem for path in FAST.glob("*.pyx")}
-    stubs = {path.stem for path in FAST.glob("*.pyi")}
+    modules, stubs = compiled(".pyx"), compiled(".pyi")
     assert modules - stubs == NO_PYTHON_API
     assert stubs - modules == set()
 
 
-@pytest.mark.parametrize("stub", sorted(path.stem for path in FAST.glob("*.pyi")))
+@pytest.mark.parametrize("stub", sorted(compiled(".pyi")))
 def test_stubs_name_what_there_is(stub: str) -> None:
     module = import_module(f"kbroker._fast.{stub}")
     missing = []
-    for node in ast.parse((FAST / f"{stub}.pyi").read_text()).body:
+    for node in ast.parse((FAST / f"{stub.replace('.', '/')}.pyi").read_text()).body:
         if isinstance(node, ast.FunctionDef) and not hasattr(module, node.name):
             missing.append(node.name)
         elif isinstance(node, ast.ClassDef):

@@ -16,11 +16,11 @@ import time
 import traceback
 
 from bench.e2e.put_ceiling import THREADS, object_body
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 from kbroker.limits import MIB
-from kbroker.storage.object_store import BytesBody, ObjectStore
-from kbroker.storage.pacing import PacedBody, Pacer
-from kbroker.storage.store_url import open_store
+from kbroker.storage.flush.pacing import PacedBody, Pacer
+from kbroker.storage.stores.object_store import BytesBody, ObjectStore
+from kbroker.storage.stores.store_url import open_store
 
 PAUSE_SECONDS = 0.002
 OBJECT_BYTES = 16 * MIB  # its place in the broker's memory is free again when all of it is stored

@@ -11,10 +11,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 from kbroker.limits import MIB
-from kbroker.storage.object_store import BytesBody
-from kbroker.storage.store_url import open_store
+from kbroker.storage.stores.object_store import BytesBody
+from kbroker.storage.stores.store_url import open_store
 
 OBJECT_BYTES = 64 * MIB
 THREADS = 8

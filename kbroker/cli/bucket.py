@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 import click
 
-from kbroker._fast.records import BatchHeader, iter_batches
+from kbroker._fast.records.records import BatchHeader, iter_batches
+from kbroker.cluster.image import MetadataImage
+from kbroker.cluster.read_only import ClusterUnclear, find_cluster, load_manifest, load_topics
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
-from kbroker.metadata.image import MetadataImage
-from kbroker.metadata.read_only import ClusterUnclear, find_cluster, load_manifest, load_topics
-from kbroker.storage.copied_objects import CopiedObjects
-from kbroker.storage.kfs_read import LoadedSegment, load_segment
-from kbroker.storage.klix import TAIL_BYTES, KlixFooter
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectMeta, ObjectStore, PendingUpload, StoreError
-from kbroker.storage.patience import Patience
-from kbroker.storage.store_url import open_store
-from kbroker.storage.store_wrappers import RetryingStore
+from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.read.copied_objects import CopiedObjects
+from kbroker.storage.read.kfs_read import LoadedSegment, load_segment
+from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore, PendingUpload, StoreError
+from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.store_url import open_store
+from kbroker.storage.stores.store_wrappers import RetryingStore
 
 PATIENCE_SECONDS = 10.0
 READ_BYTES = 8 * MIB

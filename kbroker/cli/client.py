@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kbroker.config import ConfigError, parse_address
+from kbroker.app.config import ConfigError, parse_address
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.client_connection import ClientConnection

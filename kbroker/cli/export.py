@@ -15,11 +15,11 @@ from kbroker.cli.bucket import Bucket, Place
 from kbroker.cli.object import failing_with, place_options
 from kbroker.cli.store_copies import copies_between
 from kbroker.clock import SystemClock
+from kbroker.cluster.image import MetadataImage
 from kbroker.exchange.cluster_metadata import read_cluster_metadata
 from kbroker.exchange.export_bucket import BucketExport
 from kbroker.exchange.export_kafka_log import ExportedPartition, ExportError, KafkaLogExport, KafkaNode
-from kbroker.metadata.image import MetadataImage
-from kbroker.storage.store_url import folder_of, open_store
+from kbroker.storage.stores.store_url import folder_of, open_store
 
 
 def _folder(context: click.Context, parameter: click.Parameter, value: str) -> Path:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from kbroker.config import ConfigError, parse_seconds
-from kbroker.control import send_command
+from kbroker.admin.control import send_command
+from kbroker.app.config import ConfigError, parse_seconds
 
 
 @click.command()

@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
+from kbroker.app.config import OPTIONS, BrokerConfig, ConfigError, load_config
 from kbroker.cli.store_copies import copies_between
 from kbroker.clock import SystemClock
-from kbroker.config import OPTIONS, BrokerConfig, ConfigError, load_config
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.bucket_source import KliteBucket, kafscale_topics, last_leader_epoch
 from kbroker.exchange.import_bucket import BucketImport
@@ -28,10 +28,10 @@ from kbroker.exchange.partition_upload import ImportedPartition
 from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport
-from kbroker.storage.object_store import ObjectStore, StoreError
-from kbroker.storage.patience import Patience
-from kbroker.storage.store_url import open_store
-from kbroker.storage.store_wrappers import RetryingStore
+from kbroker.storage.stores.object_store import ObjectStore, StoreError
+from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.store_url import open_store
+from kbroker.storage.stores.store_wrappers import RetryingStore
 
 STORE_OPTIONS = ("data_dir", "object_store", "s3_endpoint", "s3_region")
 CLUSTER_OPTIONS = (*STORE_OPTIONS, "cluster_id")

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from kbroker._fast.records import iter_records
+from kbroker._fast.records.records import iter_records
 from kbroker.cli.bucket import Bucket, Place
 from kbroker.cli.object_show import (
     image_lines,
@@ -26,16 +26,16 @@ from kbroker.cli.object_show import (
 )
 from kbroker.cli.record_json import record_json
 from kbroker.errors import CorruptionError
-from kbroker.storage.kfs import HEADER_BYTES
-from kbroker.storage.kfs_flush import segment_key_of
-from kbroker.storage.kfs_keys import KfsKey
-from kbroker.storage.klix import KlixFooter
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_audit import BucketAudit, NamedImage, read_pack_directory
-from kbroker.storage.object_keys import KlixKey, PackKey
-from kbroker.storage.object_store import ObjectMeta, StoreError
-from kbroker.storage.pack import PackDirectory, PackImage
-from kbroker.storage.partition_state import ObjectRef, PartitionState, is_same_object
+from kbroker.storage.flush.kfs_flush import segment_key_of
+from kbroker.storage.formats.kfs import HEADER_BYTES
+from kbroker.storage.formats.kfs_keys import KfsKey
+from kbroker.storage.formats.klix import KlixFooter
+from kbroker.storage.formats.object_keys import KlixKey, PackKey
+from kbroker.storage.formats.pack import PackDirectory, PackImage
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import ObjectRef, PartitionState, is_same_object
+from kbroker.storage.read.object_audit import BucketAudit, NamedImage, read_pack_directory
+from kbroker.storage.stores.object_store import ObjectMeta, StoreError
 
 STORE_UNREADABLE = 2  # exit code of verify
 

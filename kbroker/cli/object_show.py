@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from kbroker._fast.records import BatchHeader
+from kbroker._fast.records.records import BatchHeader
 from kbroker.cli.bucket import Bucket
 from kbroker.errors import CorruptionError
 from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
-from kbroker.storage.kfs import HEADER_BYTES, SEGMENT_BYTES_MAX
-from kbroker.storage.kfs_index import INDEX_BYTES_MAX, parse_index
-from kbroker.storage.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
-from kbroker.storage.object_keys import CLAIMS_DIR, MANIFEST_DIR, METADATA_DIR
-from kbroker.storage.object_store import ObjectMeta, PendingUpload, read_whole
-from kbroker.storage.pack import PackDirectory
+from kbroker.storage.formats.kfs import HEADER_BYTES, SEGMENT_BYTES_MAX
+from kbroker.storage.formats.kfs_index import INDEX_BYTES_MAX, parse_index
+from kbroker.storage.formats.object_keys import CLAIMS_DIR, MANIFEST_DIR, METADATA_DIR
+from kbroker.storage.formats.pack import PackDirectory
+from kbroker.storage.ledger.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
+from kbroker.storage.stores.object_store import ObjectMeta, PendingUpload, read_whole
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

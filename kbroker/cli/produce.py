@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import click
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from kbroker.cli.client import Client, CommandFailed, bootstrap_option, check, connected
 from kbroker.cli.record_json import parse_record_json
 from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -7,7 +7,7 @@ import binascii
 import json
 from typing import Any, NamedTuple
 
-from kbroker._fast.records import Record
+from kbroker._fast.records.records import Record
 
 
 def record_json(topic: str, partition: int, record: Record) -> str:

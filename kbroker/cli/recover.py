@@ -15,8 +15,8 @@ from kbroker.clock import SystemClock
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.recover import Recovery
 from kbroker.exchange.source_error import SourceError
-from kbroker.storage.object_store import StoreError
-from kbroker.storage.store_probe import probe
+from kbroker.storage.stores.object_store import StoreError
+from kbroker.storage.stores.store_probe import probe
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""``kbroker serve``: options, logging, signals; everything else is kbroker.broker."""
+"""``kbroker serve``: options, logging, signals; everything else is kbroker.app.broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from kbroker.config import OPTIONS, ConfigError, load_config
+from kbroker.app.config import OPTIONS, ConfigError, load_config
 from kbroker.errors import StartError
 from kbroker.log_throttle import LogThrottle
 
@@ -46,7 +46,7 @@ def command(kafka_settings: tuple[str, ...], **arguments: Any) -> None:
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
     gc.disable()  # while a few hundred modules load; broker.run turns it on
     try:
-        from kbroker.broker import run  # the extensions load here: a missing one is a start-up error
+        from kbroker.app.broker import run  # the extensions load here: a missing one is a start-up error
 
         exit_code = run(config)
     except ImportError as error:

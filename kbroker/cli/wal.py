@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
+from kbroker.app.data_dir import held_still
 from kbroker.cli.bucket import Place
 from kbroker.cli.record_json import record_json
 from kbroker.cli.wal_log import StoppedLog
-from kbroker.data_dir import held_still
 from kbroker.errors import StartError
 
 

@@ -13,17 +13,24 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker._fast.records import CONTROL_COMMIT, BatchHeader, Record, iter_records, parse_batch_header, parse_marker
+from kbroker._fast.records.records import (
+    CONTROL_COMMIT,
+    BatchHeader,
+    Record,
+    iter_records,
+    parse_batch_header,
+    parse_marker,
+)
+from kbroker.app.data_dir import Identity
 from kbroker.cli.bucket import Bucket, Place
+from kbroker.cluster.image import INTERNAL_TOPICS, TRANSACTION_STATE
+from kbroker.cluster.local_topics import local_topic_names
 from kbroker.coordinator.shard import UnknownRecordError
 from kbroker.coordinator.transaction_records import decode_record
 from kbroker.coordinator.transaction_state import Transaction, TransactionState
-from kbroker.data_dir import Identity
 from kbroker.errors import CorruptionError, StartError
-from kbroker.metadata.image import INTERNAL_TOPICS, TRANSACTION_STATE
-from kbroker.metadata.local_topics import local_topic_names
-from kbroker.storage.object_store import StoreError
-from kbroker.storage.wal_tail import LoggedBatch, WalTail
+from kbroker.storage.stores.object_store import StoreError
+from kbroker.storage.wal.tail import LoggedBatch, WalTail
 
 Tell = Callable[[str], None]  # one line for people
 

@@ -110,7 +110,7 @@ class LoggedTopics:
 
 
 class TopicChanges:
-    """Follows the topics (metadata.topics.TopicListener) and tells of each that groups may have to look at again.
+    """Follows the topics (cluster.topics.TopicListener) and tells of each that groups may have to look at again.
 
     To be added behind the log table, whose state groups then read.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
-from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker.coordinator.group_partition import OFFSETS_TOPIC
 from kbroker.coordinator.shard import Marker
 from kbroker.errors import ErrorCode

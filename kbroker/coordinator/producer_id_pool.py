@@ -10,7 +10,7 @@ from kbroker.errors import ErrorCode, KafkaError
 
 
 class ProducerIdSource(Protocol):
-    """Where unused producer ids come from (metadata.producer_ids.ProducerIds)."""
+    """Where unused producer ids come from (cluster.producer_ids.ProducerIds)."""
 
     def take(self) -> int | None:
         """The next id, or None when it must be waited for."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from kbroker._fast.newest_records import NewestRecords
+from kbroker._fast.records.newest_records import NewestRecords
 from kbroker.coordinator.shard import ProducerStamp, Shard, UnknownRecordError
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kbroker._fast.commit import FastAppendWait, FastKafkaError
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
+from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker.clock import Clock
 from kbroker.coordinator import shard_load, shard_snapshot
 from kbroker.coordinator.event_loop import EventLoop, Timer

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from kbroker.exchange.cluster_metadata import (
     TOPIC_RESOURCE,
     ConfigRecord,

@@ -7,13 +7,13 @@ from typing import Protocol
 
 import numpy as np
 
-from kbroker._fast.gather import BatchScan, BatchScanError
+from kbroker._fast.records.gather import BatchScan, BatchScanError
 from kbroker.errors import CorruptionError
 from kbroker.exchange.log_segment import BATCH_BYTES_MAX, BLOCK_BYTES, ENTRY_DTYPE, Block
-from kbroker.storage.kfs_read import load_ref
-from kbroker.storage.klix import TAIL_BYTES, KlixFooter, NeedMore
-from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed
-from kbroker.storage.partition_state import KFS, ObjectRef, PartitionState
+from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter, NeedMore
+from kbroker.storage.manifest.partition_state import KFS, ObjectRef, PartitionState
+from kbroker.storage.read.kfs_read import load_ref
+from kbroker.storage.stores.object_store import NotFound, ObjectStore, PreconditionFailed
 
 
 class ObjectFinder(Protocol):

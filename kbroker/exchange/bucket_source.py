@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kbroker._fast.records import parse_batch_header
+from kbroker._fast.records.records import parse_batch_header
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket_log import image_footer, read_image
 from kbroker.exchange.klite_metadata import FRAME_HEADER_BYTES, LEASE, METADATA_LOG, KliteMetadata, parse_metadata_log
@@ -17,11 +17,11 @@ from kbroker.exchange.log_segment import ENTRY_DTYPE, Block
 from kbroker.exchange.partition_upload import StoredBatches
 from kbroker.exchange.server_copy import fits
 from kbroker.exchange.source_error import SourceError
-from kbroker.storage.conditional_write import read_back
-from kbroker.storage.kfs import FOOTER_BYTES, HEADER_BYTES, batches_of
-from kbroker.storage.kfs_pairs import KfsPair, list_pairs, read_segment
-from kbroker.storage.object_keys import KlixKey, parse_key
-from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, read_whole
+from kbroker.storage.formats.kfs import FOOTER_BYTES, HEADER_BYTES, batches_of
+from kbroker.storage.formats.kfs_pairs import KfsPair, list_pairs, read_segment
+from kbroker.storage.formats.object_keys import KlixKey, parse_key
+from kbroker.storage.stores.conditional_write import read_back
+from kbroker.storage.stores.object_store import NotFound, ObjectMeta, ObjectStore, read_whole
 
 LEASE_QUIET_MS = 60_000  # a lease that nobody wrote for so long has no owner
 LEASE_WAIT_SECONDS = 20.0  # longer than klite's own term

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kbroker._fast.records import iter_batches, iter_records
+from kbroker._fast.records.records import iter_batches, iter_records
 from kbroker.errors import CorruptionError, ProtocolError
 from kbroker.exchange.log_segment import BadBatch, read_blocks, segment_bases, segment_name
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.fields import INT8, INT16, INT32, INT64, STRING, UUID, F, Message
-from kbroker.storage.regular_file import is_folder
+from kbroker.storage.stores.regular_file import is_folder
 
 FOLDER = "__cluster_metadata-0"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"  # a snapshot with what the metadata is to begin with

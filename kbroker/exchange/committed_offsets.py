@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import build_batch, iter_batches, iter_records, parse_marker
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import build_batch, iter_batches, iter_records, parse_marker
+from kbroker.cluster.image import CONSUMER_OFFSETS, TopicImage
 from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.offset_records import decode_offset_record, encode_offset_record, is_offset_key
@@ -20,11 +21,10 @@ from kbroker.errors import CorruptionError, KafkaError, ProtocolError, StartErro
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.kafka_log_folder import PartitionFolder
 from kbroker.exchange.log_segment import BadBatch, read_blocks, segment_name
-from kbroker.metadata.image import CONSUMER_OFFSETS, TopicImage
-from kbroker.storage.klix import encode_object
-from kbroker.storage.object_keys import klix_key
-from kbroker.storage.object_store import NotFound
-from kbroker.storage.partition_state import PartitionState
+from kbroker.storage.formats.klix import encode_object
+from kbroker.storage.formats.object_keys import klix_key
+from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.stores.object_store import NotFound
 
 RECORDS_PER_BATCH = 1_000
 COMMIT = 1

@@ -1,17 +1,17 @@
 """A store whose conditional creations are tried again until it is certain what became of them.
 
-For imports and exports, which nobody takes up where they ended. The rules are those of storage.conditional_write:
-only what is read back decides. What is compared is length and CRC-32C, for bodies are large.
+For imports and exports, which are not resumed. The rules are those of
+storage.stores.conditional_write: only what is read back decides. Length and CRC-32C are compared, as bodies are large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kbroker._fast.crc32c import combine, crc32c
+from kbroker._fast.base.crc32c import combine, crc32c
 from kbroker.limits import MIB
-from kbroker.storage.conditional_write import OutcomeUnknown
-from kbroker.storage.object_store import (
+from kbroker.storage.stores.conditional_write import OutcomeUnknown
+from kbroker.storage.stores.object_store import (
     Body,
     NotFound,
     ObjectMeta,
@@ -23,8 +23,8 @@ from kbroker.storage.object_store import (
     as_source,
     body_crc32c,
 )
-from kbroker.storage.patience import Patience
-from kbroker.storage.store_wrappers import StoreWrapper
+from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.store_wrappers import StoreWrapper
 
 READ_BYTES = 4 * MIB
 

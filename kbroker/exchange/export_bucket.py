@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
+from kbroker.cluster.image import CONSUMER_OFFSETS, INTERNAL_TOPICS, MetadataImage, TopicImage
 from kbroker.exchange.bucket_log import image_footer, read_object, read_partition
 from kbroker.exchange.committed_offsets import OffsetFold
 from kbroker.exchange.creating_store import CreatingStore, StoredRange
@@ -20,15 +21,14 @@ from kbroker.exchange.log_segment import Block
 from kbroker.exchange.partition_source import PartitionSource
 from kbroker.exchange.partition_upload import block_end
 from kbroker.exchange.server_copy import ServerCopy, fits
-from kbroker.metadata.image import CONSUMER_OFFSETS, INTERNAL_TOPICS, MetadataImage, TopicImage
-from kbroker.storage.kfs_keys import topic_prefix
-from kbroker.storage.kfs_pairs import store_pair
-from kbroker.storage.klix import encode_object
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_keys import klix_key
-from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed
-from kbroker.storage.partition_state import KFS, ObjectRef, PartitionState
-from kbroker.storage.patience import Patience
+from kbroker.storage.formats.kfs_keys import topic_prefix
+from kbroker.storage.formats.kfs_pairs import store_pair
+from kbroker.storage.formats.klix import encode_object
+from kbroker.storage.formats.object_keys import klix_key
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import KFS, ObjectRef, PartitionState
+from kbroker.storage.stores.object_store import NotFound, ObjectStore, PreconditionFailed
+from kbroker.storage.stores.retry_policy import Patience
 
 OWN_CONFIGS = "kbroker."
 

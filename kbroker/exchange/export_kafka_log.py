@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kbroker._fast.wal_files import sync_directory
+from kbroker._fast.wal.files import sync_directory
+from kbroker.cluster.image import MetadataImage, TopicImage
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bootstrap_metadata import BootstrapTopic, encode_bootstrap
 from kbroker.exchange.checkpoint_file import (
@@ -36,10 +37,9 @@ from kbroker.exchange.partition_metadata import (
 from kbroker.exchange.partition_source import PartitionSource
 from kbroker.exchange.producer_snapshot import SnapshotProducer, encode_producer_snapshot
 from kbroker.exchange.segment_writer import SEGMENT_BYTES, SegmentWriter, write_synced
-from kbroker.metadata.image import MetadataImage, TopicImage
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.partition_state import PartitionState
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.stores.object_store import ObjectStore
 
 OWN_CONFIGS = "kbroker."  # keys that only kbroker knows
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from kbroker._fast.gather import BatchScan
+from kbroker._fast.records.gather import BatchScan
+from kbroker.cluster.image import INTERNAL_TOPICS, TopicImage
 from kbroker.coordinator.group_state import OffsetAndMetadata
 from kbroker.errors import CorruptionError, KafkaError
 from kbroker.exchange.bucket_source import SourcePart, SourceTopic
@@ -17,8 +18,7 @@ from kbroker.exchange.partition_upload import ImportedPartition, PartitionUpload
 from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import SourceError
 from kbroker.exchange.topic_import import ImportReport, TopicImport
-from kbroker.metadata.image import INTERNAL_TOPICS, TopicImage
-from kbroker.storage.partition_state import PartitionState
+from kbroker.storage.manifest.partition_state import PartitionState
 from kbroker.topic_config import parse_topic_config
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 
+from kbroker.cluster.image import CONSUMER_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE, TopicImage
+from kbroker.cluster.topics import INTERNAL_CONFIGS
 from kbroker.errors import KafkaError, StartError
 from kbroker.exchange.committed_offsets import import_offsets
 from kbroker.exchange.import_target import LEADER_EPOCH_MAX, ImportTarget
@@ -14,8 +16,6 @@ from kbroker.exchange.partition_import import PartitionImport
 from kbroker.exchange.partition_upload import ImportedPartition
 from kbroker.exchange.source_error import SourceError
 from kbroker.exchange.topic_import import ImportReport, TopicImport
-from kbroker.metadata.image import CONSUMER_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE, TopicImage
-from kbroker.metadata.topics import INTERNAL_CONFIGS
 from kbroker.topic_config import parse_topic_config
 
 # Of Kafka's own, and of no meaning elsewhere: share groups, remote storage.

@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from kbroker.app.config import BrokerConfig
+from kbroker.app.data_dir import DataDir, Identity
+from kbroker.app.open_cluster import Cluster, OpenedStore, find_cluster, open_cluster, open_object_store, probe_store
 from kbroker.clock import Clock
-from kbroker.config import BrokerConfig
-from kbroker.data_dir import DataDir, Identity
+from kbroker.cluster.image import TopicImage
 from kbroker.errors import CorruptionError, KafkaError, StartError
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.source_error import SourceError
-from kbroker.metadata.image import TopicImage
-from kbroker.opening import Cluster, OpenedStore, find_cluster, open_cluster, open_object_store, probe_store
-from kbroker.storage.numbered_log import Fenced
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import StoreError
-from kbroker.storage.ownership import Superseded, newest_claim
-from kbroker.storage.patience import Patience
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.ledger.numbered_log import Fenced
+from kbroker.storage.ledger.ownership import Superseded, newest_claim
+from kbroker.storage.stores.object_store import StoreError
+from kbroker.storage.stores.retry_policy import Patience
 
 RELEASE_SECONDS = 30.0
 CREATE_SECONDS = 60.0  # for the store to say what became of an object

@@ -29,7 +29,7 @@ from kbroker.exchange.log_segment import SNAPSHOT_SUFFIX, segment_bases
 from kbroker.exchange.partition_metadata import PARTITION_METADATA, parse_partition_metadata
 from kbroker.exchange.source_error import SourceError
 from kbroker.limits import PARTITIONS_PER_TOPIC_MAX
-from kbroker.storage.regular_file import is_folder, open_regular, read_regular
+from kbroker.storage.stores.regular_file import is_folder, open_regular, read_regular
 
 LOCK_FILE = ".lock"
 SWAPPED_LOG_SUFFIX = ".log.swap"

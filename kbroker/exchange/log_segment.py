@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
-from kbroker.storage.regular_file import opened_regular
+from kbroker.storage.stores.regular_file import opened_regular
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
@@ -40,7 +40,7 @@ _NAME = re.compile(r"([0-9]{20})\.log", re.ASCII)
 _HEADER = struct.Struct(">qiibIhiqq")
 _RECORD_COUNT = struct.Struct(">i")  # ends the header
 
-# Struct ScanEntry of kbroker/_fast/gather.pxd; `lsn` is the position in the file.
+# Struct ScanEntry of kbroker/_fast/records/gather.pxd; `lsn` is the position in the file.
 ENTRY_DTYPE = np.dtype(
     [
         ("base_offset", "=i8"),

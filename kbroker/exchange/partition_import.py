@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kbroker._fast.gather import BatchScan
+from kbroker._fast.records.gather import BatchScan
 from kbroker.errors import CorruptionError
 from kbroker.exchange.kafka_log_folder import SMALL_FILE_BYTES_MAX, PartitionFolder
 from kbroker.exchange.log_segment import BadBatch, Block, read_blocks, segment_name
 from kbroker.exchange.partition_upload import ImportedPartition, PartitionUpload, block_end, scan_block
 from kbroker.exchange.producer_snapshot import SnapshotProducer, parse_producer_snapshot
 from kbroker.exchange.source_error import SourceError
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.partition_state import PartitionState, ProducerBatch, ProducerEntry
-from kbroker.storage.regular_file import NotRegularFile, read_regular
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.manifest.partition_state import PartitionState, ProducerBatch, ProducerEntry
+from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.stores.regular_file import NotRegularFile, read_regular
 
 
 class PartitionImport:

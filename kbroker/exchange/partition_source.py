@@ -9,12 +9,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kbroker.cluster.image import TopicImage
 from kbroker.exchange.bucket_log import ObjectFinder, read_partition
 from kbroker.exchange.log_segment import Block
-from kbroker.metadata.image import TopicImage
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.partition_state import ObjectRef, PartitionState
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import ObjectRef, PartitionState
+from kbroker.storage.stores.object_store import ObjectStore
 
 
 class FixedObjects:

@@ -14,17 +14,17 @@ from typing import Any, Self
 import numpy as np
 
 from kbroker import limits
-from kbroker._fast.crc32c import combine, crc32c
-from kbroker._fast.gather import BatchScan, BatchScanError
+from kbroker._fast.base.crc32c import combine, crc32c
+from kbroker._fast.records.gather import BatchScan, BatchScanError
+from kbroker.background.compaction_writer import COMPACTED_DTYPE, OutputWriter, WrittenObject
 from kbroker.exchange.log_segment import Block
 from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import SourceError
-from kbroker.log.compaction_writer import COMPACTED_DTYPE, OutputWriter, WrittenObject
-from kbroker.storage.flush_fold import PartitionFold
-from kbroker.storage.klix import encode_footer
-from kbroker.storage.object_keys import ObjectKeys, klix_key
-from kbroker.storage.object_store import ObjectMeta, ObjectStore
-from kbroker.storage.partition_state import PartitionState, ProducerEntry, trim_epochs
+from kbroker.storage.flush.fold import PartitionFold
+from kbroker.storage.formats.klix import encode_footer
+from kbroker.storage.formats.object_keys import ObjectKeys, klix_key
+from kbroker.storage.manifest.partition_state import PartitionState, ProducerEntry, trim_epochs
+from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore
 
 # Logs from elsewhere have gaps where compaction was; only objects with a generation may.
 GENERATION = 1

@@ -25,7 +25,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
 
 VERSION = 1

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kbroker.clock import Clock
+from kbroker.cluster.image import MetadataImage
+from kbroker.cluster.read_only import READER_EPOCH, load_topics, retried
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.recover_chain import choose
 from kbroker.exchange.recover_image import build_image
@@ -22,18 +24,16 @@ from kbroker.exchange.recover_restart import LogRestart
 from kbroker.exchange.recover_state import RecoveredPartition, fold
 from kbroker.exchange.recover_survey import BucketSurvey, Survey
 from kbroker.exchange.source_error import SourceError
-from kbroker.metadata.image import MetadataImage
-from kbroker.metadata.read_only import READER_EPOCH, load_topics, retried
-from kbroker.storage.manifest import PARTS_SUFFIX, Manifest
-from kbroker.storage.manifest_checkpoint import CheckpointWriter, read_checkpoint
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.manifest_parts import PartFolder
-from kbroker.storage.numbered_log import Fenced, NumberedLog
-from kbroker.storage.numbered_log_format import NONCE_BYTES
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore, StoreError
-from kbroker.storage.ownership import Claim, Superseded, claim, newest_claim
-from kbroker.storage.patience import Patience
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
+from kbroker.storage.ledger.numbered_log_format import NONCE_BYTES
+from kbroker.storage.ledger.ownership import Claim, Superseded, claim, newest_claim
+from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.manifest import PARTS_SUFFIX, Manifest
+from kbroker.storage.manifest.parts import PartFolder
+from kbroker.storage.stores.object_store import ObjectStore, StoreError
+from kbroker.storage.stores.retry_policy import Patience
 
 CLAIM_HOST = "kbroker-recover:"  # begins the host in its claim
 

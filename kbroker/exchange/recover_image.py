@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from kbroker.exchange.recover_made import ObjectMaker
 from kbroker.exchange.recover_prefix import Position, ReadablePrefix
 from kbroker.exchange.recover_state import RecoveredPartition
-from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.manifest_record import FileEntry, ManifestRecord, PartitionDelta
-from kbroker.storage.partition_state import RefRow
+from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import RefRow
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
 
 
 class _Files:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import hashlib
 import struct
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.exchange.recover_chain import Piece
 from kbroker.exchange.recover_survey import found_scans
-from kbroker.storage.conditional_write import create_once
-from kbroker.storage.klix import encode_object
-from kbroker.storage.manifest_record import FileEntry
-from kbroker.storage.object_keys import ObjectKeys, klix_key
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.partition_state import RefRow
-from kbroker.storage.patience import Patience
+from kbroker.storage.formats.klix import encode_object
+from kbroker.storage.formats.object_keys import ObjectKeys, klix_key
+from kbroker.storage.manifest.partition_state import RefRow
+from kbroker.storage.manifest.record import FileEntry
+from kbroker.storage.stores.conditional_write import create_once
+from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.stores.retry_policy import Patience
 
 OFFSETS_MAX = 1 << 31  # in one batch
 MAGIC = 2

@@ -11,16 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.exchange.source_error import SourceError
 from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
-from kbroker.storage.manifest import PARTS_SUFFIX, RECORD_KIND
-from kbroker.storage.manifest_checkpoint import read_checkpoint
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.manifest_parts import PartFolder
-from kbroker.storage.manifest_record import CHECKPOINT_VERSION, VERSION, ManifestRecord, parse_record
-from kbroker.storage.numbered_log_format import (
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.ledger.numbered_log_format import (
     HEADER_BYTES,
     MAGIC,
     Frame,
@@ -31,9 +27,13 @@ from kbroker.storage.numbered_log_format import (
     record_name,
     successor,
 )
-from kbroker.storage.numbered_log_format import VERSION as LOG_VERSION
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import NotFound, ObjectStore
+from kbroker.storage.ledger.numbered_log_format import VERSION as LOG_VERSION
+from kbroker.storage.manifest.checkpoint import read_checkpoint
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.manifest import PARTS_SUFFIX, RECORD_KIND
+from kbroker.storage.manifest.parts import PartFolder
+from kbroker.storage.manifest.record import CHECKPOINT_VERSION, VERSION, ManifestRecord, parse_record
+from kbroker.storage.stores.object_store import NotFound, ObjectStore
 
 VERSION_AT = len(MAGIC)  # in an object of the log
 Position = tuple[bytes, int]  # topic id, partition

@@ -17,8 +17,8 @@ from __future__ import annotations
 from kbroker.errors import CorruptionError
 from kbroker.exchange.source_error import SourceError
 from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
-from kbroker.storage.conditional_write import create_once
-from kbroker.storage.numbered_log_format import (
+from kbroker.storage.formats.object_keys import CLAIMS_DIR, ObjectKeys
+from kbroker.storage.ledger.numbered_log_format import (
     FrameKind,
     checkpoint_name,
     decode_frame,
@@ -28,9 +28,9 @@ from kbroker.storage.numbered_log_format import (
     record_name,
     sealed_by,
 )
-from kbroker.storage.object_keys import CLAIMS_DIR, ObjectKeys
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.patience import Patience
+from kbroker.storage.stores.conditional_write import create_once
+from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.stores.retry_policy import Patience
 
 STEP = 1_000_000  # restarts are at its multiples: beyond what an owner that still runs could come to meanwhile
 TRIES = 10

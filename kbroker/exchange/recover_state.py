@@ -12,11 +12,11 @@ from typing import Any
 from kbroker.exchange.recover_chain import Chain
 from kbroker.exchange.recover_prefix import Position
 from kbroker.exchange.recover_survey import found_scans
-from kbroker.storage.flush_fold import PartitionFold
-from kbroker.storage.manifest_record import PartitionDelta, RecordParser
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.partition_state import PartitionState, RefRow, trim_epochs
+from kbroker.storage.flush.fold import PartitionFold
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.manifest.partition_state import PartitionState, RefRow, trim_epochs
+from kbroker.storage.manifest.record import PartitionDelta, RecordParser
+from kbroker.storage.stores.object_store import ObjectStore
 
 
 @dataclass(slots=True)

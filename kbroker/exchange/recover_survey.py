@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.gather import BatchScan
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.gather import BatchScan
+from kbroker.cluster.image import MetadataImage
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket_log import check_block, image_footer, scan_image, within
 from kbroker.exchange.log_segment import Block
 from kbroker.exchange.recover_prefix import Position
 from kbroker.limits import MIB
-from kbroker.metadata.image import MetadataImage
-from kbroker.storage.copied_objects import is_copy
-from kbroker.storage.kfs import HEADER_BYTES
-from kbroker.storage.kfs_keys import SEGMENT_SUFFIX, KfsKey
-from kbroker.storage.kfs_read import load_segment
-from kbroker.storage.klix import KlixFooter
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.manifest_record import FileEntry
-from kbroker.storage.object_audit import read_pack_directory
-from kbroker.storage.object_keys import KlixKey, ObjectKeys, PackKey
-from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed
-from kbroker.storage.partition_state import KFS, KLIX, PACK, ObjectRef, PartitionState
+from kbroker.storage.formats.kfs import HEADER_BYTES
+from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX, KfsKey
+from kbroker.storage.formats.klix import KlixFooter
+from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys, PackKey
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import KFS, KLIX, PACK, ObjectRef, PartitionState
+from kbroker.storage.manifest.record import FileEntry
+from kbroker.storage.read.copied_objects import is_copy
+from kbroker.storage.read.kfs_read import load_segment
+from kbroker.storage.read.object_audit import read_pack_directory
+from kbroker.storage.stores.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed
 
 READ_BYTES = 8 * MIB
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 
-from kbroker._fast.crc32c import combine, crc32c
+from kbroker._fast.base.crc32c import combine, crc32c
 from kbroker.exchange.creating_store import CreatingStore
-from kbroker.storage.object_store import PART_BYTES_MIN, ObjectMeta, ObjectStore, StoreError, UploadedPart
-from kbroker.storage.patience import Patience
-from kbroker.storage.store_url import S3_SCHEME, split_s3_url
-from kbroker.storage.store_wrappers import RetryingStore
+from kbroker.storage.stores.object_store import PART_BYTES_MIN, ObjectMeta, ObjectStore, StoreError, UploadedPart
+from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.store_url import S3_SCHEME, split_s3_url
+from kbroker.storage.stores.store_wrappers import RetryingStore
 
 COPY_BYTES_MIN = PART_BYTES_MIN
 COPY_BYTES_MAX = 5 * 1024 * 1024 * 1024  # of one part
@@ -67,7 +67,7 @@ def server_copy(source_url: str, target_url: str, endpoint: str | None, region: 
     """The copies between two URLs of one service; None where there are none. ValueError for what is no URL."""
     if not (source_url.startswith(S3_SCHEME) and target_url.startswith(S3_SCHEME)):
         return None
-    from kbroker.storage.s3_store import S3Store  # boto3 takes a third of a second to import
+    from kbroker.storage.stores.s3_store import S3Store  # boto3 takes a third of a second to import
 
     source_bucket, source_prefix = split_s3_url(source_url)
     target_bucket, target_prefix = split_s3_url(target_url)

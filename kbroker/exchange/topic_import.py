@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from kbroker.cluster.image import TopicImage
+from kbroker.cluster.topic_rules import check_name, check_partition_count
 from kbroker.errors import KafkaError
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.partition_upload import ImportedPartition
 from kbroker.exchange.source_error import EpochPassed, SourceError
-from kbroker.metadata.image import TopicImage
-from kbroker.metadata.topic_rules import check_name, check_partition_count
-from kbroker.storage.manifest_record import VERSION as MANIFEST_VERSION
-from kbroker.storage.object_store import StoreError
+from kbroker.storage.manifest.record import VERSION as MANIFEST_VERSION
+from kbroker.storage.stores.object_store import StoreError
 
 T = TypeVar("T")
 

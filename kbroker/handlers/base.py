@@ -19,7 +19,7 @@ class RequestInfo(NamedTuple):
     client_host: str
     advertised_host: str  # of the listener that the client came through
     advertised_port: int
-    connection: Any = None  # kbroker._fast.reactor.Connection; None where many requests have this envelope: heartbeats
+    connection: Any = None  # a Connection of _fast.net.reactor; None where many requests have this envelope: heartbeats
 
 
 class Waiting(NamedTuple):
@@ -30,20 +30,20 @@ class Waiting(NamedTuple):
 
 @dataclass(slots=True)
 class Context:
-    """The parts of the broker that handlers may use. Built once by kbroker.broker.
+    """The parts of the broker that handlers may use. Built once by kbroker.app.broker.
 
     Those that default to None are set before the handlers that use them are asked; ApiVersions is asked earlier.
     """
 
-    config: Any  # kbroker.config.BrokerConfig
+    config: Any  # kbroker.app.config.BrokerConfig
     clock: Any  # kbroker.clock.Clock
     logs: Any  # kbroker.log.log_table.LogTable
-    topics: Any  # kbroker.metadata.topics.Topics
+    topics: Any  # kbroker.cluster.topics.Topics
     cold_reader: Any  # kbroker.log.cold_read.ColdReader
     cluster_id: str
     node_id: int
     groups: Any = None  # kbroker.coordinator.groups.GroupCoordinator
-    producer_ids: Any = None  # kbroker.metadata.producer_ids.ProducerIds
+    producer_ids: Any = None  # kbroker.cluster.producer_ids.ProducerIds
     transactions: Any = None  # kbroker.coordinator.transactions.TransactionCoordinator
     log_starts: Any = None  # kbroker.log.log_starts.LogStarts
     telemetry: Any = None  # kbroker.handlers.client_telemetry.ClientTelemetry

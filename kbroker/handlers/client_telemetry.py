@@ -15,11 +15,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kbroker._fast.compression import DecompressionBusy, DecompressionError, shared_pieces
+from kbroker._fast.records.compression import DecompressionBusy, DecompressionError, shared_pieces
 from kbroker.clock import Clock
+from kbroker.cluster.client_metrics import ALL_METRICS, INTERVAL_MS_DEFAULT, interval_ms, matches, metrics
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import RequestInfo
-from kbroker.metadata.client_metrics import ALL_METRICS, INTERVAL_MS_DEFAULT, interval_ms, matches, metrics
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 
+from kbroker.cluster.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType, check_broker_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context
-from kbroker.metadata.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType, check_broker_name
 
 ROOT_LOGGER = "kbroker"
 TRACE = 5

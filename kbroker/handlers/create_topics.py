@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import Future
 
+from kbroker.cluster.image import TopicImage
+from kbroker.cluster.topic_rules import NewTopic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.metadata.image import TopicImage
-from kbroker.metadata.topic_rules import NewTopic
 from kbroker.protocol.apis.k19_create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,

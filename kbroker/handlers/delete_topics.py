@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import Future
 
+from kbroker.cluster.image import TopicImage
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.metadata.image import TopicImage
 from kbroker.protocol.apis.k20_delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,

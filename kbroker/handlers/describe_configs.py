@@ -19,15 +19,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from kbroker.cluster.client_metrics import describe_client_metrics
+from kbroker.cluster.config_changes import EVERY_BROKER, ResourceType, check_broker_name
+from kbroker.cluster.config_defs import ConfigEntry, ConfigSource
+from kbroker.cluster.group_configs import describe_group
+from kbroker.cluster.topic_rules import check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.config_resources import check_logger_resource, logger_levels
 from kbroker.handlers.made import MadeInTurn
-from kbroker.metadata.client_metrics import describe_client_metrics
-from kbroker.metadata.config_changes import EVERY_BROKER, ResourceType, check_broker_name
-from kbroker.metadata.config_defs import ConfigEntry, ConfigSource
-from kbroker.metadata.group_configs import describe_group
-from kbroker.metadata.topic_rules import check_name
 from kbroker.protocol.apis.k32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

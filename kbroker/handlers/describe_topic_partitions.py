@@ -12,12 +12,12 @@ Gaps: none.
 
 from __future__ import annotations
 
+from kbroker.cluster.image import TopicImage
+from kbroker.cluster.topic_rules import check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.authorized_operations import TOPIC_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.metadata import leader_epochs
-from kbroker.metadata.image import TopicImage
-from kbroker.metadata.topic_rules import check_name
 from kbroker.protocol.apis.k75_describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,

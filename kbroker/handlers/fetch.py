@@ -1,4 +1,4 @@
-"""Fetch (key 1), versions 4-18: the compiled path serves it (kbroker._fast.fetch_path), not a Python handler.
+"""Fetch (key 1), versions 4-18: the compiled path serves it (kbroker._fast.requests.fetch_path), not a Python handler.
 
 Behaviour:
 - Whole batches only. The first partition that has data gets at least one batch, whatever the limits (KIP-74); a later

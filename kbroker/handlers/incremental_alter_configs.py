@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from kbroker.cluster.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.config_resources import alter
 from kbroker.handlers.later import later
-from kbroker.metadata.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType
 from kbroker.protocol.apis.k44_incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,

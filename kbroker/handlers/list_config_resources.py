@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kbroker.cluster.config_changes import ResourceType
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.metadata.config_changes import ResourceType
 from kbroker.protocol.apis.k74_list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,

@@ -40,7 +40,7 @@ from kbroker.protocol.apis.k02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from kbroker.storage.object_store import StoreError
+from kbroker.storage.stores.object_store import StoreError
 
 logger = logging.getLogger(__name__)
 

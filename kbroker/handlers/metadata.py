@@ -25,13 +25,13 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
+from kbroker.cluster.image import TopicImage
+from kbroker.cluster.topic_rules import CLUSTER_METADATA, check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo, Waiting
 from kbroker.handlers.later import later
 from kbroker.handlers.topic_bytes import encoded
-from kbroker.metadata.image import TopicImage
-from kbroker.metadata.topic_rules import CLUSTER_METADATA, check_name
 from kbroker.protocol.apis.k03_metadata import (
     MetadataRequest,
     MetadataResponse,

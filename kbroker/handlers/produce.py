@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 3-13: the compiled path serves it (kbroker._fast.produce_path), not a Python handler.
+"""Produce (key 0), versions 3-13: served by kbroker._fast.requests.produce_path, not a Python handler.
 
 Behaviour:
 - One record batch (magic 2) per partition; the CRC is always checked; compressed batches are decompressed to be judged,

@@ -14,7 +14,7 @@ from kbroker.protocol.api_keys import ApiKey, served
 
 HOT: frozenset[ApiKey] = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 
-FIRST_MODULES = ("api_versions",)  # served before the others are loaded (kbroker.broker)
+FIRST_MODULES = ("api_versions",)  # served before the others are loaded (kbroker.app.broker)
 
 MODULES: tuple[str, ...] = (
     "list_offsets",

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from kbroker._fast.record_batch import CorruptRecordsError
-from kbroker._fast.records import first_record_at_or_after, iter_records, max_timestamp_record
+from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker._fast.records.records import first_record_at_or_after, iter_records, max_timestamp_record
 from kbroker.errors import CorruptionError
 from kbroker.handlers.later import later
 from kbroker.log.cold_read import ColdReader

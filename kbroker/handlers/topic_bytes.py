@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from kbroker.metadata.image import MetadataImage, TopicImage
+from kbroker.cluster.image import MetadataImage, TopicImage
 
 FORMS_MAX = 8  # that are kept: clients of so many kinds at a time; 26 bytes and more for each partition in each
 GONE_MIN = 100

@@ -14,14 +14,14 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from kbroker._fast.records import first_record_at_or_after, iter_records, max_timestamp_record
+from kbroker._fast.records.records import first_record_at_or_after, iter_records, max_timestamp_record
 from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.log.partition_log import PartitionLog
-from kbroker.storage.object_store import StoreError
-from kbroker.storage.read_pool import ReadPool
+from kbroker.storage.read.read_pool import ReadPool
+from kbroker.storage.stores.object_store import StoreError
 
 if TYPE_CHECKING:
-    from kbroker.storage.object_reader import ObjectReader
+    from kbroker.storage.read.object_reader import ObjectReader
 
 logger = logging.getLogger(__name__)
 

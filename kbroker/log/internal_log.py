@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker._fast.newest_records import next_offset_of
+from kbroker._fast.records.newest_records import next_offset_of
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
-from kbroker.storage.object_store import StoreUnavailable
+from kbroker.storage.stores.object_store import StoreUnavailable
 
 if TYPE_CHECKING:
-    from kbroker._fast.partition import Partition
+    from kbroker._fast.partition.partition import Partition
 
 _READ_BYTES = 4 * MIB
 _OBJECTS_SECONDS = 30.0  # then whoever reads comes again

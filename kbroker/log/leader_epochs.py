@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from kbroker.storage.partition_state import trim_epochs
+from kbroker.storage.manifest.partition_state import trim_epochs
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1

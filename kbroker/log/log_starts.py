@@ -17,17 +17,17 @@ from typing import Any
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError, ErrorCode, KafkaError
 from kbroker.log.log_table import LogTable
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.numbered_log import Fenced
-from kbroker.storage.object_store import StoreError
+from kbroker.storage.ledger.numbered_log import Fenced
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.stores.object_store import StoreError
 
 logger = logging.getLogger(__name__)
 
 RECORD_PARTITIONS_MAX = 1_000  # changed by one manifest record
 RETRY_AFTER_SECONDS = 1.0  # after a failure, requests are refused at once for this long instead of each waiting
 
-Target = tuple[Any, int]  # a hot partition (kbroker._fast.partition.Partition) and its new log start offset
+Target = tuple[Any, int]  # a hot partition (kbroker._fast.partition.partition.Partition) and its new log start offset
 
 
 @dataclass(slots=True, eq=False)

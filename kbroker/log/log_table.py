@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from kbroker._fast.compression import CODECS
-from kbroker._fast.partition import Partition, TopicRules
-from kbroker._fast.producer_pool import ProducerPool
+from kbroker._fast.partition.partition import Partition, TopicRules
+from kbroker._fast.partition.producer_pool import ProducerPool
+from kbroker._fast.records.compression import CODECS
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.partition_log import PartitionLog
-from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.manifest.image import ManifestImage
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class TopicLog:
 class LogTable:
     """Topics by name and by id. Lock: `_lock` serialises changes; look-ups take none.
 
-    It is a topic listener (on_created and so on, as metadata.topics calls them). `on_removed` is told of a topic
+    It is a topic listener (on_created and so on, as cluster.topics calls them). `on_removed` is told of a topic
     that was deleted, after it left the table.
     """
 
@@ -215,7 +215,7 @@ class LogTable:
     # -- topic listener ----------------------------------------------------------------------------------------
 
     def on_created(self, topic: Any, config: Any) -> None:
-        """A topic exists (metadata.topics.TopicListener)."""
+        """A topic exists (cluster.topics.TopicListener)."""
         self.add_topic(topic.name, topic.topic_id, topic.partitions, config, topic.internal)
 
     def on_deleted(self, topic: Any) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.leader_epochs import LeaderEpochs
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.partition_state import AbortedTransaction, ObjectRef, PartitionState
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import AbortedTransaction, ObjectRef, PartitionState
 
 
 class PartitionLog:
     """Hangs at Partition.log. Any thread may read; only Retention and LogStarts move the log start.
 
-    `partition` is the hot state (kbroker._fast.partition.Partition). What is in objects is read from the manifest's
+    `partition` is the hot state (_fast.partition.partition.Partition). What is in objects is read from the manifest's
     image at each call, so it is never behind a flush.
     """
 

@@ -11,13 +11,13 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kbroker._fast.wal import Wal
+from kbroker._fast.wal.wal import Wal
 from kbroker.errors import CorruptionError, StartError
 from kbroker.log.log_table import LogTable
-from kbroker.storage.wal_recovery import RecoveryReport, recover
+from kbroker.storage.wal.recovery import RecoveryReport, recover
 
 if TYPE_CHECKING:
-    from kbroker.log.retention import Retention
+    from kbroker.background.retention import Retention
     from kbroker.log.segment_names import SegmentNames
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def drop_deleted_topics(
     """Queues the objects of topics that metadata says were deleted, where a crash came before that was done; returns of
     how many topics. What unfinished flushes left under the names of the last topics with segments goes as well.
 
-    `deleted_topics`: name and object format (metadata.image.DeletedTopic) by id.
+    `deleted_topics`: name and object format (cluster.image.DeletedTopic) by id.
     """
     image = table.image
     dropped = [each for each in deleted_topics if each in image.partitions or each not in image.dropped]

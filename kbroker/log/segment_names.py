@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kbroker.clock import Clock
 from kbroker.log.log_table import LogTable
-from kbroker.storage.kfs_flush import index_key_of
-from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.object_keys import OWN_FOLDERS, ObjectKeys, segment_key
-from kbroker.storage.object_store import ObjectStore, StoreUnavailable
-from kbroker.storage.upload import Claim
+from kbroker.storage.flush.kfs_flush import index_key_of
+from kbroker.storage.flush.upload import Claim
+from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
+from kbroker.storage.formats.object_keys import OWN_FOLDERS, ObjectKeys, segment_key
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.stores.object_store import ObjectStore, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from kbroker._fast.partition import Partition
+    from kbroker._fast.partition.partition import Partition
 
 NAMED_MOST = 20  # partitions in the line of text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kbroker._fast.batch_check import check_batches
-from kbroker._fast.records import CONTROL_ABORT, iter_batches, parse_marker
+from kbroker._fast.records.batch_check import check_batches
+from kbroker._fast.records.records import CONTROL_ABORT, iter_batches, parse_marker
 from kbroker.errors import CorruptionError, ErrorCode, ProtocolError
 from kbroker.limits import MIB
 from kbroker.pipeline.options import OptionError, TopicPartition
@@ -15,7 +15,7 @@ from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOff
 from kbroker.protocol.apis.k03_metadata import MetadataRequest
 from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
-from kbroker.storage.patience import Patience
+from kbroker.storage.stores.retry_policy import Patience
 
 VERSIONS = {1: 12, 2: 7, 3: 10}
 TIMEOUT_SECONDS = 60.0

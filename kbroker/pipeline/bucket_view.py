@@ -7,16 +7,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kbroker.metadata.image import MetadataImage
-from kbroker.metadata.read_only import ClusterUnclear, ManifestReader, TopicsReader, find_cluster
+from kbroker.cluster.image import MetadataImage
+from kbroker.cluster.read_only import ClusterUnclear, ManifestReader, TopicsReader, find_cluster
 from kbroker.pipeline.options import OptionError, Place
-from kbroker.storage.copied_objects import CopiedObjects
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.patience import Patience
-from kbroker.storage.store_url import open_store
-from kbroker.storage.store_wrappers import RetryingStore
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.read.copied_objects import CopiedObjects
+from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.store_url import open_store
+from kbroker.storage.stores.store_wrappers import RetryingStore
 
 PATIENCE_SECONDS = 30.0
 

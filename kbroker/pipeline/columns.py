@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kbroker._fast.arrow_columns import HEADER_KEYS, HEADER_VALUES, ColumnBuffer, ColumnBuilder
+from kbroker._fast.records.arrow_columns import HEADER_KEYS, HEADER_VALUES, ColumnBuffer, ColumnBuilder
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 SOURCE_TYPES: dict[str, pa.DataType] = {

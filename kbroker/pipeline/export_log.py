@@ -30,8 +30,14 @@ from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
-from kbroker.storage.object_store import ObjectStore, PreconditionFailed, StoreError, StoreUnavailable, read_whole
-from kbroker.storage.patience import Patience
+from kbroker.storage.stores.object_store import (
+    ObjectStore,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    read_whole,
+)
+from kbroker.storage.stores.retry_policy import Patience
 
 VERSION = 1
 RECORD_BYTES_MAX = 256 << 20

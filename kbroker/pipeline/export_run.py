@@ -27,7 +27,7 @@ from kbroker.pipeline.export_target import (
 )
 from kbroker.pipeline.export_task import ExportTask, TaskResult
 from kbroker.pipeline.options import OptionError
-from kbroker.storage.object_store import StoreError
+from kbroker.storage.stores.object_store import StoreError
 
 RunTasks = Callable[[Sequence[ExportTask]], list[TaskResult]]
 

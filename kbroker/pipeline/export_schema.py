@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kbroker.errors import CorruptionError
 from kbroker.pipeline.options import OptionError
-from kbroker.storage.regular_file import NotRegularFile, read_regular
+from kbroker.storage.stores.regular_file import NotRegularFile, read_regular
 
 SCHEMA_BYTES_MAX = 16 << 20
 RAW, JSON, AVRO = "raw", "json", "avro"

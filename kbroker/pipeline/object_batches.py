@@ -14,19 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kbroker._fast import footer as klix_entries
-from kbroker._fast.batch_check import check_batches
+from kbroker._fast.records.batch_check import check_batches
+from kbroker._fast.records.records import footer as klix_entries
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.pipeline import data_loss
 from kbroker.pipeline.bucket_view import BucketView, store_of
 from kbroker.pipeline.options import SourceOptions
 from kbroker.pipeline.splits import Share, Split, is_read_whole, objects_between
-from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
-from kbroker.storage.klix import TAIL_BYTES, KlixFooter
-from kbroker.storage.object_reader import image_id
-from kbroker.storage.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed
-from kbroker.storage.partition_state import ObjectRef
+from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
+from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
+from kbroker.storage.manifest.partition_state import ObjectRef
+from kbroker.storage.read.object_reader import image_id
+from kbroker.storage.stores.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed
 
 WINDOW_BYTES = 4 * MIB  # one GET, unless a single batch is larger
 WINDOWS_AHEAD = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from kbroker._fast.records import first_record_at_or_after
+from kbroker._fast.records.records import first_record_at_or_after
+from kbroker.cluster.image import TopicImage
 from kbroker.limits import MIB
-from kbroker.metadata.image import TopicImage
 from kbroker.pipeline.broker_tail import BrokerTail
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.options import (
@@ -20,8 +20,8 @@ from kbroker.pipeline.options import (
     Timestamps,
     TopicPartition,
 )
-from kbroker.storage.object_reader import ObjectReader
-from kbroker.storage.partition_state import PartitionState
+from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.read.object_reader import ObjectReader
 
 LOOK_UP_CACHE_BYTES = 32 * MIB
 

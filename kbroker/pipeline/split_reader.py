@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pyarrow as pa
 
-from kbroker._fast.record_batch import CorruptRecordsError
+from kbroker._fast.records.record_batch import CorruptRecordsError
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.pipeline import data_loss

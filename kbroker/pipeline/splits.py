@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kbroker.limits import MIB
-from kbroker.storage.kfs_keys import SEGMENT_SUFFIX
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.partition_state import ObjectRef
+from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import ObjectRef
 
 OBJECT_COST_BYTES = 256 * 1024  # what opening one more object costs, as bytes
 WHOLE_BYTES = 1 * MIB  # a smaller image comes in one GET, with its index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kbroker._fast.records import iter_batches
+from kbroker._fast.records.records import iter_batches
 from kbroker.share.share_partition import LogBatch
 
 Aborted = Sequence[tuple[int, int, int, int]]  # producer id, first offset, last offset, last stable offset

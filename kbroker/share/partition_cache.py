@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from kbroker._fast.commit import CallbackWaiter
+from kbroker._fast.wal.commit import CallbackWaiter
 from kbroker.coordinator.event_loop import EventLoop
 from kbroker.coordinator.share_state_store import UNKNOWN_START_OFFSET, SharePartitionState, ShareStateStore
 from kbroker.errors import ErrorCode, KafkaError

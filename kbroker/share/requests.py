@@ -15,7 +15,7 @@ Acknowledgements = Mapping[TopicIdPartition, Sequence[AcknowledgementBatch]]
 
 
 class Connection(Protocol):
-    """What is used of a kbroker._fast.reactor.Connection."""
+    """What is used of a kbroker._fast.net.reactor.Connection."""
 
     on_closed: Callable[[], object] | None  # called once, in a turn of its reactor
 

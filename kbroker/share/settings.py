@@ -11,7 +11,7 @@ EARLIEST = "earliest"
 
 
 class BrokerNumbers(Protocol):
-    """What is used of the broker configs (kbroker.metadata.config_defs.BrokerConfigs)."""
+    """What is used of the broker configs (kbroker.cluster.config_defs.BrokerConfigs)."""
 
     def number(self, name: str) -> int:
         """The value of a number."""

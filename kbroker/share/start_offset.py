@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from kbroker.metadata.group_configs import reset_duration_ms
+from kbroker.cluster.group_configs import reset_duration_ms
 from kbroker.share.settings import EARLIEST, ShareSettings
 
 # The first record at or after a time, as (offset, timestamp), or None: at once or later.
@@ -14,7 +14,7 @@ OffsetForTime = Callable[[Any, int], tuple[int, int] | Future[tuple[int, int] | 
 
 
 def first_offset(partition: Any, settings: ShareSettings, now_ms: int, offset_for_time: OffsetForTime) -> Future[int]:
-    """The offset; `partition` is a kbroker._fast.partition.Partition. Fails as `offset_for_time` does."""
+    """The offset; `partition` is a kbroker._fast.partition.partition.Partition. Fails as `offset_for_time` does."""
     done: Future[int] = Future()
     duration_ms = reset_duration_ms(settings.offset_reset)
     if settings.offset_reset == EARLIEST:

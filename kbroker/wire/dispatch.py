@@ -44,7 +44,7 @@ class AdvertisedListener(NamedTuple):
 
 
 class WireRequest(Protocol):
-    """What dispatch uses of kbroker._fast.request.Request."""
+    """What dispatch uses of kbroker._fast.net.request.Request."""
 
     api_key: int
     api_version: int

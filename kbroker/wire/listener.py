@@ -10,11 +10,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from kbroker import limits
-from kbroker._fast.answer_memory import AnswerMemory
-from kbroker._fast.fetch_session import FetchSessions
-from kbroker._fast.poller import FrameMemory
-from kbroker._fast.reactor import Reactor
-from kbroker._fast.wal import Wal
+from kbroker._fast.net.answer_memory import AnswerMemory
+from kbroker._fast.net.poller import FrameMemory
+from kbroker._fast.net.reactor import Reactor
+from kbroker._fast.requests.fetch_session import FetchSessions
+from kbroker._fast.wal.wal import Wal
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.wire.connection_quotas import ConnectionQuotas
 from kbroker.wire.dispatch import AdvertisedListener, WireRequest

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 
 from s3_server import S3Server, find_server, s3_server
 
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.store_url import open_store
-from kbroker.storage.store_wrappers import PrefixStore
+from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.stores.store_url import open_store
+from kbroker.storage.stores.store_wrappers import PrefixStore
 
 _prefixes = itertools.count()
 

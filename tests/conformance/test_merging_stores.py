@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "log"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "storage"))
-from flush_harness import KIB, MIB, Storage
-from test_merging import audit, converter, keys, large, live_keys, refs, reloaded, write
-
-from kbroker.log.retention import Retention
-from kbroker.storage.object_store import ObjectStore
+from kbroker.background.retention import Retention
+from kbroker.storage.stores.object_store import ObjectStore
+from tests.unit.background.test_merging import audit, converter, keys, large, live_keys, refs, reloaded, write
+from tests.unit.storage.flush.flush_harness import KIB, MIB, Storage
 
 
 def opened(tmp_path: Path, store: ObjectStore) -> Storage:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.clock import ManualClock
-from kbroker.metadata.sqlite_store import SqliteStore
-from kbroker.metadata.store import Compare, Delete, Event, MetadataStore, Put
+from kbroker.cluster.sqlite_store import SqliteStore
+from kbroker.cluster.store import Compare, Delete, Event, MetadataStore, Put
 
 MakeStore = Callable[[Path, ManualClock], MetadataStore]
 

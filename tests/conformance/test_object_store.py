@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kbroker.limits import KIB, MIB
-from kbroker.storage.object_store import (
+from kbroker.storage.stores.object_store import (
     BODY_PIECE_BYTES,
     PART_BYTES_MIN,
     BodySource,

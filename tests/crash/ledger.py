@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from kbroker._fast.records import Record, iter_records
+from kbroker._fast.records.records import Record, iter_records
 from tests.crash.raw_client import EARLIEST, LATEST, RawClient, batches_of
 
 _PADDING = random.Random(4711).randbytes(1 << 16).hex().encode()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kbroker._fast.records import build_batch, iter_records
+from kbroker._fast.records.records import build_batch, iter_records
 from kbroker.errors import ErrorCode
 from tests.crash.ledger import Ledger, origin_of, value_of
 from tests.crash.raw_client import RawClient, batches_of, produce_request

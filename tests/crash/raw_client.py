@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from kbroker._fast.records import BatchHeader, iter_batches
+from kbroker._fast.records.records import BatchHeader, iter_batches
 from kbroker.protocol.apis.k00_produce import (
     PartitionProduceData,
     PartitionProduceResponse,

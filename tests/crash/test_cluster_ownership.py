@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.small_broker import Place, connect, in_s3, refused_start, small_broker, spawn
 from tests.integration.broker_process import BrokerProcess

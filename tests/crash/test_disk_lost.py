@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch, iter_records
+from kbroker._fast.records.records import build_batch, iter_records
 from tests.crash.checker import PARTITIONS, TOPIC, check_all, pause
 from tests.crash.ledger import Ledger
 from tests.crash.load import COMMIT_RETRIABLE, Load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker._fast.records import build_batch, iter_records
+from kbroker._fast.records.records import build_batch, iter_records
 from tests.crash.ledger import Ledger, Origin, judge_partition, origin_of, value_of, verify_commits
 
 LOG: list[Origin] = [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2)]

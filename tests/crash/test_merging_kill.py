@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kbroker.storage.object_keys import KlixKey, PackKey, parse_key, split_root
-from kbroker.storage.store_url import open_store
+from kbroker.storage.formats.object_keys import KlixKey, PackKey, parse_key, split_root
+from kbroker.storage.stores.store_url import open_store
 from tests.crash.small_broker import Place, free_port, metrics, small_broker
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.until import until

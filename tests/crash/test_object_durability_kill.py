@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from kbroker.errors import ErrorCode
 from tests.crash.checker import PARTITIONS, TOPIC, check_all, pause
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike

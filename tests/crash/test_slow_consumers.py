@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from kbroker.limits import MIB
 from kbroker.protocol.codec import encode_request_frame
 from tests.crash.raw_client import LATEST, VERSIONS, RawClient, fetch_request, produce_request

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.small_broker import Place, connect, files_of, in_folder, in_s3, refused_start, small_broker
 from tests.integration.broker_process import BrokerProcess
@@ -303,7 +303,7 @@ def test_a_damaged_metadata_log(tmp_path: Path, killed: BrokerProcess) -> None:
 
 FAILS_AT = """
 import runpy, sys
-from kbroker.broker import Broker
+from kbroker.app.broker import Broker
 from tests.crash.raw_client import RawClient
 
 step, record = sys.argv[1], bytes.fromhex(sys.argv[2])

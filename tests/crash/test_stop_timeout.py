@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.raw_client import LATEST, produce_request
 from tests.crash.small_broker import Place, connect, in_s3, small_broker

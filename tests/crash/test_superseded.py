@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
+from kbroker.app.stopping import EXIT_SUPERSEDED
 from kbroker.errors import ErrorCode
-from kbroker.stopping import EXIT_SUPERSEDED
 from tests.crash.fault_proxy import FaultProxy
 from tests.crash.raw_client import LATEST, RawClient
 from tests.crash.small_broker import Place, connect, in_s3, small_broker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch, iter_batches, iter_records
+from kbroker._fast.records.records import build_batch, iter_batches, iter_records
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k00_produce import ProduceRequest
 from kbroker.protocol.apis.k01_fetch import FetchRequest

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kbroker._fast.records import build_batch, iter_records
+from kbroker._fast.records.records import build_batch, iter_records
+from kbroker.app.stopping import EXIT_SUPERSEDED
 from kbroker.cli.record_json import record_json
-from kbroker.stopping import EXIT_SUPERSEDED
 from tests.crash.raw_client import LATEST
 from tests.crash.small_broker import Place, connect, small_broker
 from tests.integration.broker_process import BrokerProcess

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.commit import FastAppendWait, FastKafkaError
-from kbroker._fast.partition import Partition
-from kbroker._fast.wal_faults import Faults
+from kbroker._fast.partition.partition import Partition
+from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.wal.faults import Faults
 from tests.reference.wal_harness import SEGMENT, Log, batch, copy_folder
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast import wal_files
+from kbroker._fast.wal.wal import files as wal_files
 from kbroker.errors import CorruptionError, StartError
 from tests.reference import wal_twin as twin
 from tests.reference.wal_harness import SEGMENT, Log, batch, copy_folder
@@ -264,7 +264,7 @@ def test_what_a_sync_that_failed_may_have_left_in_memory_alone_is_written_again(
         rewritten.append((Path(os.readlink(f"/proc/self/fd/{fd}")), position, bytes(data)))
         return pwrite(fd, data, position)
 
-    monkeypatch.setattr("kbroker.storage.wal_recovery.os.pwrite", note)
+    monkeypatch.setattr("kbroker.storage.wal.recovery.os.pwrite", note)
     with Log(image) as log:
         before = {path.name: path.read_bytes() for path in image.glob("*.wal")}
         assert log.recover().end_lsn == end_lsn

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from kbroker._fast.record_batch import CorruptRecordsError
-from kbroker._fast.records import build_batch, iter_records, seal
+from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker._fast.records.records import build_batch, iter_records, seal
 from kbroker.pipeline.columns import BatchMaker
 
 NOW = 1_700_000_000_000

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-from compaction_history import History, Model
-from compaction_twin import HORIZON, build_map, clean, parse, plain_bytes, split
-from record_twin import crc32c
-
-from kbroker._fast.batch_check import check_batches
-from kbroker._fast.compact import BatchFilter, KeyScan
-from kbroker._fast.key_map import SLOT_BYTES, KeyMap
-from kbroker._fast.section_codec import PlainSections
+from kbroker._fast.records.batch_check import check_batches
+from kbroker._fast.records.compact import BatchFilter, KeyScan
+from kbroker._fast.records.key_map import SLOT_BYTES, KeyMap
+from kbroker._fast.records.section_codec import PlainSections
+from tests.reference.compaction_history import History, Model
+from tests.reference.compaction_twin import HORIZON, build_map, clean, parse, plain_bytes, split
+from tests.reference.record_twin import crc32c
 
 DAY_MS = 86_400_000
 SEEDS = int(os.environ.get("KBROKER_FUZZ_SECONDS", "4")) * 15

@@ -6,9 +6,9 @@ import os
 import random
 import time
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from kbroker.errors import CorruptionError
-from kbroker.storage.klix import KlixFooter, NeedMore, encode_object
+from kbroker.storage.formats.klix import KlixFooter, NeedMore, encode_object
 from tests.reference import klix_twin as twin
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "1"))

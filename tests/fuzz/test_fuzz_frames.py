@@ -7,17 +7,20 @@ import os
 import random
 import socket
 import struct
-import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "wire"))
-
-from wire_harness import Client, batch, fetch_request, produce_many, produce_request, produced, wire_broker
-
-from kbroker._fast.fetch_codec import decode_fetch
-from kbroker._fast.produce_codec import decode_produce
+from kbroker._fast.requests.fetch_codec import decode_fetch
+from kbroker._fast.requests.produce_codec import decode_produce
 from kbroker.protocol.codec import encode_request_frame
+from tests.unit.wire.wire_harness import (
+    Client,
+    batch,
+    fetch_request,
+    produce_many,
+    produce_request,
+    produced,
+    wire_broker,
+)
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "3"))
 

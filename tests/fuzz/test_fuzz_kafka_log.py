@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 import random
 import struct
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "exchange"))
-from kafka_log_builder import data_batch, marker, write_segments
-
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import iter_batches
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import iter_batches
 from kbroker.errors import CorruptionError
 from kbroker.exchange.checkpoint_file import (
     encode_leader_epochs,
@@ -33,10 +29,11 @@ from kbroker.exchange.producer_snapshot import SnapshotProducer, encode_producer
 from kbroker.exchange.source_error import SourceError
 from kbroker.exchange.time_index import TimeEntry, encode_time_index, parse_time_index
 from kbroker.exchange.txn_index import encode_txn_index, parse_txn_index
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_audit import BucketAudit
-from kbroker.storage.object_keys import ObjectKeys
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.read.object_audit import BucketAudit
+from kbroker.storage.stores.memory_store import MemoryStore
+from tests.unit.exchange.kafka_log_builder import data_batch, marker, write_segments
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "1"))
 SEED = os.environ.get("KBROKER_FUZZ_SEED", "kafka-log")

@@ -7,11 +7,11 @@ import random
 import struct
 import time
 
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import build_batch
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import build_batch
 from kbroker.errors import CorruptionError
-from kbroker.storage.kfs import FOOTER_BYTES, HEADER_BYTES, batches_of, encode_segment, parse_segment
-from kbroker.storage.kfs_index import encode_index, parse_index, rebuild_index
+from kbroker.storage.formats.kfs import FOOTER_BYTES, HEADER_BYTES, batches_of, encode_segment, parse_segment
+from kbroker.storage.formats.kfs_index import encode_index, parse_index, rebuild_index
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "1"))
 SEED = os.environ.get("KBROKER_FUZZ_SEED", "kfs")

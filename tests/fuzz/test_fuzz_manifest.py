@@ -10,8 +10,8 @@ import random
 import time
 
 from kbroker.errors import CorruptionError
-from kbroker.storage.manifest_checkpoint import read_checkpoint, write_checkpoint
-from kbroker.storage.manifest_image import ManifestImage
+from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
+from kbroker.storage.manifest.image import ManifestImage
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "2"))
 TOPICS = [bytes([n]) * 16 for n in range(3)]

@@ -13,16 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError
 from kbroker.limits import NUMBERED_LOG_JSON_BYTES_MAX
-from kbroker.storage.conditional_write import OutcomeUnknown
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.numbered_log import EarlierAppendFound, Fenced, NumberedLog
-from kbroker.storage.numbered_log_format import HEADER_BYTES, FrameKind, decode_frame, encode_frame
-from kbroker.storage.object_store import ObjectMeta, PreconditionFailed, StoreUnavailable
-from kbroker.storage.patience import Patience
+from kbroker.storage.ledger.numbered_log import EarlierAppendFound, Fenced, NumberedLog
+from kbroker.storage.ledger.numbered_log_format import HEADER_BYTES, FrameKind, decode_frame, encode_frame
+from kbroker.storage.stores.conditional_write import OutcomeUnknown
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import ObjectMeta, PreconditionFailed, StoreUnavailable
+from kbroker.storage.stores.retry_policy import Patience
 
 FUZZ_SECONDS = float(environ.get("KBROKER_FUZZ_SECONDS", "2"))
 NONCE = bytes(range(16))

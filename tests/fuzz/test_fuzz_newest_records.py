@@ -6,9 +6,9 @@ import os
 import random
 import time
 
-from kbroker._fast.newest_records import NewestRecords, next_offset_of
-from kbroker._fast.record_batch import CorruptRecordsError
-from kbroker._fast.records import build_batch, build_control_batch, seal
+from kbroker._fast.records.newest_records import NewestRecords, next_offset_of
+from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker._fast.records.records import build_batch, build_control_batch, seal
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", 2))
 

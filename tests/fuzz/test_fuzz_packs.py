@@ -7,10 +7,10 @@ import random
 import struct
 import time
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
-from kbroker.storage.klix import NeedMore
-from kbroker.storage.pack import PackDirectory, PackImage, encode_directory
+from kbroker.storage.formats.klix import NeedMore
+from kbroker.storage.formats.pack import PackDirectory, PackImage, encode_directory
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "1"))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from tests.reference.producer_twin import ProducerTwin
 from tests.reference.wal_harness import Log, batch
 

@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from kafka_server import KafkaServer
 from until import until
 
-from kbroker.metadata.broker_config_table import BROKER_CONFIGS, DYNAMIC
-from kbroker.metadata.client_metrics import CLIENT_METRICS_CONFIGS
-from kbroker.metadata.group_configs import GROUP_CONFIGS
+from kbroker.cluster.broker_config_table import BROKER_CONFIGS, DYNAMIC
+from kbroker.cluster.client_metrics import CLIENT_METRICS_CONFIGS
+from kbroker.cluster.group_configs import GROUP_CONFIGS
 from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kbroker.protocol.apis.k44_incremental_alter_configs import (

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from until import until
 
-from kbroker._fast.records import iter_batches, iter_records
+from kbroker._fast.records.records import iter_batches, iter_records
 from kbroker.pipeline.broker_tail import BrokerTail
 
 UPDATES = 20_000

@@ -17,10 +17,10 @@ import zstandard
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from kbroker._fast.compression import CODECS, compress
-from kbroker._fast.records import build_batch, seal
+from kbroker._fast.records.compression import CODECS, compress
+from kbroker._fast.records.records import build_batch, seal
+from kbroker.app.memory import PROCESS_BYTES, divide
 from kbroker.errors import ErrorCode
-from kbroker.memory import PROCESS_BYTES, divide
 from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from tests.crash.small_broker import free_port

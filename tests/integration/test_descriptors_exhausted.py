@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.control import send_command
+from kbroker.admin.control import send_command
 from tests.crash.small_broker import free_port
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.until import until

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from conftest import SMALL
 from served_apis import ask
 
-from kbroker._fast.records import build_batch
-from kbroker.config import KAFKA_LONGS
+from kbroker._fast.records.records import build_batch
+from kbroker.app.config import KAFKA_LONGS
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.apis import (

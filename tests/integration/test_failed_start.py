@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from until import until
 
-from kbroker._fast.commit import FastAppendWait
-from kbroker._fast.partition import Partition
-from kbroker._fast.records import build_batch
-from kbroker.broker import Broker
-from kbroker.config import load_config
-from kbroker.metadata.topics import Topics
-from kbroker.opening import find_clusters
-from kbroker.storage.local_store import LocalStore
-from kbroker.storage.ownership import newest_claim
+from kbroker._fast.partition.partition import Partition
+from kbroker._fast.records.records import build_batch
+from kbroker._fast.wal.commit import FastAppendWait
+from kbroker.app.broker import Broker
+from kbroker.app.config import load_config
+from kbroker.app.open_cluster import find_clusters
+from kbroker.cluster.topics import Topics
+from kbroker.storage.ledger.ownership import newest_claim
+from kbroker.storage.stores.local_store import LocalStore
 
 
 @pytest.fixture

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
+import java_tools
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-import java_tools
-from compaction_history import History
-from compaction_twin import parse, split
-
-from kbroker._fast.compact import BatchFilter, KeyScan
-from kbroker._fast.key_map import KeyMap
+from kbroker._fast.records.compact import BatchFilter, KeyScan
+from kbroker._fast.records.key_map import KeyMap
+from tests.reference.compaction_history import History
+from tests.reference.compaction_twin import parse, split
 
 pytestmark = [pytest.mark.java, pytest.mark.skipif(bool(java_tools.missing()), reason=java_tools.missing())]
 

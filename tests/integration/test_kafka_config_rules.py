@@ -6,8 +6,8 @@ import java_tools
 import pytest
 from conftest import require
 
-from kbroker.metadata.broker_config_table import BROKER_CONFIGS, DYNAMIC
-from kbroker.metadata.group_configs import GROUP_CONFIGS
+from kbroker.cluster.broker_config_table import BROKER_CONFIGS, DYNAMIC
+from kbroker.cluster.group_configs import GROUP_CONFIGS
 from kbroker.topic_config import TOPIC_CONFIGS, ConfigType
 from scripts.compare_kafka import PROBES, Tables, release_tables, takes
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kbroker._fast.core_ticks import CORES_MAX
+from kbroker._fast.wal.core_ticks import CORES_MAX
 from tests.integration.broker_process import BrokerProcess
 
 CORES = os.sched_getaffinity(0)

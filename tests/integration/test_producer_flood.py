@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from conftest import IN_A_BUCKET_WHEN_SLOW, Store
 from producer_flood import ProducerFlood
 
+from kbroker.app.memory import PROCESS_BYTES
 from kbroker.limits import PRODUCER_ID_BYTES
-from kbroker.memory import PROCESS_BYTES
 
 NOT_ENOUGH_REPLICAS = 19
 MIB = 1 << 20

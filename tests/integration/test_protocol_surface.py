@@ -17,7 +17,7 @@ from served_apis import ask
 from test_client_confluent import CLIENT
 from workload import Message, spread
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from kbroker.protocol.api_keys import FLEXIBLE_FROM, SERVED, TELEMETRY, ApiKey, request_class
 from kbroker.protocol.apis.k00_produce import ProduceRequest
 from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from s3_server import BUCKET, Certificate, S3Server, find_server, s3_server
 
-from kbroker.storage.s3_store import S3Store
+from kbroker.storage.stores.s3_store import S3Store
 
 pytestmark = pytest.mark.s3
 

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.data_dir import DataDir, Identity
-from kbroker.storage.local_store import LocalStore
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import StoreFull
+from kbroker.app.data_dir import DataDir, Identity
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.stores.local_store import LocalStore
+from kbroker.storage.stores.object_store import StoreFull
 from tests.crash.small_broker import free_port, in_s3, metrics
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.s3_server import find_server, s3_server

@@ -6,10 +6,10 @@ import random
 from dataclasses import dataclass
 
 import snappy
-from compaction_twin import CODEC, CONTROL, Aborted, TwinBatch, parse
-from record_twin import pack_header
 
-from kbroker._fast.records import build_batch, build_control_batch
+from kbroker._fast.records.records import build_batch, build_control_batch
+from tests.reference.compaction_twin import CODEC, CONTROL, Aborted, TwinBatch, parse
+from tests.reference.record_twin import pack_header
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RAW_SNAPPY = "raw snappy"  # one block without framing, as librdkafka writes it

@@ -1,10 +1,10 @@
-"""Slow, plain twin of kbroker._fast.compact: log compaction record by record, with dictionaries."""
+"""Slow, plain twin of kbroker._fast.records.compact: log compaction record by record, with dictionaries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from record_twin import HEADER, TwinRecord, decode_record, decompress, encode_record, pack_header
+from tests.reference.record_twin import HEADER, TwinRecord, decode_record, decompress, encode_record, pack_header
 
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, HORIZON = 7, 8, 16, 32, 64
 Aborted = tuple[int, int, int]  # producer id, first offset, last offset

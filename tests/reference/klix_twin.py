@@ -1,4 +1,4 @@
-"""Slow, plain twin of the KLIX format: the oracle for kbroker._fast.footer and kbroker.storage.klix."""
+"""Slow, plain twin of the KLIX format: the oracle for kbroker._fast.records.footer and kbroker.storage.formats.klix."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kbroker._fast.arena import Arena
-from kbroker._fast.commit import FastAppendWait
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.partition import Partition
-from kbroker._fast.producer_pool import ProducerPool
-from kbroker._fast.wal import Wal
-from kbroker._fast.wal_faults import Faults
-from kbroker.storage.wal_recovery import RecoveryReport, recover
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.partition.partition import Partition
+from kbroker._fast.partition.producer_pool import ProducerPool
+from kbroker._fast.wal.arena import Arena
+from kbroker._fast.wal.commit import FastAppendWait
+from kbroker._fast.wal.faults import Faults
+from kbroker._fast.wal.wal import Wal
+from kbroker.storage.wal.recovery import RecoveryReport, recover
 
 SEGMENT = 64 * 1024
 DESCRIPTORS_MAX = 200

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.manifest_files import FileTable
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.manifest_keys import FORM_MD5
-from kbroker.storage.object_keys import PACKS_DIR, klix_key
-from kbroker.storage.partition_state import BLOCK_ROWS, PartitionState, RowBlock
+from kbroker.storage.formats.object_keys import PACKS_DIR, klix_key
+from kbroker.storage.manifest.files import FileTable
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.keys import FORM_MD5
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.partition_state import BLOCK_ROWS, PartitionState, RowBlock
 
 OBJECT_BYTES = 1 << 20
 OFFSETS = 1_000  # in one object

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch, iter_records
+from kbroker._fast.records.records import build_batch, iter_records
 from kbroker.limits import MIB
 from kbroker.protocol.codec import encode_request_frame
 from tests.crash.raw_client import LATEST, VERSIONS, RawClient, batches_of, produce_request

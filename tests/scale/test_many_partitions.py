@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch, iter_records
+from kbroker._fast.records.records import build_batch, iter_records
 from kbroker.limits import MIB
 from tests.crash.raw_client import RawClient, batches_of, produce_request
 from tests.crash.small_broker import (

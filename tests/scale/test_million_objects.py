@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 from generated_manifest import FIRST_MS, OFFSETS, STEP_MS, flush_record, of_objects, of_packs, rss_bytes
 
+from kbroker.background.merge_choice import MergeChoice
+from kbroker.background.retention import WAITING_MAX, Retention
 from kbroker.clock import ManualClock, SystemClock
 from kbroker.limits import MIB
-from kbroker.log.merge_choice import MergeChoice
-from kbroker.log.retention import WAITING_MAX, Retention
 from kbroker.protocol.apis.k35_describe_log_dirs import DescribeLogDirsRequest
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.merge_plan import MergeLimits
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_reader import ObjectReader
-from kbroker.storage.object_store import NotFound
-from kbroker.storage.ownership import claim, claim_at
-from kbroker.storage.store_url import open_store
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.ledger.ownership import claim, claim_at
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.read.object_reader import ObjectReader
+from kbroker.storage.rewrite.merge_plan import MergeLimits
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import NotFound
+from kbroker.storage.stores.store_url import open_store
 from kbroker.topic_config import parse_topic_config
 from tests.crash.small_broker import connect, free_port, in_folder, metrics, peak_rss_bytes, small_broker
 
@@ -264,8 +264,8 @@ def fill(folder: Path) -> None:
 
 def topic_id_of(store: Any, keys: ObjectKeys) -> bytes:
     """Of the topic "t", from the metadata log."""
-    from kbroker.metadata.image import ImageBuilder, MetadataImage, image_from_json
-    from kbroker.metadata.records import parse_payload
+    from kbroker.cluster.image import ImageBuilder, MetadataImage, image_from_json
+    from kbroker.cluster.records import parse_payload
 
     builders = [ImageBuilder(MetadataImage())]
     NumberedLog(store, keys.metadata_dir, 0, bytes(16)).load(

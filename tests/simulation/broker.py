@@ -7,37 +7,37 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kbroker._fast.arena import Arena
-from kbroker._fast.commit import FastAppendWait, FastKafkaError
-from kbroker._fast.wal import Wal
-from kbroker._fast.wal_faults import Faults
-from kbroker.config import load_config
-from kbroker.data_dir import DataDir, Identity
+from kbroker._fast.wal.arena import Arena
+from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.wal.faults import Faults
+from kbroker._fast.wal.wal import Wal
+from kbroker.app.config import load_config
+from kbroker.app.data_dir import DataDir, Identity
+from kbroker.app.open_cluster import OpenedStore, open_cluster
+from kbroker.background.compaction_cleaner import Cleaner
+from kbroker.background.compaction_round import CleanerSettings
+from kbroker.background.converter import Converter, ConverterSettings
+from kbroker.background.retention import Retention
 from kbroker.errors import CorruptionError, KafkaError, StartError
 from kbroker.limits import KIB
-from kbroker.log.compaction_cleaner import Cleaner
-from kbroker.log.compaction_round import CleanerSettings
-from kbroker.log.converter import Converter, ConverterSettings
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
 from kbroker.log.recovery import drop_deleted_topics, recover_log
-from kbroker.log.retention import Retention
 from kbroker.log.segment_names import SegmentNames
-from kbroker.opening import OpenedStore, open_cluster
-from kbroker.storage.flush_plan import PlanLimits
-from kbroker.storage.flusher import Flusher, FlushSettings
-from kbroker.storage.hedged_put import HedgedStore
-from kbroker.storage.merge_plan import MergeLimits
-from kbroker.storage.merger import MergerSettings
-from kbroker.storage.numbered_log import Fenced
-from kbroker.storage.object_reader import ObjectReader
-from kbroker.storage.object_store import StoreError
-from kbroker.storage.object_swap import PartitionsInHand
-from kbroker.storage.ownership import Superseded
-from kbroker.storage.patience import Patience
-from kbroker.storage.store_health import StoreHealth
-from kbroker.storage.store_wrappers import RetryingStore, StoreCounters
-from kbroker.storage.upload import ClaimLost, FlushStopped
+from kbroker.storage.flush.flusher import Flusher, FlushSettings
+from kbroker.storage.flush.plan import PlanLimits
+from kbroker.storage.flush.upload import ClaimLost, FlushStopped
+from kbroker.storage.ledger.numbered_log import Fenced
+from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.read.object_reader import ObjectReader
+from kbroker.storage.rewrite.merge_plan import MergeLimits
+from kbroker.storage.rewrite.merger import MergerSettings
+from kbroker.storage.rewrite.object_swap import PartitionsInHand
+from kbroker.storage.stores.hedged_put import HedgedStore
+from kbroker.storage.stores.object_store import StoreError
+from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.store_health import StoreHealth
+from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters
 from tests.simulation.bucket import Client, Request
 from tests.simulation.model import Entry
 from tests.simulation.tasks import Killed, Task
@@ -95,7 +95,7 @@ class SimulatedBroker:
     # -- start ---------------------------------------------------------------------------------------------------
 
     def start(self, take_over: bool) -> None:
-        """As kbroker.broker.Broker, without sockets and threads."""
+        """As kbroker.app.broker.Broker, without sockets and threads."""
         config = dataclasses.replace(
             CONFIG, data_dir=self.disk.path / "data", take_over=take_over, cluster_id=self._world.cluster_id
         )

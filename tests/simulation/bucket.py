@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_store import ObjectStore, PreconditionFailed, StoreUnavailable
-from kbroker.storage.store_faults import Fault, FaultyStore, When
-from kbroker.storage.store_wrappers import StoreWrapper
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import ObjectStore, PreconditionFailed, StoreUnavailable
+from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
+from kbroker.storage.stores.store_wrappers import StoreWrapper
 from tests.simulation.tasks import Killed, Task
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kbroker._fast.records import iter_batches, iter_records, parse_marker
-from kbroker.storage.kfs_flush import index_key_of
-from kbroker.storage.object_keys import KfsKey, KlixKey, PackKey
-from kbroker.storage.object_reader import ObjectReader
+from kbroker._fast.records.records import iter_batches, iter_records, parse_marker
+from kbroker.storage.flush.kfs_flush import index_key_of
+from kbroker.storage.formats.object_keys import KfsKey, KlixKey, PackKey
+from kbroker.storage.read.object_reader import ObjectReader
 from tests.simulation.bucket import FOREIGN
 from tests.simulation.model import Entry, Place, Topic, open_since, surviving_keys
 

@@ -13,7 +13,7 @@ import shutil
 import struct
 from pathlib import Path
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 
 PAGE = 4096
 HEADER_BYTES = 72

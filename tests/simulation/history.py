@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from kbroker._fast.records import build_batch, iter_batches
+from kbroker._fast.records.records import build_batch, iter_batches
+from kbroker.cluster.topic_rules import NewTopic
 from kbroker.errors import KafkaError
-from kbroker.metadata.topic_rules import NewTopic
-from kbroker.storage.object_store import NotFound
+from kbroker.storage.stores.object_store import NotFound
 from tests.reference.memory_folder import memory_folder
 from tests.simulation import checks
 from tests.simulation.broker import SimulatedBroker
@@ -485,9 +485,9 @@ def simulated(seed: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         rng = random.Random(f"entropy {seed}")
         patch.setattr(os, "urandom", rng.randbytes)
-        patch.setattr("kbroker.storage.flusher.ThreadPoolExecutor", InlineExecutor)
-        patch.setattr("kbroker.storage.hedged_put.ThreadPoolExecutor", InlineExecutor)
-        patch.setattr("kbroker.storage.numbered_log.ThreadPoolExecutor", InlineExecutor)
+        patch.setattr("kbroker.storage.flush.flusher.ThreadPoolExecutor", InlineExecutor)
+        patch.setattr("kbroker.storage.stores.hedged_put.ThreadPoolExecutor", InlineExecutor)
+        patch.setattr("kbroker.storage.ledger.numbered_log.ThreadPoolExecutor", InlineExecutor)
         state = random.getstate()
         random.seed(seed)
         try:

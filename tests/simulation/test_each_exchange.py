@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from kbroker._fast.records import build_batch, iter_batches
+from kbroker._fast.records.records import build_batch, iter_batches
+from kbroker.app.config import load_config
+from kbroker.app.open_cluster import OpenedStore
 from kbroker.clock import ManualClock
-from kbroker.config import load_config
+from kbroker.cluster.read_only import load_manifest, load_topics
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange import import_target, server_copy
 from kbroker.exchange.bucket_log import read_partition
@@ -31,17 +33,15 @@ from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.kafka_log_folder import open_kafka_logs
 from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import SourceError
-from kbroker.metadata.read_only import load_manifest, load_topics
-from kbroker.opening import OpenedStore
-from kbroker.storage import object_store
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_audit import BucketAudit
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import StoreError
-from kbroker.storage.patience import Patience
-from kbroker.storage.store_faults import Fault, FaultyStore, When
-from kbroker.storage.store_health import StoreHealth
-from kbroker.storage.store_wrappers import RetryingStore, StoreCounters
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.read.object_audit import BucketAudit
+from kbroker.storage.stores import object_store
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import StoreError
+from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
+from kbroker.storage.stores.store_health import StoreHealth
+from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters
 from tests.simulation.test_each_operation import FAULTS, _spread
 from tests.unit.exchange.bucket_builder import klite_frame, put_kafscale, put_klite, text
 from tests.unit.exchange.kafka_log_builder import write_segments

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.topic_rules import NewTopic
-from kbroker.storage.object_store import PreconditionFailed, StoreDenied, StoreUnavailable
-from kbroker.storage.store_faults import Fault, When
+from kbroker.cluster.topic_rules import NewTopic
+from kbroker.storage.stores.object_store import PreconditionFailed, StoreDenied, StoreUnavailable
+from kbroker.storage.stores.store_faults import Fault, When
 from tests.reference.memory_folder import memory_folder
 from tests.simulation import checks
 from tests.simulation.broker import SimulatedBroker
@@ -174,8 +174,8 @@ def read(history: History, broker: SimulatedBroker) -> None:
 
 def read_bucket_only(history: History, broker: SimulatedBroker) -> None:
     """What a direct reader does: the manifest through a store that fails."""
-    from kbroker.storage.manifest import Manifest
-    from kbroker.storage.numbered_log import NumberedLog
+    from kbroker.storage.ledger.numbered_log import NumberedLog
+    from kbroker.storage.manifest.manifest import Manifest
 
     def load() -> Any:
         log = NumberedLog(broker.client, KEYS.manifest_dir, 0, bytes(16))

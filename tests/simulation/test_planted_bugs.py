@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
+from kbroker.background.retention import Retention
+from kbroker.cluster.topics import Topics
 from kbroker.errors import CorruptionError
 from kbroker.log.log_starts import LogStarts
-from kbroker.log.retention import Retention
-from kbroker.metadata.topics import Topics
-from kbroker.storage import flusher, leftovers, numbered_log, wal_recovery
-from kbroker.storage.flush_fold import PartitionFold
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.numbered_log import Fenced, NumberedLog
-from kbroker.storage.object_store import NotFound, PreconditionFailed, StoreUnavailable
+from kbroker.storage.flush import flusher
+from kbroker.storage.flush.fold import PartitionFold
+from kbroker.storage.ledger import numbered_log
+from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.rewrite import orphans as leftovers
+from kbroker.storage.stores.object_store import NotFound, PreconditionFailed, StoreUnavailable
+from kbroker.storage.wal import recovery as wal_recovery
 from tests.simulation.history import run_history
 from tests.simulation.world import Violation
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.cluster.group_configs import reset_duration_ms
 from kbroker.config_values import ConfigType, normal_text, parse_value
-from kbroker.metadata.group_configs import reset_duration_ms
 
 BOOLEAN, INT, SHORT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT, ConfigType.LONG
 DOUBLE, LIST, STRING = ConfigType.DOUBLE, ConfigType.LIST, ConfigType.STRING

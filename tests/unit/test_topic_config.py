@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from kbroker.cluster.group_configs import GROUP_CONFIGS
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.metadata.group_configs import GROUP_CONFIGS
 from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig, parse_topic_config, stored_configs, stored_topic_configs
 
 BAD_VALUES = [

@@ -9,11 +9,11 @@ from kbroker.limits import KIB, MIB
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.jobs.audit_tasks import AuditTask, Fault, Holder
 from kbroker.pipeline.options import Place
-from kbroker.storage.kfs_flush import index_key_of, segment_key_of
-from kbroker.storage.object_audit import NamedImage
-from kbroker.storage.object_keys import KlixKey, PackKey
-from kbroker.storage.object_store import ObjectMeta
-from kbroker.storage.partition_state import KFS, PACK, PartitionState
+from kbroker.storage.flush.kfs_flush import index_key_of, segment_key_of
+from kbroker.storage.formats.object_keys import KlixKey, PackKey
+from kbroker.storage.manifest.partition_state import KFS, PACK, PartitionState
+from kbroker.storage.read.object_audit import NamedImage
+from kbroker.storage.stores.object_store import ObjectMeta
 
 TASK_BYTES = 256 * MIB
 OBJECT_COST_BYTES = 256 * KIB  # what opening one more object costs, as bytes

@@ -12,7 +12,7 @@ from typing import Any
 from kbroker.pipeline.jobs.audit_plan import TopicSize
 from kbroker.pipeline.jobs.audit_tasks import Fault
 from kbroker.pipeline.jobs.session import JobError
-from kbroker.storage.object_store import ObjectMeta
+from kbroker.storage.stores.object_store import ObjectMeta
 
 COLUMNS = ("row", "topic", "partition", "key", "kind", "partitions", "objects", "bytes", "records", "faults", "message")
 SUFFIXES = (".parquet", ".csv", ".json")

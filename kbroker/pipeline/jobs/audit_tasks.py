@@ -7,10 +7,10 @@ from typing import NamedTuple
 from kbroker.errors import CorruptionError
 from kbroker.pipeline.bucket_view import store_of
 from kbroker.pipeline.options import Place
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_audit import BucketAudit, NamedImage
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed, StoreUnavailable
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.read.object_audit import BucketAudit, NamedImage
+from kbroker.storage.stores.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed, StoreUnavailable
 
 
 class Holder(NamedTuple):

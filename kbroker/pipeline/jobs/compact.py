@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 
 from kbroker import limits
-from kbroker.config import ConfigError, parse_size
-from kbroker.metadata.image import MetadataImage
+from kbroker.app.config import ConfigError, parse_size
+from kbroker.cluster.image import MetadataImage
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.jobs.compact_leading import with_a_first_output
 from kbroker.pipeline.jobs.compact_plan import (
@@ -32,9 +32,9 @@ from kbroker.pipeline.jobs.compact_publish import Publisher, topic_config
 from kbroker.pipeline.jobs.compact_spark import CompactPasses, SharedWork
 from kbroker.pipeline.jobs.compact_tasks import CompactRules
 from kbroker.pipeline.jobs.session import Job, JobError, job_options
-from kbroker.storage.patience import Patience
-from kbroker.storage.swap_proposal import COMPACT, OBSOLETE, REFUSED, SWAPPED, Result, Swap
-from kbroker.storage.swap_proposal_job import JobTooOld, ProposingJob
+from kbroker.storage.rewrite.swap_proposal import COMPACT, OBSOLETE, REFUSED, SWAPPED, Result, Swap
+from kbroker.storage.rewrite.swap_proposal_job import JobTooOld, ProposingJob
+from kbroker.storage.stores.retry_policy import Patience
 from kbroker.topic_config import TopicConfig
 
 PROPOSE_SECONDS = 30.0

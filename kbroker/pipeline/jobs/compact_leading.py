@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kbroker.metadata.image import TopicImage
+from kbroker.cluster.image import TopicImage
 from kbroker.pipeline.jobs.compact_plan import PartitionPlan, SliceResult, SliceTask
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.swap_proposal_job import output_key
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.rewrite.swap_proposal_job import output_key
+from kbroker.storage.stores.object_store import ObjectStore
 
 
 def with_a_first_output(

@@ -1,8 +1,8 @@
 """What the compact job does: partitions, cut into slices of whole objects; and what its tasks' results come to.
 
-Same rules as the broker's own rounds (kbroker.log.compaction_round), which keep the map of a partition's keys in memory
-and pass over the log in one piece. Here each slice is passed over by a task of its own, and the maps of all slices are
-joined by Spark.
+Same rules as the broker's own rounds (kbroker.background.compaction_round), which keep the map of a partition's keys in
+memory and pass over the log in one piece. Here each slice is passed over by a task of its own, and Spark joins the maps
+of all slices.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kbroker.log.compaction import cleanable
-from kbroker.log.compaction_writer import WrittenObject
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.manifest_record import FileEntry
-from kbroker.storage.object_keys import KlixKey, parse_key
-from kbroker.storage.partition_state import KLIX, ObjectRef, PartitionState, RefRow
-from kbroker.storage.swap_proposal import Swap, input_of
+from kbroker.background.compaction import cleanable
+from kbroker.background.compaction_writer import WrittenObject
+from kbroker.storage.formats.object_keys import KlixKey, parse_key
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import KLIX, ObjectRef, PartitionState, RefRow
+from kbroker.storage.manifest.record import FileEntry
+from kbroker.storage.rewrite.swap_proposal import Swap, input_of
 from kbroker.topic_config import TopicConfig
 
 

@@ -13,26 +13,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kbroker.admin.control import send_command
 from kbroker.clock import Clock
-from kbroker.control import send_command
+from kbroker.cluster.config_changes import altered
+from kbroker.cluster.config_defs import BrokerConfigs
+from kbroker.cluster.image import MetadataImage, TopicImage
 from kbroker.errors import CorruptionError, KafkaError
 from kbroker.limits import CLAIM_BYTES_MAX
-from kbroker.metadata.config_changes import altered
-from kbroker.metadata.config_defs import BrokerConfigs
-from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.pipeline.jobs.session import JobError
-from kbroker.storage.claim_format import ClaimRecord, encode_claim
-from kbroker.storage.conditional_write import create_once
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.numbered_log import Fenced, NumberedLog
-from kbroker.storage.numbered_log_format import NONCE_BYTES
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore, StoreError
-from kbroker.storage.ownership import CLAIMS_DIRECTORY, Claim, Superseded, newest_claim
-from kbroker.storage.patience import Patience
-from kbroker.storage.swap_proposal import RESULT, SMALL_BYTES_MAX, Proposal, Result, encode_result, proposal_key
-from kbroker.storage.swap_proposal_job import ProposingJob
-from kbroker.storage.swap_proposal_judge import PlaceRules, ProposalJudge
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.ledger.claim_format import ClaimRecord, encode_claim
+from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
+from kbroker.storage.ledger.numbered_log_format import NONCE_BYTES
+from kbroker.storage.ledger.ownership import CLAIMS_DIRECTORY, Claim, Superseded, newest_claim
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.rewrite.swap_proposal import RESULT, SMALL_BYTES_MAX, Proposal, Result, encode_result, proposal_key
+from kbroker.storage.rewrite.swap_proposal_job import ProposingJob
+from kbroker.storage.rewrite.swap_proposal_judge import PlaceRules, ProposalJudge
+from kbroker.storage.stores.conditional_write import create_once
+from kbroker.storage.stores.object_store import ObjectStore, StoreError
+from kbroker.storage.stores.retry_policy import Patience
 from kbroker.topic_config import TopicConfig, parse_topic_config
 
 JOB_HOST = "kbroker-job:"  # how the host of a job's claim begins

@@ -22,7 +22,7 @@ from kbroker.pipeline.jobs.compact_tasks import UNPLACED, CompactRules, scan_sli
 from kbroker.pipeline.jobs.session import Job, JobError, reason_of
 from kbroker.pipeline.options import Place
 from kbroker.pipeline.worker_process import settle
-from kbroker.storage.object_keys import ObjectKeys
+from kbroker.storage.formats.object_keys import ObjectKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,24 +9,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbroker import limits
-from kbroker._fast.compact import BatchFilter, KeyScan
-from kbroker._fast.compact_slices import (
+from kbroker._fast.records.compact import BatchFilter, KeyScan
+from kbroker._fast.records.compact_slices import (
     TransactionScan,
     aborted_with_batches,
     key_entries,
     put_entries,
     set_open_producers,
 )
-from kbroker._fast.key_map import LOAD_PERCENT, SLOT_BYTES, KeyMap
-from kbroker._fast.record_batch import CorruptRecordsError
+from kbroker._fast.records.key_map import LOAD_PERCENT, SLOT_BYTES, KeyMap
+from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker.background.compaction_source import ObjectBlocks
+from kbroker.background.compaction_writer import OutputWriter
 from kbroker.errors import CorruptionError
-from kbroker.log.compaction_source import ObjectBlocks
-from kbroker.log.compaction_writer import OutputWriter
 from kbroker.pipeline.jobs.compact_plan import PartitionPlan, Slice, SliceResult, SliceScan, SliceTask
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.partition_state import ObjectRef
-from kbroker.storage.swap_proposal_job import output_key
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.manifest.partition_state import ObjectRef
+from kbroker.storage.rewrite.swap_proposal_job import output_key
+from kbroker.storage.stores.object_store import ObjectStore
 
 UNPLACED = -1  # the offset of a key that the slice has, and not in its dirty part
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import click
 
+from kbroker.cluster.image import TopicImage
 from kbroker.exchange.export_bucket import BucketExport, exportable, klite_root, put_klite_metadata
 from kbroker.exchange.export_kafka_log import (
     ExportedPartition,
@@ -21,15 +22,14 @@ from kbroker.exchange.export_kafka_log import (
     write_log_root,
 )
 from kbroker.exchange.partition_source import PartitionMoment, moment_of
-from kbroker.metadata.image import TopicImage
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.jobs.convert_place import BucketPlace, FolderPlace, destination_store
 from kbroker.pipeline.jobs.convert_tasks import KAFKA_LOG, KAFSCALE, KLITE, ConvertTask, run_convert_task
 from kbroker.pipeline.jobs.session import Job, JobError, job_options
 from kbroker.pipeline.options import Place
-from kbroker.storage.kfs_keys import topic_prefix
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.store_url import folder_of
+from kbroker.storage.formats.kfs_keys import topic_prefix
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.stores.store_url import folder_of
 
 RunTasks = Callable[[Sequence[ConvertTask]], list[ExportedPartition]]
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kbroker._fast.wal_files import sync_directory
+from kbroker._fast.wal.files import sync_directory
 from kbroker.errors import CorruptionError
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.export_bucket import check_empty
@@ -24,12 +24,12 @@ from kbroker.exchange.export_kafka_log import ExportError
 from kbroker.pipeline.bucket_view import PATIENCE_SECONDS
 from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.options import Place
-from kbroker.storage.conditional_write import create_once, read_back
-from kbroker.storage.kfs_keys import parse_kfs_key
-from kbroker.storage.object_store import ObjectStore, StoreError
-from kbroker.storage.patience import Patience
-from kbroker.storage.store_url import open_store
-from kbroker.storage.store_wrappers import RetryingStore
+from kbroker.storage.formats.kfs_keys import parse_kfs_key
+from kbroker.storage.stores.conditional_write import create_once, read_back
+from kbroker.storage.stores.object_store import ObjectStore, StoreError
+from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.store_url import open_store
+from kbroker.storage.stores.store_wrappers import RetryingStore
 
 NOTE = "kbroker-convert.json"
 NOTE_BYTES_MAX = 16 * 1024 * 1024

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker._fast.wal_files import sync_directory
+from kbroker._fast.wal.files import sync_directory
 from kbroker.exchange.bucket_log import ObjectFinder
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.export_bucket import put_kafscale_partition, put_klite_partition
@@ -20,7 +20,7 @@ from kbroker.exchange.server_copy import server_copy
 from kbroker.pipeline.bucket_view import PATIENCE_SECONDS, BucketView, store_of
 from kbroker.pipeline.jobs.convert_place import destination_store
 from kbroker.pipeline.options import Place
-from kbroker.storage.patience import Patience
+from kbroker.storage.stores.retry_policy import Patience
 
 KAFKA_LOG, KAFSCALE, KLITE = "kafka-log", "kafscale", "klite"
 

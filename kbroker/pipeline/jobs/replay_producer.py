@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import build_batch
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import build_batch
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.pipeline.broker_tail import BrokerError
 from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData

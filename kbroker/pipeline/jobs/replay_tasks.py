@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 from kbroker.pipeline.jobs.compact_spark import tells
 from kbroker.pipeline.jobs.replay_producer import Progress, ReplayProducer, ReplayTarget, Row, checksum_of
 from kbroker.pipeline.jobs.session import JobError

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "exchange"))
-from bucket_builder import put_kafscale, put_klite
-from kafka_log_builder import data_batch, write_segments
-
 from kbroker.cli.main import cli
-from kbroker.storage.local_store import LocalStore
+from kbroker.storage.stores.local_store import LocalStore
+from tests.unit.exchange.bucket_builder import put_kafscale, put_klite
+from tests.unit.exchange.kafka_log_builder import data_batch, write_segments
 
 BATCHES = [data_batch(0, 3), data_batch(3, 2)]
 

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, batch, batches
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "exchange"))
-from bucket_builder import klite_frame, put_kafscale, put_klite, text
-from kafka_log_builder import data_batch, write_segments
-from recover_bucket import DamagedCluster
-
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from kbroker.cli.main import cli
 from kbroker.clock import ManualClock
 from kbroker.exchange.bootstrap_metadata import BootstrapTopic, encode_bootstrap
 from kbroker.exchange.cluster_metadata import TopicRecord, frame
 from kbroker.exchange.partition_metadata import encode_partition_metadata
 from kbroker.exchange.producer_snapshot import encode_producer_snapshot
-from kbroker.storage.local_store import LocalStore
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.ownership import claim
-from kbroker.storage.patience import Patience
+from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.ledger.ownership import claim
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.stores.local_store import LocalStore
+from kbroker.storage.stores.retry_policy import Patience
+from tests.unit.exchange.bucket_builder import klite_frame, put_kafscale, put_klite, text
+from tests.unit.exchange.kafka_log_builder import data_batch, write_segments
+from tests.unit.exchange.recover_bucket import DamagedCluster
 from tests.unit.not_files import NOT_FILES, name_of_kind, replace, stretch
-from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, batch, batches
 
 pytestmark = pytest.mark.timeout(30)
 every_kind = pytest.mark.parametrize("kind", sorted(NOT_FILES))

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, batch, batches, topic_id
 
-from kbroker._fast.records import build_control_batch
+from kbroker._fast.records.records import build_control_batch
 from kbroker.cli.main import cli
 from kbroker.clock import ManualClock
-from kbroker.metadata.records import TopicCreated, payload
-from kbroker.storage.local_store import LocalStore
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.ownership import claim
-from kbroker.storage.patience import Patience
-from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, batch, batches, topic_id
+from kbroker.cluster.records import TopicCreated, payload
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.ledger.ownership import claim
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.stores.local_store import LocalStore
+from kbroker.storage.stores.retry_policy import Patience
 
 ONCE = Patience(deadline_s=0.0, wait=lambda seconds: True)
 

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from kbroker._fast.records import Record, build_batch, iter_records
+from kbroker._fast.records.records import Record, build_batch, iter_records
 from kbroker.cli.record_json import parse_record_json, record_json
 
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from coordinator_fakes import Bench, MemoryLog
-
 from kbroker.clock import ManualClock
 from kbroker.coordinator.consumer_heartbeat import ConsumerHeartbeat
 from kbroker.coordinator.embedded_protocol import read_assignment
@@ -22,6 +20,7 @@ from kbroker.protocol.records import (
     decode_consumer_protocol,
     encode_record,
 )
+from tests.unit.coordinator.coordinator_fakes import Bench, MemoryLog
 
 
 class Topics:
@@ -131,7 +130,7 @@ class ConsumerBench(Bench):
 
     def records(self) -> list[Any]:
         """What the log holds, decoded."""
-        from kbroker._fast.records import iter_records
+        from kbroker._fast.records.records import iter_records
         from kbroker.coordinator.group_records import decode_record
 
         return [

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from kbroker._fast.commit import FastKafkaError
-from kbroker._fast.records import CONTROL_ABORT, CONTROL_COMMIT, build_control_batch, parse_batch_header
+from kbroker._fast.records.records import CONTROL_ABORT, CONTROL_COMMIT, build_control_batch, parse_batch_header
+from kbroker._fast.wal.commit import FastKafkaError
 from kbroker.clock import ManualClock
 from kbroker.coordinator import group_memory
 from kbroker.coordinator.classic_group import ClassicGroup

@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from consumer_fakes import ConsumerBench, Topics, assigned
-from coordinator_fakes import MemoryLog
-
 from kbroker.clock import ManualClock
 from kbroker.coordinator.group_config import GroupConfig
 from kbroker.coordinator.group_environment import GroupEnvironment
@@ -18,6 +15,8 @@ from kbroker.coordinator.share_group_offsets import Alteration
 from kbroker.coordinator.share_state_store import SharePartitionState, StateBatch
 from kbroker.coordinator.topic_partitions import Partitions
 from kbroker.errors import ErrorCode, KafkaError
+from tests.unit.coordinator.consumer_fakes import ConsumerBench, Topics, assigned
+from tests.unit.coordinator.coordinator_fakes import MemoryLog
 
 Key = tuple[str, bytes, int]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from consumer_fakes import ConsumerBench
+from tests.unit.coordinator.consumer_fakes import ConsumerBench
 
 
 def bench_with(interval_ms: int) -> ConsumerBench:

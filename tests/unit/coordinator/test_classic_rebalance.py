@@ -1,10 +1,10 @@
 """Timers, elections and departures in the classic protocol."""
 
 import pytest
-from coordinator_fakes import Bench
 
 from kbroker.coordinator.group_session import Leaver
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.coordinator_fakes import Bench
 
 
 def test_initial_delay_is_extended_while_members_arrive() -> None:

@@ -1,9 +1,8 @@
 """The state table of the classic protocol, cell by cell."""
 
-from coordinator_fakes import RANGE, Bench
-
 from kbroker.coordinator.group_session import Leaver
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.coordinator_fakes import RANGE, Bench
 
 OTHER = [("range", b"other")]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from consumer_fakes import ClassicClient, Client, ConsumerBench
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -12,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.topic_partitions import intersects, is_subset, union
+from tests.unit.coordinator.consumer_fakes import ClassicClient, Client, ConsumerBench
 
 TOPICS = ["t", "u", "log-1", "log-2"]
 CONFIG: dict[str, Any] = {

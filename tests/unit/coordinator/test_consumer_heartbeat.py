@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from consumer_fakes import Client, ConsumerBench, assigned, settle
 
-from kbroker._fast.commit import FastAppendWait, FastKafkaError
+from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker.coordinator.consumer_group_state import CurrentRecord, GroupEpochRecord, MemberState
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.consumer_fakes import Client, ConsumerBench, assigned, settle
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 """Loading, durability, failing appends, snapshots and restarts of a shard."""
 
 import pytest
-from coordinator_fakes import Bench, HandExecutor, MemoryLog
 
-from kbroker._fast.commit import FastAppendWait, FastKafkaError
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
+from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker.clock import SystemClock
 from kbroker.coordinator import shard_snapshot
 from kbroker.coordinator.group_config import GroupConfig
@@ -17,6 +16,7 @@ from kbroker.coordinator.offset_commit import CommitRequest, FetchRequest
 from kbroker.coordinator.shard_runtime import ShardState
 from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
+from tests.unit.coordinator.coordinator_fakes import Bench, HandExecutor, MemoryLog
 
 
 def state(bench: Bench) -> ShardState:

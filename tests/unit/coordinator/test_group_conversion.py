@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from consumer_fakes import ClassicClient, Client, ConsumerBench, settle
 
-from kbroker._fast.commit import FastAppendWait
+from kbroker._fast.wal.commit import FastAppendWait
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.group_session import Leaver
 from kbroker.coordinator.topic_partitions import Partitions
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.consumer_fakes import ClassicClient, Client, ConsumerBench, settle
 
 
 @pytest.fixture

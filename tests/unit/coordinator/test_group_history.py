@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator_fakes import Bench
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kbroker.coordinator.group_session import Leaver
+from tests.unit.coordinator.coordinator_fakes import Bench
 
 GROUPS = ["g", "h"]
 PARTITIONS = range(3)

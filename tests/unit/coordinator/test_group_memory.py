@@ -10,14 +10,14 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from consumer_fakes import ConsumerBench
-from coordinator_fakes import Bench
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from share_fakes import ShareBench
 
 from kbroker.coordinator.group_session import Leaver
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.consumer_fakes import ConsumerBench
+from tests.unit.coordinator.coordinator_fakes import Bench
+from tests.unit.coordinator.share_fakes import ShareBench
 
 KIB = 1024
 ROOM = 100 * KIB  # of the benches here

@@ -2,10 +2,9 @@
 
 import struct
 
-from coordinator_fakes import Bench
-
 from kbroker.coordinator.group_session import Leaver
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.coordinator_fakes import Bench
 
 DAY = 86_400.0
 RETENTION_DAYS = 7

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from coordinator_fakes import Bench
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-from flush_harness import Storage
-
-from kbroker._fast.records import build_batch, iter_batches, iter_records
+from kbroker._fast.records.records import build_batch, iter_batches, iter_records
+from kbroker.background.retention import Retention
 from kbroker.errors import CorruptionError
 from kbroker.log.internal_log import InternalLog
-from kbroker.log.retention import Retention
-from kbroker.storage.memory_store import MemoryStore
+from kbroker.storage.stores.memory_store import MemoryStore
 from tests.reference.wal_harness import Log
+from tests.unit.coordinator.coordinator_fakes import Bench
+from tests.unit.storage.flush.flush_harness import Storage
 
 
 def never(offset: int, upper: int, max_bytes: int) -> list[bytes]:

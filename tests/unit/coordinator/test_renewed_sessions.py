@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from consumer_fakes import ConsumerBench
-from coordinator_fakes import Bench
 
 from kbroker.coordinator.topic_partitions import NO_PARTITIONS
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
 from kbroker.protocol.apis.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tests.unit.coordinator.consumer_fakes import ConsumerBench
+from tests.unit.coordinator.coordinator_fakes import Bench
 
 
 def renew(bench: Bench, member_id: str, generation: int, instance: str | None = None, group: str = "g") -> bool:

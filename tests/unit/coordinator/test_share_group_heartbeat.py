@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from consumer_fakes import assigned
-from share_fakes import ShareBench, ShareClient
 
 from kbroker.coordinator.group_session import Leaver
 from kbroker.coordinator.share_group import ShareGroup
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.consumer_fakes import assigned
+from tests.unit.coordinator.share_fakes import ShareBench, ShareClient
 
 
 @pytest.fixture

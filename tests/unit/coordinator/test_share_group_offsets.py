@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from consumer_fakes import assigned
-from share_fakes import ShareBench, ShareClient
 
 from kbroker.coordinator.share_state_store import SharePartitionState
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.consumer_fakes import assigned
+from tests.unit.coordinator.share_fakes import ShareBench, ShareClient
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

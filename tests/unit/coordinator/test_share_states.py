@@ -9,9 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from coordinator_fakes import HandExecutor, MemoryLog
 
-from kbroker._fast.records import build_batch, iter_records
+from kbroker._fast.records.records import build_batch, iter_records
 from kbroker.clock import ManualClock
 from kbroker.coordinator.share_state_batches import combine
 from kbroker.coordinator.share_state_config import ShareStateConfig
@@ -19,6 +18,7 @@ from kbroker.coordinator.share_state_records import ShareKey, UpdateRecord, enco
 from kbroker.coordinator.share_state_store import SharePartitionState, StateBatch
 from kbroker.coordinator.share_states import ShareStates, coordinator_key
 from kbroker.errors import ErrorCode, KafkaError
+from tests.unit.coordinator.coordinator_fakes import HandExecutor, MemoryLog
 
 TOPIC = bytes(range(16))
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4

@@ -1,9 +1,8 @@
 """Static membership (KIP-345, KIP-814)."""
 
-from coordinator_fakes import Bench
-
 from kbroker.coordinator.group_session import Leaver
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.coordinator_fakes import Bench
 
 
 def test_return_without_rebalance_fences_the_old_id() -> None:
@@ -87,7 +86,7 @@ def test_return_while_preparing_fences_the_parked_join() -> None:
 
 
 def test_refused_write_restores_the_old_id() -> None:
-    from kbroker._fast.commit import FastKafkaError
+    from kbroker._fast.wal.commit import FastKafkaError
 
     bench = Bench().start()
     generation, ids = bench.stable(1, instances=["a"])

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from transaction_fakes import A, B, C, CountedIds, MarkedPartitions, TransactionBench
 
 from kbroker.coordinator.shard import Marker
 from kbroker.coordinator.transaction_state import Transaction, TransactionState
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.transaction_fakes import A, B, C, CountedIds, MarkedPartitions, TransactionBench
 
 IDS = ["x", "y"]
 PARTITIONS = [A, B, C]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from transaction_fakes import A, B, TransactionBench
 
 from kbroker.coordinator.transaction_state import ProducerIdentity, Transaction, TransactionState
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.transaction_fakes import A, B, TransactionBench
 
 NONE, FENCED, CONCURRENT = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
 BAD_STATE, NO_MAPPING = ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator_fakes import Bench, MemoryLog
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kbroker._fast.commit import FastAppendWait
-from kbroker._fast.records import iter_records, parse_batch_header, parse_marker
+from kbroker._fast.records.records import iter_records, parse_batch_header, parse_marker
+from kbroker._fast.wal.commit import FastAppendWait
 from kbroker.coordinator.group_records import decode_record
 from kbroker.coordinator.group_state import OffsetRecord
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.coordinator_fakes import Bench, MemoryLog
 
 GROUPS = ["g", "h"]
 PRODUCERS = [1, 2, 3]

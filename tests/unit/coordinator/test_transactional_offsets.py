@@ -3,12 +3,12 @@
 from concurrent.futures import Future
 
 import pytest
-from coordinator_fakes import Bench, answered
 
-from kbroker._fast.commit import FastAppendWait
+from kbroker._fast.wal.commit import FastAppendWait
 from kbroker.coordinator import shard_snapshot
 from kbroker.coordinator.group_session import Leaver
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.coordinator_fakes import Bench, answered
 
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 DAY = 86_400.0

@@ -6,9 +6,8 @@ from collections import deque
 from sys import getsizeof
 
 import pytest
-from transaction_fakes import A, B, C, CountedIds, MarkedPartitions, TransactionBench
 
-from kbroker._fast.commit import FastAppendWait
+from kbroker._fast.wal.commit import FastAppendWait
 from kbroker.coordinator.transaction_shard import IDS_SHARE
 from kbroker.coordinator.transaction_state import (
     PARTITION_BYTES,
@@ -18,6 +17,7 @@ from kbroker.coordinator.transaction_state import (
     TransactionState,
 )
 from kbroker.errors import ErrorCode
+from tests.unit.coordinator.transaction_fakes import A, B, C, CountedIds, MarkedPartitions, TransactionBench
 
 NONE, FENCED, CONCURRENT = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from coordinator_fakes import HandExecutor, MemoryLog
-
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from kbroker.clock import ManualClock
 from kbroker.coordinator.add_partitions import PartitionsRequest
 from kbroker.coordinator.end_transaction import EndRequest
@@ -22,6 +20,7 @@ from kbroker.coordinator.transaction_records import encode_record
 from kbroker.coordinator.transaction_state import ProducerIdentity, Transaction, TransactionRecord
 from kbroker.coordinator.transactions import TransactionCoordinator
 from kbroker.errors import ErrorCode, KafkaError
+from tests.unit.coordinator.coordinator_fakes import HandExecutor, MemoryLog
 
 A, B, C = ("t", 0), ("t", 1), ("u", 0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from kbroker._fast.crc32c import crc32c
-from kbroker.storage.object_store import ObjectStore
+from kbroker._fast.base.crc32c import crc32c
+from kbroker.storage.stores.object_store import ObjectStore
 
 
 def _headers(batches: list[bytes]) -> list[tuple[int, int, int, int]]:

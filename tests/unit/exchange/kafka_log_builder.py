@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kbroker._fast.records import build_batch, build_control_batch
+from kbroker._fast.records.records import build_batch, build_control_batch
 from kbroker.exchange.log_segment import segment_name
 
 NOW_MS = 1_700_000_000_000

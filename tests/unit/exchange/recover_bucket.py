@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-from object_bucket import KEYS, NOW, batch, parsed, topic_id
-
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import build_control_batch, iter_batches
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import build_control_batch, iter_batches
 from kbroker.clock import ManualClock
+from kbroker.cluster.read_only import load_manifest
 from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.log_segment import ENTRY_DTYPE, Block
 from kbroker.exchange.partition_upload import scan_block
 from kbroker.exchange.recover import Recovery
-from kbroker.metadata.read_only import load_manifest
-from kbroker.storage.flush_fold import PartitionFold
-from kbroker.storage.kfs import encode_footer, encode_header
-from kbroker.storage.kfs_flush import pair_keys
-from kbroker.storage.klix import encode_object
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.object_keys import klix_key, pack_key
-from kbroker.storage.ownership import claim
-from kbroker.storage.pack import PackImage, encode_directory
-from kbroker.storage.patience import Patience
+from kbroker.storage.flush.fold import PartitionFold
+from kbroker.storage.flush.kfs_flush import pair_keys
+from kbroker.storage.formats.kfs import encode_footer, encode_header
+from kbroker.storage.formats.klix import encode_object
+from kbroker.storage.formats.object_keys import klix_key, pack_key
+from kbroker.storage.formats.pack import PackImage, encode_directory
+from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.ledger.ownership import claim
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.retry_policy import Patience
+from tests.unit.storage.read.object_bucket import KEYS, NOW, batch, parsed, topic_id
 
 ONCE = Patience(deadline_s=0.0, wait=lambda seconds: True)
 TOPICS = {"plain": 2, "small": 3, "kafscale": 1, "compacted": 1}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch, iter_batches, iter_records
+from kbroker._fast.records.records import build_batch, iter_batches, iter_records
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bootstrap_metadata import BootstrapTopic, encode_bootstrap
 from kbroker.exchange.cluster_metadata import (

@@ -5,22 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kafka_log_builder import data_batch
 
+from kbroker.app.config import load_config
 from kbroker.clock import ManualClock
-from kbroker.config import load_config
 from kbroker.exchange.bucket_source import KliteBucket, last_leader_epoch
 from kbroker.exchange.creating_store import CreatingStore, StoredRange
 from kbroker.exchange.import_bucket import BucketImport
 from kbroker.exchange.import_target import ImportTarget
-from kbroker.storage.conditional_write import OutcomeUnknown
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_audit import BucketAudit
-from kbroker.storage.object_store import BytesBody, NotFound, PreconditionFailed
-from kbroker.storage.patience import Patience
-from kbroker.storage.store_faults import Fault, FaultyStore, When
-from kbroker.storage.store_wrappers import RetryingStore
+from kbroker.storage.read.object_audit import BucketAudit
+from kbroker.storage.stores.conditional_write import OutcomeUnknown
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import BytesBody, NotFound, PreconditionFailed
+from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
+from kbroker.storage.stores.store_wrappers import RetryingStore
 from tests.unit.exchange.bucket_builder import put_klite
+from tests.unit.exchange.kafka_log_builder import data_batch
 
 MIB = 1 << 20
 

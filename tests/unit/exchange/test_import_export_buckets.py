@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bucket_builder import klite_frame, put_kafscale, put_klite, text
-from kafka_log_builder import NOW_MS, data_batch
+from tests.unit.storage.object_bucket import ObjectBucket, batches, topic_id
 
-from kbroker._fast.records import iter_batches
+from kbroker._fast.records.records import iter_batches
+from kbroker.app.config import BrokerConfig, load_config
 from kbroker.clock import ManualClock
-from kbroker.config import BrokerConfig, load_config
+from kbroker.cluster.image import MetadataImage, TopicImage
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.bucket_source import KliteBucket, SourceTopic, kafscale_topics, last_leader_epoch
@@ -23,14 +23,14 @@ from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.klite_metadata import KliteTopic, parse_metadata_log
 from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport
-from kbroker.metadata.image import MetadataImage, TopicImage
-from kbroker.storage.kfs_index import parse_index
-from kbroker.storage.kfs_pairs import list_pairs, read_segment
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_audit import BucketAudit
-from kbroker.storage.object_store import NotFound, ObjectMeta
-from tests.unit.storage.object_bucket import ObjectBucket, batches, topic_id
+from kbroker.storage.formats.kfs_index import parse_index
+from kbroker.storage.formats.kfs_pairs import list_pairs, read_segment
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.read.object_audit import BucketAudit
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import NotFound, ObjectMeta
+from tests.unit.exchange.bucket_builder import klite_frame, put_kafscale, put_klite, text
+from tests.unit.exchange.kafka_log_builder import NOW_MS, data_batch
 
 TOPIC_ID, OTHER_ID = b"t" * 16, b"o" * 16
 FIRST = [data_batch(5, 3, epoch=2, producer=(77, 0, 0)), data_batch(8, 2, epoch=2)]

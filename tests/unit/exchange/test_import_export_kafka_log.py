@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kafka_log_builder import NOW_MS, data_batch, marker, write_segments
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
+from kbroker.app.config import BrokerConfig, load_config
 from kbroker.clock import ManualClock
-from kbroker.config import BrokerConfig, load_config
+from kbroker.cluster.image import CONSUMER_OFFSETS
 from kbroker.coordinator.group_partition import group_partition
 from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.offset_records import encode_offset_record
@@ -32,10 +32,10 @@ from kbroker.exchange.partition_metadata import encode_partition_metadata
 from kbroker.exchange.producer_snapshot import SnapshotProducer, encode_producer_snapshot, parse_producer_snapshot
 from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport, TopicImport
-from kbroker.metadata.image import CONSUMER_OFFSETS
-from kbroker.storage.object_audit import BucketAudit
-from kbroker.storage.partition_state import PartitionState
-from kbroker.storage.store_wrappers import StoreWrapper
+from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.read.object_audit import BucketAudit
+from kbroker.storage.stores.store_wrappers import StoreWrapper
+from tests.unit.exchange.kafka_log_builder import NOW_MS, data_batch, marker, write_segments
 
 TOPIC_ID = b"t" * 16
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from kbroker._fast.crc32c import crc32c
+from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.exchange.offset_index import OffsetEntry, encode_offset_index, parse_offset_index
 from kbroker.exchange.producer_snapshot import SnapshotProducer, encode_producer_snapshot, parse_producer_snapshot

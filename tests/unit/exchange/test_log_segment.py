@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.records import build_batch
+from kbroker._fast.records.records import build_batch
 from kbroker.exchange.log_segment import BadBatch, Block, read_blocks, segment_bases, segment_name
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from kbroker.exchange.recover_chain import choose
 from kbroker.exchange.recover_survey import FoundImage
-from kbroker.storage.manifest_record import FileEntry
-from kbroker.storage.partition_state import KLIX
+from kbroker.storage.manifest.partition_state import KLIX
+from kbroker.storage.manifest.record import FileEntry
 
 PLACE = (bytes(16), 0)
 

@@ -1,25 +1,21 @@
 """Recovery of a cluster whose manifest is damaged: what clients see afterwards is what they saw before."""
 
 import contextlib
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from recover_bucket import KEYS, NOW, ONCE, PRODUCER, DamagedCluster, batch, topic_id
-
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import iter_batches, iter_records
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import iter_batches, iter_records
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.recover_restart import STEP, LogRestart
 from kbroker.exchange.source_error import SourceError
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.numbered_log import Fenced, NumberedLog
-from kbroker.storage.numbered_log_format import FrameKind, decode_frame, encode_frame
-from kbroker.storage.object_store import StoreUnavailable
-from kbroker.storage.ownership import claim, newest_claim
-from kbroker.storage.store_faults import Fault, FaultyStore, When
+from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
+from kbroker.storage.ledger.numbered_log_format import FrameKind, decode_frame, encode_frame
+from kbroker.storage.ledger.ownership import claim, newest_claim
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.stores.object_store import StoreUnavailable
+from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
+from tests.unit.exchange.recover_bucket import KEYS, NOW, ONCE, PRODUCER, DamagedCluster, batch, topic_id
 
 
 @pytest.fixture

@@ -1,27 +1,23 @@
 """Recovery of buckets that the real flusher, merger, cleaner and retention have written, damaged at random."""
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-from flush_harness import KEYS, NOW_MS, ONCE, Storage, topic_id
-
-from kbroker._fast.records import build_batch, build_control_batch, iter_batches, iter_records
+from kbroker._fast.records.records import build_batch, build_control_batch, iter_batches, iter_records
+from kbroker.background.compaction_cleaner import Cleaner
+from kbroker.background.compaction_round import CleanerSettings
+from kbroker.background.converter import Converter, ConverterSettings
+from kbroker.background.retention import Retention
+from kbroker.cluster.read_only import load_manifest
 from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.recover import Recovery
-from kbroker.log.compaction_cleaner import Cleaner
-from kbroker.log.compaction_round import CleanerSettings
-from kbroker.log.converter import Converter, ConverterSettings
-from kbroker.log.retention import Retention
-from kbroker.metadata.read_only import load_manifest
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.merge_plan import MergeLimits
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.object_audit import BucketAudit
-from kbroker.storage.ownership import claim
+from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.ledger.ownership import claim
+from kbroker.storage.read.object_audit import BucketAudit
+from kbroker.storage.rewrite.merge_plan import MergeLimits
+from kbroker.storage.stores.memory_store import MemoryStore
+from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, ONCE, Storage, topic_id
 
 MIB = 1 << 20
 TOPICS = {"t": (2, {}), "k": (1, {"kbroker_object_format": "kfs"}), "large": (1, {}),

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kafka_log_builder import NOW_MS, data_batch
 
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import build_batch, build_control_batch, iter_batches
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import build_batch, build_control_batch, iter_batches
 from kbroker.exchange.log_segment import ENTRY_DTYPE, Block, segment_bases, segment_name
 from kbroker.exchange.offset_index import parse_offset_index
 from kbroker.exchange.segment_writer import SegmentWriter
 from kbroker.exchange.time_index import parse_time_index
 from kbroker.exchange.txn_index import AbortedTransaction, parse_txn_index
+from tests.unit.exchange.kafka_log_builder import NOW_MS, data_batch
 
 
 def block(*batches: bytes) -> Block:

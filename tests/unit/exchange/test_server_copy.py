@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import build_batch, iter_batches
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import build_batch, iter_batches
+from kbroker.app.config import load_config
 from kbroker.clock import ManualClock
-from kbroker.config import load_config
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.bucket_source import KliteBucket, SourceTopic, kafscale_topics
@@ -20,12 +20,12 @@ from kbroker.exchange.export_bucket import BucketExport
 from kbroker.exchange.import_bucket import BucketImport
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.server_copy import ServerCopy, server_copy
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_audit import BucketAudit
-from kbroker.storage.object_store import NotFound, ObjectStore, PreconditionFailed
-from kbroker.storage.patience import Patience
-from kbroker.storage.store_faults import Fault, FaultyStore, When
-from kbroker.storage.store_wrappers import MeteredStore, RetryingStore, StoreCounters
+from kbroker.storage.read.object_audit import BucketAudit
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import NotFound, ObjectStore, PreconditionFailed
+from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
+from kbroker.storage.stores.store_wrappers import MeteredStore, RetryingStore, StoreCounters
 from tests.unit.exchange.bucket_builder import put_kafscale, put_klite
 
 MIB = 1 << 20

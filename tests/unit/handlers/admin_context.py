@@ -7,28 +7,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kbroker._fast.arena import Arena
-from kbroker._fast.records import build_batch
-from kbroker._fast.wal import Wal
+from kbroker._fast.records.records import build_batch
+from kbroker._fast.wal.arena import Arena
+from kbroker._fast.wal.wal import Wal
 from kbroker.clock import ManualClock
+from kbroker.cluster.config_defs import BrokerConfigs
+from kbroker.cluster.image import TopicImage
+from kbroker.cluster.metadata_log import MetadataLog
+from kbroker.cluster.producer_ids import ProducerIds
+from kbroker.cluster.replica import MetadataReplica
+from kbroker.cluster.sqlite_store import SqliteStore
+from kbroker.cluster.topic_rules import NewTopic
+from kbroker.cluster.topics import Topics
 from kbroker.handlers.base import Context, RequestInfo, Waiting
 from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
-from kbroker.metadata.config_defs import BrokerConfigs
-from kbroker.metadata.image import TopicImage
-from kbroker.metadata.metadata_log import MetadataLog
-from kbroker.metadata.producer_ids import ProducerIds
-from kbroker.metadata.replica import MetadataReplica
-from kbroker.metadata.sqlite_store import SqliteStore
-from kbroker.metadata.topic_rules import NewTopic
-from kbroker.metadata.topics import Topics
 from kbroker.protocol.codec import decode_request, decode_response, encode_request, encode_response
-from kbroker.storage.manifest import Manifest
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.object_store import StoreUnavailable
-from kbroker.storage.patience import Patience
+from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import StoreUnavailable
+from kbroker.storage.stores.retry_policy import Patience
 
 CLUSTER_ID = "abcdefghijklmnopqrstuv"
 NODE_ID = 7

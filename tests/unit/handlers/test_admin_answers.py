@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_context import NODE_ID, AdminBroker
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import (
@@ -40,6 +39,7 @@ from kbroker.protocol.apis.k46_list_partition_reassignments import ListPartition
 from kbroker.protocol.apis.k48_describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from kbroker.protocol.apis.k50_describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from kbroker.protocol.apis.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.unit.handlers.admin_context import NODE_ID, AdminBroker
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_context import CLUSTER_ID, NODE_ID, AdminBroker
 
+from kbroker.cluster.broker_config_table import COMPATIBLE_VERSION
 from kbroker.errors import ErrorCode
 from kbroker.handlers import (
     api_versions,
@@ -22,7 +22,6 @@ from kbroker.handlers import (
 )
 from kbroker.handlers.features import Feature
 from kbroker.handlers.later import ASKED_AT_ONCE, all_of, each, later
-from kbroker.metadata.broker_config_table import COMPATIBLE_VERSION
 from kbroker.protocol.api_keys import SERVED, SERVED_WITH_SHARE_GROUPS, TELEMETRY, ApiKey
 from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
@@ -34,6 +33,7 @@ from kbroker.protocol.apis.k44_incremental_alter_configs import (
 )
 from kbroker.protocol.apis.k60_describe_cluster import DescribeClusterRequest
 from kbroker.protocol.codec import encode_response
+from tests.unit.handlers.admin_context import CLUSTER_ID, NODE_ID, AdminBroker
 
 CLIENT_METRICS = 16
 SET, DELETE = 0, 1

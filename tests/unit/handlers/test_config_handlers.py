@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_context import NODE_ID, AdminBroker
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
@@ -19,6 +18,7 @@ from kbroker.protocol.apis import k44_incremental_alter_configs as k44
 from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kbroker.protocol.apis.k74_list_config_resources import ListConfigResourcesRequest
 from kbroker.protocol.codec import decode_response_frame, encode_answer
+from tests.unit.handlers.admin_context import NODE_ID, AdminBroker
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -299,7 +299,7 @@ def test_client_metrics_are_kept(broker: AdminBroker) -> None:
 
 
 def test_loggers_have_levels(broker: AdminBroker) -> None:
-    logger = logging.getLogger("kbroker.metadata.topics")
+    logger = logging.getLogger("kbroker.cluster.topics")
     assert alter(broker, resource(BROKER_LOGGER, ME, (logger.name, SET, "TRACE")), validate_only=True) == [0]
     assert logger.level == logging.NOTSET
     try:

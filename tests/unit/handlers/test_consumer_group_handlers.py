@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from group_client import Client, versions
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import consumer_group_describe, consumer_group_heartbeat, describe_groups, list_groups
@@ -11,6 +10,7 @@ from kbroker.protocol.apis.k15_describe_groups import DescribeGroupsRequest
 from kbroker.protocol.apis.k16_list_groups import ListGroupsRequest
 from kbroker.protocol.apis.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.apis.k69_consumer_group_describe import ConsumerGroupDescribeRequest
+from tests.unit.handlers.group_client import Client, versions
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from group_client import TOPIC_NAMES, Client, topic_id, versions
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import (
@@ -33,6 +32,7 @@ from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequ
 from kbroker.protocol.apis.k15_describe_groups import DescribeGroupsRequest
 from kbroker.protocol.apis.k16_list_groups import ListGroupsRequest
 from kbroker.protocol.apis.k42_delete_groups import DeleteGroupsRequest
+from tests.unit.handlers.group_client import TOPIC_NAMES, Client, topic_id, versions
 
 
 @pytest.fixture

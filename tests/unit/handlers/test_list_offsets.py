@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_context import LEADER_EPOCH, AdminBroker
 
 from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.handlers import list_offsets, offset_for_leader_epoch
@@ -19,8 +18,9 @@ from kbroker.protocol.apis.k23_offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from kbroker.storage.object_store import StoreUnavailable
+from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.wire.dispatch import Dispatcher
+from tests.unit.handlers.admin_context import LEADER_EPOCH, AdminBroker
 from tests.unit.wire.wire_harness import Client, wire_broker
 
 LATEST_VERSION = list_offsets.HANDLER.max_version

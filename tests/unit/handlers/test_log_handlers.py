@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_context import AdminBroker
 
-from kbroker.config import load_config
+from kbroker.app.config import load_config
+from kbroker.app.open_cluster import broker_configs
 from kbroker.errors import ErrorCode
 from kbroker.handlers import alter_replica_log_dirs, delete_records, describe_log_dirs
-from kbroker.opening import broker_configs
 from kbroker.protocol.apis.k21_delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -25,6 +24,7 @@ from kbroker.protocol.apis.k34_alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from kbroker.protocol.apis.k35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from tests.unit.handlers.admin_context import AdminBroker
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from group_client import Client, topic_id, versions
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import offset_commit, offset_delete, offset_fetch, txn_offset_commit
@@ -26,6 +25,7 @@ from kbroker.protocol.apis.k47_offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from tests.unit.handlers.group_client import Client, topic_id, versions
 
 
 class Transactions:

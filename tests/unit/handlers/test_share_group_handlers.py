@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from group_client import TOPIC_IDS, Client, ListLog, NowExecutor, versions
 
 from kbroker.coordinator.group_config import GroupConfig
 from kbroker.coordinator.group_environment import GroupEnvironment
@@ -34,6 +33,7 @@ from kbroker.protocol.apis import (
 from kbroker.protocol.apis.k76_share_group_heartbeat import ShareGroupHeartbeatRequest
 from kbroker.protocol.apis.k77_share_group_describe import ShareGroupDescribeRequest
 from kbroker.protocol.fields import ZERO_UUID
+from tests.unit.handlers.group_client import TOPIC_IDS, Client, ListLog, NowExecutor, versions
 
 HIGH_WATERMARK = 100
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_context import AdminBroker
 
+from kbroker.cluster import client_metrics
+from kbroker.cluster.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers import api_versions, client_telemetry, get_telemetry_subscriptions, push_telemetry
-from kbroker.metadata import client_metrics
-from kbroker.metadata.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.protocol.apis.k71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from kbroker.protocol.apis.k72_push_telemetry import PushTelemetryRequest
+from tests.unit.handlers.admin_context import AdminBroker
 
 ME = b"client instance!"
 OTHER = b"another instance"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_context import NODE_ID, AdminBroker
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import create_partitions, create_topics, delete_topics, describe_configs, metadata
@@ -26,6 +25,7 @@ from kbroker.protocol.apis.k37_create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from tests.unit.handlers.admin_context import NODE_ID, AdminBroker
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from admin_context import AdminBroker
 
-from kbroker._fast.records import build_batch, iter_batches
+from kbroker._fast.records.records import build_batch, iter_batches
+from kbroker.cluster.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.coordinator.marker_sink import MarkerSink
 from kbroker.coordinator.transaction_config import TransactionConfig
 from kbroker.coordinator.transactions import TransactionCoordinator
@@ -28,7 +28,6 @@ from kbroker.handlers import (
     write_txn_markers,
 )
 from kbroker.log.internal_log import InternalLog
-from kbroker.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.protocol.apis import k24_add_partitions_to_txn as k24
 from kbroker.protocol.apis import k27_write_txn_markers as k27
 from kbroker.protocol.apis import k61_describe_producers as k61
@@ -38,6 +37,7 @@ from kbroker.protocol.apis.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
 from kbroker.protocol.apis.k26_end_txn import EndTxnRequest
 from kbroker.protocol.apis.k65_describe_transactions import DescribeTransactionsRequest
 from kbroker.protocol.apis.k66_list_transactions import ListTransactionsRequest
+from tests.unit.handlers.admin_context import AdminBroker
 
 OFFSETS_PARTITIONS = 50
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from kbroker._fast.records import build_batch, iter_batches, iter_records
+from tests.unit.storage.flush_harness import KEYS, NOW_MS, Storage, topic_id
+
+from kbroker._fast.records.records import build_batch, iter_batches, iter_records
+from kbroker.background.compaction_cleaner import Cleaner
+from kbroker.background.compaction_round import CleanerSettings
 from kbroker.limits import MIB
 from kbroker.log.cold_read import ColdReader
-from kbroker.log.compaction_cleaner import Cleaner
-from kbroker.log.compaction_round import CleanerSettings
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_reader import ObjectReader
-from kbroker.storage.store_faults import FaultyStore
-from tests.unit.storage.flush_harness import KEYS, NOW_MS, Storage, topic_id
+from kbroker.storage.read.object_reader import ObjectReader
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.store_faults import FaultyStore
 
 COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "segment_ms": 1}
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 
 import pytest
+from tests.unit.storage.object_bucket import NOW, ObjectBucket, batch, batches, topic_id
 
-from kbroker._fast.records import build_batch, iter_batches
+from kbroker._fast.records.records import build_batch, iter_batches
 from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.limits import MIB
 from kbroker.log import cold_read
 from kbroker.log.cold_read import ColdReader
-from kbroker.storage.object_reader import ObjectReader
-from kbroker.storage.object_store import StoreUnavailable
-from tests.unit.storage.object_bucket import NOW, ObjectBucket, batch, batches, topic_id
+from kbroker.storage.read.object_reader import ObjectReader
+from kbroker.storage.stores.object_store import StoreUnavailable
 
 
 class HotPartition:

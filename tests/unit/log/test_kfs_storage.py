@@ -1,36 +1,32 @@
 """Topics in KafScale's format: pairs as flushed, leftovers at their keys, reading, deletion, names that come back."""
 
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-from flush_harness import KEYS, NOW_MS, Storage, batch, topic_id
-
-from kbroker._fast.records import iter_batches
+from kbroker._fast.records.records import iter_batches
+from kbroker.background.converter import Converter
+from kbroker.background.retention import Retention
 from kbroker.clock import ManualClock
+from kbroker.cluster.image import MetadataImage
+from kbroker.cluster.records import TopicCreated
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.export_bucket import BucketExport
 from kbroker.limits import SWEEP_AGE_MS
-from kbroker.log.converter import Converter
-from kbroker.log.retention import Retention
 from kbroker.log.segment_names import DOUBT_SECONDS, SegmentNames
-from kbroker.metadata.image import MetadataImage
-from kbroker.metadata.records import TopicCreated
-from kbroker.storage.kfs_flush import index_key_of
-from kbroker.storage.kfs_index import parse_index
-from kbroker.storage.kfs_pairs import list_pairs, read_segment
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_audit import BucketAudit, audit_image
-from kbroker.storage.object_reader import ObjectReader
-from kbroker.storage.object_store import StoreUnavailable
-from kbroker.storage.ownership import Superseded
-from kbroker.storage.partition_state import KFS
-from kbroker.storage.store_faults import Fault, FaultyStore, When
-from kbroker.storage.upload import ClaimLost
+from kbroker.storage.flush.kfs_flush import index_key_of
+from kbroker.storage.flush.upload import ClaimLost
+from kbroker.storage.formats.kfs_index import parse_index
+from kbroker.storage.formats.kfs_pairs import list_pairs, read_segment
+from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.manifest.partition_state import KFS
+from kbroker.storage.read.object_audit import BucketAudit, audit_image
+from kbroker.storage.read.object_reader import ObjectReader
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import StoreUnavailable
+from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
+from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, Storage, batch, topic_id
 
 FIRST = "t/0/segment-00000000000000000000.kfs"
 FORMAT = {"kbroker_object_format": "kfs"}

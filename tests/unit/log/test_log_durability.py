@@ -3,13 +3,13 @@
 import threading
 
 import pytest
-from flush_harness import MIB, NOW_MS, Storage, batch, topic_id
 
 from kbroker.errors import KafkaError
 from kbroker.log.internal_log import InternalLog
-from kbroker.storage.flusher import FlushSettings
-from kbroker.storage.memory_store import MemoryStore
+from kbroker.storage.flush.flusher import FlushSettings
+from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.topic_config import parse_topic_config
+from tests.unit.storage.flush.flush_harness import MIB, NOW_MS, Storage, batch, topic_id
 
 OBJECT = parse_topic_config({"kbroker.durability": "object"})
 WAL = parse_topic_config({})

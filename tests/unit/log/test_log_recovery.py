@@ -1,22 +1,18 @@
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-from flush_harness import KEYS, KIB, NOW_MS, Storage, batch, topic_id
-
-from kbroker._fast.commit import FastKafkaError
+from kbroker._fast.wal.commit import FastKafkaError
+from kbroker.background.retention import Retention
+from kbroker.cluster.image import DeletedTopic
 from kbroker.errors import StartError
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.recovery import drop_deleted_topics
-from kbroker.log.retention import Retention
 from kbroker.log.segment_names import SegmentNames
-from kbroker.metadata.image import DeletedTopic
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.store_faults import Fault, FaultyStore, When
-from kbroker.storage.upload import FlushStopped
+from kbroker.storage.flush.upload import FlushStopped
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
+from tests.unit.storage.flush.flush_harness import KEYS, KIB, NOW_MS, Storage, batch, topic_id
 
 DAY_MS = 86_400_000
 TOPICS = [("t", 3), ("u", 1)]

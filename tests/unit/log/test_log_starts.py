@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-from flush_harness import KEYS, Storage, batch, topic_id
-
+from kbroker.background.retention import Retention
 from kbroker.clock import SystemClock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.log_starts import LogStarts
-from kbroker.log.retention import Retention
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.store_faults import Fault, FaultyStore, When
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
+from tests.unit.storage.flush.flush_harness import KEYS, Storage, batch, topic_id
 
 
 @pytest.fixture

@@ -1,13 +1,9 @@
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-from flush_harness import Storage, batch, topic_id
-
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.topic_config import parse_topic_config
+from tests.unit.storage.flush.flush_harness import Storage, batch, topic_id
 
 
 @pytest.fixture

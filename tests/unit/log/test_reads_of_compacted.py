@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from tests.unit.storage.flush_harness import NOW_MS
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "reference"))
-from compaction_history import History, Model
-from compaction_twin import CONTROL, parse, split
-
-from kbroker._fast.records import iter_batches, iter_records
+from kbroker._fast.records.records import iter_batches, iter_records
 from kbroker.handlers.timestamp_lookup import max_timestamp, offset_for_timestamp
 from kbroker.limits import MIB
 from kbroker.log.internal_log import InternalLog
-from kbroker.storage.store_faults import Fault
+from kbroker.storage.stores.store_faults import Fault
+from tests.reference.compaction_history import History, Model
+from tests.reference.compaction_twin import CONTROL, parse, split
 from tests.unit.log.compacted_broker import COMPACT, CompactedBroker
-from tests.unit.storage.flush_harness import NOW_MS
 
 DAY_MS = 86_400_000
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from kbroker.metadata.metadata_log import RECORD_KIND as METADATA_KIND
-from kbroker.metadata.records import TopicCreated, TopicDeleted, payload
+from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, topic_id
+
+from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
+from kbroker.cluster.records import TopicCreated, TopicDeleted, payload
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.options import Place
-from kbroker.storage.manifest import RECORD_KIND
-from kbroker.storage.numbered_log import NumberedLog
-from kbroker.storage.ownership import claim
-from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, topic_id
+from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.ledger.ownership import claim
+from kbroker.storage.manifest.manifest import RECORD_KIND
 
 PLACE = Place("memory:", None, None, None)
 

@@ -7,34 +7,31 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-from flush_harness import KEYS, NOW_MS, ONCE, Storage, topic_id
-
 from kbroker import limits
-from kbroker._fast.records import build_batch, iter_batches, iter_records
+from kbroker._fast.records.records import build_batch, iter_batches, iter_records
+from kbroker.background.compaction_cleaner import Cleaner
+from kbroker.background.compaction_round import CleanerSettings
+from kbroker.background.proposals import ProposalInbox
+from kbroker.background.retention import Retention
 from kbroker.clock import Clock
-from kbroker.log.compaction_cleaner import Cleaner
-from kbroker.log.compaction_round import CleanerSettings
-from kbroker.log.proposals import ProposalInbox
-from kbroker.log.retention import Retention
-from kbroker.metadata.image import TopicImage
+from kbroker.cluster.image import TopicImage
 from kbroker.pipeline.jobs.compact_leading import with_a_first_output
 from kbroker.pipeline.jobs.compact_plan import PartitionPlan, cut_slices, plan_partition, plan_second_pass, swap_of
 from kbroker.pipeline.jobs.compact_tasks import UNPLACED, CompactRules, Keys, scan_slice, write_slice
-from kbroker.storage.manifest_image import ManifestImage
-from kbroker.storage.object_audit import BucketAudit
-from kbroker.storage.object_keys import ObjectKeys
-from kbroker.storage.object_store import ObjectStore
-from kbroker.storage.object_swap import PartitionsInHand
-from kbroker.storage.partition_state import PartitionState
-from kbroker.storage.swap_proposal import COMPACT, SWAPPED, Proposal, Swap
-from kbroker.storage.swap_proposal_job import ProposingJob
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.read.object_audit import BucketAudit
+from kbroker.storage.rewrite.object_swap import PartitionsInHand
+from kbroker.storage.rewrite.swap_proposal import COMPACT, SWAPPED, Proposal, Swap
+from kbroker.storage.rewrite.swap_proposal_job import ProposingJob
+from kbroker.storage.stores.object_store import ObjectStore
+from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, ONCE, Storage, topic_id
 
 DAY_MS = 86_400_000
 COMPACTED = {

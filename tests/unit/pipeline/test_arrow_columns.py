@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kbroker._fast.arrow_columns import COLUMNS, ColumnBuilder
-from kbroker._fast.record_batch import CorruptRecordsError
-from kbroker._fast.records import build_batch, build_control_batch, iter_batches, iter_records, seal
+from kbroker._fast.records.arrow_columns import COLUMNS, ColumnBuilder
+from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker._fast.records.records import build_batch, build_control_batch, iter_batches, iter_records, seal
 from kbroker.pipeline.column_names import DDL
 from kbroker.pipeline.columns import BatchMaker
 

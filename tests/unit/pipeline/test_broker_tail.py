@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker._fast.records import build_batch, build_control_batch
+from kbroker._fast.records.records import build_batch, build_control_batch
 from kbroker.pipeline.broker_tail import NEVER_ENDED, aborted_ranges
 from kbroker.protocol.apis.k01_fetch import AbortedTransaction
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from refusing_jvm import RefusingJvm
 
 from kbroker.pipeline import column_pruning
+from tests.unit.pipeline.refusing_jvm import RefusingJvm
 
 
 @pytest.mark.parametrize("jvm", [None, RefusingJvm()], ids=["none", "refusing"])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from export_bucket import HOUR_MS, ExportBucket, settings_of
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
@@ -16,6 +15,7 @@ from kbroker.pipeline.export_iceberg import COMMIT_TRIES, PROPERTY, IcebergError
 from kbroker.pipeline.export_table import ExportTable
 from kbroker.pipeline.export_task import ExportTask, TaskResult, export_split
 from kbroker.pipeline.options import OptionError
+from tests.unit.pipeline.export_bucket import HOUR_MS, ExportBucket, settings_of
 
 
 @pytest.fixture

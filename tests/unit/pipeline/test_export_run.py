@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from export_bucket import HOUR_MS, NOW, ExportBucket, exported, settings_of
 
 from kbroker.clock import SystemClock
 from kbroker.pipeline.data_loss import DataLossError
@@ -21,9 +20,10 @@ from kbroker.pipeline.export_table import ExportTable
 from kbroker.pipeline.export_target import BucketTarget, TargetError, destination_url
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.positions import UnknownTopicError
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_store import StoreError, StoreUnavailable
-from kbroker.storage.store_wrappers import PrefixStore, StoreWrapper
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import StoreError, StoreUnavailable
+from kbroker.storage.stores.store_wrappers import PrefixStore, StoreWrapper
+from tests.unit.pipeline.export_bucket import HOUR_MS, NOW, ExportBucket, exported, settings_of
 
 
 @pytest.fixture

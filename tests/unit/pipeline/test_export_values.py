@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from click.testing import CliRunner
-from export_bucket import ExportBucket, exported, settings_of
 
 from kbroker.pipeline.columns import SOURCE_TYPES
 from kbroker.pipeline.export_schema import ValueSchema, load_schema
@@ -24,6 +23,7 @@ from kbroker.pipeline.export_values import ValueDecoder
 from kbroker.pipeline.jobs import export
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.split_reader import read_split
+from tests.unit.pipeline.export_bucket import ExportBucket, exported, settings_of
 
 ORDER = {
     "type": "record",

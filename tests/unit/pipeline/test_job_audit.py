@@ -2,24 +2,19 @@
 
 import csv
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-sys.path.insert(0, str(Path(__file__).parent))
-from flush_harness import KEYS, topic_id
-from slice_compaction import Side
-
-from kbroker.metadata.image import MetadataImage, TopicImage
+from kbroker.cluster.image import MetadataImage, TopicImage
 from kbroker.pipeline.jobs.audit_plan import plan_audit, still_true
 from kbroker.pipeline.jobs.audit_report import picture_of, rows_of, table_of, write_rows
 from kbroker.pipeline.jobs.audit_tasks import audit_share
 from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.options import Place
+from tests.unit.pipeline.slice_compaction import Side
+from tests.unit.storage.flush.flush_harness import KEYS, topic_id
 
 PLACE = Place("memory:", None, None, None)
 

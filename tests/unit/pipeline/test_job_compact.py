@@ -1,30 +1,24 @@
 """The compact job's passes: the same batches, byte for byte, as the broker's own compactor leaves."""
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "reference"))
-sys.path.insert(0, str(Path(__file__).parent))
-from compaction_history import History
-from flush_harness import KEYS, NOW_MS, topic_id
-from slice_compaction import DAY_MS, Side
-
-from kbroker._fast.compact import BatchFilter, KeyScan
-from kbroker._fast.compact_slices import (
+from kbroker._fast.records.compact import BatchFilter, KeyScan
+from kbroker._fast.records.compact_slices import (
     TransactionScan,
     aborted_with_batches,
     key_entries,
     put_entries,
     set_open_producers,
 )
-from kbroker._fast.key_map import KeyMap
-from kbroker._fast.record_batch import CorruptRecordsError
-from kbroker._fast.records import build_batch, build_control_batch, iter_batches
+from kbroker._fast.records.key_map import KeyMap
+from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker._fast.records.records import build_batch, build_control_batch, iter_batches
 from kbroker.pipeline.jobs.compact_plan import cut_slices, plan_partition
+from tests.reference.compaction_history import History
+from tests.unit.pipeline.slice_compaction import DAY_MS, Side
+from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, topic_id
 
 
 @pytest.mark.parametrize("seed", range(10))

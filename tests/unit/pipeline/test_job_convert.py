@@ -2,13 +2,9 @@
 
 import json
 import pickle
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_bucket import PLACE, ClusterBucket
+from tests.unit.storage.object_bucket import batches, topic_id
 
 from kbroker.exchange.export_bucket import BucketExport
 from kbroker.exchange.export_kafka_log import KafkaLogExport, KafkaNode, write_partition_folder
@@ -19,9 +15,9 @@ from kbroker.pipeline.jobs.convert import Conversion
 from kbroker.pipeline.jobs.convert_place import NOTE
 from kbroker.pipeline.jobs.convert_tasks import run_convert_task, stage_folder
 from kbroker.pipeline.jobs.session import JobError
-from kbroker.storage.memory_store import MemoryStore
-from kbroker.storage.object_store import StoreUnavailable
-from tests.unit.storage.object_bucket import batches, topic_id
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import StoreUnavailable
+from tests.unit.pipeline.cluster_bucket import PLACE, ClusterBucket
 
 NODE = KafkaNode("4L6g3nShT-eMCtK--X86sw", directory_id=b"d" * 16)
 NOW_MS = 1_700_000_100_000

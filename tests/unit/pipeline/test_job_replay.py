@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kbroker._fast.records import iter_batches, iter_records
+from kbroker._fast.records.records import iter_batches, iter_records
 from kbroker.errors import ErrorCode
 from kbroker.pipeline.broker_tail import BrokerError
 from kbroker.pipeline.jobs import replay_producer, replay_tasks

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from cluster_bucket import ClusterBucket
+from tests.unit.storage.object_bucket import KEYS, NOW, batch, batches, parsed, topic_id
 
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import build_batch, build_control_batch
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import build_batch, build_control_batch
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.pipeline import batch_plan
@@ -19,9 +19,9 @@ from kbroker.pipeline.options import OptionError, check_batch, parse_options
 from kbroker.pipeline.positions import PositionFinder, UnknownTopicError, selected
 from kbroker.pipeline.pushdown import bounds_of
 from kbroker.pipeline.split_reader import read_split
-from kbroker.storage.klix import encode_object
-from kbroker.storage.object_keys import klix_key
-from tests.unit.storage.object_bucket import KEYS, NOW, batch, batches, parsed, topic_id
+from kbroker.storage.formats.klix import encode_object
+from kbroker.storage.formats.object_keys import klix_key
+from tests.unit.pipeline.cluster_bucket import ClusterBucket
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from refusing_jvm import RefusingJvm
 
 from kbroker.pipeline import query_trigger
 from kbroker.pipeline.spark_source import KbrokerDataSource
+from tests.unit.pipeline.refusing_jvm import RefusingJvm
 
 
 @pytest.mark.parametrize("jvm", [None, RefusingJvm()], ids=["none", "refusing"])

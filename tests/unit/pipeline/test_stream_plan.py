@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 
 import pytest
-from cluster_bucket import ClusterBucket
+from tests.unit.storage.object_bucket import batches, topic_id
 
 from kbroker.clock import ManualClock
-from kbroker.metadata.metadata_log import RECORD_KIND as METADATA_KIND
-from kbroker.metadata.records import PartitionsAdded, payload
+from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
+from kbroker.cluster.records import PartitionsAdded, payload
 from kbroker.pipeline.data_loss import DataLossError
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.positions import UnknownTopicError
 from kbroker.pipeline.split_reader import read_split
 from kbroker.pipeline.stream_plan import StreamPlanner, from_json, to_json
-from tests.unit.storage.object_bucket import batches, topic_id
+from tests.unit.pipeline.cluster_bucket import ClusterBucket
 
 
 @pytest.fixture

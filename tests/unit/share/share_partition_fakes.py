@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from kbroker._fast.commit import WaitList
-from kbroker._fast.records import build_batch, build_control_batch, parse_batch_header
+from kbroker._fast.records.records import build_batch, build_control_batch, parse_batch_header
+from kbroker._fast.wal.commit import WaitList
 from kbroker.coordinator.share_state_batches import combine
 from kbroker.coordinator.share_state_store import SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
@@ -85,7 +85,7 @@ class Producers:
 
 
 class BatchLog:
-    """A partition in memory: what share groups use of kbroker._fast.partition.Partition."""
+    """A partition in memory: what share groups use of kbroker._fast.partition.partition.Partition."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []
@@ -149,7 +149,7 @@ class BatchLog:
 
 
 class Connection:
-    """What is used of kbroker._fast.reactor.Connection. Its client takes every answer at once, unless told not to."""
+    """What is used of a reactor's Connection. Its client takes every answer at once, unless told not to."""
 
     def __init__(self) -> None:
         self.on_closed: Callable[[], object] | None = None

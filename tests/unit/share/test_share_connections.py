@@ -5,11 +5,10 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from share_partition_fakes import TOPIC
-from test_share_requests import ACCEPT, Broker, acquired, errors
-
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.share_fetch import ShareFetch
+from tests.unit.share.share_partition_fakes import TOPIC
+from tests.unit.share.test_share_requests import ACCEPT, Broker, acquired, errors
 
 DAYS_MS = 2**31 - 1
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from share_partition_fakes import TOPIC
-from test_share_requests import ACCEPT, RELEASE, Broker, acquired, errors
-
 from kbroker.errors import ErrorCode
+from tests.unit.share.share_partition_fakes import TOPIC
+from tests.unit.share.test_share_requests import ACCEPT, RELEASE, Broker, acquired, errors
 
 DAYS_MS = 2**31 - 1
 

@@ -7,17 +7,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 import pytest
-from share_partition_fakes import TOPIC, MemoryStates
 
 from kbroker.clock import ManualClock
+from kbroker.cluster.group_configs import reset_duration_ms
 from kbroker.coordinator.event_loop import EventLoop
 from kbroker.coordinator.share_state_store import SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.metadata.group_configs import reset_duration_ms
 from kbroker.share.acknowledgement import AcknowledgementBatch
 from kbroker.share.settings import ShareSettings
 from kbroker.share.share_partition import AcquiredRange, Acquisition, LogBatch, PartitionKey, SharePartition
 from kbroker.share.window import Delivery, Window
+from tests.unit.share.share_partition_fakes import TOPIC, MemoryStates
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 KEY = PartitionKey("g", TOPIC, 0)

@@ -7,9 +7,8 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from share_partition_fakes import TOPIC, BatchLog, Connection, MemoryStates
 
-from kbroker._fast.records import iter_records
+from kbroker._fast.records.records import iter_records
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers import share_acknowledge, share_fetch
@@ -18,6 +17,7 @@ from kbroker.protocol.apis import k78_share_fetch as k78
 from kbroker.protocol.apis import k79_share_acknowledge as k79
 from kbroker.share.settings import ShareSettings
 from kbroker.share.share_partitions import SharePartitions
+from tests.unit.share.share_partition_fakes import TOPIC, BatchLog, Connection, MemoryStates
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 OTHER = bytes(reversed(range(16)))

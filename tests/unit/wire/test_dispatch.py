@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from wire_harness import LONG_MS, Client, fetch_request, until, wire_broker
 
 from kbroker.handlers import api_versions
 from kbroker.handlers.base import Handler, Waiting
@@ -23,6 +22,7 @@ from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatRespo
 from kbroker.protocol.apis.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.wire.dispatch import Dispatcher
+from tests.unit.wire.wire_harness import LONG_MS, Client, fetch_request, until, wire_broker
 
 
 @contextmanager

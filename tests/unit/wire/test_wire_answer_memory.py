@@ -8,9 +8,9 @@ import threading
 import time
 
 import pytest
-from wire_harness import MIB, Client, batch, later, produce_request, produced, until, wire_broker
 
 from kbroker.wire.listener import WireOptions
+from tests.unit.wire.wire_harness import MIB, Client, batch, later, produce_request, produced, until, wire_broker
 
 METADATA, HEARTBEAT = 3, 12
 OPTIONS = WireOptions(answer_memory_bytes=MIB)

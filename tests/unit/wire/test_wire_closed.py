@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from wire_harness import MIB, Client, until, wire_broker
-
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
+from tests.unit.wire.wire_harness import MIB, Client, until, wire_broker
 
 
 class Held:

@@ -6,11 +6,10 @@ import threading
 from collections import Counter
 
 import pytest
-from wire_harness import NOW_MS, Client, batch, produce_many, produce_request, produced, wire_broker
 
-from kbroker._fast import compression, recode
-from kbroker._fast.crc32c import crc32c
-from kbroker._fast.records import build_batch
+from kbroker._fast.base.crc32c import crc32c
+from kbroker._fast.records.records import build_batch, compression, recode
+from tests.unit.wire.wire_harness import NOW_MS, Client, batch, produce_many, produce_request, produced, wire_broker
 
 KIB = 1024
 WORKER = "ThreadPoolExecutor"

@@ -10,8 +10,12 @@ import threading
 import time
 
 import pytest
-import wire_harness
-from wire_harness import (
+
+from kbroker import limits
+from kbroker.wire.connection_quotas import NO_LIMIT, ConnectionQuotas
+from kbroker.wire.listener import WireOptions, bind
+from tests.unit.wire import wire_harness
+from tests.unit.wire.wire_harness import (
     LONG_MS,
     MIB,
     Client,
@@ -24,10 +28,6 @@ from wire_harness import (
     values,
     wire_broker,
 )
-
-from kbroker import limits
-from kbroker.wire.connection_quotas import NO_LIMIT, ConnectionQuotas
-from kbroker.wire.listener import WireOptions, bind
 
 LARGE_ANSWERS = WireOptions(fetch_near_bytes=50 * MIB)
 WAITS = 3

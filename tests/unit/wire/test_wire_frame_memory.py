@@ -9,9 +9,19 @@ import struct
 from pathlib import Path
 
 import pytest
-from wire_harness import MIB, Client, batch, later, produce_many, produce_request, produced, until, wire_broker
 
 from kbroker.wire.listener import WireOptions
+from tests.unit.wire.wire_harness import (
+    MIB,
+    Client,
+    batch,
+    later,
+    produce_many,
+    produce_request,
+    produced,
+    until,
+    wire_broker,
+)
 
 SMALL = WireOptions(frame_memory_bytes=600_000)
 FRAME_BYTES = 500_000

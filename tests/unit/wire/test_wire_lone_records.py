@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire_harness import (
+
+from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
+from kbroker.wire import listener
+from kbroker.wire.listener import WireOptions
+from tests.unit.wire.wire_harness import (
     LONG_MS,
     Client,
     WireBroker,
@@ -26,10 +30,6 @@ from wire_harness import (
     values,
     wire_broker,
 )
-
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
-from kbroker.wire import listener
-from kbroker.wire.listener import WireOptions
 
 SO_TIMESTAMPNS = 35  # Linux, as the answers come
 LONE_MAX = 5_000  # records, of which some must have come while both threads had time

@@ -5,7 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from wire_harness import (
+
+from kbroker._fast.partition.partition import Partition
+from kbroker._fast.records.records import build_batch, build_control_batch
+from kbroker.wire.listener import WireOptions
+from tests.unit.wire.wire_harness import (
     LONG_MS,
     MIB,
     Client,
@@ -18,10 +22,6 @@ from wire_harness import (
     values,
     wire_broker,
 )
-
-from kbroker._fast.partition import Partition
-from kbroker._fast.records import build_batch, build_control_batch
-from kbroker.wire.listener import WireOptions
 
 
 def test_append_wakes_a_parked_fetch(tmp_path):

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import wire_harness
-from wire_harness import Client, batch, produce_request, produced, wire_broker
 
-from kbroker.storage.http_connections import Connection, Place
+from kbroker.storage.stores.http_connections import Connection, Place
 from kbroker.wire.listener import bind
+from tests.unit.wire import wire_harness
+from tests.unit.wire.wire_harness import Client, batch, produce_request, produced, wire_broker
 
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 

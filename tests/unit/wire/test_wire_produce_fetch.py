@@ -7,7 +7,11 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from wire_harness import (
+
+from kbroker._fast.records.compression import CODECS
+from kbroker._fast.records.records import build_batch, iter_batches, iter_records
+from kbroker.wire.listener import WireOptions
+from tests.unit.wire.wire_harness import (
     LONG_MS,
     MIB,
     NOW_MS,
@@ -22,10 +26,6 @@ from wire_harness import (
     values,
     wire_broker,
 )
-
-from kbroker._fast.compression import CODECS
-from kbroker._fast.records import build_batch, iter_batches, iter_records
-from kbroker.wire.listener import WireOptions
 
 
 @pytest.mark.parametrize("version", range(3, 13))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wire_harness import Client, WireBroker, batch, produce_request, produced, until, wire_broker
-
-from kbroker._fast.producer_pool import ProducerPool
+from kbroker._fast.partition.producer_pool import ProducerPool
+from tests.unit.wire.wire_harness import Client, WireBroker, batch, produce_request, produced, until, wire_broker
 
 NOT_ENOUGH_REPLICAS = 19
 IDLE_MS = 10**12

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wire_harness import (
+
+from kbroker._fast.partition.partition import Partition
+from kbroker._fast.wal.commit import FastKafkaError
+from tests.unit.wire.wire_harness import (
     Client,
     Coordinator,
     WireBroker,
@@ -19,9 +22,6 @@ from wire_harness import (
     values,
     wire_broker,
 )
-
-from kbroker._fast.commit import FastKafkaError
-from kbroker._fast.partition import Partition
 
 
 def txn_batch(value: bytes = b"a", sequence: int = 0, epoch: int = 0, producer_id: int = 5, **fields: Any) -> bytes:

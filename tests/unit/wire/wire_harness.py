@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kbroker._fast.arena import Arena
-from kbroker._fast.partition import Partition
-from kbroker._fast.producer_pool import ProducerPool
-from kbroker._fast.records import build_batch, iter_batches, iter_records
-from kbroker._fast.wal import Wal
+from kbroker._fast.partition.partition import Partition
+from kbroker._fast.partition.producer_pool import ProducerPool
+from kbroker._fast.records.records import build_batch, iter_batches, iter_records
+from kbroker._fast.wal.arena import Arena
+from kbroker._fast.wal.wal import Wal
 from kbroker.protocol.apis import k00_produce as produce
 from kbroker.protocol.apis import k01_fetch as fetch
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame

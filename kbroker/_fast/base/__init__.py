@@ -1,0 +1,1 @@
+"""Byte order, cursors, checksums, locks and memory: what everything compiled stands on."""

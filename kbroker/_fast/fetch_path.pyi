@@ -1,3 +1,0 @@
-from kbroker._fast.request import Request
-
-class FetchRequest(Request): ...

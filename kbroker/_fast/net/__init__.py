@@ -1,0 +1,1 @@
+"""Sockets: the poller, the reactor, connections, and requests in their order."""

@@ -1,0 +1,23 @@
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker._fast.net.poller cimport Poller
+
+
+cdef class Acceptor(Poller):
+    """The reactor's listeners, and how many connections there may be. The first reactor accepts for all."""
+    cdef readonly list peers            # all reactors, the accepting one first, this one included
+    cdef list listeners
+    cdef readonly object quotas         # kbroker.wire.connection_quotas, shared by all reactors
+    cdef bint accepts_rest              # the listeners are not watched: as many connections are open as may be
+    cdef bint draining
+    cdef readonly int32_t connection_count
+    cdef int32_t dead_count             # connections that are closed and still have their descriptors
+
+    cdef int adopt_accepted(self) except -1
+    cdef int place(self, int fd, int32_t listener) except -1
+    cdef int adopt(self, int fd, int32_t listener, str peer) except -1
+    cdef int call_later(self, object function) except -1
+    cdef int64_t open_descriptors(self) except -1       # of all reactors' connections
+    cdef int regulate_accepts(self) except -1
+    cdef int tell_room(self) except -1
+    cdef int retry_accepts(self) except -1

@@ -1,0 +1,45 @@
+# Which connections are closed because nothing moves on them (decision 021).
+
+from libc.stdint cimport int64_t
+
+from kbroker._fast.net.channel cimport Channel, FrameBudget
+
+cdef extern from * nogil:
+    """
+    #include <sys/socket.h>
+    static int kb_peer_has_closed(int fd) {
+        char next;
+        return recv(fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    }
+    """
+    bint peer_has_closed "kb_peer_has_closed"(int fd)   # and all that it sent before has been received
+
+cdef enum:
+    OUTPUT_PAUSE_BYTES = 65536  # with as much unsent a connection is not read
+
+
+cdef inline void close_if_stale(Channel* ch, const FrameBudget* budget, int64_t now_ms, int64_t idle_ms,
+                                int64_t no_progress_ms) noexcept nogil:
+    """Sets `closing` where the peer neither sends what it began nor reads its answer, or is idle."""
+    if (
+        ch.partial == NULL
+        or ch.starved
+        or budget.starved == 0
+        or (ch.frame_count > 0 and ch.output_bytes < OUTPUT_PAUSE_BYTES)    # not its client's doing
+    ):
+        ch.partial_ms = now_ms
+    if ch.closing:
+        pass
+    elif now_ms - ch.partial_ms > no_progress_ms // 2:
+        ch.reason = b"a request was not sent to its end while others waited for memory"
+        ch.closing = True
+    elif ch.output_count > 0:
+        if now_ms - ch.write_ms > no_progress_ms:
+            ch.reason = b"its answers were not read"
+            ch.closing = True
+    elif ch.partial != NULL and not ch.starved and ch.frame_count == 0:
+        if now_ms - ch.read_ms > no_progress_ms:
+            ch.reason = b"a request was not sent to its end"
+            ch.closing = True
+    elif ch.in_flight == 0 and ch.frame_count == 0 and now_ms - max(ch.read_ms, ch.write_ms) > idle_ms:
+        ch.closing = True

@@ -1,0 +1,1 @@
+"""One partition: append, high watermark, waiters, producers."""

@@ -1,0 +1,1 @@
+"""Record batches: parse, check, build, compress, compact."""

@@ -1,0 +1,1 @@
+"""Produce and Fetch: from a frame to its answer."""

@@ -1,0 +1,575 @@
+"""What a Fetch request goes through between its frame and its answer (KIP-74, 227, 320, 516)."""
+
+import operator
+from bisect import bisect_left, bisect_right
+from functools import partial
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
+
+from kbroker._fast.wal.commit cimport Waiter
+from kbroker._fast.requests.fetch_codec cimport (
+    FETCH_FLEXIBLE,
+    FETCH_TOPIC_ID_VERSION,
+    PARTITIONS_PER_FETCH_MAX,
+    FetchEntry,
+    FetchFrame,
+    put_fetch_header,
+    put_fetch_partition,
+    put_fetch_partition_end,
+    put_fetch_tags,
+    put_fetch_topic,
+)
+from kbroker._fast.requests.fetch_session cimport FetchSession, FetchSessions, FetchSlot
+from kbroker._fast.partition.partition cimport READ_COLD, Partition, ReadHint
+from kbroker._fast.wal.read_plan cimport ReadPlan
+from kbroker._fast.partition.producer_state cimport aborted_between
+from kbroker._fast.records.record_batch cimport CONTROL, TRANSACTIONAL, BatchInfo, parse_header
+from kbroker._fast.net.request cimport Request, Response, new_response
+
+cdef enum:
+    OFFSET_OUT_OF_RANGE = 1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    UNKNOWN_TOPIC_ID = 100
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
+
+cdef enum:
+    COPY_BELOW_BYTES = 2048     # smaller batches are gathered by copy: one piece of a system call costs about as much
+    LEADER_HINT_VERSION = 16
+    ZSTD_VERSION = 10
+    STORAGE_ERROR_VERSION = 6
+
+
+_first_offset = operator.itemgetter(1)
+cdef list NONE_ABORTED = []     # stays empty
+
+
+cdef list _aborted_with_data(list aborted, object parts):
+    """(producer id, first offset) of the aborted transactions of which these batches hold records.
+
+    Compaction may have taken a transaction and its marker out of an object while the log still has them. Told of it, a
+    client would wait for the marker, and skip what the producer has committed since.
+    """
+    cdef const uint8_t[::1] part
+    cdef BatchInfo info
+    cdef Py_ssize_t position
+    cdef dict offsets = {}  # producer id -> base offsets of its transactional batches, ascending
+    cdef list found = []
+    if not aborted:
+        return found
+    for part in parts:
+        position = 0
+        while position < part.shape[0] and parse_header(&part[position], part.shape[0] - position, &info) == 0:
+            if info.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL and info.record_count > 0:
+                offsets.setdefault(info.producer_id, []).append(info.base_offset)
+            position += info.size
+    for producer_id, first, last, _ in aborted:
+        own = offsets.get(producer_id)
+        if own is not None and bisect_left(own, first) < bisect_right(own, last):
+            found.append((producer_id, first))
+    return found
+
+
+cdef class FetchRequest(Request):
+    cdef int begin(self, const uint8_t* frame, FetchFrame* parsed) except -1:
+        """Answers or parks. The frame is not needed afterwards."""
+        self.max_wait_ms = parsed.max_wait_ms
+        self.max_bytes = min(<int64_t>parsed.max_bytes, self.sink.fetch_bytes_max)
+        self.min_bytes = min(<int64_t>parsed.min_bytes, self.max_bytes)
+        self.read_committed = parsed.isolation_level == 1
+        if parsed.session_epoch > 0:
+            self.update_session(frame, parsed)
+        else:
+            self.open_slots(frame, parsed)
+        if self.done:
+            return 0
+        if self.session is not None:
+            self.session.busy = True
+        if self.attempt(self.max_wait_ms <= 0 or not self.slots):
+            return 0
+        return self.park()
+
+    cdef int open_slots(self, const uint8_t* frame, FetchFrame* parsed) except -1:
+        """A full request: sessionless (epoch -1, which also ends a session), or the start of one (epoch 0)."""
+        cdef FetchSessions sessions = <FetchSessions>self.sink.sessions
+        cdef FetchEntry* entry
+        cdef FetchSlot slot
+        cdef bytes topic = None
+        cdef int32_t i, number = -1
+        if parsed.session_id != 0:
+            sessions.close(parsed.session_id)
+        self.slots = []
+        for i in range(parsed.count):
+            entry = &parsed.entries[i]
+            if entry.topic_number != number:
+                number = entry.topic_number
+                topic = PyBytes_FromStringAndSize(<const char*>frame + entry.topic.start, entry.topic.length)
+            slot = FetchSlot.__new__(FetchSlot)
+            slot.topic = topic
+            slot.index = entry.index
+            _ask(slot, entry)
+            self.slots.append(slot)
+        if parsed.session_epoch == 0 and parsed.version >= 7 and self.slots:
+            self.session = sessions.open(parsed.version >= FETCH_TOPIC_ID_VERSION,
+                                         {(slot.topic, slot.index): slot for slot in self.slots}, self.sink.loop_ms)
+        return 0
+
+    cdef int update_session(self, const uint8_t* frame, FetchFrame* parsed) except -1:
+        """An incremental request: changes the session's partitions, then serves all of them."""
+        cdef FetchSessions sessions = self.sink.sessions
+        cdef FetchSession session = sessions.find(parsed.session_id, self.sink.loop_ms)
+        cdef FetchEntry* entry
+        cdef FetchSlot slot
+        cdef bytes topic = None
+        cdef int32_t i, number = -1
+        if session is None:
+            return self.refuse(FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != parsed.session_epoch or session.busy:
+            return self.refuse(INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != (parsed.version >= FETCH_TOPIC_ID_VERSION):
+            return self.refuse(FETCH_SESSION_TOPIC_ID_ERROR)
+        session.epoch = 1 if session.epoch == INT32_MAX else session.epoch + 1
+        for i in range(parsed.count + parsed.forgotten):
+            entry = &parsed.entries[i]
+            if entry.topic_number != number or i == parsed.count:
+                number = entry.topic_number
+                topic = PyBytes_FromStringAndSize(<const char*>frame + entry.topic.start, entry.topic.length)
+            key = (topic, entry.index)
+            if i >= parsed.count:
+                session.slots.pop(key, None)
+                continue
+            slot = session.slots.get(key)
+            if slot is None:
+                if len(session.slots) >= PARTITIONS_PER_FETCH_MAX:
+                    sessions.close(parsed.session_id)
+                    return self.refuse(FETCH_SESSION_ID_NOT_FOUND)
+                slot = FetchSlot.__new__(FetchSlot)
+                slot.topic = topic
+                slot.index = entry.index
+                session.slots[key] = slot
+            _ask(slot, entry)
+        self.session = session
+        self.incremental = True
+        self.slots = list(session.slots.values())
+        return 0
+
+    cdef int refuse(self, int16_t error) except -1:
+        """An error of the session: the answer holds no partitions."""
+        cdef Response response = new_response(self.correlation_id, self.api_version >= FETCH_FLEXIBLE)
+        put_fetch_header(response, self.api_version, error, 0, 0)
+        put_fetch_tags(response, self.api_version)
+        response.finish()
+        self.response = response
+        self.done = True
+        return self.sink.finish(self)
+
+    cdef int look_up(self, FetchSlot slot) except -1:
+        slot.partition = None
+        if slot.topic is not self.found_topic:
+            self.found_topic = slot.topic
+            if self.api_version >= FETCH_TOPIC_ID_VERSION:
+                self.found_log = self.sink.topics_by_id.get(slot.topic)
+            else:
+                self.found_log = self.sink.topics_by_name.get(slot.topic.decode("utf-8", "replace"))
+            self.found_partitions = None if self.found_log is None else self.found_log.partitions
+        slot.topic_log = self.found_log
+        if self.found_partitions is not None and 0 <= slot.index < len(self.found_partitions):
+            slot.partition = self.found_partitions[slot.index]
+        return 0
+
+    cdef int check(self, FetchSlot slot) except -1:
+        """Fills in the partition's offsets and the error or divergence of this fetch."""
+        cdef Partition partition
+        slot.clear()
+        partition = slot.partition
+        if partition is None or partition.deleted:
+            self.look_up(slot)
+            if slot.partition is not partition:  # what was read is of a deleted topic, not of its namesake
+                slot.cold = None
+                slot.cold_error = 0
+                slot.cold_asked = False
+                if self.wait is not None:
+                    if partition is not None:
+                        partition.waiters.discard(self.wait)
+                    if slot.partition is not None:
+                        slot.partition.waiters.add(self.wait)
+            partition = slot.partition
+        if partition is None or partition.deleted:
+            slot.error = UNKNOWN_TOPIC_OR_PARTITION
+            if self.api_version >= FETCH_TOPIC_ID_VERSION and slot.topic_log is None:
+                slot.error = UNKNOWN_TOPIC_ID
+            return 0
+        if partition.leader_epoch < 0:
+            slot.error = NOT_LEADER_OR_FOLLOWER
+            return 0
+        if slot.current_leader_epoch >= 0 and slot.current_leader_epoch != partition.leader_epoch:
+            if slot.current_leader_epoch < partition.leader_epoch:
+                slot.error = FENCED_LEADER_EPOCH
+                slot.leader_epoch = partition.leader_epoch
+            else:
+                slot.error = UNKNOWN_LEADER_EPOCH
+            return 0
+        slot.high_watermark = partition.high_watermark()
+        slot.last_stable_offset = partition.last_stable_offset()
+        slot.log_start = partition.log_start_offset
+        slot.upper = slot.last_stable_offset if self.read_committed else slot.high_watermark
+        if not slot.cold_asked:
+            slot.aborted = partition.producers.aborted
+        if slot.last_fetched_epoch >= 0 and slot.last_fetched_epoch != partition.leader_epoch:
+            self.check_epoch(slot)
+        elif slot.fetch_offset < slot.log_start or slot.fetch_offset > partition.next_offset:
+            slot.error = OFFSET_OUT_OF_RANGE
+        if self.api_version < ZSTD_VERSION and slot.error == 0:
+            config = getattr(slot.topic_log, "config", None)
+            if getattr(config, "compression_type", None) == "zstd":
+                slot.error = UNSUPPORTED_COMPRESSION_TYPE
+        return 0
+
+    cdef int check_epoch(self, FetchSlot slot) except -1:
+        """Whether what the client has read last is still part of this log (KIP-320, KIP-595)."""
+        cdef object find = getattr(slot.partition.log, "end_offset_for", None)
+        if find is not None:
+            epoch, end = find(slot.last_fetched_epoch)
+            if epoch < 0 or end < 0:
+                slot.error = OFFSET_OUT_OF_RANGE
+                return 0
+            if epoch < slot.last_fetched_epoch or end < slot.fetch_offset:
+                slot.diverging_epoch = epoch
+                slot.diverging_end = end
+                return 0
+        if slot.fetch_offset < slot.log_start or slot.fetch_offset > slot.partition.next_offset:
+            slot.error = OFFSET_OUT_OF_RANGE
+        return 0
+
+    cdef int attempt(self, bint final) except -1:
+        """1 when the request was answered: enough data, an error, or `final` (no more waiting)."""
+        cdef ReadPlan plan = ReadPlan.__new__(ReadPlan)
+        cdef FetchSlot slot
+        cdef int64_t total = 0
+        cdef bint now = final
+        self.found_topic = None
+        for slot in self.slots:
+            self.check(slot)
+            if slot.error != 0 or slot.diverging_end >= 0:
+                now = True
+            elif slot.fetch_offset < slot.upper and (total == 0 or total < self.max_bytes):
+                self.plan_slot(slot, plan, self.max_bytes - total, total == 0)
+                total += slot.bytes
+                if slot.error != 0:
+                    now = True
+        if now or total >= self.min_bytes or (total > 0 and self.enough()):
+            self.leave()
+            self.answer(plan)
+            return 1
+        return 0
+
+    cdef int plan_slot(self, FetchSlot slot, ReadPlan plan, int64_t left, bint first) except -1:
+        cdef int64_t limit = min(<int64_t>slot.max_bytes, left)
+        cdef int64_t before = plan.total_bytes
+        slot.first_ref = plan.count
+        slot.end_ref = plan.count
+        if limit <= 0 and not first:
+            return 0
+        if slot.partition.plan_read(slot.fetch_offset, slot.upper, max(limit, 0), first, plan) == READ_COLD:
+            return self.plan_cold(slot, max(limit, 1), first)
+        slot.end_ref = plan.count
+        slot.bytes = plan.total_bytes - before
+        slot.next_offset = slot.partition.hint.offset
+        slot.end_offset = plan.end_offset
+        return 0
+
+    cdef int plan_cold(self, FetchSlot slot, int64_t limit, bint first) except -1:
+        """Uses what the cold reader has brought, or asks it."""
+        cdef int64_t size = 0
+        if not slot.cold_asked:
+            slot.cold_asked = True
+            if self.sink.cold_reader is None:
+                slot.cold_error = KAFKA_STORAGE_ERROR
+            else:
+                answer = ColdAnswer.__new__(ColdAnswer)
+                (<ColdAnswer>answer).request = self
+                (<ColdAnswer>answer).slot = slot
+                self.sink.cold_reader.request(
+                    slot.partition.log, slot.fetch_offset, slot.upper, limit, partial(_deliver, slot.partition, answer)
+                )
+        if slot.cold_error != 0:
+            slot.error = slot.cold_error
+        elif slot.cold is not None:
+            for part in slot.cold:
+                size += len(part)
+            if first or size <= limit:
+                slot.bytes = size
+        return 0
+
+    cdef bint enough(self) except -1:
+        """Whether the partitions hold min.bytes, whole batches or not."""
+        cdef FetchSlot slot
+        cdef int64_t total = 0
+        for slot in self.slots:
+            if slot.cold is not None:
+                total += slot.bytes
+            elif slot.partition is not None and slot.fetch_offset < slot.upper:
+                total += slot.partition.available(slot.fetch_offset, slot.upper, slot.max_bytes)
+            if total >= self.min_bytes:
+                return True
+        return False
+
+    cdef bint moved(self) except -1:
+        """Whether anything has changed since the last attempt."""
+        cdef FetchSlot slot
+        cdef Partition partition
+        for slot in self.slots:
+            partition = slot.partition
+            if partition is None or partition.deleted or slot.cold_asked:
+                return True
+            if partition.high_watermark() != slot.high_watermark or partition.log_start_offset != slot.log_start:
+                return True
+            if self.read_committed and partition.last_stable_offset() != slot.last_stable_offset:
+                return True
+        return False
+
+    cdef int park(self) except -1:
+        """Registers with every partition, then looks once more: nothing that came in between is missed."""
+        cdef FetchSlot slot
+        self.wait = FetchWait.__new__(FetchWait)
+        self.wait.request = self
+        for slot in self.slots:
+            if slot.partition is not None:
+                slot.partition.waiters.add(self.wait)
+        self.sink.set_deadline(self, self.arrival_us // 1000 + self.max_wait_ms)
+        if self.moved():
+            self.attempt(False)
+        return 0
+
+    cdef int leave(self) except -1:
+        cdef FetchSlot slot
+        if self.wait is not None:
+            for slot in self.slots:
+                if slot.partition is not None:
+                    slot.partition.waiters.discard(self.wait)
+            self.wait.request = None
+            self.wait = None
+            self.sink.clear_deadline(self)
+        return 0
+
+    cdef int32_t mark_included(self) except -1:
+        """Marks the partitions that the answer lists; returns how many runs of one topic they form."""
+        cdef FetchSlot slot
+        cdef bytes topic = None
+        cdef int32_t topics = 0
+        for slot in self.slots:
+            if slot.error != 0:
+                slot.forget_offsets()
+            slot.included = (
+                not self.incremental
+                or slot.bytes > 0
+                or slot.error != 0
+                or slot.diverging_end >= 0
+                or slot.high_watermark != slot.told_high_watermark
+                or slot.log_start != slot.told_log_start
+            )
+            if slot.included and (topics == 0 or slot.topic != topic):
+                topics += 1
+                topic = slot.topic
+        return topics
+
+    cdef int answer(self, ReadPlan plan) except -1:
+        cdef int16_t version = self.api_version
+        cdef Response response = new_response(self.correlation_id, version >= FETCH_FLEXIBLE)
+        cdef FetchSlot slot, other
+        cdef list aborted
+        cdef list slots = self.slots
+        cdef Py_ssize_t i, j
+        cdef Py_ssize_t count = len(slots)
+        cdef int32_t partitions
+        cdef bytes topic = None
+        cdef bint opened = False
+        put_fetch_header(response, version, 0, 0 if self.session is None else self.session.session_id, self.mark_included())
+        if plan.count > 0:
+            response.keep_plan(plan)
+        for i in range(count):
+            slot = <FetchSlot>slots[i]
+            if not slot.included:
+                continue
+            if not opened or slot.topic != topic:
+                if opened:
+                    put_fetch_tags(response, version)
+                opened = True
+                topic = slot.topic
+                partitions = 0
+                for j in range(i, count):
+                    other = <FetchSlot>slots[j]
+                    if other.included:
+                        if other.topic != topic:
+                            break
+                        partitions += 1
+                put_fetch_topic(response, version, topic, partitions)
+            aborted = None
+            if self.read_committed:
+                aborted = self.aborted_in(slot) if slot.bytes > 0 and slot.aborted else NONE_ABORTED
+            put_fetch_partition(response, version, slot.index, self.told_error(slot), slot.high_watermark,
+                                slot.last_stable_offset, slot.log_start, aborted, slot.bytes)
+            if slot.end_ref > slot.first_ref:
+                response.add_plan(self.sink.wal, plan, slot.first_ref, slot.end_ref, COPY_BELOW_BYTES)
+            elif slot.bytes > 0:
+                for part in slot.cold:
+                    response.add_object(part)
+            put_fetch_partition_end(response, version, slot.diverging_epoch, slot.diverging_end, self.sink.node_id,
+                                    slot.leader_epoch if version >= LEADER_HINT_VERSION else -1)
+            slot.told_high_watermark = slot.high_watermark
+            slot.told_log_start = slot.log_start
+        if opened:
+            put_fetch_tags(response, version)
+        put_fetch_tags(response, version)
+        response.finish()
+        self.read_ahead(response, plan)
+        self.rotate()
+        for slot in slots:
+            slot.cold = None
+            slot.cold_error = 0
+            slot.cold_asked = False
+            slot.aborted = None
+        if self.session is not None:
+            self.session.busy = False
+        self.response = response
+        self.done = True
+        return self.sink.finish(self)
+
+    cdef int read_ahead(self, Response response, ReadPlan plan) except -1:
+        """Has what the next answer will send, if it has left memory, read while this one goes out."""
+        cdef FetchSlot slot
+        cdef Partition partition
+        cdef ReadPlan ahead = None
+        cdef ReadHint hint
+        cdef int64_t limit, offset
+        for slot in self.slots:
+            if slot.end_ref == slot.first_ref or self.sink.wal.holds(plan.refs[slot.end_ref - 1].lsn):
+                continue
+            partition = slot.partition
+            offset = slot.next_offset
+            if not slot.fetch_offset < offset < slot.upper:
+                continue
+            if ahead is None:
+                ahead = ReadPlan()
+            limit = min(<int64_t>slot.max_bytes, self.sink.wal.cache.ahead_bytes() - ahead.total_bytes)
+            if limit <= 0:
+                break
+            hint = partition.hint
+            try:
+                partition.plan_read(offset, slot.upper, limit, False, ahead)
+            except Exception:
+                pass        # whoever does read it meets the error, and says so
+            partition.hint = hint
+        if ahead is not None and ahead.count > 0:
+            response.add_ahead(self.sink.wal, ahead)
+            response.keep_plan(ahead)
+        return 0
+
+    cdef list aborted_in(self, FetchSlot slot):
+        """(producer id, first offset) of the aborted transactions that overlap the data sent, by first offset."""
+        cdef list aborted
+        if slot.end_ref > slot.first_ref:
+            aborted = aborted_between(slot.aborted, slot.fetch_offset, slot.end_offset)
+        else:
+            aborted = _aborted_with_data(slot.aborted, slot.cold)
+        aborted.sort(key=_first_offset)
+        return aborted
+
+    cdef int16_t told_error(self, FetchSlot slot) noexcept:
+        """Clients of before version 6 take KAFKA_STORAGE_ERROR, which they do not know, for a failure for good."""
+        if slot.error == KAFKA_STORAGE_ERROR and self.api_version < STORAGE_ERROR_VERSION:
+            return NOT_LEADER_OR_FOLLOWER
+        return slot.error
+
+    cdef int rotate(self) except -1:
+        """Serves first, next time, the partitions that got nothing because the others took the room (KIP-74, KIP-227)."""
+        cdef FetchSlot slot
+        cdef dict known
+        if self.session is None:
+            return 0
+        for slot in self.slots:
+            if slot.bytes == 0 and slot.error == 0 and slot.fetch_offset < slot.upper:
+                break
+        else:
+            return 0
+        known = self.session.slots
+        for slot in self.slots:
+            key = (slot.topic, slot.index)
+            if slot.bytes > 0 and known.get(key) is slot:
+                del known[key]
+                known[key] = slot
+        return 0
+
+    cdef int resume(self) except -1:
+        if self.done or self.wait is None or not self.moved():
+            return 0
+        self.attempt(False)
+        return 0
+
+    cdef int hurry(self) except -1:
+        if not self.done and self.wait is not None:
+            self.attempt(True)
+        return 0
+
+    cdef int expire(self) except -1:
+        return self.hurry()
+
+    cdef int cancel(self) except -1:
+        self.leave()
+        if self.session is not None:
+            self.session.busy = False
+        self.done = True
+        return 0
+
+
+cdef int _ask(FetchSlot slot, const FetchEntry* entry) except -1:
+    slot.current_leader_epoch = entry.current_leader_epoch
+    slot.fetch_offset = entry.fetch_offset
+    slot.last_fetched_epoch = entry.last_fetched_epoch
+    slot.max_bytes = entry.max_bytes
+    slot.cold = None
+    slot.cold_error = 0
+    slot.cold_asked = False
+    return 0
+
+
+cdef class FetchWait(Waiter):
+    cdef int data_available(self) except -1:
+        if self.request is not None:
+            self.request.sink.resume_later(self.request)
+        return 0
+
+
+def _deliver(Partition partition not None, ColdAnswer answer not None, result):
+    """Drops what was read of another partition than the one the slot stands for by now."""
+    if answer.slot is not None and (<FetchSlot>answer.slot).partition is not partition:
+        answer.request = None
+        answer.slot = None
+    else:
+        answer(result)
+
+
+cdef class ColdAnswer:
+    def __call__(self, result: list | int) -> None:
+        """`result`: whole batches as buffers, or a Kafka error code."""
+        cdef FetchRequest request = self.request
+        cdef FetchSlot slot = self.slot
+        if request is None:
+            return
+        self.request = None
+        self.slot = None
+        if request.done:
+            return
+        if isinstance(result, int):
+            slot.cold_error = result if result != 0 else KAFKA_STORAGE_ERROR
+        else:
+            slot.cold = list(result)
+        if request.wait is not None:
+            request.sink.resume_later(request)

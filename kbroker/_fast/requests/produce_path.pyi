@@ -1,0 +1,3 @@
+from kbroker._fast.net.request import Request
+
+class ProduceRequest(Request): ...

@@ -1,0 +1,630 @@
+"""What a Produce request goes through between its frame and its answer."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free
+from libc.string cimport memcmp
+
+from kbroker._fast.net.channel cimport Frame, FrameBudget, frame_free, frame_own
+from kbroker._fast.wal.commit cimport CommitQueue, Completion, WaitList
+from kbroker._fast.records.decompression_memory cimport Share, memory
+from kbroker._fast.base.endian cimport store_i16, store_i64
+from kbroker._fast.partition.partition cimport AppendResult, Partition, TopicRules
+from kbroker._fast.requests.produce_codec cimport (
+    PRODUCE_FLEXIBLE,
+    RELEASE_GIL_BYTES,
+    ProduceFrame,
+    ProduceItem,
+    free_produce,
+    put_produce_end,
+    put_produce_header,
+    put_produce_partition,
+    put_produce_topic,
+    put_produce_topic_end,
+)
+from kbroker._fast.partition.producer_state cimport PRODUCER_WAIT, Verification
+from kbroker._fast.records.recode cimport recode_batch
+from kbroker._fast.records.record cimport REASON_DECOMPRESSED_SIZE, REASON_TOO_LARGE
+from kbroker._fast.records.record_batch cimport (
+    VALIDATE_COMPRESSED,
+    Faults,
+    ValidationRules,
+    stamp_timestamps,
+    validate_batch,
+    validate_compressed,
+)
+from kbroker._fast.net.request cimport Request, new_response
+from kbroker._fast.requests.verification cimport VERIFY_RETRY_MS, Verifications
+from kbroker._fast.wal.wal cimport APPEND_WAIT
+
+from kbroker._fast.records.record_batch import REASONS
+
+cdef enum:
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_PRODUCER_ID_MAPPING = 49
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    UNKNOWN_TOPIC_ID = 100
+
+cdef enum:
+    TOPIC_ID_VERSION = 13
+    ZSTD_VERSION = 7
+    RECORD_ERRORS_MAX = 10000   # of one request, after which of each batch only the first bad record is named
+    RECORD_ERRORS_VERSION = 8
+    CODEC_MASK = 7
+    CODEC_ZSTD = 4
+    LOG_APPEND_TIME = 8
+    TRANSACTIONAL = 16
+    WORKER_BYTES = 16384            # of compressed batches in one request that the I/O thread judges itself
+    INLINE_BYTES = 262144           # and what these may decompress to
+    RECORD_BYTES = 4                # judging a compressed record costs as much as so many more bytes
+    RECODE_WEIGHT = 8               # re-encoding a compressed batch costs as much as judging so many times its bytes
+    PRODUCER_RETRY_MS = 500         # while there is no room for a new producer id, ...
+    PRODUCER_WAIT_MS_MAX = 30000    # ... for so long: its request stays in memory
+    ADD_PARTITIONS_VERSION = 12     # the request adds its partitions to the transaction (KIP-890)
+
+cdef tuple REASON_TEXTS = tuple([text.encode() for text in REASONS])
+
+cdef bytes ADMIN_CLIENT_ID = b"__admin_client"     # may write to internal topics
+
+
+cdef inline bint _is_batch(const ProduceItem* item) noexcept nogil:
+    """The header was read and its CRC holds."""
+    return item.code == 0 or item.code == VALIDATE_COMPRESSED
+
+
+cdef inline bint _recodes(const ProduceItem* item, TopicRules topic) noexcept:
+    """Whether the topic wants another codec than the batch has."""
+    return topic.codec >= 0 and topic.codec != item.info.attributes & CODEC_MASK
+
+
+cdef inline ValidationRules _rules_of(TopicRules topic, int64_t now_ms) noexcept:
+    cdef ValidationRules rules
+    rules.now_ms = now_ms
+    rules.timestamp_before_max_ms = topic.timestamp_before_max_ms
+    rules.timestamp_after_max_ms = topic.timestamp_after_max_ms
+    rules.max_message_bytes = topic.max_message_bytes
+    rules.max_decompressed_message_bytes = topic.max_decompressed_message_bytes
+    rules.compacted = topic.compacted
+    rules.log_append_time = topic.log_append_time
+    return rules
+
+
+cdef list _record_errors(const ProduceItem* item):
+    """(index, message) of each record that is at fault, or of the first one; None where the batch as a whole is."""
+    cdef int32_t i
+    cdef list errors = []
+    if item.result.first_bad_record < 0:
+        return None
+    if item.faults.count == 0:      # a fault of structure ends a batch
+        errors.append((item.result.first_bad_record, REASON_TEXTS[item.result.reason]))
+    for i in range(item.faults.count):
+        errors.append((item.faults.items[i].index, REASON_TEXTS[item.faults.items[i].reason]))
+    return errors
+
+
+cdef inline bint _depends_on_topic(const ProduceItem* item, const ValidationRules* rules) noexcept nogil:
+    """Whether the judgement made with lenient rules may not hold under these."""
+    return (
+        not _is_batch(item)
+        or rules.compacted
+        or rules.log_append_time
+        or item.info.attributes & LOG_APPEND_TIME
+        or item.info.size > rules.max_message_bytes
+        or rules.timestamp_before_max_ms != INT64_MAX
+        or (
+            rules.timestamp_after_max_ms != INT64_MAX
+            and item.result.true_max_timestamp > rules.now_ms
+            and item.result.true_max_timestamp - rules.now_ms > rules.timestamp_after_max_ms
+        )
+    )
+
+
+cdef class ProduceRequest(Request):
+    def __dealloc__(self):
+        if self.produce != NULL:
+            frame_free(self.produce, self.budget)
+        else:
+            free_produce(self.parsed)
+
+    cdef int begin(self) except -1:
+        """Looks up the partitions and appends what can be; the frame may lie in scratch memory until this returns."""
+        cdef int16_t error
+        cdef int32_t i
+        self.now_ms = self.sink.wall_ms
+        self.blocking = True
+        self.partitions = []
+        self.response = new_response(self.correlation_id, self.parsed.version >= PRODUCE_FLEXIBLE)
+        put_produce_header(self.response, self.parsed)
+        error = self.whole_error()
+        if error != 0:
+            for i in range(self.parsed.count):
+                self.put(error, -1, -1, None)
+            return self.settle()
+        self.look_up_all()
+        if self.start_worker():
+            return 0
+        return self.proceed()
+
+    cdef int proceed(self) except -1:
+        """Appends, once the coordinator has answered for the batches that open a transaction in their partition."""
+        if self.parsed.transactional_id.length >= 0 and not self.verified and self.ask_coordinator():
+            return 0
+        return self.run()
+
+    cdef int16_t whole_error(self) except -2:
+        """The error that concerns every partition of the request, or 0."""
+        cdef int32_t i
+        cdef int64_t producer_id = -1
+        cdef int16_t epoch = -1
+        cdef const ProduceItem* item
+        if self.parsed.acks < -1 or self.parsed.acks > 1:
+            return INVALID_REQUIRED_ACKS
+        for i in range(self.parsed.count):
+            item = &self.parsed.items[i]
+            if _is_batch(item) and item.info.attributes & TRANSACTIONAL:
+                if self.parsed.transactional_id.length < 0:
+                    return TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                if item.info.producer_id < 0:
+                    continue
+                if producer_id >= 0 and (item.info.producer_id != producer_id or item.info.producer_epoch != epoch):
+                    return INVALID_PRODUCER_ID_MAPPING
+                producer_id = item.info.producer_id
+                epoch = item.info.producer_epoch
+        return 0
+
+    cdef Partition look_up(self, const ProduceItem* item):
+        cdef const char* name = <const char*>self.produce.data + item.topic.start
+        cdef list partitions
+        cdef Partition partition
+        if item.topic_number != self.looked_up or not self.partitions:
+            self.looked_up = item.topic_number
+            if self.parsed.version >= TOPIC_ID_VERSION:
+                self.topic = self.sink.topics_by_id.get(PyBytes_FromStringAndSize(name, 16))
+            else:
+                try:
+                    self.topic = self.sink.topics_by_name.get(PyUnicode_DecodeUTF8(name, item.topic.length, NULL))
+                except UnicodeDecodeError:
+                    self.topic = None
+        if self.topic is None:
+            return None
+        partitions = self.topic.partitions
+        if item.index < 0 or item.index >= len(partitions):
+            return None
+        partition = partitions[item.index]
+        return None if partition is None or partition.deleted else partition
+
+    cdef int32_t unknown(self, const ProduceItem* item) except -3000:
+        """The error of a partition that was not found."""
+        cdef const char* name = <const char*>self.produce.data + item.topic.start
+        if self.parsed.version < TOPIC_ID_VERSION or PyBytes_FromStringAndSize(name, 16) in self.sink.topics_by_id:
+            return UNKNOWN_TOPIC_OR_PARTITION
+        return UNKNOWN_TOPIC_ID
+
+    cdef int look_up_all(self) except -1:
+        cdef int32_t i
+        for i in range(self.parsed.count):
+            self.partitions.append(self.look_up(&self.parsed.items[i]))
+        self.topic = None
+        return 0
+
+    cdef int start_worker(self) except -1:
+        """1 when the batches that go through a codec, or some of them, were given to a worker; resume() follows."""
+        cdef int32_t i
+        cdef int64_t work = 0
+        for i in range(self.parsed.count):
+            work += self.work_bytes(&self.parsed.items[i], <Partition>self.partitions[i])
+        if work == 0 or self.sink.executor is None:
+            return 0
+        if work <= WORKER_BYTES and self.judge_here():
+            return 0
+        self.own_frame()
+        self.sink.executor.submit(self.judge_on_worker)
+        return 1
+
+    cdef bint judge_here(self) except -1:
+        """Judges what goes through a codec, until it turns out to be more than its bytes let expect: then false."""
+        cdef int32_t i, code
+        cdef int64_t room = INLINE_BYTES
+        cdef ProduceItem* item
+        cdef Partition partition
+        cdef Share share = memory.take(INLINE_BYTES, False)     # a thread that has one never waits for more
+        if share is None:
+            return False
+        try:
+            for i in range(self.parsed.count):
+                item = &self.parsed.items[i]
+                partition = self.partitions[i]
+                if self.work_bytes(item, partition) > 0:
+                    code = self.judge(item, partition, &room)
+                    if code == VALIDATE_COMPRESSED:
+                        return False
+                    item.code = code
+                    item.judged = True
+            return True
+        finally:
+            share.close()
+
+    cdef int64_t work_bytes(self, const ProduceItem* item, Partition partition) noexcept:
+        """What a codec will have to do for the batch, in bytes of judging a compressed one."""
+        cdef int64_t size = item.info.size
+        cdef bint recodes
+        if partition is None or item.judged or not _is_batch(item):
+            return 0
+        recodes = _recodes(item, partition.rules)
+        if item.code != VALIDATE_COMPRESSED:
+            return size if recodes else 0
+        return size * (RECODE_WEIGHT if recodes else 1) + RECORD_BYTES * <int64_t>item.info.record_count
+
+    def judge_on_worker(self) -> None:
+        """Judges and re-encodes what goes through a codec, while the I/O thread leaves this request alone."""
+        cdef int32_t i
+        cdef ProduceItem* item
+        cdef Partition partition
+        try:
+            for i in range(self.parsed.count):
+                item = &self.parsed.items[i]
+                partition = self.partitions[i]
+                if self.work_bytes(item, partition) > 0 and not self.cancelled:
+                    item.code = self.judge(item, partition, NULL)
+                    item.judged = True
+        except BaseException:
+            self.close_connection("failed to validate or re-encode a record batch")
+            raise
+        self.sink.resume_later(self)
+
+    cdef int own_frame(self) except -1:
+        """Before the request waits: its frame must not lie in scratch memory any more."""
+        if frame_own(self.produce, self.budget) < 0:
+            raise MemoryError
+        return 0
+
+    cdef int64_t timeout_at_ms(self) noexcept:
+        return self.arrival_us // 1000 + max(self.parsed.timeout_ms, 0)
+
+    cdef int64_t producer_timeout_at_ms(self) noexcept:
+        return min(self.timeout_at_ms(), self.arrival_us // 1000 + PRODUCER_WAIT_MS_MAX)
+
+    # -- verification ----------------------------------------------------------------------------------------------
+
+    cdef int ask_coordinator(self) except -1:
+        """1 when the coordinator was asked about the batches that open a transaction here; resume() follows."""
+        cdef Verifications asked = None
+        cdef Partition partition
+        cdef ProduceItem* item
+        cdef int32_t i
+        self.verified = True
+        for i in range(self.parsed.count):
+            item = &self.parsed.items[i]
+            partition = self.partitions[i]
+            if partition is None or not _is_batch(item) or not item.info.attributes & TRANSACTIONAL:
+                continue
+            if item.info.producer_id < 0 or partition.leader_epoch < 0:
+                continue
+            if partition.rules.internal and not self.from_admin():
+                continue
+            if not item.judged:
+                item.code = self.judge(item, partition, NULL)
+                item.judged = True
+            if item.code != 0 or not partition.producers.needs_verification(&item.info):
+                continue
+            if asked is None:
+                asked = Verifications.__new__(Verifications)
+                asked.open(self, self.parsed.version, &item.info)
+                self.verifications = asked
+            item.code = asked.begin(i, partition, &item.info, self.now_ms)
+        if asked is None:
+            return 0
+        if not asked.ask(self.sink.transactions, PyUnicode_DecodeUTF8(
+                <const char*>self.produce.data + self.parsed.transactional_id.start,
+                self.parsed.transactional_id.length, "replace")):
+            self.take_verdicts()
+            return 0
+        self.own_frame()
+        self.wait_for_coordinator()
+        return 1
+
+    cdef int wait_for_coordinator(self) except -1:
+        return self.sink.set_deadline(self, self.timeout_at_ms())
+
+    cdef int take_verdicts(self) except -1:
+        """What came of the questions, into the items' codes."""
+        cdef Verifications asked = self.verifications
+        cdef int32_t i
+        cdef Py_ssize_t n
+        for n in range(len(asked.places)):
+            i = asked.places[n]
+            if self.parsed.items[i].code == 0:
+                self.parsed.items[i].code = asked.settle(n)
+        asked.close()
+        return 0
+
+    cdef int give_up_waiting(self) except -1:
+        """Time is up, or the connection is gone: nothing more is appended."""
+        self.expired = True
+        if self.verifications is not None:
+            self.verifications.close()
+        return self.run()
+
+    cdef int32_t judge(self, ProduceItem* item, Partition partition, int64_t* room) except -3000:
+        """Validation under the topic's rules: 0 or an error.
+
+        `room`, or NULL: how many decompressed bytes may be judged here, less those that were. VALIDATE_COMPRESSED, and
+        the batch is as it was, when that is not enough.
+        """
+        cdef ValidationRules rules = _rules_of(partition.rules, self.now_ms)
+        cdef const uint8_t* p = self.produce.data + item.records.start
+        cdef int32_t code = item.code
+        cdef int64_t before = 0 if room == NULL else room[0]
+        cdef Faults* faults = NULL
+        if self.parsed.version >= RECORD_ERRORS_VERSION and self.record_errors < RECORD_ERRORS_MAX:
+            faults = &item.faults
+        if item.records.length > 0 and _depends_on_topic(item, &rules):
+            if item.records.length > RELEASE_GIL_BYTES:
+                with nogil:
+                    code = validate_batch(p, item.records.length, &rules, &item.info, &item.result, faults)
+            else:
+                code = validate_batch(p, item.records.length, &rules, &item.info, &item.result, faults)
+        if (
+            (code == 0 or code == VALIDATE_COMPRESSED)
+            and self.parsed.version < ZSTD_VERSION
+            and item.info.attributes & CODEC_MASK == CODEC_ZSTD
+        ):
+            return UNSUPPORTED_COMPRESSION_TYPE
+        if code == VALIDATE_COMPRESSED:
+            code = validate_compressed(p, &rules, &item.info, &item.result, faults, room)
+            if code == 0 and room != NULL and (item.result.renumber or _recodes(item, partition.rules)):
+                room[0] -= RECODE_WEIGHT * (before - room[0])
+                if room[0] < 0:
+                    return VALIDATE_COMPRESSED
+        self.record_errors += item.faults.count
+        if code == 0:
+            stamp_timestamps(self.produce.data + item.records.start, &item.info, &rules, &item.result)
+            if item.result.renumber or _recodes(item, partition.rules):
+                code = self.recode(item, partition.rules)
+        return code
+
+    cdef int32_t recode(self, ProduceItem* item, TopicRules topic) except -3000:
+        """Re-encodes a valid batch as the topic's compression.type says: 0 or an error."""
+        cdef int codec = topic.codec if topic.codec >= 0 else item.info.attributes & CODEC_MASK
+        cdef object level = topic.codec_level if topic.codec >= 0 else None
+        cdef int32_t code = recode_batch(
+            self.produce.data + item.records.start, &item.info, codec, level, topic.max_message_bytes,
+            item.result.renumber, &item.recoded)
+        if code != 0:
+            item.result.reason = REASON_TOO_LARGE if code == MESSAGE_TOO_LARGE else REASON_DECOMPRESSED_SIZE
+        return code
+
+    cdef int32_t append(self, ProduceItem* item, Partition partition) except -3000:
+        """0 or an error once items[position] is settled (self.pending_end_lsn is set where appended), APPEND_WAIT."""
+        cdef AppendResult result
+        cdef int32_t code
+        cdef Verification guard = None
+        cdef bint verify = True
+        if partition is None:
+            return self.unknown(item)
+        if partition.rules.internal and not self.from_admin():
+            return INVALID_TOPIC
+        if partition.leader_epoch < 0:
+            return NOT_LEADER_OR_FOLLOWER
+        if self.expired and not item.judged and _is_batch(item):
+            return NOT_ENOUGH_REPLICAS      # nobody waits for it any more: no codec work on this thread
+        if not item.judged:
+            item.code = self.judge(item, partition, NULL)
+            item.judged = True
+        if item.code != 0:
+            return item.code
+        if self.expired:
+            if self.wants_producer:
+                self.wants_producer = False
+                partition.producers.pool.refusals += 1
+            return NOT_ENOUGH_REPLICAS
+        if partition.deleted:
+            return UNKNOWN_TOPIC_OR_PARTITION
+        if item.info.size > partition.rules.segment_bytes:
+            return RECORD_LIST_TOO_LARGE
+        if self.verifications is not None:
+            guard = self.verifications.guard_of(self.position)
+            verify = not self.verifications.disabled
+        code = partition.append(
+            item.recoded if item.recoded != NULL else self.produce.data + item.records.start, &item.info,
+            self.sink.wall_ms, guard, verify, self.connection, &result)
+        if code != 0:
+            return code
+        self.push_pending(None)
+        self.pending_end_lsn = result.end_lsn
+        self.pending_queue = partition.commits
+        self.pending_waiters = None if result.duplicate else partition.waiters
+        if result.end_lsn > self.end_lsn:
+            self.end_lsn = result.end_lsn
+        if item.recoded != NULL:
+            free(item.recoded)
+            item.recoded = NULL
+        self.put(0, result.base_offset, result.max_timestamp if partition.rules.log_append_time else -1, partition)
+        if partition.object_durable:
+            if self.object_positions is None:
+                self.object_positions = []
+            self.object_positions.append(item.error_position)
+        return 0
+
+    def from_admin(self) -> bool:
+        """Whether the client is Kafka's admin tool, by its fixed client id."""
+        cdef int32_t length = self.parsed.client_id.length
+        return length == len(ADMIN_CLIENT_ID) and memcmp(
+            self.produce.data + self.parsed.client_id.start, <const char*>ADMIN_CLIENT_ID, length) == 0
+
+    cdef int run(self) except -1:
+        """Appends from items[position] on, as far as the WAL has space."""
+        cdef ProduceItem* item
+        cdef int32_t code, before
+        cdef Partition partition
+        while self.position < self.parsed.count:
+            before = self.position
+            item = &self.parsed.items[before]
+            partition = self.partitions[before]
+            code = self.append(item, partition)
+            if code == APPEND_WAIT or code == PRODUCER_WAIT:
+                return self.wait_for_room(code == PRODUCER_WAIT)
+            self.wants_producer = False
+            if code != 0:
+                self.put(<int16_t>code, -1, -1, partition)
+        return self.settle()
+
+    cdef int wait_for_room(self, bint for_producer) except -1:
+        """Of the log, whose progress wakes it, or for a producer id, which is asked again now and then. Until the time-out."""
+        self.push_pending(None)
+        if not self.stalled:
+            self.stalled = True
+            self.own_frame()
+        self.wants_producer = for_producer
+        if for_producer:
+            return self.sink.set_deadline(self, min(self.sink.loop_ms + PRODUCER_RETRY_MS, self.producer_timeout_at_ms()))
+        self.sink.set_deadline(self, self.timeout_at_ms())
+        return self.sink.stall(self)
+
+    cdef int put(self, int16_t error, int64_t base_offset, int64_t append_time, Partition partition) except -1:
+        """Writes the answer of items[position] and moves on."""
+        cdef int32_t i = self.position
+        cdef ProduceItem* item = &self.parsed.items[i]
+        cdef int64_t position
+        cdef int64_t log_start = -1
+        cdef int32_t epoch = -1
+        cdef list record_errors = None
+        cdef bytes message = None
+        if i == 0 or item.topic_number != self.parsed.items[i - 1].topic_number:
+            put_produce_topic(self.response, self.parsed, self.produce.data, i)
+        if error != 0:
+            self.failed = True
+            if error == item.code:
+                if self.parsed.version >= RECORD_ERRORS_VERSION:
+                    record_errors = _record_errors(item)
+                if item.result.reason != 0:
+                    message = REASON_TEXTS[item.result.reason]
+                elif self.verifications is not None:
+                    message = self.verifications.message_of(i)
+            if error == NOT_LEADER_OR_FOLLOWER and partition is not None:
+                epoch = partition.leader_epoch
+        else:
+            log_start = partition.log_start_offset
+        position = put_produce_partition(self.response, self.parsed, i, error, base_offset, append_time, log_start,
+                                         record_errors, message, self.sink.node_id, epoch)
+        if error == 0:
+            item.error_position = position
+        if i + 1 == self.parsed.count or self.parsed.items[i + 1].topic_number != item.topic_number:
+            put_produce_topic_end(self.response, self.parsed)
+        self.position += 1
+        return 0
+
+    cdef int push_pending(self, Completion completion) except -1:
+        if self.pending_end_lsn > 0:
+            self.pending_queue.push(self.pending_end_lsn, self.pending_waiters, completion)
+            self.pending_end_lsn = 0
+            self.pending_waiters = None
+        return 0
+
+    cdef int settle(self) except -1:
+        """All partitions have their answer: gives the frame back and waits for the WAL, or for the objects."""
+        cdef ProduceCompletion completion
+        cdef CommitQueue last = self.sink.wal.commits
+        put_produce_end(self.response, self.parsed)
+        self.response.finish()
+        self.produce.produce = NULL
+        frame_free(self.produce, self.budget)
+        self.produce = NULL
+        self.partitions = None
+        self.blocking = False
+        if self.stalled:
+            self.sink.unstall(self)
+            self.sink.clear_deadline(self)
+        if self.end_lsn == 0 or self.parsed.acks == 0:
+            self.push_pending(None)
+            return self.committed(0)
+        completion = ProduceCompletion.__new__(ProduceCompletion)
+        completion.request = self
+        if self.object_positions is not None:
+            last = self.sink.wal.object_commits  # the flushed position is never above the durable one
+            self.sink.set_deadline(self, self.timeout_at_ms())
+        if self.pending_end_lsn == self.end_lsn and self.pending_queue is last:
+            return self.push_pending(completion)
+        self.push_pending(None)
+        return last.push(self.end_lsn, None, completion)
+
+    cdef int committed(self, int16_t error) except -1:
+        cdef int32_t i
+        if self.done:
+            return 0
+        if self.object_positions is not None:
+            self.sink.clear_deadline(self)
+        if error != 0:
+            for i in range(self.parsed.count):
+                if self.parsed.items[i].error_position > 0:
+                    self.put_error(self.parsed.items[i].error_position, error)
+        if self.parsed.acks == 0:
+            self.response = None
+            if self.failed:
+                self.close_after = True
+                self.close_reason = "a produce request without acknowledgement failed"
+        self.done = True
+        return self.sink.finish(self)
+
+    cdef int put_error(self, int64_t position, int16_t error) noexcept:
+        cdef uint8_t* data = self.response.out.data
+        store_i16(data + position, error)
+        store_i64(data + position + 2, -1)
+        return 0
+
+    cdef int expire_objects(self) except -1:
+        """The data is not in objects in time. It may still get there: the same error as a replica's delay in Kafka."""
+        if self.sink.wal.durable() < self.end_lsn:
+            return self.committed(REQUEST_TIMED_OUT)
+        for position in self.object_positions:
+            self.put_error(position, REQUEST_TIMED_OUT)
+        return self.committed(0)
+
+    cdef int resume(self) except -1:
+        cdef Verifications asked = self.verifications
+        if self.done or self.produce == NULL:
+            return 0
+        if self.cancelled:
+            return self.give_up_waiting()
+        if asked is not None and asked.is_open():
+            if not asked.answered:
+                return 0        # woken for something that is over
+            if asked.must_retry(self.sink.loop_ms):
+                return self.sink.set_deadline(self, min(self.sink.loop_ms + VERIFY_RETRY_MS, self.timeout_at_ms()))
+            self.sink.clear_deadline(self)
+            self.take_verdicts()
+        return self.proceed()
+
+    cdef int expire(self) except -1:
+        cdef Verifications asked = self.verifications
+        if self.done or (self.produce == NULL and self.object_positions is None):
+            return 0
+        if self.produce == NULL:
+            return self.expire_objects()
+        if asked is not None and asked.is_open() and asked.answered and self.sink.loop_ms < self.timeout_at_ms():
+            asked.ask_again(self.sink.transactions)
+            return self.wait_for_coordinator()
+        if self.wants_producer and self.sink.loop_ms < self.producer_timeout_at_ms():
+            return self.run()
+        return self.give_up_waiting()
+
+    cdef int cancel(self) except -1:
+        if self.produce != NULL and (self.stalled or (self.verifications is not None and self.verifications.is_open())):
+            return self.give_up_waiting()
+        return 0
+
+
+cdef class ProduceCompletion(Completion):
+    cdef int complete(self, int16_t error) except -1:
+        cdef ProduceRequest request = self.request
+        self.request = None
+        return request.committed(error)

@@ -1,0 +1,13 @@
+import numpy
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+from kbroker._fast.wal.wal import Wal
+
+def append_raw(
+    wal: Wal, topic_id: bytes, partition: int, base_offset: int, leader_epoch: int, batch: Buffer
+) -> tuple[int, int]: ...
+def read_bytes(wal: Wal, lsn: int, n: int) -> bytes: ...
+def read_batches_into(
+    wal: Wal, entries: numpy.ndarray, cumulative: NDArray[numpy.int64], position: int, out: Buffer
+) -> int: ...

@@ -1,0 +1,1 @@
+"""One broker process: configuration, the composition root, the order of start and stop, memory, the data directory."""

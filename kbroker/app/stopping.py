@@ -1,0 +1,146 @@
+"""The end of a broker: what is stopped in which order, what is kept where, and the exit code that tells it.
+
+Nothing that was acknowledged depends on how a stop goes: it is in the log, which is closed whatever hangs, or in the
+bucket. The deadline (kbroker.app.stop_deadline) is for all of it; closing the log itself may take a little longer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kbroker.log.unflushed import described, unflushed_ranges
+from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.stores.object_store import StoreError
+from kbroker.storage.stores.retry_policy import Patience
+
+if TYPE_CHECKING:
+    from kbroker.app.broker import Broker
+
+logger = logging.getLogger("kbroker")
+
+# Of `kbroker serve`; 2 is a usage error.
+EXIT_CLEAN = 0  # everything is in the bucket, and the cluster was given back
+EXIT_FAILED = 1  # the start or the run failed, or something was not flushed: it is in the log
+EXIT_SUPERSEDED = 3  # another broker owns the cluster
+
+DRAIN_SECONDS = 10.0
+CLOSE_SECONDS = 10.0  # for the log, of a disk that hangs
+
+
+class Stopping:
+    """Stops one broker, once."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._deadline = broker.deadline
+        self._in_order = True  # no part was left behind
+        self._released = False
+
+    def run(self) -> int:
+        """Stops accepting, answers what is in flight, flushes, gives the cluster back. Returns the exit code."""
+        broker = self._broker
+        broker.ready = False
+        self._deadline.begin()
+        broker.wire.stop_accepting()
+        self._step(self._stop_coordinators)
+        self._drain()
+        flushed = self._flush()
+        self._close_log()
+        if flushed:
+            self._step(self._release)
+        if self._in_order:  # else something may still be using them; the end of the process gives the lock back
+            broker.cluster.metadata_store.close()
+            self._step(broker.store.plain.close)
+            self._step(broker.data_dir.close)
+        if broker.superseded:
+            return EXIT_SUPERSEDED
+        return EXIT_CLEAN if self._released and broker.fatal is None else EXIT_FAILED
+
+    def _step(self, *steps: Callable[[], object]) -> bool:
+        done = self._deadline.run(*steps)
+        self._in_order = self._in_order and done
+        return done
+
+    def _stop_coordinators(self) -> None:
+        broker = self._broker
+        if broker.share_partitions is not None:
+            broker.share_partitions.stop()
+        broker.transactions.stop()
+        broker.groups.stop()
+        if broker.share_states is not None:
+            broker.share_states.stop()
+
+    def _drain(self) -> None:
+        broker, seconds = self._broker, min(DRAIN_SECONDS, self._deadline.left_seconds)
+        drained = threading.Event()
+
+        def drain() -> None:
+            if broker.wire.drain(seconds):
+                drained.set()
+
+        self._deadline.run(drain)
+        if not drained.is_set():
+            logger.warning("some connections were cut with requests in flight")
+        self._step(broker.wire.stop)
+        broker.claim_watch.stop()  # nothing is acknowledged any more
+        broker.stop_workers()
+
+    def _flush(self) -> bool:
+        """Stops what works in the background and flushes meanwhile; True when nothing is left in the log alone."""
+        broker = self._broker
+        background: list[Callable[[], object]] = [
+            broker.cluster.topics.close,
+            broker.cleaner.stop,
+            broker.converter.stop,
+            broker.proposals.stop,
+            broker.log_starts.stop,
+            broker.retention.stop,
+        ]
+        if broker.fatal is None:
+            if broker.flusher.unflushed_bytes:
+                logger.info(
+                    "flushing the last %d bytes, for at most %.0f s; one more signal keeps them in %s",
+                    broker.flusher.unflushed_bytes, self._deadline.left_seconds, broker.data_dir.wal,
+                )  # fmt: skip
+            background.append(lambda: broker.flusher.flush(wait=True, timeout=self._deadline.left_seconds))
+        self._step(*background)
+        # What is in hand is given up here; of a request that hangs, nothing is waited for.
+        self._step(lambda: broker.flusher.stop(flush=False))
+        if broker.fatal is None and broker.flusher.unflushed_bytes:
+            logger.error(
+                "not everything was flushed: %d bytes of the log are kept in %s, with %s; the next start on this data "
+                "directory goes on with them",
+                broker.flusher.unflushed_bytes, broker.data_dir.wal,
+                described(unflushed_ranges(broker.logs.all_partitions())),
+            )  # fmt: skip
+            return False
+        return broker.fatal is None
+
+    def _close_log(self) -> None:
+        broker = self._broker
+        self._step(broker.cold_reader.close)
+        closing = threading.Thread(target=broker.wal.close, name="kbroker-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+        if closing.is_alive():
+            self._in_order = False
+            logger.error("the log could not be closed: its disk does not answer")
+        self._step(broker.wire.stop)
+
+    def _release(self) -> None:
+        """Both logs get a checkpoint if that spares the next start something; then the claim is given back."""
+        broker = self._broker
+        if self._deadline.left_seconds > 0:  # else the release alone: without it the next broker needs a take-over
+            broker.cluster.manifest.close()
+            broker.cluster.topics.checkpoint()
+        try:
+            # Not the patience of the start: that ends when the stop begins.
+            patience = Patience(self._deadline.left_seconds, clock=broker.clock)
+            broker.cluster.claim.release(broker.clock.now_ms(), patience)
+            self._released = True
+        except (StoreError, Superseded) as error:
+            broker.superseded = isinstance(error, Superseded)
+            logger.error("the cluster could not be released: %s", error)

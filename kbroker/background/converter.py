@@ -1,0 +1,303 @@
+"""The converter: one thread that turns packs into KLIX objects and small objects into larger ones, and sweeps up.
+
+It does one job after another at a bounded rate, waits while flushes are behind, but not for ever, and looks again after
+a pause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kbroker import limits
+from kbroker.background.merge_choice import MergeChoice
+from kbroker.clock import Clock
+from kbroker.errors import CorruptionError
+from kbroker.log.log_table import LogTable
+from kbroker.storage.flush.pacing import Pacer
+from kbroker.storage.flush.upload import Claim
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.ledger.numbered_log import Fenced
+from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.rewrite.merge_image import Merge
+from kbroker.storage.rewrite.merge_plan import MergeLimits
+from kbroker.storage.rewrite.merger import MergeObsolete, Merger, MergeReport, MergerSettings, MergeTooLong
+from kbroker.storage.rewrite.object_swap import PartitionsInHand, Place
+from kbroker.storage.rewrite.orphans import Leftovers
+from kbroker.storage.stores.object_store import ObjectStore, StoreError
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 5.0
+RETRY_SECONDS = 60.0  # after a failure, for the partitions of the job
+YIELD_SECONDS = 0.1  # between looks whether flushes are still behind
+YIELD_SECONDS_MAX = 600.0  # of a job: objects must not pile up for as long as producers are faster than the store
+
+
+class MergeStopped(Exception):
+    """The converter is stopping."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConverterSettings:
+    """How to convert; `enabled` and the rate may change while it runs."""
+
+    enabled: bool = True
+    io_bytes_per_second: float = limits.MERGE_IO_BYTES_PER_SECOND  # read, sent and copied together; 0: no limit
+    bounds: MergeLimits = field(default_factory=MergeLimits)
+    merger: MergerSettings = field(default_factory=MergerSettings)
+
+
+@dataclass(slots=True)
+class ConverterMetrics:
+    """Counters since the start; read by the metrics endpoint without a lock. Orphans are those of the last sweep."""
+
+    jobs: int = 0
+    objects_replaced: int = 0
+    objects_written: int = 0
+    bytes_copied: int = 0
+    bytes_sent: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+    failures: int = 0
+    uploads_dropped: int = 0
+    orphans: int = 0
+    orphan_bytes: int = 0
+    last_error: str | None = None
+
+
+class Converter:
+    """Merges the objects of all topics (storage.rewrite.merge_plan says when), and sweeps leftovers now and then.
+
+    `run_once` is one job, for the thread and for tests; one caller at a time. `in_hand` is shared with what else
+    rewrites objects; `busy` says that flushes need the store and the cores now.
+    """
+
+    def __init__(
+        self,
+        table: LogTable,
+        manifest: Manifest,
+        store: ObjectStore,
+        keys: ObjectKeys,
+        clock: Clock,
+        claim: Claim,
+        *,
+        broker_epoch: int,
+        settings: ConverterSettings | None = None,
+        in_hand: PartitionsInHand | None = None,
+        busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.settings = settings or ConverterSettings()
+        self.metrics = ConverterMetrics()
+        self.leftovers = Leftovers(manifest, store, keys, clock, claim, broker_epoch=broker_epoch)
+        self._clock = clock
+        self._in_hand = in_hand or PartitionsInHand()
+        self._busy = busy
+        self._stop = threading.Event()
+        self._pacer = Pacer(clock.monotonic, self._wait)
+        self._pacer.set_rate(self.settings.io_bytes_per_second)
+        self._choice = MergeChoice(table, manifest, clock, self.settings.bounds)
+        self._merger = Merger(
+            manifest, store, keys, clock, broker_epoch=broker_epoch, acquire=self._acquire,
+            settings=self.settings.merger,
+        )  # fmt: skip
+        self._not_before: dict[Place, float] = {}
+        self._yield_until = 0.0
+        self._next_sweep = clock.monotonic() + limits.SWEEP_FIRST_SECONDS
+        self._thread: threading.Thread | None = None
+
+    def configure(self, settings: ConverterSettings) -> None:
+        """Takes other settings: the rate at once, whether to merge from the next job on, the rest not at all."""
+        self.settings = dataclasses.replace(
+            self.settings, enabled=settings.enabled, io_bytes_per_second=settings.io_bytes_per_second
+        )
+        self._pacer.set_rate(settings.io_bytes_per_second)
+
+    def _wait(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise MergeStopped
+
+    def _yield(self) -> None:
+        while self._busy() and self._clock.monotonic() < self._yield_until:
+            self._wait(YIELD_SECONDS)
+
+    def _acquire(self, count: int) -> None:
+        self._yield()
+        if self._stop.is_set():
+            raise MergeStopped
+        self._pacer.acquire(count)
+
+    # -- one job -----------------------------------------------------------------------------------------------
+
+    def run_once(self) -> MergeReport | None:
+        """One job; None when nothing is due, or the job came to nothing.
+
+        Raises MergeStopped, Fenced, Superseded; other failures are logged, and the partitions are put off.
+        """
+        merges: list[Merge] = []
+        try:
+            if self.settings.enabled:
+                self._yield_until = self._clock.monotonic() + YIELD_SECONDS_MAX
+                self._yield()  # with nothing in hand that others could work on
+                self._choose_job(merges)
+            return self._run(merges) if merges else None
+        finally:
+            for place in {merge.place for merge in merges}:
+                self._in_hand.give_back(place)
+
+    def _choose_job(self, merges: list[Merge]) -> None:
+        """Adds the first merge that is due, and those behind it that fit into the buffer with it; now in hand."""
+        taken: set[Place] = set()
+        room = self.settings.merger.buffer_bytes
+        for merge in self._choice.due():
+            if self._not_before.get(merge.place, 0.0) > self._clock.monotonic():
+                continue
+            large = merge.total_bytes > self.settings.merger.buffer_bytes
+            if merges and large:
+                continue  # it has a job of its own
+            if merges and (merge.total_bytes > room or len(taken) >= limits.MERGE_JOB_PARTITIONS_MAX):
+                break
+            if merge.place not in taken:
+                if not self._in_hand.take(merge.place):
+                    continue
+                taken.add(merge.place)
+            merges.append(merge)
+            room -= merge.total_bytes
+            if large:
+                break
+
+    def _run(self, merges: Sequence[Merge]) -> MergeReport | None:
+        started = self._clock.monotonic()
+        try:
+            report = self._merger.run(merges)
+        except CorruptionError as error:
+            if len(merges) == 1:
+                self._leave_alone(merges[0], error)
+                return None
+            done = [self._run([merge]) for merge in merges]  # which one it is; the others can be merged
+            return next((report for report in done if report is not None), None)
+        except MergeTooLong as error:
+            self._choice.leave_alone(merges[0].place, merges[0].inputs[0].base_offset)
+            logger.debug("%s", error)
+            return None
+        except (StoreError, MergeObsolete) as error:
+            self._put_off(merges, error)
+            return None
+        except (MergeStopped, Fenced, Superseded):
+            raise
+        except Exception as error:
+            self._put_off(merges, error)  # the others have their turn
+            raise
+        self._count(report, self._clock.monotonic() - started)
+        return report
+
+    def _count(self, report: MergeReport, seconds: float) -> None:
+        metrics = self.metrics
+        metrics.jobs += 1
+        metrics.objects_replaced += report.objects_replaced
+        metrics.objects_written += report.objects_written
+        metrics.bytes_copied += report.bytes_copied
+        metrics.bytes_sent += report.bytes_sent
+        metrics.bytes_read += report.bytes_read
+        metrics.seconds += seconds
+        logger.debug("merged: %s", report)
+
+    def _put_off(self, merges: Sequence[Merge], error: Exception) -> None:
+        not_before = self._clock.monotonic() + RETRY_SECONDS
+        self._not_before = {place: when for place, when in self._not_before.items() if when > self._clock.monotonic()}
+        for merge in merges:
+            self._not_before[merge.place] = not_before
+        if isinstance(error, MergeObsolete):
+            logger.info("%s", error)
+            return
+        self.metrics.failures += 1
+        self.metrics.last_error = str(error)
+        logger.warning("merging objects of %s and others failed, will try again: %s", merges[0].topic, error)
+
+    def _leave_alone(self, merge: Merge, error: CorruptionError) -> None:
+        self.metrics.failures += 1
+        self.metrics.last_error = str(error)
+        for ref in merge.inputs:
+            self._choice.leave_alone(merge.place, ref.base_offset)
+        logger.error(
+            "%s-%d: offsets %d to %d stay in the objects where they are, until the next start: %s", merge.topic,
+            merge.place[1], merge.inputs[0].base_offset, merge.inputs[-1].end_offset, error,
+        )  # fmt: skip
+
+    # -- sweeps ------------------------------------------------------------------------------------------------
+
+    def sweep_once(self) -> None:
+        """Drops unfinished uploads, makes lost indexes again, finds orphans.
+
+        Raises Superseded, Fenced; what the store refuses is logged.
+        """
+        for sweep in (self._sweep_uploads, self._sweep_indexes, self._sweep_orphans):
+            try:
+                sweep()
+            except (StoreError, CorruptionError) as error:
+                self.metrics.last_error = str(error)
+                logger.warning("no sweep for leftovers in the bucket: %s", error)
+
+    def _sweep_uploads(self) -> None:
+        self.metrics.uploads_dropped += self.leftovers.sweep_uploads()
+
+    def _sweep_indexes(self) -> None:
+        self.leftovers.sweep_indexes()
+
+    def _sweep_orphans(self) -> None:
+        found = self.leftovers.sweep_orphans()
+        self.metrics.orphans, self.metrics.orphan_bytes = len(found.found), found.bytes
+
+    def repair_indexes(self) -> None:
+        """Makes lost indexes of KafScale segments again: a crash may have come between a segment and its index.
+
+        At the start, before other work; readers of that format need the pair. Raises Superseded, Fenced.
+        """
+        try:
+            self._sweep_indexes()
+        except (StoreError, CorruptionError) as error:
+            self.metrics.last_error = str(error)
+            logger.warning("indexes of segments are not checked before the next sweep: %s", error)
+
+    def _maybe_sweep(self) -> None:
+        if self._clock.monotonic() >= self._next_sweep:
+            self._next_sweep = self._clock.monotonic() + limits.SWEEP_INTERVAL_SECONDS
+            self.sweep_once()
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread = threading.Thread(target=self._loop, name="converter", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; a job under way is given up, and leaves nothing behind."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _loop(self) -> None:
+        started = False
+        while not self._stop.is_set():
+            try:
+                if not started:
+                    started = True
+                    self.repair_indexes()
+                self._maybe_sweep()
+                if self.run_once() is not None:
+                    continue
+            except MergeStopped:
+                return
+            except (Fenced, Superseded) as error:
+                logger.error("merging of objects has stopped: %s", error)
+                return
+            except Exception as error:  # nobody knows this failure; without the thread packs would only pile up
+                self.metrics.failures += 1
+                self.metrics.last_error = repr(error)
+                logger.exception("merging of objects failed, will try again")
+            self._stop.wait(POLL_SECONDS)

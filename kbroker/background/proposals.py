@@ -1,0 +1,381 @@
+"""The broker's inbox of swap proposals: jobs that share nothing with it but the bucket find it here.
+
+One thread lists the proposals' folder every PROPOSAL_POLL_SECONDS: that one request is all it costs while there are
+none. The broker keeps off partitions that a job is at work on; what a job proposes is judged and answered; what it left
+behind is swept up. A local job need not wait for the next look: `look` is also a control command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker import limits
+from kbroker.clock import Clock
+from kbroker.errors import CorruptionError
+from kbroker.log.log_table import LogTable
+from kbroker.storage.flush.pacing import Pacer
+from kbroker.storage.flush.upload import Claim
+from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys
+from kbroker.storage.ledger.numbered_log import Fenced
+from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.rewrite.object_swap import PartitionsInHand, Place
+from kbroker.storage.rewrite.swap_proposal import (
+    JOB,
+    OBSOLETE,
+    PROPOSAL,
+    PROPOSALS_DIR,
+    REFUSED,
+    RESULT,
+    SMALL_BYTES_MAX,
+    SWAPPED,
+    TAG_LENGTH,
+    JobNote,
+    Proposal,
+    Result,
+    decode_job,
+    decode_proposal,
+    encode_result,
+    parse_proposal_key,
+    proposal_key,
+)
+from kbroker.storage.rewrite.swap_proposal_judge import PlaceRules, ProposalJudge
+from kbroker.storage.stores.conditional_write import create_once, read_back
+from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore, StoreError
+from kbroker.storage.stores.retry_policy import Patience
+
+logger = logging.getLogger(__name__)
+
+RESULT_KEPT_MS = 3_600_000  # an answer that its job does not fetch
+LEFTOVER_GRACE_MS = 86_400_000  # between finding a dead job's objects and their deletion
+ANSWER_SECONDS = 10.0  # for storing one answer; it is tried again at the next look
+
+
+class InboxStopped(Exception):
+    """The inbox is closing."""
+
+
+@dataclass(slots=True)
+class InboxMetrics:
+    """Counters since the start; read by the metrics endpoint without a lock."""
+
+    looks: int = 0
+    swapped: int = 0  # partitions
+    obsolete: int = 0
+    refused: int = 0
+    jobs: int = 0  # at work, as of the last look
+    leftovers: int = 0  # objects of dead jobs, queued for deletion
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class _Hold:
+    """A job's partitions, kept for it as long as it gives signs of life."""
+
+    note: JobNote | None  # None: it does not parse
+    version: str = ""  # ETag of the note
+    seen_at: float = 0.0  # monotonic, when that changed
+    places: set[Place] = field(default_factory=set)  # in hand
+
+
+class ProposalInbox:
+    """Reads, judges, answers, sweeps. `look` is one turn, for the thread, the control command and tests.
+
+    Lock: `_lock` serialises looks. `in_hand` is shared with what else rewrites objects. Paces by
+    `settings_rate()`, bytes per second, 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        table: LogTable,
+        manifest: Manifest,
+        store: ObjectStore,
+        plain_store: ObjectStore,
+        keys: ObjectKeys,
+        clock: Clock,
+        claim: Claim,
+        *,
+        broker_epoch: int,
+        in_hand: PartitionsInHand,
+        rate: Callable[[], float] = lambda: 0.0,
+        poll_seconds: float = limits.PROPOSAL_POLL_SECONDS,
+    ) -> None:
+        self.metrics = InboxMetrics()
+        self._table = table
+        self._manifest = manifest
+        self._store = store
+        self._plain_store = plain_store
+        self._keys = keys
+        self._clock = clock
+        self._claim = claim
+        self._in_hand = in_hand
+        self._poll_seconds = poll_seconds
+        self._stop = threading.Event()
+        self._pacer = Pacer(clock.monotonic, self._wait, rate)
+        self._judge = ProposalJudge(
+            manifest, store, keys, clock, broker_epoch=broker_epoch, rules_of=self._rules_of, acquire=self._acquire
+        )
+        self._lock = threading.Lock()
+        self._holds: dict[str, _Hold] = {}
+        self._thread: threading.Thread | None = None
+
+    def _wait(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise InboxStopped
+
+    def _acquire(self, count: int) -> None:
+        if self._stop.is_set():
+            raise InboxStopped
+        self._pacer.acquire(count)
+
+    def _rules_of(self, topic_id: bytes, partition: int) -> PlaceRules | None:
+        topic_log = self._table.by_id.get(topic_id)
+        if topic_log is None or not 0 <= partition < len(topic_log.partitions):
+            return None
+        hot = topic_log.partitions[partition]
+        return PlaceRules(
+            topic_log.name,
+            topic_log.config.compacted,
+            topic_log.config.file_delete_delay_ms,
+            topic_log.config.delete_retention_ms,
+            lambda: bool(hot.deleted),
+            hot.log.note_cleaned,
+        )
+
+    # -- one look ----------------------------------------------------------------------------------------------
+
+    def look(self) -> int:
+        """One turn; returns how many proposals were answered. Raises StoreError, Fenced, Superseded, InboxStopped."""
+        with self._lock:
+            if self._stop.is_set():
+                raise InboxStopped("the broker is stopping")
+            found: dict[str, dict[str, ObjectMeta]] = {}
+            prefix = self._keys.full(PROPOSALS_DIR) + "/"
+            count = 0
+            for meta in itertools.islice(self._store.list(prefix), limits.PROPOSAL_LISTED_MAX):
+                parsed = parse_proposal_key(self._keys.relative(meta.key))
+                if parsed is None:
+                    continue  # of no proposal: neither read nor deleted
+                if count >= limits.PROPOSAL_KEYS_MAX and parsed[0] not in found:
+                    break  # the rest when these are done
+                count += 1
+                found.setdefault(parsed[0], {})[parsed[1]] = meta
+            for proposal_id in self._holds.keys() - found.keys():
+                self._let_go(proposal_id)
+            answered = sum(self._try(proposal_id, metas) for proposal_id, metas in found.items())
+            self.metrics.looks += 1
+            self.metrics.jobs = sum(1 for hold in self._holds.values() if hold.places)
+            return answered
+
+    def _try(self, proposal_id: str, metas: dict[str, ObjectMeta]) -> bool:
+        """What the store refuses for one job must not keep the others waiting."""
+        try:
+            return self._look_at(proposal_id, metas)
+        except StoreError as error:
+            self.metrics.last_error = str(error)
+            logger.warning("proposal %s has to wait: %s", proposal_id, error)
+            return False
+
+    def _look_at(self, proposal_id: str, metas: dict[str, ObjectMeta]) -> bool:
+        now_ms = self._clock.now_ms()
+        if RESULT in metas:
+            self._let_go(proposal_id)
+            if metas[RESULT].modified_ms < now_ms - RESULT_KEPT_MS:
+                self._forget(proposal_id, metas)
+            return False
+        if PROPOSAL in metas:
+            return self._answer(proposal_id, metas[PROPOSAL])
+        if metas[JOB].modified_ms < now_ms - limits.SWEEP_AGE_MS:
+            self._sweep(proposal_id, metas[JOB])
+        else:
+            self._hold(proposal_id, metas[JOB])
+        return False
+
+    def _forget(self, proposal_id: str, metas: dict[str, ObjectMeta]) -> None:
+        """Removes a finished proposal whose job has died; the answer last, so that it is never judged again."""
+        if JOB in metas:
+            self._sweep_tagged(proposal_id, metas[JOB], self._clock.now_ms())
+        for name in (PROPOSAL, JOB, RESULT):
+            self._store.delete([self._keys.full(proposal_key(proposal_id, name))])
+
+    # -- partitions of jobs that are at work --------------------------------------------------------------------
+
+    def _hold(self, proposal_id: str, meta: ObjectMeta) -> None:
+        now = self._clock.monotonic()
+        hold = self._holds.get(proposal_id)
+        if hold is None:
+            hold = self._holds[proposal_id] = _Hold(self._note(proposal_id, meta))
+        if hold.version != f"{meta.etag} {meta.modified_ms}":
+            hold.version, hold.seen_at = f"{meta.etag} {meta.modified_ms}", now
+        if hold.note is None:
+            return
+        if now - hold.seen_at > limits.PROPOSAL_HOLD_SECONDS:
+            self._release_places(hold)
+            return
+        for partition in hold.note.partitions:
+            place = (hold.note.topic_id, partition)
+            if place in hold.places or self._rules_of(*place) is None:
+                continue
+            if self._in_hand.take(place):
+                hold.places.add(place)
+
+    def _note(self, proposal_id: str, meta: ObjectMeta) -> JobNote | None:
+        try:
+            if meta.size > SMALL_BYTES_MAX:
+                raise CorruptionError(f"{meta.key}: {meta.size} bytes are too many")
+            data = read_back(self._store, meta.key, SMALL_BYTES_MAX)
+            return None if data is None else decode_job(data, meta.key, proposal_id)  # None: it has just ended
+        except CorruptionError as error:
+            logger.warning("a job's note is not used: %s", error)
+            return None
+
+    def _let_go(self, proposal_id: str) -> None:
+        hold = self._holds.pop(proposal_id, None)
+        if hold is not None:
+            self._release_places(hold)
+
+    def _release_places(self, hold: _Hold) -> None:
+        for place in hold.places:
+            self._in_hand.give_back(place)
+        hold.places.clear()
+
+    # -- proposals ---------------------------------------------------------------------------------------------
+
+    def _answer(self, proposal_id: str, meta: ObjectMeta) -> bool:
+        """Judges and answers; False when it has to wait for the next look."""
+        taken: set[Place] = set()
+        try:
+            try:
+                proposal = self._read(proposal_id, meta)
+            except CorruptionError as error:
+                result = self._judge.refusal(proposal_id, str(error))
+            else:
+                if proposal is None or not self._take(proposal, taken):
+                    return False
+                result = self._judged(proposal)
+            self._count(result, meta.key)
+            key = self._keys.full(proposal_key(proposal_id, RESULT))
+            patience = Patience(ANSWER_SECONDS, clock=self._clock, wait=self._stop.wait)
+            create_once(self._plain_store, key, encode_result(result), patience, SMALL_BYTES_MAX)
+            self._let_go(proposal_id)
+            return True
+        finally:
+            for place in taken:
+                self._in_hand.give_back(place)
+
+    def _judged(self, proposal: Proposal) -> Result:
+        try:
+            return self._judge.judge(proposal)
+        except (CorruptionError, ValueError) as error:  # no record can be made of it
+            return self._judge.refusal(proposal.id, str(error))
+
+    def _read(self, proposal_id: str, meta: ObjectMeta) -> Proposal | None:
+        if meta.size > limits.PROPOSAL_BYTES_MAX:
+            raise CorruptionError(f"{meta.key}: {meta.size} bytes: at most {limits.PROPOSAL_BYTES_MAX} are read")
+        data = read_back(self._store, meta.key, limits.PROPOSAL_BYTES_MAX)
+        return None if data is None else decode_proposal(data, meta.key, proposal_id)
+
+    def _take(self, proposal: Proposal, taken: set[Place]) -> bool:
+        """Has the partitions in hand that no job holds; False while the broker itself is at work on one.
+
+        What another job holds is no obstacle: that job may be dead, and if it lives, the first to propose wins.
+        """
+        held = {place for hold in self._holds.values() for place in hold.places}
+        for swap in proposal.swaps:
+            place = (proposal.topic_id, swap.partition)
+            if place in held:
+                continue
+            if not self._in_hand.take(place):
+                return False
+            taken.add(place)
+        return True
+
+    def _count(self, result: Result, key: str) -> None:
+        statuses = [outcome.status for outcome in result.outcomes]
+        self.metrics.swapped += statuses.count(SWAPPED)
+        self.metrics.obsolete += statuses.count(OBSOLETE)
+        self.metrics.refused += statuses.count(REFUSED) + (result.refused is not None)
+        if result.refused is not None:
+            logger.warning("refused the proposal %s: %s", key, result.refused)
+        for outcome in result.outcomes:
+            if outcome.status == REFUSED:
+                logger.warning("refused partition %d of the proposal %s: %s", outcome.partition, key, outcome.reason)
+        logger.info("judged the proposal %s: %d of %d partitions swapped", key, statuses.count(SWAPPED), len(statuses))
+
+    # -- jobs that died ----------------------------------------------------------------------------------------
+
+    def _sweep(self, proposal_id: str, meta: ObjectMeta) -> None:
+        """A job gave no sign of life for two days and proposed nothing: what has its tag is deleted, its note last."""
+        self._let_go(proposal_id)
+        self._sweep_tagged(proposal_id, meta, self._clock.now_ms() - limits.SWEEP_AGE_MS)
+        self._store.delete([meta.key])
+
+    def _sweep_tagged(self, proposal_id: str, meta: ObjectMeta, before_ms: int) -> None:
+        """Queues what a job stored before then and no record names: nobody will propose it any more."""
+        note = self._note(proposal_id, meta)
+        if note is None:
+            return
+        self._claim.check()
+        folder = self._keys.full(f"{note.topic}-{note.topic_id.hex()}/")
+        self._queue(
+            [
+                self._keys.relative(found.key)
+                for found in self._store.list(folder)
+                if isinstance(key := self._keys.parse(found.key), KlixKey)
+                and key.rewrite.startswith(proposal_id[:TAG_LENGTH])
+                and found.modified_ms < before_ms
+            ]
+        )
+
+    def _queue(self, keys: list[str]) -> None:
+        queued = 0
+
+        def change(image: ManifestImage) -> dict[str, Any] | None:
+            nonlocal queued
+            due_ms = self._clock.now_ms() + LEFTOVER_GRACE_MS
+            unknown = [[key, due_ms] for key in keys if not image.is_known(key)]
+            queued = len(unknown)
+            return {"q": unknown} if unknown else None
+
+        if keys:
+            self._manifest.commit(change)
+        if queued:
+            self.metrics.leftovers += queued
+            logger.info("%d objects of a job that died will be deleted: %s and others", queued, keys[0])
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread = threading.Thread(target=self._run, name="proposals", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; a proposal that is being judged is judged again by the next start."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:  # a look that the control command asked for
+            self._holds.clear()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._poll_seconds):
+            try:
+                with contextlib.suppress(InboxStopped):
+                    self.look()
+            except (Fenced, Superseded) as error:
+                logger.error("proposals are not looked at any more: %s", error)
+                return
+            except StoreError as error:
+                self.metrics.last_error = str(error)
+                logger.debug("proposals could not be looked at, will try again: %s", error)
+            except Exception as error:  # nobody knows this failure; without the thread no job would ever be answered
+                self.metrics.last_error = repr(error)
+                logger.exception("looking at proposals failed, will try again")

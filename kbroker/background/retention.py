@@ -1,0 +1,335 @@
+"""Retention: old objects leave the log, deleted topics leave the bucket.
+
+Kafka's rules with objects in the place of segments: oldest first, stopping at the first that stays; time and size only
+where cleanup.policy has delete; what lies below the log start goes under every policy. The log start moves in the
+manifest first, then for readers, and the bytes go last: keys wait in the manifest's delete queue for
+file.delete.delay.ms, a pack until nothing in it is live; the segments of a deleted topic in KafScale's format do not
+wait, since a topic made again under its name has the same keys. Only what is in objects can expire, so a log may be
+larger by what is not flushed yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kbroker import limits
+from kbroker.clock import Clock
+from kbroker.errors import CorruptionError
+from kbroker.log.log_table import LogTable, TopicLog
+from kbroker.log.segment_names import SegmentNames, with_indexes
+from kbroker.storage.flush.upload import Claim
+from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
+from kbroker.storage.ledger.numbered_log import Fenced
+from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.stores.object_store import ObjectStore, StoreError
+
+logger = logging.getLogger(__name__)
+
+CHECK_INTERVAL_MS = 300_000  # log.retention.check.interval.ms
+DELETE_POLL_SECONDS = 5.0
+PRODUCER_EXPIRY_SECONDS = 600.0
+DELETE_BATCH_KEYS = 1_000  # one DeleteObjects request
+RECORD_PARTITIONS_MAX = 1_000  # changed by one manifest record
+EXPIRED_MAX = 5_000  # objects of one partition that one look lets go: the image's lock is held meanwhile
+RECORD_EXPIRED_MAX = 20_000  # and of all partitions, one manifest record
+WAITING_MAX = 100_000  # keys that wait for their deletion: when there are more, nothing else is let go for now
+
+
+def expired_offset(state: PartitionState, config: Any, now_ms: int, created_ms_of: Callable[[int], int]) -> int:
+    """Where the log should start: after the last object that time or size lets go, or where it starts now.
+
+    `created_ms_of` gives the creation time of an object by its place in the image's table, where its records have no
+    timestamps. Of very many objects only the first EXPIRED_MAX are judged: the rest comes at the next look.
+    """
+    log_start_offset = state.log_start_offset
+    if not config.delete_enabled:
+        return log_start_offset
+    excess = state.data_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
+    for index in range(min(state.object_count, EXPIRED_MAX)):
+        row = state.row(index)
+        newest_ms = row.max_timestamp if row.max_timestamp >= 0 else created_ms_of(row.file)
+        by_size = excess >= row.length
+        by_time = config.retention_ms >= 0 and now_ms - newest_ms > config.retention_ms
+        if not by_size and not by_time:
+            break
+        excess -= row.length
+        log_start_offset = max(log_start_offset, row.end_offset)
+    return log_start_offset
+
+
+def _ended_reservations(now_ms: int, image: ManifestImage) -> dict[str, Any] | None:
+    """What a record says of reservations that are over: their keys are to be deleted."""
+    over = [key for key, due_ms in image.reserved.items() if due_ms <= now_ms and not image.is_live(key)]
+    return {"q": [[key, now_ms] for key in over[:DELETE_BATCH_KEYS]]} if over else None
+
+
+class Retention:
+    """One thread: a pass over all partitions each check interval, and the deletion of keys whose time has come.
+
+    `check_once` and `delete_once` are the two steps, for the thread and for tests.
+    """
+
+    def __init__(
+        self,
+        table: LogTable,
+        manifest: Manifest,
+        store: ObjectStore,
+        clock: Clock,
+        *,
+        claim: Claim | None = None,
+        segments: SegmentNames | None = None,
+        check_interval_ms: int = CHECK_INTERVAL_MS,
+        producer_id_expiration_ms: int = limits.PRODUCER_ID_EXPIRATION_MS,
+    ) -> None:
+        self.deleted_keys = 0
+        self.expired_partitions = 0
+        self.last_error: str | None = None
+        self._table = table
+        self._manifest = manifest
+        self._store = store
+        self._clock = clock
+        self._claim = claim
+        self._segments = segments
+        self._check_interval_ms = check_interval_ms
+        self.producer_id_expiration_ms = producer_id_expiration_ms
+        self._dropped: dict[bytes, int] = {}  # deleted topic -> grace, until the manifest has dropped it
+        self._lock = threading.Lock()  # protects _dropped
+        self._wake = threading.Event()
+        self._stopping = False
+        self._check_asked = False
+        self._next_expiry = clock.monotonic() + PRODUCER_EXPIRY_SECONDS
+        self._next_check = 0.0  # monotonic: a wall clock that is set back must not put retention off
+        self._thread: threading.Thread | None = None
+
+    # -- deleted topics ----------------------------------------------------------------------------------------
+
+    def topic_removed(self, topic_log: TopicLog) -> None:
+        """A topic was deleted (LogTable.on_removed): its objects are queued for deletion at the next turn."""
+        if self._segments is not None and topic_log.config.kfs:
+            self._segments.deleted(topic_log.name)
+        self.drop_topic(topic_log.topic_id, topic_log.config.file_delete_delay_ms)
+
+    def drop_topic(self, topic_id: bytes, grace_ms: int) -> None:
+        """Queues everything of a topic id for deletion. Only for topics that metadata says were deleted."""
+        with self._lock:
+            self._dropped[topic_id] = grace_ms
+        self.nudge()
+
+    def _drop_topics(self) -> None:
+        with self._lock:
+            dropped = dict(self._dropped)
+        if not dropped:
+            return
+        if self._segments is not None:
+            self._segments.dropped(dropped)
+
+        def change(image: ManifestImage) -> dict[str, Any] | None:
+            # Also what was never flushed: an object that a crash left is then known to be of a deleted topic.
+            news = {
+                topic_id.hex(): grace
+                for topic_id, grace in dropped.items()
+                if topic_id in image.partitions or topic_id not in image.dropped
+            }
+            return {"d": news} if news else None
+
+        self._manifest.commit(change)
+        with self._lock:
+            for topic_id in dropped:
+                self._dropped.pop(topic_id, None)
+
+    # -- topic listener (cluster.topics.TopicListener): other configs may let data go at once ----------------------
+
+    def on_created(self, topic: Any, config: Any) -> None:
+        """Nothing to do."""
+
+    def on_deleted(self, topic: Any) -> None:
+        """Nothing to do: `topic_removed` follows."""
+
+    def on_partitions_added(self, topic: Any, config: Any, previous: int) -> None:
+        """Nothing to do."""
+
+    def on_config(self, topic: Any, config: Any) -> None:
+        """The next turn looks at all partitions."""
+        self.nudge()
+
+    # -- one pass ----------------------------------------------------------------------------------------------
+
+    def check_once(self) -> int:
+        """Moves the log start of every partition that time, size or a coordinator let go; returns how many moved.
+
+        Raises StoreError, Fenced.
+        """
+        self._drop_topics()
+        moved: set[Any] = set()
+        wanted = [(part, log.config) for log in list(self._table.by_id.values()) for part in log.partitions]
+        image = self._manifest.image
+        while wanted:
+            if len(image.deletions) >= WAITING_MAX:
+                self._check_asked = True  # memory and checkpoints hold them all
+                break
+            expired: list[tuple[Any, Any]] = []
+            batch: list[tuple[Any, Any]] = []
+            objects = 0
+            for partition, config in wanted:
+                if not (count := self._expired_count(partition, config)):
+                    continue
+                expired.append((partition, config))
+                if batch and (len(batch) >= RECORD_PARTITIONS_MAX or objects + count > RECORD_EXPIRED_MAX):
+                    if len(image.deletions) >= WAITING_MAX:
+                        batch = []
+                        break
+                    moved.update(self._move_log_starts(batch))
+                    batch, objects = [], 0
+                batch.append((partition, config))
+                objects += count
+            if batch:
+                moved.update(self._move_log_starts(batch))
+            wanted = expired  # some may have more to let go
+        self.expired_partitions += len(moved)
+        return len(moved)
+
+    def _expired_count(self, partition: Any, config: Any) -> int:
+        """How many objects go when the log start moves to its target, at least 1; 0 when it stays."""
+        image = self._manifest.image
+        state = image.partition(partition.topic_id, partition.index)
+        if state is None or partition.deleted:
+            return 0
+        target = self._target(partition, state, config)
+        if target <= state.log_start_offset:
+            return 0
+        with image.lock:
+            return max(state.index_of(target), 1)
+
+    def _target(self, partition: Any, state: PartitionState, config: Any) -> int:
+        image = self._manifest.image
+        with image.lock:
+            offset = expired_offset(state, config, self._clock.now_ms(), lambda file: image.files[file].created_ms)
+        return max(offset, partition.log_start_offset)
+
+    def _move_log_starts(self, expired: list[tuple[Any, Any]]) -> list[Any]:
+        targets: list[tuple[Any, int]] = []
+
+        def change(image: ManifestImage) -> dict[str, Any] | None:
+            partitions: dict[str, dict[str, Any]] = {}
+            for partition, config in expired:
+                state = image.partition(partition.topic_id, partition.index)
+                if state is None or partition.deleted:
+                    continue
+                target = self._target(partition, state, config)
+                if target > state.log_start_offset:
+                    delta = {"s": target, "g": config.file_delete_delay_ms}
+                    partitions.setdefault(partition.topic_id.hex(), {})[str(partition.index)] = delta
+                    targets.append((partition, target))
+            return {"p": partitions} if partitions else None
+
+        def before_apply() -> None:
+            for partition, target in targets:
+                partition.log.raise_log_start(target)
+
+        self._manifest.commit(change, before_apply)
+        return [partition for partition, _ in targets]
+
+    def delete_once(self) -> int:
+        """Deletes the keys whose grace time is over; returns how many. Raises StoreError, Fenced, Superseded.
+
+        Deleting twice does no harm, so a key leaves the queue only after it has left the bucket. What is only reserved
+        is queued first: no record can make a queued key live, while the rewrite that reserved it may be about to.
+        """
+        deleted = 0
+        image = self._manifest.image
+        while self._due(1):
+            now_ms = self._clock.now_ms()
+            self._manifest.commit(partial(_ended_reservations, now_ms))
+            due = [key for key in self._due(DELETE_BATCH_KEYS) if key in image.deletions]
+            if not due:
+                break
+            if self._claim is not None:
+                self._claim.check()
+            self._delete(due)
+            self._manifest.commit({"x": due})
+            deleted += len(due)
+            self.deleted_keys += len(due)
+        if self._segments is not None:
+            self._segments.clear()
+        return deleted
+
+    def _delete(self, keys: list[str]) -> None:
+        """Segments last, by who knows their names: how that fails says when these are free again."""
+        segments: list[str] = []
+        if self._segments is not None:
+            segments = [key for key in keys if key.endswith(SEGMENT_SUFFIX)]
+            keys = [key for key in keys if not key.endswith(SEGMENT_SUFFIX)]
+        root = self._manifest.image.root
+        self._store.delete([root + key for key in with_indexes(keys)])
+        if self._segments is not None and segments:
+            self._segments.delete(with_indexes(segments))
+
+    def _due(self, limit: int) -> list[str]:
+        image, now_ms = self._manifest.image, self._clock.now_ms()
+        if self._segments is None:
+            return image.due_deletions(now_ms, limit)
+        return image.due_deletions(now_ms, limit, self._segments.is_gone)
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def nudge(self) -> None:
+        """Asks for a pass now: a topic was deleted or has other configs."""
+        self._check_asked = True
+        self._wake.set()
+
+    def start(self) -> None:
+        """Starts the thread; the first pass comes one check interval from now, or when nudged."""
+        self._next_check = self._clock.monotonic() + self._check_interval_ms / 1000
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after what it is doing."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def expire_producers(self) -> int:
+        """Forgets producer ids that have been silent for `producer.id.expiration.ms`; returns how many."""
+        now_ms = self._clock.now_ms()
+        return sum(part.expire(now_ms, self.producer_id_expiration_ms) for part in self._table.all_partitions())
+
+    def turn(self) -> None:
+        """What the thread does each time it wakes; errors of the store are logged and left for the next turn."""
+        if self._clock.monotonic() >= self._next_expiry:
+            self._next_expiry = self._clock.monotonic() + PRODUCER_EXPIRY_SECONDS
+            self.expire_producers()
+        try:
+            if self._check_asked or self._clock.monotonic() >= self._next_check:
+                self._check_asked = False
+                self._next_check = self._clock.monotonic() + self._check_interval_ms / 1000
+                self.check_once()
+            self.delete_once()
+        except (StoreError, CorruptionError) as error:
+            self.last_error = str(error)
+            self._check_asked = True
+            logger.warning("retention could not finish, will try again: %s", error)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(DELETE_POLL_SECONDS)
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                self.turn()
+            except (Fenced, Superseded) as error:
+                logger.error("retention has stopped: %s", error)
+                return
+            except Exception as error:  # nobody knows this failure; without the thread the bucket would only grow
+                self.last_error = repr(error)
+                self._check_asked = True
+                logger.exception("retention failed, will try again")

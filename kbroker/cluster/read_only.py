@@ -1,0 +1,133 @@
+"""A cluster's topics and manifest as somebody sees them who only reads: never claimed, sealed or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kbroker.clock import SystemClock
+from kbroker.cluster.image import ImageBuilder, MetadataImage, image_from_json
+from kbroker.cluster.records import parse_payload
+from kbroker.errors import CorruptionError
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.ledger.numbered_log_format import NONCE_BYTES
+from kbroker.storage.ledger.ownership import discover_clusters
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.stores.object_store import ObjectStore, StoreError, StoreUnavailable
+from kbroker.storage.stores.store_wrappers import StoreWrapper
+
+LOAD_TRIES = 5  # a running broker may delete what a checkpoint covers while it is read
+READER_EPOCH = 0
+
+T = TypeVar("T")
+
+
+class ClusterUnclear(ValueError):
+    """The place holds several clusters, or not the one that was named; the message lists or names them."""
+
+
+def find_cluster(store: ObjectStore, place: str, cluster_id: str | None) -> ObjectKeys:
+    """The keys of the cluster in a store, which has to be the only one where no id is given; `place` is for messages.
+
+    Raises ClusterUnclear; StoreError, also where there is no cluster at all.
+    """
+    found = discover_clusters(store)
+    if cluster_id is not None:
+        if cluster_id not in found:
+            raise ClusterUnclear(f"no cluster {cluster_id} in {place}")
+        return ObjectKeys(cluster_id)
+    if not found:
+        raise StoreError(f"no cluster in {place}")
+    if len(found) > 1:
+        raise ClusterUnclear(f"{place} holds {len(found)} clusters: {', '.join(found)}")
+    return ObjectKeys(found[0])
+
+
+class TopicsReader:
+    """The topics, as of the last ``refresh``. Not thread-safe."""
+
+    def __init__(self, store: ObjectStore, keys: ObjectKeys) -> None:
+        self.topics = MetadataImage()
+        self._store = store
+        self._directory = keys.metadata_dir
+        self._builder = ImageBuilder(self.topics)
+        self._log: NumberedLog | None = None
+
+    def refresh(self) -> None:
+        """Reads what has been written since. Raises StoreError, CorruptionError; then it is as it was before."""
+        self._log = _refreshed(self._log, self._load)
+        if self._builder.number != self.topics.number:
+            self.topics = self._builder.build()
+            self._builder = ImageBuilder(self.topics)
+
+    def _load(self) -> NumberedLog:
+        self._builder = ImageBuilder(MetadataImage())
+        log = NumberedLog(self._store, self._directory, READER_EPOCH, bytes(NONCE_BYTES))
+        log.load(self._on_checkpoint, self._on_record)
+        return log
+
+    def _on_checkpoint(self, number: int, value: Any) -> None:
+        self._builder = ImageBuilder(image_from_json(number, value, f"metadata checkpoint {number}"))
+
+    def _on_record(self, number: int, kind: str, value: Any) -> None:
+        where = f"metadata record {number}"
+        self._builder.apply(number, parse_payload(value, where), where)
+
+
+class ManifestReader:
+    """The manifest, as of the last ``refresh``, which may change the image or replace it. Not thread-safe."""
+
+    def __init__(self, store: ObjectStore, keys: ObjectKeys) -> None:
+        self.image = ManifestImage(keys.root)
+        self._store = store
+        self._keys = keys
+        self._log: NumberedLog | None = None
+
+    def refresh(self) -> None:
+        """Reads what has been written since. Raises StoreError, CorruptionError."""
+        self._log = _refreshed(self._log, self._load)
+
+    def _load(self) -> NumberedLog:
+        log = NumberedLog(self._store, self._keys.manifest_dir, READER_EPOCH, bytes(NONCE_BYTES))
+        self.image = Manifest(log, SystemClock(), root=self._keys.root).load()
+        if isinstance(self._store, StoreWrapper):
+            self._store.learn(self.image)
+        return log
+
+
+def _refreshed(log: NumberedLog | None, load: Callable[[], NumberedLog]) -> NumberedLog:
+    """The log, read to its end: followed where that is possible, else loaded."""
+    if log is not None:
+        try:
+            log.follow()
+            return log
+        except (StoreUnavailable, CorruptionError):
+            pass  # a checkpoint took the place of records, or the image is behind a record that it did not take
+    return retried(load)
+
+
+def retried(load: Callable[[], T]) -> T:
+    """`load` of a log that a running broker may be trimming: tried again while StoreUnavailable comes."""
+    for tried in range(LOAD_TRIES):
+        try:
+            return load()
+        except StoreUnavailable:
+            if tried + 1 == LOAD_TRIES:
+                raise
+    raise AssertionError
+
+
+def load_manifest(store: ObjectStore, keys: ObjectKeys) -> ManifestImage:
+    """The manifest as it is now. Raises StoreError, CorruptionError."""
+    reader = ManifestReader(store, keys)
+    reader.refresh()
+    return reader.image
+
+
+def load_topics(store: ObjectStore, keys: ObjectKeys) -> MetadataImage:
+    """Topics and their ids as they are now. Raises StoreError, CorruptionError."""
+    reader = TopicsReader(store, keys)
+    reader.refresh()
+    return reader.topics

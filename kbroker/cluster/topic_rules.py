@@ -1,0 +1,126 @@
+"""What a topic may be called and how many partitions it may have; what CreateTopics and CreatePartitions check."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kbroker.cluster.config_defs import BrokerConfigs
+from kbroker.cluster.image import INTERNAL_TOPICS, MetadataImage, collision_key
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
+from kbroker.topic_config import parse_topic_config
+
+LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+CLUSTER_METADATA = "__cluster_metadata"  # of Kafka's controllers: nobody may have a topic of that name
+DEFAULT = -1  # in a request: the broker's default
+
+
+class NewTopic(NamedTuple):
+    """A topic as asked for. `assignments` are (partition, broker ids) pairs; empty: the broker decides."""
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Mapping[str, str | None] = MappingProxyType({})
+
+
+def check_name(name: str) -> None:
+    """Kafka's rules of topic names. Raises KafkaError INVALID_TOPIC_EXCEPTION."""
+    if not name:
+        problem = "Topic name is illegal, it can't be empty"
+    elif name in (".", ".."):
+        problem = "Topic name cannot be '.' or '..'"
+    elif len(name) > TOPIC_NAME_LENGTH_MAX:
+        problem = f"Topic name is illegal, it can't be longer than {TOPIC_NAME_LENGTH_MAX} characters"
+    elif not LEGAL_NAME.fullmatch(name):
+        problem = (
+            f"Topic name '{name}' is illegal, it contains a character other than ASCII alphanumerics, '.', '_' and '-'"
+        )
+    else:
+        return
+    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+
+
+def check_new_topic(new: NewTopic, image: MetadataImage, taken: Mapping[str, str], configs: BrokerConfigs) -> int:
+    """Judges a topic that a client asks for; returns its partition count. Raises KafkaError.
+
+    `taken` has the collision keys of topics to be created in the same change.
+    """
+    check_name(new.name)
+    if new.name in image.by_name:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
+    if new.name == CLUSTER_METADATA:
+        raise _invalid_request(f"Creation of internal topic {new.name} is prohibited.")
+    if new.name in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{new.name}' is internal: the broker creates it.")
+    check_collision(new.name, image, taken)
+    partitions = _partition_count(new, configs)
+    for name, value in new.configs.items():
+        if value is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
+    parse_topic_config(
+        {name: value for name, value in new.configs.items() if value is not None}, configs.topic_defaults
+    )
+    return partitions
+
+
+def check_collision(name: str, image: MetadataImage, taken: Mapping[str, str]) -> None:
+    """Refuses a name that differs from another only in `.` and `_`. Raises KafkaError INVALID_TOPIC_EXCEPTION."""
+    key = collision_key(name)
+    other = image.collisions.get(key) or taken.get(key)
+    if other is not None and other != name:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+
+
+def _partition_count(new: NewTopic, configs: BrokerConfigs) -> int:
+    if new.assignments:
+        if new.replication_factor != DEFAULT:
+            raise _invalid_request("replication factor was not set to -1")
+        if new.partitions != DEFAULT:
+            raise _invalid_request("numPartitions was not set to -1")
+        check_assignments(new.assignments, first_partition=0)
+        partitions = len(new.assignments)
+    else:
+        if new.replication_factor != DEFAULT and new.replication_factor <= 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0, or -1 for the default."
+            )
+        if new.partitions != DEFAULT and new.partitions <= 0:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+            )
+        partitions = configs.number("num.partitions") if new.partitions == DEFAULT else new.partitions
+    check_partition_count(partitions)
+    return partitions
+
+
+def _invalid_request(problem: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"A manual partition assignment was specified, but {problem}.")
+
+
+def check_partition_count(partitions: int) -> None:
+    """The bound of one topic. Raises KafkaError INVALID_PARTITIONS."""
+    if partitions > PARTITIONS_PER_TOPIC_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS, f"A topic can have at most {PARTITIONS_PER_TOPIC_MAX} partitions."
+        )
+
+
+def check_assignments(assignments: Sequence[tuple[int, Sequence[int]]], first_partition: int) -> None:
+    """Loose: consecutive partitions, each with brokers named once. Which brokers does not matter, all data is in the
+    object store and this broker serves it. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
+    wanted = range(first_partition, first_partition + len(assignments))
+    if sorted(partition for partition, _ in assignments) != list(wanted):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
+    for partition, brokers in assignments:
+        if not brokers or len(set(brokers)) != len(brokers) or min(brokers) < 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment of partition {partition} is empty or names a broker twice.",
+            )

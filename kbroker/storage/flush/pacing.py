@@ -1,0 +1,135 @@
+"""Pacing of uploads: a flush spreads its bytes over time, so that it costs little at any moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from kbroker.limits import KIB
+from kbroker.storage.stores.object_store import BodySource, send_some
+
+CREDIT_SECONDS = 0.1  # of the rate may be made up for
+PIECE_SECONDS = 0.004  # of the rate go at once, so that others find a core that is free ...
+PIECE_BYTES_MIN = 128 * KIB  # ... but not less than this
+SPREAD_SECONDS = 0.2  # of the rate are spread evenly by one call, below the interpreter
+LOOK_SECONDS = 0.1  # a rate that is asked for may have risen
+
+
+class Pacer:
+    """Gives leave to send bytes at a rate. Shared by the upload threads.
+
+    `wait(seconds)` sleeps and may return early; `monotonic` is the clock's. `rate()`, where given, is asked again and
+    again for the bytes per second, 0 for no limit; it must be quick. `granted(count)` is told of bytes that went.
+    """
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        wait: Callable[[float], object],
+        rate: Callable[[], float] | None = None,
+        granted: Callable[[int], None] | None = None,
+    ) -> None:
+        self._monotonic = monotonic
+        self._wait = wait
+        self._bytes_per_second = 0.0  # 0: no limit
+        self._rate = rate or (lambda: self._bytes_per_second)
+        self._granted = granted
+        self._lock = threading.Lock()
+        self._asked = 0  # bytes that leave was asked for
+        self._newest = 0  # where the last of them begin
+        self._allowed = 0.0  # how far into them may go ...
+        self._at = monotonic()  # ... at this time
+
+    def set_rate(self, bytes_per_second: float) -> None:
+        """Sets the rate from now on; 0 is no limit. What was asked for before may go."""
+        with self._lock:
+            self._bytes_per_second = bytes_per_second
+            self._allowed, self._at = float(self._asked), self._monotonic()
+
+    def acquire(self, count: int) -> None:
+        """Returns when `count` more bytes may go. Threads take turns in the order of their calls, each woken once."""
+        with self._lock:
+            turn = self._newest = self._asked
+            self._asked += count
+        while seconds := self._seconds_until(turn):
+            self._wait(min(seconds, LOOK_SECONDS))
+
+    def give_back(self, count: int) -> None:
+        """So many bytes that leave was given for do not go. Who waits behind them waits as long as before."""
+        with self._lock:
+            self._asked -= count
+
+    def went(self, count: int) -> None:
+        """So many bytes are on their way."""
+        if self._granted is not None:
+            self._granted(count)
+
+    @property
+    def rate(self) -> int:
+        """Bytes per second now, 0 for no limit."""
+        return int(self._rate())
+
+    def piece_bytes(self, wanted: int) -> int:
+        """How many of `wanted` bytes to ask for at once."""
+        return _bytes_of(PIECE_SECONDS, self._rate(), wanted)
+
+    def _seconds_until(self, turn: int) -> float:
+        """How long until the byte at `turn` may go; 0 when it may."""
+        with self._lock:
+            now = self._monotonic()
+            rate = self._rate()
+            if rate:
+                earned = self._allowed + rate * (now - self._at)
+                self._allowed = min(earned, self._newest + rate * CREDIT_SECONDS)
+            else:
+                self._allowed = float(self._asked)
+            self._at = now
+            missing = turn - self._allowed
+            return missing / rate if missing >= 1 else 0.0  # less than a byte may be no time at all to the clock
+
+
+class PacedBody:
+    """A body whose reads and own sends wait for the pacer."""
+
+    __slots__ = ("_body", "_pacer", "_sends_itself", "length")
+
+    def __init__(self, body: BodySource, pacer: Pacer) -> None:
+        self._body = body
+        self._pacer = pacer
+        self._sends_itself = True  # as far as is known: else others would wait for bytes that do not go
+        self.length = body.length
+
+    def read_into(self, position: int, out: memoryview) -> int:
+        """Waits, then reads, less than `out` has room for where the rate is low."""
+        count = self._pacer.piece_bytes(min(len(out), self.length - position))
+        self._pacer.acquire(count)
+        self._pacer.went(count)
+        return self._body.read_into(position, out[:count])
+
+    def send_to(self, position: int, limit: int, fd: int, timeout_ms: int, rate: int = 0) -> int:
+        """See send_some; the rate is the pacer's."""
+        wanted = min(limit, self.length - position)
+        rate = self._pacer.rate
+        count = spread_bytes(wanted, rate) if self._sends_itself else self._pacer.piece_bytes(wanted)
+        self._pacer.acquire(count)
+        if not self._pacer.rate:  # it was lifted while others had their turn
+            rate = 0
+        sent = 0
+        try:
+            sent = send_some(self._body, position, count, fd, timeout_ms, rate)
+        finally:
+            self._pacer.give_back(count - sent)
+        self._sends_itself = sent > 0
+        if sent:
+            self._pacer.went(sent)
+        return sent
+
+
+def spread_bytes(wanted: int, rate: int) -> int:
+    """How many of `wanted` bytes one call spreads evenly at `rate` (bytes per second, 0 for no limit)."""
+    return _bytes_of(SPREAD_SECONDS, rate, wanted)
+
+
+def _bytes_of(seconds: float, rate: float, wanted: int) -> int:
+    """What goes in so much time, PIECE_BYTES_MIN at least, but no more than `wanted`; all of it without a limit."""
+    return min(wanted, max(int(rate * seconds), PIECE_BYTES_MIN)) if rate else wanted

@@ -1,0 +1,259 @@
+"""What a flush writes: which batches of the WAL go into which object.
+
+A flush covers a prefix of the WAL, all partitions of it. A partition with much data gets KLIX objects of its own; the
+others go, sorted, into packs. A partition of a topic in KafScale's format gets segments, however little it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from kbroker import limits
+from kbroker._fast.wal.scan import following_entry
+from kbroker.errors import CorruptionError
+from kbroker.storage.formats.klix import ENTRY_BYTES, TRAILER_BYTES, footer_length
+from kbroker.storage.manifest.image import ManifestImage
+
+ENTRY_BYTES_MIN = 72 + 61  # of the log: its header, and that of a batch
+WIDEN_MAX = 8
+
+
+class FlushPartition(Protocol):
+    """What a flush asks of a partition (kbroker._fast.partition.partition.Partition)."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def topic_id(self) -> bytes: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def deleted(self) -> bool: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def unflushed_bytes(self) -> int: ...
+
+    def note_flushed(self, offset: int) -> None:
+        """Everything below this offset is in objects that the manifest names."""
+        ...
+
+    def entries(self, from_lsn: int, to_lsn: int) -> Any:
+        """The partition's batches at WAL positions [from_lsn, to_lsn), in order, as an array of INDEX_DTYPE."""
+        ...
+
+
+@dataclass(slots=True)
+class PlannedImage:
+    """A run of batches of one partition that becomes one KLIX image."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    entries: Any  # numpy, INDEX_DTYPE
+    body_bytes: int
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record."""
+        return int(self.entries["base_offset"][0])
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record."""
+        return int(self.entries["base_offset"][-1]) + int(self.entries["last_offset_delta"][-1]) + 1
+
+    @property
+    def image_bytes(self) -> int:
+        """Size of the whole KLIX image."""
+        return self.body_bytes + footer_length(len(self.entries))
+
+
+@dataclass(slots=True)
+class PlannedObject:
+    """One object to upload: a KLIX object of one image, a pack of many, or a KafScale segment of one run of batches."""
+
+    images: list[PlannedImage]
+    pack: bool
+    kfs: bool = False
+
+    @property
+    def approximate_bytes(self) -> int:
+        """Size without a pack's directory."""
+        return sum(image.image_bytes for image in self.images)
+
+
+@dataclass(slots=True)
+class FlushPlan:
+    """Everything of the WAL in [start_lsn, end_lsn) that is not in objects yet, and the partitions that it is of."""
+
+    start_lsn: int
+    end_lsn: int
+    objects: list[PlannedObject] = field(default_factory=list)
+    partitions: dict[tuple[bytes, int], FlushPartition] = field(default_factory=dict)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes to upload, about."""
+        return sum(planned.approximate_bytes for planned in self.objects)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """Bounds of a plan, in bytes unless the name says otherwise."""
+
+    pack_below_bytes: int = 8 * limits.MIB  # 0: no packs
+    object_bytes_max: int = limits.FLUSH_OBJECT_BYTES_MAX
+    pack_bytes_max: int = limits.PACK_BYTES_MAX
+    segment_bytes_max: int = limits.KFS_SEGMENT_BYTES_MAX
+    window_bytes_max: int = limits.FLUSH_WINDOW_BYTES_MAX
+    window_batches_max: int = limits.FLUSH_WINDOW_BATCHES_MAX
+
+
+def plan_flush(
+    partitions: Iterable[FlushPartition],
+    image: ManifestImage,
+    start_lsn: int,
+    durable_lsn: int,
+    bounds: PlanLimits,
+    kfs_topics: Set[bytes] = frozenset(),
+) -> FlushPlan:
+    """Plans the objects of the WAL from start_lsn up to durable_lsn, or less of it when it exceeds the bounds.
+
+    `partitions` must be listed after durable_lsn was read, so that none with data below it is missed; `kfs_topics`,
+    the ids of topics in KafScale's format, after `partitions`.
+    """
+    partitions = list(partitions)
+    windows, end_lsn = _next_window(partitions, image, start_lsn, durable_lsn, bounds)
+    plan = FlushPlan(start_lsn, end_lsn)
+    plan.partitions = {(window.topic_id, window.partition): partition for window, partition in windows}
+    small: list[PlannedImage] = []
+    for window, _ in windows:
+        if window.topic_id in kfs_topics:
+            pieces = _cut(window, bounds.segment_bytes_max)
+            plan.objects += [PlannedObject([piece], False, kfs=True) for piece in pieces]
+        elif window.body_bytes < bounds.pack_below_bytes:
+            small.append(window)
+        else:
+            plan.objects += [PlannedObject([piece], False) for piece in _cut(window, bounds.object_bytes_max)]
+    small.sort(key=lambda window: (window.topic_id, window.partition))
+    plan.objects += [PlannedObject(images, True) for images in _fill(small, bounds.pack_bytes_max)]
+    return plan
+
+
+_Windows = list[tuple[PlannedImage, FlushPartition]]
+
+
+def _next_window(
+    partitions: Sequence[FlushPartition], image: ManifestImage, start_lsn: int, durable_lsn: int, bounds: PlanLimits
+) -> tuple[_Windows, int]:
+    """What the next window holds of each partition, and the position behind it, where an entry starts."""
+    from_lsn = start_lsn
+    while True:
+        limit_lsn = min(durable_lsn, from_lsn + bounds.window_bytes_max)
+        to_lsn, windows, end_lsn = _widest(partitions, image, from_lsn, limit_lsn, bounds.window_batches_max)
+        if to_lsn == durable_lsn:
+            return windows, durable_lsn
+        if end_lsn:
+            return windows, end_lsn
+        from_lsn = to_lsn  # no entry of a topic that exists begins here, so nothing tells where one begins
+
+
+def _widest(
+    partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, limit_lsn: int, batches_max: int
+) -> tuple[int, _Windows, int]:
+    """A window that ends at limit_lsn, or before it where that were too many batches, and what `_collect` says of it.
+
+    Begins with what cannot be too many and widens it step by step: the entries of a backlog of small batches would take
+    much more memory than those of a window.
+    """
+    to_lsn = min(limit_lsn, from_lsn + batches_max * ENTRY_BYTES_MIN)
+    windows, end_lsn = _collect(partitions, image, from_lsn, to_lsn)
+    while to_lsn < limit_lsn:
+        batches = sum(len(window.entries) for window, _ in windows)
+        factor = min(batches_max // batches, WIDEN_MAX) if batches else WIDEN_MAX
+        if factor < 2:
+            break
+        wider = min(limit_lsn, from_lsn + (to_lsn - from_lsn) * factor)
+        found = _collect(partitions, image, from_lsn, wider)
+        if sum(len(window.entries) for window, _ in found[0]) > batches_max:
+            break
+        to_lsn, (windows, end_lsn) = wider, found
+    return to_lsn, windows, end_lsn
+
+
+def _collect(
+    partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, to_lsn: int
+) -> tuple[_Windows, int]:
+    """The batches of each partition in the window that are not in objects, and the position behind the last of all,
+    0 without any."""
+    windows: _Windows = []
+    end_lsn = 0
+    for partition in partitions:
+        if partition.deleted:
+            continue
+        entries = partition.entries(from_lsn, to_lsn)
+        if not len(entries):
+            continue
+        end_lsn = max(end_lsn, following_entry(int(entries["lsn"][-1]), int(entries["size"][-1])))
+        entries = _not_flushed(partition, entries, image)
+        if len(entries):
+            body_bytes = int(entries["size"].sum(dtype=np.int64))
+            window = PlannedImage(partition.topic, partition.topic_id, partition.index, entries, body_bytes)
+            windows.append((window, partition))
+    return windows, end_lsn
+
+
+def _not_flushed(partition: FlushPartition, entries: Any, image: ManifestImage) -> Any:
+    """The entries above what objects hold already; CorruptionError when offsets are missing between or within."""
+    state = image.partition(partition.topic_id, partition.index)
+    ends = entries["base_offset"] + entries["last_offset_delta"] + 1
+    if state is not None and int(entries["base_offset"][0]) < state.end_offset:
+        first = int(np.searchsorted(ends, state.end_offset, side="right"))
+        entries, ends = entries[first:], ends[first:]
+    gaps = np.flatnonzero(entries["base_offset"][1:] != ends[:-1])
+    if len(gaps):
+        at = int(gaps[0])
+        raise CorruptionError(
+            f"WAL of {partition.topic}-{partition.index}: offset {int(ends[at])} is followed by"
+            f" {int(entries['base_offset'][at + 1])} at position {int(entries['lsn'][at + 1])}"
+        )
+    return np.ascontiguousarray(entries)
+
+
+def _cut(window: PlannedImage, bytes_max: int) -> list[PlannedImage]:
+    """Images of at most bytes_max, cut at batch boundaries; one batch is never too large."""
+    pieces = []
+    costs = np.cumsum(window.entries["size"].astype(np.int64) + ENTRY_BYTES)
+    first = 0
+    while first < len(costs):
+        before = int(costs[first - 1]) if first else 0
+        last = int(np.searchsorted(costs, before + bytes_max - TRAILER_BYTES, side="right"))
+        last = max(last, first + 1)
+        entries = window.entries[first:last]
+        body_bytes = int(costs[last - 1]) - before - ENTRY_BYTES * (last - first)
+        pieces.append(PlannedImage(window.topic, window.topic_id, window.partition, entries, body_bytes))
+        first = last
+    return pieces
+
+
+def _fill(windows: Iterable[PlannedImage], bytes_max: int) -> list[list[PlannedImage]]:
+    """Packs of about bytes_max, in order."""
+    packs: list[list[PlannedImage]] = []
+    room = 0
+    for window in windows:
+        if not packs or window.image_bytes > room:
+            packs.append([])
+            room = bytes_max
+        packs[-1].append(window)
+        room -= window.image_bytes
+    return packs

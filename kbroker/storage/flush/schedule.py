@@ -1,0 +1,225 @@
+"""When a flush starts, and how fast its uploads may be: by size, age and pressure, and by who waits for objects."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kbroker import limits
+from kbroker.clock import Clock
+from kbroker.storage.flush.plan import FlushPartition, PlanLimits
+
+PACE_SECONDS = 0.1  # over which what comes in is measured
+PACE_SHARE = 0.8  # of flush_seconds: what a flush of a quiet broker takes
+PACE_FILL = 0.8  # of the way to pressure: where uploads are as fast as what comes in
+PACE_STEEPNESS = 6  # a burst that ends before that has the machine nearly to itself
+RECENT_SECONDS = 5.0  # time constant of an average of what comes in; what lasts is no more than that, ...
+LASTING_SECONDS = 20.0  # ... nor than an average with this one of an average: a burst counts little while it goes on
+LASTING_TIMES = 1.25  # what lasts is uploaded so much faster than it comes in: before it leaves memory, ...
+BACKLOG_TIMES = 2.0  # ... and so much with a backlog:
+BACKLOG_FLUSHES = 2.0  # flushes' worth, or more than is in memory
+READING_LEAST = 4.0  # times the slowest is what an object's bytes are read at before they are sent
+PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
+GATHER_SECONDS = 0.01  # how often the size of what waits for the next window is looked at
+
+WINDOWS_AT_ONCE = 4  # for object durability, after a quiet time
+
+OBJECTS_AWAITED = "object durability"
+
+
+class ObjectCommits(Protocol):
+    """What waits for the flushed position (kbroker._fast.wal.commit.ObjectCommits)."""
+
+    @property
+    def newest_lsn(self) -> int: ...
+
+    @property
+    def appended_bytes(self) -> int: ...
+
+    def arm(self, fd: int) -> int: ...
+
+    def disarm(self) -> None: ...
+
+
+class ScheduleWal(Protocol):
+    """What is asked of kbroker._fast.wal.wal.Wal."""
+
+    @property
+    def durable_lsn(self) -> int: ...
+
+    @property
+    def is_at_rest(self) -> bool: ...
+
+    @property
+    def wants_flush(self) -> bool:
+        """There is no room in the log, and a flush would free some."""
+        ...
+
+    @property
+    def object_commits(self) -> ObjectCommits: ...
+
+
+class FlushSource(Protocol):
+    """Where the partitions come from (log.log_table.LogTable)."""
+
+    def all_partitions(self) -> Iterable[FlushPartition]: ...
+
+    def kfs_topics(self) -> frozenset[bytes]:
+        """Ids of the topics whose objects are KafScale segments."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FlushSettings:
+    """When to flush, and how. Sizes are bytes."""
+
+    flush_bytes: int = 64 * limits.MIB  # of one partition
+    flush_seconds: float = 60.0
+    total_bytes: int = limits.FLUSH_TOTAL_BYTES
+    wal_bytes: int = 4 * limits.GIB
+    memory_bytes: int = 0  # how much of the log, its newest part, is in memory
+    store_checks_crc: bool = False  # it refuses a body that has not the CRC-32C that is named
+    paced: bool = True
+    upload_threads: int = limits.UPLOAD_THREADS
+    delete_grace_ms: int = 60_000  # for objects that a flush finds dead: of a topic deleted meanwhile, say
+    plan: PlanLimits = field(default_factory=PlanLimits)
+    commit_interval_ms: int = 250  # of windows that acknowledgements wait for: one begins in so much time,
+    commit_bytes: int = 8 * limits.MIB  # or when so much has been gathered
+    windows: int = limits.FLUSH_WINDOWS  # under way at a time
+
+
+class FlushSchedule:
+    """Decides for the flusher's thread; `pace` may be called by any other."""
+
+    def __init__(self, settings: FlushSettings, wal: ScheduleWal, source: FlushSource, clock: Clock) -> None:
+        self._settings = settings
+        self._wal = wal
+        self._source = source
+        self._clock = clock
+        self._oldest_since: float | None = None
+        self._checked_at_lsn = 0
+        self._backlog_bytes = min(settings.memory_bytes, BACKLOG_FLUSHES * settings.total_bytes)
+        self._slowest = float(limits.UPLOAD_BYTES_PER_SECOND_MIN)  # of a paced flush
+        self._lock = threading.Lock()  # of what comes in
+        self._ingest = 0.0  # bytes per second, lately
+        self._recent = 0.0  # averages of it: over RECENT_SECONDS, ...
+        self._average = self._lasting = 0.0  # ... LASTING_SECONDS, and of that average
+        self._measured = clock.monotonic(), wal.durable_lsn
+        self._next_at = -1e9  # when the next window for object durability may begin
+        self._cut_bytes = 0  # what had been appended to object-durable partitions when the last one did
+
+    def pressure(self, flushed_lsn: int) -> bool:
+        """True when the WAL fills faster than flushes empty it."""
+        return self._wal.durable_lsn - flushed_lsn > PRESSURE_SHARE * self._settings.wal_bytes
+
+    def due_while_held(self, cut_lsn: int, least_bytes: int) -> str | None:
+        """As `due`, while producers are held to what is sent: as soon as so much is there for a window."""
+        return "WAL pressure" if self._wal.durable_lsn - cut_lsn >= least_bytes else None
+
+    def due(self, flushed_lsn: int, requested_lsn: int) -> str | None:
+        """Why a flush of everything from `flushed_lsn` on should start now, or None; nothing is under way."""
+        unflushed = max(0, self._wal.durable_lsn - flushed_lsn)
+        now = self._clock.monotonic()
+        if unflushed == 0:
+            self._oldest_since = None
+            return None
+        if self._oldest_since is None:
+            self._oldest_since = now
+        if requested_lsn > flushed_lsn:
+            return "request"
+        if self._wal.wants_flush:
+            return "no room"
+        if self.pressure(flushed_lsn):
+            return "WAL pressure"
+        if unflushed >= self._settings.total_bytes:
+            return "size"
+        if now - self._oldest_since >= self._settings.flush_seconds:
+            return "age"
+        return "partition size" if self._large_partition(unflushed) else None
+
+    def _large_partition(self, unflushed: int) -> bool:
+        """Looks for a partition with flush_bytes; only after the WAL has grown enough for the answer to change."""
+        step = self._settings.flush_bytes // 8
+        if unflushed < self._settings.flush_bytes or self._wal.durable_lsn < self._checked_at_lsn + step:
+            return False
+        self._checked_at_lsn = self._wal.durable_lsn
+        return any(
+            partition.unflushed_bytes >= self._settings.flush_bytes
+            for partition in self._source.all_partitions()
+            if not partition.deleted
+        )
+
+    # -- object durability -------------------------------------------------------------------------------------
+
+    def objects_due(self, cut_lsn: int) -> bool:
+        """Whether a window from `cut_lsn` on should begin for those who wait for objects.
+
+        In the long run one begins per interval. After a quiet time a few may begin at once, so that who asks one thing
+        after another (a transaction, say) is not made to wait each time; they gather what comes while the log is
+        synced.
+        """
+        commits = self._wal.object_commits
+        if commits.newest_lsn <= cut_lsn:
+            return False
+        gathered = commits.appended_bytes - self._cut_bytes
+        return self._objects_wait() <= 0 or gathered >= self._settings.commit_bytes
+
+    def _objects_wait(self) -> float:
+        return self._next_at - self._clock.monotonic()
+
+    def objects_look_again(self, cut_lsn: int) -> float | None:
+        """Seconds after which `objects_due` may have become true by itself; None: not before a push."""
+        if self._wal.object_commits.newest_lsn <= cut_lsn:
+            return None
+        return min(max(self._objects_wait(), 0.0), GATHER_SECONDS)
+
+    def window_begins(self, total_bytes: int, started: float, objects_awaited: bool) -> None:
+        """A window was planned."""
+        self._oldest_since = started
+        self._slowest = max(
+            total_bytes / (self._settings.flush_seconds * PACE_SHARE), limits.UPLOAD_BYTES_PER_SECOND_MIN
+        )
+        if objects_awaited:
+            interval = self._settings.commit_interval_ms / 1000
+            self._next_at = max(self._next_at, started - (WINDOWS_AT_ONCE - 1) * interval) + interval
+            self._cut_bytes = self._wal.object_commits.appended_bytes
+
+    # -- pace --------------------------------------------------------------------------------------------------
+
+    def pace(self, flushed_lsn: int, urgent: bool, least: float = 1.0) -> float:
+        """Bytes per second that uploads may take now, 0 for no limit; not below `least` times the slowest.
+
+        A few times that while nothing comes in, which disturbs nobody. A little more than what has come in for a minute
+        or so, and still does: it is uploaded while it is in memory; twice as much with a backlog. As fast as data comes
+        in now when PACE_FILL of the way to pressure is unflushed; much slower below, so that a burst has the machine to
+        itself, up to four times as fast above. Without limit when an acknowledgement waits for a flush, be it of this
+        window or a later one.
+        """
+        awaited = self._wal.object_commits.newest_lsn > flushed_lsn
+        if not self._settings.paced or urgent or awaited or self._wal.wants_flush or self.pressure(flushed_lsn):
+            return 0.0
+        with self._lock:
+            now, durable_lsn = self._clock.monotonic(), self._wal.durable_lsn
+            since, lsn = self._measured
+            if now - since >= PACE_SECONDS:
+                self._note_input(durable_lsn - lsn, now - since)
+                self._measured = now, durable_lsn
+        unflushed = max(0, durable_lsn - flushed_lsn)
+        fill = unflushed / (PRESSURE_SHARE * self._settings.wal_bytes)
+        burst = self._ingest * (fill / PACE_FILL) ** PACE_STEEPNESS
+        times = BACKLOG_TIMES if unflushed > self._backlog_bytes else LASTING_TIMES
+        lasting = times * min(self._recent, self._lasting)
+        at_rest = limits.UPLOAD_BYTES_PER_SECOND_AT_REST if self._wal.is_at_rest else 0.0
+        return max(least * self._slowest, lasting, burst, at_rest)
+
+    def _note_input(self, count: int, seconds: float) -> None:
+        rate = count / seconds
+        self._ingest = (self._ingest + rate) / 2
+        self._recent = rate + (self._recent - rate) * math.exp(-seconds / RECENT_SECONDS)
+        times = seconds / LASTING_SECONDS
+        left = math.exp(-times)
+        self._lasting = rate + (self._lasting - rate + (self._average - rate) * times) * left
+        self._average = rate + (self._average - rate) * left

@@ -1,0 +1,285 @@
+"""Storing the objects of a flush: tried until stored, never over what is there, never by a superseded owner.
+
+The key of a KafScale segment has neither topic id nor generation, so there is no other key to go to when it is taken:
+what is there and no manifest record knows, the leftover of a flush that did not finish, is replaced, and only as the
+very version that was seen before the claim was read back.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from kbroker._fast.base.crc32c import crc32c
+from kbroker.errors import CorruptionError
+from kbroker.limits import MIB
+from kbroker.storage.flush.body import BuiltImage, BuiltObject
+from kbroker.storage.flush.kfs_flush import pair_keys
+from kbroker.storage.flush.pacing import PacedBody, Pacer
+from kbroker.storage.formats.object_keys import ObjectKeys, klix_key, pack_key
+from kbroker.storage.stores.object_store import (
+    BodySource,
+    BytesBody,
+    ChecksumMismatch,
+    NotFound,
+    ObjectMeta,
+    ObjectStore,
+    PreconditionFailed,
+    StoreError,
+    StoreFull,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BACKOFF_SECONDS_FIRST = 0.2
+BACKOFF_SECONDS_MAX = 20.0
+FULL_SECONDS_MAX = 1.0  # of a store without room: it answers at once, and has room as soon as something is deleted
+REFUSED_BODIES_MAX = 3
+GENERATIONS_MAX = 1_000  # leftovers at one offset; more than that is not an accident
+
+
+class FlushStopped(Exception):
+    """The flusher was told to stop; what was stored already is named by nothing and does no harm."""
+
+
+class ClaimLost(Exception):
+    """Another broker owns the cluster now: nothing more may be written. The cause is the claim's own error."""
+
+
+class Claim(Protocol):
+    """What is asked of storage.ledger.ownership: whether this process still owns the cluster."""
+
+    def check(self) -> object:
+        """Reads the claim back. Raises StoreError when it cannot be read, anything else when it is not ours."""
+        ...
+
+
+class StoreGuard:
+    """Retries store requests for as long as it takes, and re-reads the claim after every outage.
+
+    `wait(seconds)` returns True when the flusher should stop; `on_failure` is called when the store has not done what
+    it should; `batches_are_trusted`: bodies are not read before they are sent, so one that the store refuses for its
+    CRC again and again may be damaged here. Used by the flusher's threads at the same time.
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        wait: Callable[[float], bool],
+        stopping: Callable[[], bool],
+        on_failure: Callable[[], None] | None = None,
+    ) -> None:
+        self._claim = claim
+        self._wait = wait
+        self._stopping = stopping
+        self._on_failure = on_failure
+        self._lock = threading.Lock()
+        self._outage = False
+        self.batches_are_trusted = False
+        self.retries = 0
+        self.last_error: str | None = None
+
+    def run_as_owner(self, what: str, request: Callable[[], T]) -> T:
+        """As `run`, with the claim read back first, whether or not there was an outage."""
+        with self._lock:
+            self._outage = True
+        return self.run(what, request)
+
+    def run(self, what: str, request: Callable[[], T]) -> T:
+        """The result of `request`, tried again after every StoreError but PreconditionFailed and NotFound.
+
+        Raises FlushStopped, ClaimLost, and what else `request` raises; ChecksumMismatch for a body that is given up.
+        """
+        failures = refused = 0
+        while True:
+            if self._stopping():
+                raise FlushStopped(what)
+            try:
+                self._check_claim()
+                return request()
+            except (PreconditionFailed, NotFound):
+                raise
+            except StoreError as error:
+                self._note_failure(what, error, failures)
+                most = FULL_SECONDS_MAX if isinstance(error, StoreFull) else BACKOFF_SECONDS_MAX
+                refused += isinstance(error, ChecksumMismatch)
+                if self.batches_are_trusted and refused >= REFUSED_BODIES_MAX:
+                    raise
+            # Half of the delay is random: threads and brokers that failed together must not come back together.
+            delay = min(most, BACKOFF_SECONDS_FIRST * 2 ** min(failures, 16))
+            failures += 1
+            if self._wait(delay * random.uniform(0.5, 1.0)):
+                raise FlushStopped(what)
+
+    def _check_claim(self) -> None:
+        with self._lock:
+            if self._outage:
+                try:
+                    self._claim.check()
+                except StoreError:
+                    raise
+                except Exception as error:
+                    raise ClaimLost(str(error)) from error
+                self._outage = False
+
+    def _note_failure(self, what: str, error: StoreError, failures: int) -> None:
+        with self._lock:
+            self._outage = True
+            self.retries += 1
+            self.last_error = str(error)
+        level = logging.WARNING if failures == 0 or failures % 10 == 9 else logging.DEBUG
+        logger.log(level, "%s failed (%d times), trying again: %s", what, failures + 1, error)
+        if self._on_failure is not None:
+            self._on_failure()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """An object that is in the store; the key is below the root."""
+
+    key: str
+    size: int
+    etag: str
+    crc32c: int
+    images: list[BuiltImage]
+
+
+class Uploader:
+    """Stores built objects under keys that nobody has used, segments under their one key. Thread-safe.
+
+    `is_known(key)` says whether the manifest knows a key below the root. What acknowledgements wait for goes to
+    `awaited`, the same store with a way of its own.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        keys: ObjectKeys,
+        guard: StoreGuard,
+        pacer: Pacer,
+        broker_epoch: int,
+        is_known: Callable[[str], bool],
+        awaited: ObjectStore | None = None,
+    ) -> None:
+        self._store = store
+        self._awaited = awaited or store
+        self._keys = keys
+        self._guard = guard
+        self._pacer = pacer
+        self._broker_epoch = broker_epoch
+        self._is_known = is_known
+        self._lock = threading.Lock()
+        self._next_pack = 0
+
+    def store(self, built: BuiltObject) -> StoredFile:
+        """Stores an object, a segment with its index. Raises FlushStopped, ClaimLost; StoreError when no key is free;
+        CorruptionError for the key of a segment that the manifest knows."""
+        if built.index is not None:
+            return self._store_pair(built, built.index)
+        return self._store_new(built, self._store)
+
+    def store_awaited(self, built: BuiltObject) -> StoredFile:
+        """As `store`, for an object that acknowledgements wait for."""
+        return self.store(built) if built.index is not None else self._store_new(built, self._awaited)
+
+    def _store_new(self, built: BuiltObject, store: ObjectStore) -> StoredFile:
+        for key in self._candidate_keys(built):
+            meta = self._store_as(key, built.body, built.crc32c, store)
+            if meta is not None:
+                return StoredFile(key, meta.size, meta.etag, built.crc32c, built.images)
+        raise StoreError(f"{GENERATIONS_MAX} leftovers at {klix_key_of(built)}")
+
+    def _store_pair(self, built: BuiltObject, index: bytes) -> StoredFile:
+        """Segment first, then index, both before anything says that they exist."""
+        image = built.images[0]
+        key, index_key = pair_keys(built.topic, image.partition, image.base_offset)
+        if self._is_known(key):
+            raise CorruptionError(f"{self._keys.full(key)}: the manifest knows this key already")
+        meta = self._store_over(key, built.body, built.crc32c)
+        self._store_over(index_key, BytesBody(index), crc32c(index))
+        return StoredFile(key, meta.size, meta.etag, built.crc32c, built.images)
+
+    def _store_over(self, key: str, body: BodySource, crc: int) -> ObjectMeta:
+        full_key = self._keys.full(key)
+        for _ in range(GENERATIONS_MAX):
+            meta = self._store_as(key, body, crc, self._store)
+            if meta is None:
+                meta = self._replace(full_key, body, crc)
+            if meta is not None:
+                return meta
+        raise StoreError(f"{full_key} is written by somebody else all the time")
+
+    def _replace(self, full_key: str, body: BodySource, crc: int) -> ObjectMeta | None:
+        """Stores over what is there; None when that changed meanwhile, or went."""
+
+        def found() -> ObjectMeta:
+            return self._store.head(full_key)
+
+        def put(etag: str) -> ObjectMeta:
+            return self._store.put(full_key, PacedBody(body, self._pacer), if_match=etag, crc32c=crc)
+
+        try:
+            etag = self._guard.run(f"reading {full_key}", found).etag
+            # Seen before the claim is read back: whoever takes over from now on makes another version of it.
+            return self._guard.run_as_owner(f"storing {full_key}", lambda: put(etag))
+        except (NotFound, PreconditionFailed):
+            return None
+
+    def _candidate_keys(self, built: BuiltObject) -> Iterator[str]:
+        for generation in range(GENERATIONS_MAX):
+            if built.pack:
+                with self._lock:
+                    number, self._next_pack = self._next_pack, self._next_pack + 1
+                yield pack_key(self._broker_epoch, number)
+            else:
+                yield klix_key_of(built, generation)
+
+    def _store_as(self, key: str, content: BodySource, crc: int, store: ObjectStore) -> ObjectMeta | None:
+        """Stores under this key; None when something else is there already."""
+        full_key = self._keys.full(key)
+        body = PacedBody(content, self._pacer)
+        try:
+            return self._guard.run(
+                f"storing {full_key}",
+                lambda: store.put(full_key, body, if_none_match=True, crc32c=crc),
+            )
+        except PreconditionFailed:
+            meta = self._guard.run(f"reading back {full_key}", lambda: self._read_back(full_key, content.length, crc))
+        if meta is None:
+            # Left by a flush that did not finish: no manifest record names it, so no reader knows it.
+            logger.info("%s is taken by a leftover of an earlier flush", full_key)
+        return meta
+
+    def _read_back(self, full_key: str, size: int, crc: int) -> ObjectMeta | None:
+        """The object's metadata when it is ours (an earlier try that was reported as failed), else None."""
+        try:
+            meta = self._store.head(full_key)
+            if meta.size != size:
+                return None
+            value = meta.crc32c
+            if value is None:
+                value = self._content_crc(meta)
+        except (NotFound, PreconditionFailed):
+            return None
+        return meta if value == crc else None
+
+    def _content_crc(self, meta: ObjectMeta) -> int:
+        value = 0
+        buffer = memoryview(bytearray(min(MIB, meta.size)))
+        for position in range(0, meta.size, MIB):
+            piece = buffer[: min(MIB, meta.size - position)]
+            self._store.get_into(meta.key, position, piece, if_match=meta.etag)
+            value = crc32c(piece, value)
+        return value
+
+
+def klix_key_of(built: BuiltObject, generation: int = 0) -> str:
+    """The key, below the root, of a built object of one image."""
+    image = built.images[0]
+    return klix_key(built.topic, image.topic_id, image.partition, image.base_offset, generation)

@@ -1,0 +1,157 @@
+"""One window of the WAL on its way into objects: what was planned, what is being stored, what its record will say.
+
+Windows are begun one after another, each where the one before ends, and several may be under way: objects of a later
+window are stored while the record of an earlier one is still missing. Records become true strictly in order. So what a
+window does to a partition is folded on top of the manifest's state and of the windows that are ahead of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from kbroker.storage.flush.body import BuiltObject, ObjectBuilder, WalReader
+from kbroker.storage.flush.fold import PartitionFold
+from kbroker.storage.flush.pacing import Pacer
+from kbroker.storage.flush.plan import FlushPartition, FlushPlan
+from kbroker.storage.flush.upload import StoredFile
+from kbroker.storage.manifest.image import ManifestImage
+
+PartitionId = tuple[bytes, int]  # topic id, partition
+
+
+class FlushWindow:
+    """A window under way. Begun by one thread, finished by another; the folds are complete when `start` returns.
+
+    `ahead` are the windows whose records are still to come, oldest first; `objects_awaited`: acknowledgements wait for
+    it, so nothing of it is paced.
+    """
+
+    def __init__(
+        self,
+        plan: FlushPlan,
+        image: ManifestImage,
+        ahead: Sequence[FlushWindow],
+        *,
+        started: float,
+        objects_awaited: bool = False,
+    ) -> None:
+        self.start_lsn = plan.start_lsn
+        self.end_lsn = plan.end_lsn
+        self.total_bytes = plan.total_bytes
+        self.partitions: dict[PartitionId, FlushPartition] = plan.partitions
+        self.segment_topics = frozenset(planned.images[0].topic for planned in plan.objects if planned.kfs)
+        self.started = started
+        self.objects_awaited = objects_awaited
+        self._plan = plan
+        self._image = image
+        self._folds: dict[PartitionId, PartitionFold] = {}
+        self._folds_ahead = [window._folds for window in ahead]
+        self._uploads: list[Future[StoredFile]] = []
+
+    def start(
+        self,
+        wal: WalReader,
+        reading: Pacer,
+        now_ms: int,
+        pool: Executor,
+        store: Callable[[BuiltObject], StoredFile],
+        in_memory: int,
+        trusted: bool,
+    ) -> None:
+        """Builds every object, in order, and hands it to `pool`; at most `in_memory` wait there to be stored. `reading`
+        gives the rate of what is read; `trusted` is the builder's. When it raises nothing of the window is under
+        way any more."""
+        builder = ObjectBuilder(wal, self._fold_of, reading, now_ms, trusted=trusted)
+        room = threading.BoundedSemaphore(in_memory)
+        planned = self._plan.objects
+        planned.reverse()
+        failed: list[Future[StoredFile]] = []
+
+        def end(upload: Future[StoredFile]) -> None:
+            if not upload.cancelled() and upload.exception() is not None:
+                failed.append(upload)
+            room.release()
+
+        try:
+            while planned:
+                built = builder.build(planned.pop())
+                room.acquire()
+                if failed:
+                    failed[0].result()  # raises: what is left is not read in vain
+                self._uploads.append(pool.submit(store, built))
+                self._uploads[-1].add_done_callback(end)
+                del built
+        except BaseException:
+            self.abandon()
+            raise
+        self._folds_ahead = []
+
+    def results(self) -> list[StoredFile]:
+        """The stored files in order of the plan, when all are. Raises what storing one raised, with the others over."""
+        try:
+            return [upload.result() for upload in self._uploads]
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Ends the uploads. Waits for them: none may outlive the flush that it belongs to."""
+        for upload in self._uploads:
+            upload.cancel()
+        for upload in self._uploads:
+            if not upload.cancelled():
+                upload.exception()
+
+    def _fold_of(self, topic_id: bytes, partition: int) -> PartitionFold:
+        key = topic_id, partition
+        fold = self._folds.get(key)
+        if fold is None:
+            # In this order: a record that becomes true in between is then in both, which changes nothing.
+            ahead = [folds[key] for folds in self._folds_ahead if key in folds]
+            fold = self._folds[key] = PartitionFold(self._image.partition(topic_id, partition), ahead)
+        return fold
+
+    def is_alive(self, key: PartitionId) -> bool:
+        """Whether the partition's topic exists still."""
+        return not self.partitions[key].deleted
+
+    def record(self, files: Iterable[StoredFile], data_dir_id: str, now_ms: int, grace_ms: int) -> dict[str, Any]:
+        """The manifest record. Data of topics deleted since the plan is left out; their objects are to be deleted."""
+        named: list[list[Any]] = []
+        queued: list[list[Any]] = []
+        partitions: dict[str, dict[str, Any]] = {}
+        for file in files:
+            images = [image for image in file.images if self.is_alive((image.topic_id, image.partition))]
+            if not images:
+                queued.append([file.key, now_ms + grace_ms])
+                continue
+            for image in images:
+                deltas = partitions.setdefault(image.topic_id.hex(), {})
+                delta = deltas.setdefault(str(image.partition), {"r": []})
+                delta["r"].append(image.ref(len(named)))
+                delta.update(self._folds[image.topic_id, image.partition].delta(image.end_offset))
+                self._add_log_start(delta, self.partitions[image.topic_id, image.partition], grace_ms)
+            named.append([file.key, file.size, file.etag, file.crc32c])
+        return {"w": [data_dir_id, self.end_lsn], "f": named, "p": partitions, "q": queued}
+
+    def _add_log_start(self, delta: dict[str, Any], partition: FlushPartition, grace_ms: int) -> None:
+        state = self._image.partition(partition.topic_id, partition.index)
+        log_start_offset = partition.log_start_offset
+        if log_start_offset > (state.log_start_offset if state is not None else 0):
+            delta["s"] = log_start_offset
+            delta["g"] = grace_ms
+
+    def note_flushed(self) -> None:
+        """The record is true: tells the partitions, before anybody is told that waits for it."""
+        for (topic_id, index), partition in self.partitions.items():
+            note_flushed(partition, self._image, topic_id, index)
+
+
+def note_flushed(partition: FlushPartition, image: ManifestImage, topic_id: bytes, index: int) -> None:
+    """Tells a partition how much of it is in objects."""
+    state = image.partition(topic_id, index)
+    if state is not None and not partition.deleted:
+        partition.note_flushed(state.end_offset)

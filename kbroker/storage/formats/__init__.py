@@ -1,0 +1,1 @@
+"""The bytes of stored objects and the keys that they lie under."""

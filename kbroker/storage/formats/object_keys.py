@@ -1,0 +1,165 @@
+"""Every key of a cluster in its bucket: built and parsed here and nowhere else.
+
+    [prefix/]kbroker-<cluster id>/                               the root of one cluster
+        <topic>-<topic id, 32 hex>/<partition>/<base>.obj         KLIX object as flushed
+        <topic>-<topic id, 32 hex>/<partition>/<base>-<gen>.obj   the same range written again
+        <topic>-<topic id, 32 hex>/<partition>/<base>-<gen>-<rewrite, 16 hex>.obj   merged, compacted, imported
+        <topic>/<partition>/segment-<base>.kfs                    KafScale segment, and .index beside it
+        _packs/<broker epoch, 10>-<number, 20>.pack               many KLIX images of one flush
+        _packs/<broker epoch, 10>-<number, 20>-<gen>.pack         merged images of many partitions
+        _manifest/ _metadata/ _claims/                            numbered logs and ownership
+        _manifest_parts/<epoch, 10>-<SHA-256, 32 hex>.part        parts of the manifest's checkpoints
+
+Numbers are decimal with leading zeros where a width is given, so that keys list in order; partition and generation
+have no leading zeros. Topic names are Kafka's legal names as they are; no legal name can collide with an underscore
+folder because of the topic id behind it, and no topic with segments, which have none, may be called like one.
+docs/formats/keys.md is the reference.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from kbroker.storage.formats.kfs_keys import INDEX_SUFFIX, SEGMENT_SUFFIX, KfsKey, parse_kfs_key
+
+MANIFEST_DIR = "_manifest"
+MANIFEST_PARTS_DIR = "_manifest_parts"
+METADATA_DIR = "_metadata"
+CLAIMS_DIR = "_claims"
+PACKS_DIR = "_packs"
+PROBE_DIR = "kbroker_probe"  # beside the clusters
+
+OWN_FOLDERS = frozenset({MANIFEST_DIR, MANIFEST_PARTS_DIR, METADATA_DIR, CLAIMS_DIR, PACKS_DIR})
+# no topic with segments has such a name
+
+LEDGER_DIRS = frozenset({MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR, PROBE_DIR})  # small records; nothing goes on without
+
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_KLIX = re.compile(
+    r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<id>[0-9a-f]{32})/(?P<partition>0|[1-9][0-9]{0,9})"
+    r"/(?P<base>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9})(?:-(?P<rewrite>[0-9a-f]{16}))?)?\.obj"
+)
+_PACK = re.compile(r"_packs/(?P<epoch>[0-9]{10})-(?P<number>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9}))?\.pack")
+_ROOT = re.compile(r"(?:(?P<prefix>.*)/)?kbroker-(?P<id>[A-Za-z0-9_-]{1,32})/(?P<rest>.*)", re.DOTALL)
+
+
+def is_ledger_key(key: str) -> bool:
+    """Whether a full key is of a record that says what there is, or that the store works."""
+    return not LEDGER_DIRS.isdisjoint(key.split("/"))
+
+
+class KlixKey(NamedTuple):
+    """The parts of a KLIX object's key; generation 0 is the object as first flushed.
+
+    `rewrite` is random, 16 hex digits: what a rewrite gave up is deleted, and no other one ever writes its key again,
+    so that a deletion that comes late (a superseded owner's, or one thought to have failed) hits nothing that is live.
+    """
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    base_offset: int
+    generation: int
+    rewrite: str = ""
+
+
+class PackKey(NamedTuple):
+    """The parts of a pack's key; generation 0 is a pack of a flush."""
+
+    broker_epoch: int
+    number: int
+    generation: int = 0
+
+
+def klix_key(
+    topic: str, topic_id: bytes, partition: int, base_offset: int, generation: int = 0, rewrite: str = ""
+) -> str:
+    """The key, below the root, of a KLIX object. ValueError for what no topic may be called."""
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise ValueError(f"not a legal topic name for an object key: {topic!r}")
+    if len(topic_id) != 16 or not 0 <= partition < 1 << 31 or not 0 <= base_offset < 1 << 63:
+        raise ValueError(f"out of range for an object key: {topic_id!r} {partition} {base_offset}")
+    suffix = f"-{generation}" if generation else ""
+    if rewrite:
+        suffix += f"-{rewrite}"
+    return f"{topic}-{topic_id.hex()}/{partition}/{base_offset:020d}{suffix}.obj"
+
+
+def pack_key(broker_epoch: int, number: int, generation: int = 0) -> str:
+    """The key, below the root, of a pack."""
+    if not 0 <= broker_epoch < 10**10 or not 0 <= number < 1 << 63:
+        raise ValueError(f"out of range for a pack key: {broker_epoch} {number}")
+    suffix = f"-{generation}" if generation else ""
+    return f"{PACKS_DIR}/{broker_epoch:010d}-{number:020d}{suffix}.pack"
+
+
+def segment_key(relative_key: str) -> KfsKey | None:
+    """What the key below the root of a KafScale segment or its index names; None for any other."""
+    parsed = parse_kfs_key(f"./{relative_key}")  # the root is the namespace
+    return parsed if parsed is not None and parsed.namespace == "." and parsed.topic not in OWN_FOLDERS else None
+
+
+def parse_key(relative_key: str) -> KlixKey | PackKey | KfsKey | None:
+    """What a key below the root names; None when it is not the key of data (manifest, metadata, foreign)."""
+    if relative_key.endswith((SEGMENT_SUFFIX, INDEX_SUFFIX)):
+        return segment_key(relative_key)
+    if match := _PACK.fullmatch(relative_key):
+        return PackKey(int(match["epoch"]), int(match["number"]), int(match["generation"] or 0))
+    match = _KLIX.fullmatch(relative_key)
+    if not match or match["topic"] in (".", "..") or int(match["partition"]) >= 1 << 31:
+        return None
+    if int(match["base"]) >= 1 << 63:
+        return None
+    generation = int(match["generation"] or 0)
+    topic_id, rewrite = bytes.fromhex(match["id"]), match["rewrite"] or ""
+    return KlixKey(match["topic"], topic_id, int(match["partition"]), int(match["base"]), generation, rewrite)
+
+
+def split_root(key: str) -> tuple[str, str, str] | None:
+    """(prefix, cluster id, key below the root) of any key of any cluster; None for keys of other products."""
+    match = _ROOT.fullmatch(key)
+    return (match["prefix"] or "", match["id"], match["rest"]) if match else None
+
+
+class ObjectKeys:
+    """The keys of one cluster under an optional prefix; `root` ends with a slash and begins every key."""
+
+    __slots__ = ("cluster_id", "prefix", "root")
+
+    def __init__(self, cluster_id: str, prefix: str = "") -> None:
+        if not _CLUSTER_ID.fullmatch(cluster_id):
+            raise ValueError(f"not a cluster id (1 to 32 letters, digits, - and _): {cluster_id!r}")
+        self.cluster_id = cluster_id
+        self.prefix = prefix.strip("/")
+        self.root = f"{self.prefix}/kbroker-{cluster_id}/" if self.prefix else f"kbroker-{cluster_id}/"
+
+    def full(self, relative_key: str) -> str:
+        """The store key of a key below the root."""
+        return self.root + relative_key
+
+    def relative(self, key: str) -> str:
+        """The key below the root. ValueError when the key is not of this cluster."""
+        if not key.startswith(self.root):
+            raise ValueError(f"key is not under {self.root}: {key}")
+        return key[len(self.root) :]
+
+    def parse(self, key: str) -> KlixKey | PackKey | KfsKey | None:
+        """What a store key names; None when it is not the key of data of this cluster."""
+        return parse_key(key[len(self.root) :]) if key.startswith(self.root) else None
+
+    @property
+    def manifest_dir(self) -> str:
+        """Directory (no trailing slash) of the manifest's numbered log."""
+        return self.root + MANIFEST_DIR
+
+    @property
+    def metadata_dir(self) -> str:
+        """Directory (no trailing slash) of the metadata log."""
+        return self.root + METADATA_DIR
+
+    @property
+    def claims_dir(self) -> str:
+        """Directory (no trailing slash) of the ownership claims."""
+        return self.root + CLAIMS_DIR

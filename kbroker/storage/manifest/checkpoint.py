@@ -1,0 +1,305 @@
+"""Checkpoints of the manifest, version 2: parts of columns, of which only those that have changed are written again.
+
+The stored objects are in parts of CHUNK_FILES places; the partitions in parts that share them out by a checksum; long
+runs of one partition's references in parts of their own, a RowBlock each. What the checkpoint's own JSON holds is
+small. docs/formats/manifest.md has the tables; version 1 is read by manifest_checkpoint_v1.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
+
+from kbroker.lazy_numpy import np
+from kbroker.storage.manifest.checkpoint_load import load_checkpoint
+from kbroker.storage.manifest.checkpoint_v1 import read_checkpoint_v1
+from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, COLUMNS, PREFIX_NONE, FileTable
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.part import PartKind, encode_part
+from kbroker.storage.manifest.partition_state import PartitionState, RowBlock
+from kbroker.storage.manifest.parts import AHEAD, THREADS, PartFolder, PartRef, ahead
+from kbroker.storage.manifest.record import CHECKPOINT_VERSION, RecordParser
+
+BLOCK_PART_ROWS = 32_768  # a block of so many references is a part of its own
+PART_WEIGHT = 65_536  # of the partitions in one part, about; a reference counts 1
+PRODUCER_WEIGHT = 8  # up to a kilobyte each while a part is written
+PREPARED_ABOVE_PARTS = 4  # as many may be copied at once; of more, all are stored one by one before
+
+Job = Callable[[], None]
+
+
+def read_checkpoint(
+    payload: Any, root: str, name: str, parts: PartFolder | None = None, producer_ids_max: int = 0
+) -> ManifestImage:
+    """The image of a checkpoint; CorruptionError, naming it, for anything that cannot be. StoreError.
+
+    `producer_ids_max`: as of ManifestImage; of a checkpoint with more, those that wrote last are kept."""
+    parser = RecordParser(name)
+    checkpoint = parser.check_version(payload, CHECKPOINT_VERSION)
+    if checkpoint["v"] == 1:
+        return read_checkpoint_v1(payload, root, name, producer_ids_max)
+    return load_checkpoint(parser, checkpoint, root, parts or PartFolder(), producer_ids_max)
+
+
+def write_checkpoint(image: ManifestImage) -> dict[str, Any]:
+    """The whole image as a checkpoint's JSON object, with all parts in it. The caller keeps changes away."""
+    writer = CheckpointWriter(PartFolder())
+    return writer.store(writer.snapshot(image))
+
+
+class _Part:
+    """A part as the image was when it was copied. `ref`: where it is; None until it is stored."""
+
+    __slots__ = ("ref",)
+
+    def __init__(self) -> None:
+        self.ref: PartRef | None = None
+
+    @property
+    def stored(self) -> PartRef:
+        assert self.ref is not None
+        return self.ref
+
+
+class Snapshot(NamedTuple):
+    """All that a checkpoint is made of, as of one moment: later changes of the image do not reach it."""
+
+    head: dict[str, Any]
+    files: list[_Part]
+    blocks: list[_Part]
+    partitions: list[_Part]
+    turns: list[list[Job]]  # what is still to be stored; a turn needs the one before
+
+
+class CheckpointWriter:
+    """Writes checkpoints of one image, one after another, and remembers which parts are still true.
+
+    `prepare`, `snapshot`, `store`: only the second keeps changes of the image away all the time, and it only copies.
+    `names`: the parts, by name, that the last checkpoint has outside of itself.
+    """
+
+    def __init__(self, folder: PartFolder) -> None:
+        self.names: set[str] = set()
+        self._folder = folder
+        self._files: dict[int, _Part] = {}  # chunk -> part
+        self._partitions: dict[int, _Part] = {}  # shard -> part
+        self._shards = 0  # a power of two
+
+    def prepare(self, image: ManifestImage, lock: AbstractContextManager[Any]) -> None:
+        """Stores what has changed, if it is much, so that a snapshot has little to copy. Raises StoreError.
+
+        `lock` keeps changes of the image away; it is taken for one part at a time.
+        """
+        with lock:
+            states = image.states()
+            self._forget_changed(image, states)
+            blocks = self._missing_blocks(states)
+            chunks = [chunk for chunk in _chunks(image) if not _is_stored(self._files.get(chunk))]
+            shards = [shard for shard in self._by_shard(states) if not _is_stored(self._partitions.get(shard))]
+        if len(blocks) + len(chunks) + len(shards) <= PREPARED_ABOVE_PARTS:
+            return
+
+        def in_turn(copied: Callable[[], Job | None]) -> Job:
+            def run() -> None:
+                with lock:
+                    self._drop_changed(image)
+                    job = copied()
+                if job is not None:
+                    job()
+
+            return run
+
+        self._run([in_turn(partial(self._block_job, block)) for block in blocks])
+        rest = [in_turn(partial(self._files_job, image.files, chunk)) for chunk in chunks]
+        self._run(rest + [in_turn(partial(self._prepared_shard, image, shard)) for shard in shards])
+
+    def _prepared_shard(self, image: ManifestImage, shard: int) -> Job | None:
+        states = self._by_shard(image.states()).get(shard)
+        return None if states is None or self._missing_blocks(states) else self._shard_job(shard, states)
+
+    def snapshot(self, image: ManifestImage) -> Snapshot:
+        """What a checkpoint of the image as it is now needs. The caller keeps changes away until this returns."""
+        states = image.states()
+        self._forget_changed(image, states)
+        turns = [[self._block_job(block) for block in self._missing_blocks(states)]]
+        chunks = _chunks(image)
+        jobs = [self._files_job(image.files, chunk) for chunk in chunks if not _is_stored(self._files.get(chunk))]
+        shards = self._by_shard(states)
+        jobs += [self._shard_job(n, shards[n]) for n in shards if not _is_stored(self._partitions.get(n))]
+        head = {
+            "v": CHECKPOINT_VERSION,
+            "w": dict(image.wal_flushed),
+            "q": dict(image.deletions),
+            "u": dict(image.reserved),
+            "g": {topic_id.hex(): time_ms for topic_id, time_ms in image.dropped.items()},
+        }
+        blocks = [block for state in states for block in state.blocks if len(block.bases) >= BLOCK_PART_ROWS]
+        return Snapshot(
+            head,
+            files=[self._files[chunk] for chunk in chunks],
+            blocks=[part for block in blocks if (part := self._part_of(block)) is not None],
+            partitions=[self._partitions[shard] for shard in sorted(shards)],
+            turns=[*turns, jobs],
+        )
+
+    def store(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Stores the parts that are not stored yet, and gives the JSON. Raises StoreError: what is stored stays so."""
+        while snapshot.turns:
+            self._run(snapshot.turns.pop(0))
+        files = [part.stored for part in snapshot.files if part.stored.size]
+        blocks, partitions = ([part.stored for part in parts] for parts in (snapshot.blocks, snapshot.partitions))
+        self.names = {part.name for part in (*files, *partitions, *blocks) if part.inline is None}
+        return {
+            **snapshot.head,
+            "f": [part.to_json() for part in files],
+            "b": [part.to_json() for part in blocks],
+            "p": [part.to_json() for part in partitions],
+        }
+
+    def _forget_changed(self, image: ManifestImage, states: list[PartitionState]) -> None:
+        wanted = 1
+        weight = sum(_weight(state) for state in states)
+        while wanted * PART_WEIGHT < weight:
+            wanted *= 2
+        if not wanted // 2 <= self._shards <= wanted * 2:
+            self._shards = wanted
+            self._partitions.clear()
+        self._drop_changed(image)
+
+    def _drop_changed(self, image: ManifestImage) -> None:
+        for chunk in image.files.changed:
+            self._files.pop(chunk, None)
+        image.files.changed.clear()
+        for topic_id, partition in image.changed:
+            self._partitions.pop(shard_of(topic_id, partition, self._shards), None)
+        image.changed.clear()
+
+    def _by_shard(self, states: list[PartitionState]) -> dict[int, list[PartitionState]]:
+        shards: dict[int, list[PartitionState]] = {}
+        for state in states:
+            shards.setdefault(shard_of(state.topic_id, state.partition, self._shards), []).append(state)
+        return shards
+
+    def _run(self, jobs: list[Job]) -> None:
+        for _ in ahead(lambda job: job(), jobs, THREADS, AHEAD):
+            pass
+
+    def _part_of(self, block: RowBlock) -> _Part | None:
+        if block.part is None or block.part[0] is not self:
+            return None
+        part: _Part = block.part[1]
+        return part
+
+    def _missing_blocks(self, states: list[PartitionState]) -> list[RowBlock]:
+        blocks = (block for state in states for block in state.blocks if len(block.bases) >= BLOCK_PART_ROWS)
+        return [block for block in blocks if not _is_stored(self._part_of(block))]
+
+    # What these are given is copied now; the job that they return encodes and stores it.
+
+    def _job(self, part: _Part, encode: Callable[[], bytes]) -> Job:
+        def run() -> None:
+            data = encode()
+            part.ref = self._folder.put(data) if data else PartRef("", 0, 0)
+
+        return run
+
+    def _block_job(self, block: RowBlock) -> Job:
+        part, matrix = _Part(), block.matrix()
+        block.part = (self, part)
+        return self._job(part, lambda: encode_part(PartKind.BLOCK, {}, _columns(matrix)))
+
+    def _files_job(self, files: FileTable, chunk: int) -> Job:
+        part = self._files[chunk] = _Part()
+        about, columns = _copy_files(files, chunk)
+        return self._job(part, lambda: encode_part(PartKind.FILES, about, columns) if columns else b"")
+
+    def _shard_job(self, shard: int, states: list[PartitionState]) -> Job:
+        entries: list[list[Any]] = []
+        runs: list[list[int | _Part]] = []
+        rows: list[np.ndarray] = [RowBlock().matrix()]
+        for state in sorted(states, key=lambda state: (state.topic_id, state.partition)):
+            entries.append([state.topic_id.hex(), state.partition, _state_json(state)])
+            runs.append([])
+            for block in state.blocks:
+                part = self._part_of(block) if len(block.bases) >= BLOCK_PART_ROWS else None
+                if part is None:
+                    rows.append(block.matrix())
+                runs[-1].append(part or len(block.bases))
+
+        def encode() -> bytes:
+            named = [[run.stored.name if isinstance(run, _Part) else run for run in each] for each in runs]
+            about = {"p": [[*entry, each] for entry, each in zip(entries, named, strict=True)]}
+            return encode_part(PartKind.PARTITIONS, about, _columns(np.concatenate(rows)))
+
+        part = self._partitions[shard] = _Part()
+        return self._job(part, encode)
+
+
+def _is_stored(part: _Part | None) -> bool:
+    return part is not None and part.ref is not None
+
+
+def _chunks(image: ManifestImage) -> range:
+    return range((image.files.places + CHUNK_FILES - 1) >> CHUNK_BITS)
+
+
+def shard_of(topic_id: bytes, partition: int, shards: int) -> int:
+    """Which part a partition is in, of a power of two of them."""
+    return zlib.crc32(partition.to_bytes(4, "little"), zlib.crc32(topic_id)) & (shards - 1)
+
+
+def _weight(state: PartitionState) -> int:
+    inline = sum(len(block.bases) for block in state.blocks if len(block.bases) < BLOCK_PART_ROWS)
+    return inline + 4 + PRODUCER_WEIGHT * len(state.producers) + len(state.aborted)
+
+
+def _columns(matrix: np.ndarray) -> list[np.ndarray]:
+    """RefRow's columns; with the number of offsets, which repeats itself, in the place of the end offset."""
+    return [matrix[:, 0], matrix[:, 1] - matrix[:, 0], *(matrix[:, column] for column in range(2, 9))]
+
+
+def _state_json(state: PartitionState) -> dict[str, Any]:
+    producers = state.producers.values()
+    return {
+        "s": state.log_start_offset,
+        "e": state.end_offset,
+        "l": state.last_stable_offset,
+        "c": state.clean_offset,
+        "z": state.horizon_ms,
+        "o": state.open_transactions,
+        "h": state.leader_epochs,
+        "a": state.aborted,
+        "b": producers,
+        "t": [state.producers.written_ms(entry[0]) for entry in producers],
+    }
+
+
+def _copy_files(files: FileTable, chunk: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """JSON and columns of the part of one chunk; no columns when nothing is in it."""
+    first, last = chunk << CHUNK_BITS, min((chunk + 1) << CHUNK_BITS, files.places)
+    columns = {name: _slice(getattr(files, name), first, last) for name, _ in COLUMNS}
+    prefix = columns["prefix"]
+    gone = prefix == PREFIX_NONE
+    if gone.all():
+        return {}, []
+    for name, column in columns.items():
+        if name != "prefix":
+            column[gone] = 0  # what was at a place before is nothing to keep
+    used = np.unique(prefix[prefix >= 0])
+    local = np.searchsorted(used, prefix).astype(np.int32)
+    columns["prefix"] = np.where(prefix >= 0, local, prefix)
+    about = {
+        "i": chunk,
+        "k": [files.prefixes[place] for place in used.tolist()],
+        "o": {str(place - first): key for place, key in files.other_keys.items() if first <= place < last},
+        "e": {str(place - first): etag for place, etag in files.other_etags.items() if first <= place < last},
+    }
+    return about, list(columns.values())
+
+
+def _slice(column: array[int], first: int, last: int) -> np.ndarray:
+    return np.frombuffer(column, column.typecode)[first:last].copy()

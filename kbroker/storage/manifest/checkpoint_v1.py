@@ -1,0 +1,120 @@
+"""Checkpoints of the manifest, version 1, which are only read: the whole image as one JSON object.
+
+Every object is a JSON list there; a partition's references are base64 of nine columns (RefRow's order) of little-endian
+int64. docs/formats/manifest.md has the table.
+"""
+
+from __future__ import annotations
+
+import binascii
+import sys
+from array import array
+from base64 import b64decode
+from typing import Any
+
+from kbroker.lazy_numpy import np
+from kbroker.storage.manifest.files import PREFIX_NONE
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import PartitionState, RefRow
+from kbroker.storage.manifest.record import UINT32_MAX, RecordParser
+
+_COLUMNS = len(RefRow._fields)
+
+
+def read_checkpoint_v1(payload: Any, root: str, name: str, producer_ids_max: int = 0) -> ManifestImage:
+    """The image of a checkpoint; CorruptionError, naming it, for anything that cannot be."""
+    parser = RecordParser(name)
+    checkpoint = parser.mapping(payload, "record")
+    image = ManifestImage(root)
+    for item in parser.array(checkpoint.get("f"), "f"):
+        entry = parser.file(parser.array(item, "f", 5)[:4], "f")
+        if image.is_live(entry.key):
+            raise parser.fail(f"object {entry.key} is named twice")
+        image.files.add(*entry, created_ms=parser.integer(item[4], "f"))
+    for data_dir_id, lsn in parser.mapping(checkpoint.get("w"), "w").items():
+        image.wal_flushed[parser.text(data_dir_id, "w", 64)] = parser.integer(lsn, "w")
+    for key, due_ms in parser.mapping(checkpoint.get("q"), "q").items():
+        image.deletions[parser.key(key, "q")] = parser.integer(due_ms, "q")
+    for key, due_ms in parser.mapping(checkpoint.get("u", {}), "u").items():
+        image.reserved[parser.key(key, "u")] = parser.integer(due_ms, "u")
+    for topic_hex, entries in parser.mapping(checkpoint.get("p"), "p").items():
+        states = image.partitions[parser.topic_id(topic_hex, "p")] = {}
+        for number, entry in parser.mapping(entries, topic_hex).items():
+            what = f"partition {topic_hex}/{number}"
+            topic_id, partition = parser.topic_id(topic_hex, what), parser.partition(number, what)
+            state = PartitionState(topic_id, partition, pool=image.producer_pool)
+            _read_partition(parser, state, entry, what, image)
+            states[state.partition] = state
+    image.bound_producers(producer_ids_max)
+    check_files(parser, image)
+    return image
+
+
+def read_state(parser: RecordParser, state: PartitionState, entry: dict[str, Any], what: str) -> int:
+    """All of a state but its references; returns its end offset, for the caller to hold against them."""
+    state.log_start_offset = parser.integer(entry.get("s"), f"{what}.s")
+    state.last_stable_offset = parser.integer(entry.get("l"), f"{what}.l")
+    end_offset = parser.integer(entry.get("e"), f"{what}.e")
+    state.clean_offset = parser.integer(entry.get("c", state.log_start_offset), f"{what}.c")
+    state.horizon_ms = parser.integer(entry.get("z", -1), f"{what}.z", -1)
+    state.open_transactions = parser.pairs(entry.get("o"), f"{what}.o")
+    state.leader_epochs = parser.pairs(entry.get("h"), f"{what}.h")
+    state.aborted = parser.aborted(entry.get("a"), f"{what}.a")
+    producers = parser.producers(entry.get("b"), f"{what}.b")
+    times = parser.array(entry["t"], f"{what}.t", len(producers)) if "t" in entry else [-1] * len(producers)
+    for producer, time_ms in zip(producers, times, strict=True):
+        state.producers.put(producer, parser.integer(time_ms, f"{what}.t", -1))
+    return end_offset
+
+
+def check_ends(parser: RecordParser, state: PartitionState, end_offset: int, what: str) -> None:
+    """Holds the references of a state against its offsets, and sets the end offset."""
+    if state.object_count and state.end_offset != end_offset:
+        raise parser.fail(f"{what}: end offset {end_offset}, but its objects end at {state.end_offset}")
+    if state.object_count and state.row(0).end_offset <= state.log_start_offset:
+        raise parser.fail(f"{what}: an object lies wholly below the log start offset {state.log_start_offset}")
+    state.end_offset = end_offset
+
+
+def check_files(parser: RecordParser, image: ManifestImage) -> None:
+    """Every object holds something, and is not to be deleted."""
+    files = image.files
+    there = np.frombuffer(files.prefix, np.int32) != PREFIX_NONE
+    unused = np.flatnonzero(there & (np.frombuffer(files.live, np.int32) < 1))
+    dead = [files.key(int(place)) for place in unused[:1]]
+    dead += [key for key in (*image.deletions, *image.reserved) if image.is_live(key)]
+    if dead:
+        raise parser.fail(f"object {dead[0]} holds nothing, or is both live and to be deleted")
+
+
+def _read_partition(parser: RecordParser, state: PartitionState, value: Any, what: str, image: ManifestImage) -> None:
+    entry = parser.mapping(value, what)
+    end_offset = read_state(parser, state, entry, what)
+    for row in _read_rows(parser, entry.get("r"), what):
+        files = image.files
+        offsets = 0 <= row.base_offset < row.end_offset
+        sane = 0 <= row.file < files.places and offsets and row.start >= 0 and row.length > 0
+        if not sane or not 0 <= row.crc32c <= UINT32_MAX or row.record_count < 0:
+            raise parser.fail(f"{what}: reference {tuple(row)} cannot be")
+        if row.start + row.length > files.size[row.file]:
+            raise parser.fail(f"{what}: bytes {row.start}+{row.length} are beyond the end of {files.key(row.file)}")
+        if state.object_count and row.base_offset != state.end_offset:
+            raise parser.fail(f"{what}: an object at offset {row.base_offset} follows {state.end_offset}")
+        files.live[row.file] += 1
+        state.append(row)
+        state.end_offset = row.end_offset
+    check_ends(parser, state, end_offset, what)
+
+
+def _read_rows(parser: RecordParser, value: Any, what: str) -> list[RefRow]:
+    try:
+        raw = b64decode(parser.text(value, f"{what}.r", 1 << 32), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise parser.fail(f"{what}.r: not base64") from error
+    if len(raw) % (8 * _COLUMNS):
+        raise parser.fail(f"{what}.r: {len(raw)} bytes are not {_COLUMNS} columns of int64")
+    values = array("q", raw)
+    if sys.byteorder == "big":
+        values.byteswap()
+    count = len(values) // _COLUMNS
+    return [RefRow(*values[row::count]) for row in range(count)]

@@ -1,0 +1,117 @@
+"""Keys and ETags of stored objects as a few integers each, for tables of a million of them.
+
+A key that object_keys makes is a prefix shared by many (`<topic>-<topic id>`, `_packs`), two numbers, a generation and
+the random part of a rewrite. An ETag is an MD5, one of a multipart upload, or the folder store's pair of numbers. What
+has another form is kept as it is, by who uses this. Both directions are exact.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from kbroker.lazy_numpy import np
+from kbroker.storage.formats.object_keys import PACKS_DIR, KlixKey, PackKey, parse_key
+
+GENERATION_MAX = 1 << 29
+_UINT64 = (1 << 64) - 1
+_MULTIPLIER = 0x9E3779B97F4A7C15
+_MIX = 29
+
+_MD5 = re.compile(r'("?)([0-9a-f]{16})([0-9a-f]{16})(?:-([1-9][0-9]{0,4}))?\1')
+_FOLDER = re.compile(r"(0|[1-9a-f][0-9a-f]{0,15})-(0|[1-9a-f][0-9a-f]{0,15})")
+
+FORM_OTHER, FORM_MD5, FORM_QUOTED, FORM_FOLDER = range(4)
+FORM_BITS = 2  # of an ETag's form; the number of parts is above them
+PARTS_MAX = 99_999
+
+
+class PackedKey(NamedTuple):
+    """A key without its prefix: partition and base offset, or broker epoch and number of a pack."""
+
+    first: int
+    second: int
+    generation: int  # twice the generation, plus 1 when there is a rewrite
+    rewrite: int
+
+
+class PackedETag(NamedTuple):
+    """Two unsigned 64-bit numbers, and form | parts << FORM_BITS."""
+
+    first: int
+    second: int
+    form: int
+
+
+def pack_object_key(key: str) -> tuple[str, PackedKey] | None:
+    """(prefix, numbers) of a key below the root; None when it has another form."""
+    parsed = parse_key(key)
+    if isinstance(parsed, PackKey):
+        prefix, packed = PACKS_DIR, PackedKey(parsed.broker_epoch, parsed.number, parsed.generation * 2, 0)
+    elif isinstance(parsed, KlixKey):
+        rewrite = int(parsed.rewrite, 16) if parsed.rewrite else 0
+        generation = parsed.generation * 2 + bool(parsed.rewrite)
+        prefix = f"{parsed.topic}-{parsed.topic_id.hex()}"
+        packed = PackedKey(parsed.partition, parsed.base_offset, generation, rewrite)
+    else:
+        return None
+    if packed.generation >= GENERATION_MAX * 2 or packed.second >= 1 << 63:
+        return None
+    return (prefix, packed) if unpack_object_key(prefix, packed) == key else None
+
+
+def unpack_object_key(prefix: str, packed: PackedKey) -> str:
+    """The key below the root: what object_keys would make of it, which checks every value each time."""
+    first, second, generation, rewrite = packed
+    suffix = f"-{generation >> 1}" if generation > 1 else ""
+    if prefix == PACKS_DIR:
+        return f"{prefix}/{first:010d}-{second:020d}{suffix}.pack"
+    if generation & 1:
+        suffix += f"-{rewrite:016x}"
+    return f"{prefix}/{first}/{second:020d}{suffix}.obj"
+
+
+def is_prefix(prefix: str) -> bool:
+    """True for the prefixes that pack_object_key gives."""
+    if prefix == PACKS_DIR:
+        return True
+    return pack_object_key(f"{prefix}/0/{0:020d}.obj") is not None
+
+
+def pack_etag(etag: str) -> PackedETag | None:
+    """None when it has another form."""
+    if match := _MD5.fullmatch(etag):
+        form = FORM_QUOTED if match[1] else FORM_MD5
+        return PackedETag(int(match[2], 16), int(match[3], 16), form | int(match[4] or 0) << FORM_BITS)
+    if match := _FOLDER.fullmatch(etag):
+        return PackedETag(int(match[1], 16), int(match[2], 16), FORM_FOLDER)
+    return None
+
+
+def unpack_etag(packed: PackedETag) -> str:
+    """The ETag as the store gave it."""
+    form, parts = packed.form & (1 << FORM_BITS) - 1, packed.form >> FORM_BITS
+    if form == FORM_FOLDER:
+        return f"{packed.first:x}-{packed.second:x}"
+    quote = '"' if form == FORM_QUOTED else ""
+    suffix = f"-{parts}" if parts else ""
+    return f"{quote}{packed.first:016x}{packed.second:016x}{suffix}{quote}"
+
+
+def hash_key(values: tuple[int, ...]) -> int:
+    """64 bits of a prefix's number and a PackedKey; hash_keys does the same for columns."""
+    result = 0
+    for value in values:
+        result = (result ^ value) * _MULTIPLIER & _UINT64
+        result ^= result >> _MIX
+    return result
+
+
+def hash_keys(columns: list[np.ndarray]) -> np.ndarray:
+    """hash_key of each row of integer columns, none of them negative."""
+    result = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        result ^= column.astype(np.uint64)
+        result *= np.uint64(_MULTIPLIER)  # modulo 2**64, as arrays do
+        result ^= result >> np.uint64(_MIX)
+    return result

@@ -1,0 +1,322 @@
+"""The manifest: the numbered log of what exists in the bucket, and the image that follows from it.
+
+A change becomes true when its record is stored; only then is it applied to the image. A record whose fate is unknown
+(a time-out, say) stays in doubt, and nothing else is written before it is settled by appending the very same record
+again: the log tells its own earlier success from a conflict.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kbroker.clock import Clock
+from kbroker.errors import CorruptionError
+from kbroker.limits import PRODUCER_ID_EXPIRATION_MS
+from kbroker.storage.ledger.numbered_log import CHECKPOINTS_KEPT, Fenced
+from kbroker.storage.ledger.numbered_log_format import checkpoint_name
+from kbroker.storage.ledger.ownership import check_only_claims
+from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.parts import PartFolder
+from kbroker.storage.manifest.record import VERSION, ManifestRecord
+from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+RECORD_KIND = "manifest"
+# A checkpoint is written after CHECKPOINT_RECORDS or rows in them; or after a few records when the last one was a while
+# ago. So a start has few records to read and little to apply, and a burst of records does not write it all the time.
+CHECKPOINT_RECORDS = 64
+CHECKPOINT_ROWS = 200_000  # references, producers and the like: about 3 seconds of a start
+CHECKPOINT_RECORDS_MIN = 6
+CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_TIME_SHARES = (0.01, 0.05)  # of the time, for those after a few and after many records
+PARTS_SUFFIX = "_parts/"
+
+CLOSING_OBJECTS = 2  # a stop leaves no more of the log behind a checkpoint for the next start to read
+
+Change = dict[str, Any] | Callable[[ManifestImage], dict[str, Any] | None]
+Background = Callable[[Callable[[], None]], object]
+
+
+class RecordLog(Protocol):
+    """What is used of storage.ledger.numbered_log.NumberedLog."""
+
+    def load(self, on_checkpoint: Callable[..., None], on_record: Callable[..., None]) -> Any: ...
+
+    def append(self, kind: Any, payload: dict[str, Any]) -> int: ...
+
+    def own(self) -> int: ...
+
+    def checkpoint(self, payload: dict[str, Any], number: int) -> Any: ...
+
+    @property
+    def last_number(self) -> int: ...
+
+    @property
+    def checkpoint_number(self) -> int: ...
+
+    @property
+    def store(self) -> ObjectStore: ...
+
+    @property
+    def directory(self) -> str: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+
+class Manifest:
+    """Loads the image, commits changes to it, writes checkpoints.
+
+    One lock serialises commits; it is held during requests to the store, so never take it on an I/O thread. Under it
+    the image's own lock is taken, never the other way round. A checkpoint is written beside commits: it has the lock
+    only while it copies what it will say. `on_fenced` is called once, on the thread that noticed, when another broker
+    has taken over: the broker must stop, and keep its WAL.
+    """
+
+    def __init__(
+        self,
+        log: RecordLog,
+        clock: Clock,
+        *,
+        root: str = "",
+        on_fenced: Callable[[Exception], None] | None = None,
+        checkpoint_records: int = CHECKPOINT_RECORDS,
+        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        producer_ids_max: int = 0,
+    ) -> None:
+        self.image = ManifestImage(root, producer_ids_max)
+        self._producer_ids_max = producer_ids_max
+        self.fenced: Exception | None = None
+        self._log = log
+        self._clock = clock
+        self._on_fenced = on_fenced
+        self._checkpoint_records = checkpoint_records
+        self.producer_id_expiration_ms = producer_id_expiration_ms
+        self._lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()  # around `_lock`: one checkpoint at a time
+        self._fence_lock = threading.Lock()
+        self._background: Background = lambda call: call()
+        self._is_checkpointing = False
+        self._closed = False
+        self._in_doubt: tuple[dict[str, Any], ManifestRecord, Callable[[], None] | None] | None = None
+        self._since_checkpoint = 0
+        self._rows_since = 0
+        self._not_before = self._never_before = clock.monotonic() if clock is not None else 0.0
+        self.checkpoint_seconds = 0.0  # what the last one took
+        self._parts = PartFolder(log.store, log.directory.rstrip("/") + PARTS_SUFFIX, log.epoch or None)
+        self._writer = CheckpointWriter(self._parts)
+        self._kept_parts: list[tuple[bool, set[str]]] = []  # (stored, names) of checkpoints, the newest last
+        self._parts_are_ours = False
+
+    def load(self) -> ManifestImage:
+        """Reads newest checkpoint and records. CorruptionError or StoreError when that cannot be done: then nothing may
+        start, because starting from nothing would lose what is there."""
+        root = self.image.root
+        loaded = [ManifestImage(root, self._producer_ids_max)]
+
+        def on_checkpoint(number: int, payload: Any) -> None:
+            loaded[0] = self._read_checkpoint(number, payload)
+            self._since_checkpoint = self._rows_since = 0
+
+        def on_record(number: int, kind: Any, payload: Any) -> None:
+            name = f"manifest record {number}"
+            if kind != RECORD_KIND:
+                raise CorruptionError(f"{name}: unknown kind {kind!r}: a newer kbroker wrote it")
+            record = loaded[0].judge(payload, name)
+            loaded[0].apply_record(record)
+            self._count(record)
+
+        with self._lock:
+            self._log.load(on_checkpoint, on_record)
+            self.image = loaded[0]
+        return self.image
+
+    def load_whole(self, store: ObjectStore) -> ManifestImage:
+        """As `load`; CorruptionError also when the log holds nothing, not even a seal, though `store` has more of the
+        cluster than claims: then it was lost."""
+        image = self.load()
+        if self._log.last_number == 0:
+            check_only_claims(store, image.root)
+        return image
+
+    def _read_checkpoint(self, number: int, payload: Any) -> ManifestImage:
+        try:
+            name = f"manifest checkpoint {number}"
+            return read_checkpoint(payload, self.image.root, name, self._parts, self._producer_ids_max)
+        except NotFound as error:
+            # A part is missing: because the checkpoint has been replaced while it was read, or damage.
+            try:
+                self._log.store.head(self._log.directory + checkpoint_name(number))
+            except NotFound:
+                raise StoreUnavailable(f"{error}: checkpoint {number} has been replaced; read it again") from error
+            raise CorruptionError(f"manifest checkpoint {number}: {error} is missing") from error
+
+    def _count(self, record: ManifestRecord) -> None:
+        self._since_checkpoint += 1
+        self._rows_since += sum(
+            1 + len(delta.added) + len(delta.removed) + len(delta.producers) for delta in record.partitions.values()
+        )
+
+    def commit(self, change: Change, before_apply: Callable[[], None] | None = None) -> ManifestRecord | None:
+        """Makes a change true; returns it as applied, or None when a callable `change` had nothing to say.
+
+        A callable gets the image as it will be changed, with everything in doubt settled, and no other commit in
+        between. Version and time are filled in. `before_apply` runs when the record is stored and the image is still
+        the old one. Raises Fenced; CorruptionError (nothing written: the change does not fit);
+        StoreError (the record is in doubt, or an earlier one is).
+        """
+        with self._lock:
+            self._settle_locked()
+            payload = change(self.image) if callable(change) else change
+            if payload is None:
+                return None
+            payload = {"v": VERSION, "t": self._clock.now_ms(), **payload}
+            record = self.image.judge(payload, "new manifest record")
+            self._in_doubt = (payload, record, before_apply)
+            self._settle_locked()
+            due = self._begin_checkpoint_locked()
+        if due:
+            self._run_checkpoint()
+        return record
+
+    def settle(self) -> None:
+        """Finds out about a record in doubt, and applies it. Raises as `commit`."""
+        with self._lock:
+            self._settle_locked()
+
+    def write_checkpoints_behind(self, background: Background | None = None) -> None:
+        """From now on a commit that makes a checkpoint due does not wait for it.
+
+        `background` runs a call elsewhere, once it is asked to; a thread for each, if it is not given.
+        """
+        self._background = background or _in_thread
+
+    def checkpoint(self) -> None:
+        """Writes a checkpoint now. Raises as `commit`."""
+        self.settle()
+        self._write_checkpoint()
+
+    def close(self) -> None:
+        """After the last commit: waits for a checkpoint under way, and writes one if the next start would have to read
+        more than a few records without it. Never raises: without it, that start takes a little longer."""
+        try:
+            with self._checkpoint_lock:
+                behind = self._log.last_number - self._log.checkpoint_number
+            if behind > CLOSING_OBJECTS:
+                self.checkpoint()
+        except (StoreError, CorruptionError, Fenced, ValueError) as error:
+            logger.warning("no manifest checkpoint at the end: %s", error)
+        with self._checkpoint_lock:
+            self._closed = True
+
+    def _settle_locked(self) -> None:
+        if self.fenced is not None:
+            raise self.fenced
+        if self._in_doubt is None:
+            return
+        payload, record, before_apply = self._in_doubt
+        try:
+            self._guard_fence(lambda: self._log.append(RECORD_KIND, payload))
+        except ValueError:
+            self._in_doubt = None  # too large to be a record: it was never sent
+            raise
+        if before_apply is not None:
+            before_apply()
+        self.image.apply_record(record)
+        self._in_doubt = None
+        self._count(record)
+
+    def _begin_checkpoint_locked(self) -> bool:
+        now = self._clock.monotonic()
+        many = self._since_checkpoint >= self._checkpoint_records or self._rows_since >= CHECKPOINT_ROWS
+        few = self._since_checkpoint >= CHECKPOINT_RECORDS_MIN and now >= self._not_before
+        if self._is_checkpointing or not (few or (many and now >= self._never_before)):
+            return False
+        self._is_checkpointing = True
+        return True
+
+    def _run_checkpoint(self) -> None:
+        try:
+            self._background(self._checkpoint_behind)
+        except RuntimeError as error:  # no more threads: the commit was made all the same
+            self._checkpoint_failed(error)
+
+    def _checkpoint_behind(self) -> None:
+        try:
+            self._write_checkpoint()
+        except Fenced:
+            pass  # has been told, and the next commit raises it
+        except (StoreError, CorruptionError, ValueError) as error:
+            self._checkpoint_failed(error)
+        finally:
+            self._is_checkpointing = False
+
+    def _checkpoint_failed(self, error: Exception) -> None:
+        """The records are all there; only the next start would read more of them. Tried again later."""
+        with self._lock:
+            self._since_checkpoint, self._rows_since = self._checkpoint_records // 2, 0
+            self._not_before = self._clock.monotonic() + CHECKPOINT_SECONDS
+            self._is_checkpointing = False
+        logger.warning("no manifest checkpoint: %s", error)
+
+    def _write_checkpoint(self) -> None:
+        with self._checkpoint_lock:
+            if self._closed:
+                return
+            started = self._clock.monotonic()
+            self._writer.prepare(self.image, self._lock)
+            with self._lock:
+                if self.fenced is not None:
+                    raise self.fenced
+                if self._in_doubt is not None:
+                    raise StoreUnavailable("a manifest record is in doubt")
+                # What is copied here is the image as the records up to this number make it, neither more nor less.
+                number: int = self._guard_fence(self._log.own)
+                self.image.expire_producers(self._clock.now_ms(), self.producer_id_expiration_ms)
+                snapshot = self._writer.snapshot(self.image)
+                records, rows = self._since_checkpoint, self._rows_since
+            payload = self._writer.store(snapshot)
+            # Its parts are kept from now on: a checkpoint of which nothing is heard may have been stored.
+            self._kept_parts.append((False, self._writer.names))
+            self._guard_fence(lambda: self._log.checkpoint(payload, number))
+            self._kept_parts[-1] = (True, self._writer.names)
+            now = self._clock.monotonic()
+            with self._lock:
+                self._since_checkpoint = max(0, self._since_checkpoint - records)
+                self._rows_since = max(0, self._rows_since - rows)
+                self.checkpoint_seconds = now - started
+                seconds = [self.checkpoint_seconds / share for share in CHECKPOINT_TIME_SHARES]
+                self._not_before, self._never_before = now + max(CHECKPOINT_SECONDS, seconds[0]), now + seconds[1]
+            self._delete_parts()
+
+    def _delete_parts(self) -> None:
+        """The newest two checkpoints stay (NumberedLog), and so do their parts."""
+        stored = [place for place, (is_stored, _) in enumerate(self._kept_parts) if is_stored]
+        if len(stored) < CHECKPOINTS_KEPT:
+            return
+        del self._kept_parts[: stored[-CHECKPOINTS_KEPT]]
+        self._parts.delete_unused(set().union(*(names for _, names in self._kept_parts)))
+        if not self._parts_are_ours:
+            self._parts_are_ours = True
+            self._parts.delete_earlier()
+
+    def _guard_fence(self, write: Callable[[], Any]) -> Any:
+        try:
+            return write()
+        except Fenced as error:
+            with self._fence_lock:
+                told, self.fenced = self.fenced is not None, self.fenced or error
+            if not told:
+                logger.error("another broker has taken over this cluster: %s", error)
+                if self._on_fenced is not None:
+                    self._on_fenced(error)
+            raise
+
+
+def _in_thread(call: Callable[[], None]) -> None:
+    threading.Thread(target=call, name="manifest-checkpoint", daemon=True).start()

@@ -1,0 +1,309 @@
+"""What the manifest knows of one partition: offsets, epochs, transactions, producers and its objects in order.
+
+Objects are held in arrays instead of one Python object each: a broker may have a million of them (every flush of ten
+thousand quiet partitions adds ten thousand images of a pack). `ObjectRef` is built on the way out. The arrays are cut
+into blocks, so that a change in the middle moves little, and a checkpoint writes only what has changed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from kbroker._fast.partition.producer_map import ProducerMap
+from kbroker._fast.partition.producer_pool import ProducerPool
+from kbroker.lazy_numpy import np
+
+KLIX = "klix"
+PACK = "pack"
+KFS = "kfs"
+
+# A producer's last batch: (last sequence, last offset, last offset delta, timestamp).
+ProducerBatch = tuple[int, int, int, int]
+# (producer id, epoch, coordinator epoch, last timestamp, open transaction's first offset or -1, newest <= 5 batches)
+ProducerEntry = tuple[int, int, int, int, int, tuple[ProducerBatch, ...]]
+# (producer id, first offset, last offset, last stable offset when it ended)
+AbortedTransaction = tuple[int, int, int, int]
+
+PRODUCER_BATCHES_MAX = 5
+
+
+class ObjectRef(NamedTuple):
+    """A run of batches of one partition in the bucket: a whole KLIX object, one KLIX image in a pack, or a segment.
+
+    Bytes [start, start + length) of the object at `key` are a complete KLIX image of offsets
+    [base_offset, end_offset), or, of a KafScale segment (kind KFS), the batches alone; crc32c is of those bytes, etag
+    and size of the whole object. Ranged reads carry the ETag.
+    """
+
+    key: str
+    kind: str
+    base_offset: int
+    end_offset: int
+    start: int
+    length: int
+    size: int
+    etag: str
+    crc32c: int
+    leader_epoch: int
+    max_timestamp: int
+    record_count: int
+    created_ms: int
+
+
+def is_same_object(found: ObjectRef | None, ref: ObjectRef) -> bool:
+    """True if both name the same bytes. The ETag may have been adopted from the store in between; only the key of a
+    KafScale segment is ever used again, so there it counts."""
+    if found is None or ref.kind == KFS:
+        return found == ref
+    return found._replace(etag=ref.etag) == ref
+
+
+class RefRow(NamedTuple):
+    """One object reference as stored in a state: `file` is its object's place in the image's table."""
+
+    base_offset: int
+    end_offset: int
+    start: int
+    length: int
+    crc32c: int
+    leader_epoch: int
+    max_timestamp: int
+    record_count: int
+    file: int
+
+
+COLUMNS = len(RefRow._fields)
+_STRIDE = COLUMNS - 1  # base offsets are an array of their own, for bisect
+BLOCK_ROWS = 65_536
+
+
+class RowBlock:
+    """References that follow each other. `part`: where a checkpoint has it (manifest_checkpoint) until it changes."""
+
+    __slots__ = ("bases", "part", "rows")
+
+    def __init__(self, bases: array[int] | None = None, rows: array[int] | None = None, part: Any = None) -> None:
+        self.bases = bases if bases is not None else array("q")
+        self.rows = rows if rows is not None else array("q")
+        self.part = part
+
+    @classmethod
+    def of(cls, matrix: np.ndarray, part: Any = None) -> RowBlock:
+        """A block of the rows of a matrix, in RefRow's order."""
+        bases, rows = array("q"), array("q")
+        bases.frombytes(np.ascontiguousarray(matrix[:, 0]).tobytes())
+        rows.frombytes(np.ascontiguousarray(matrix[:, 1:]).tobytes())
+        return cls(bases, rows, part)
+
+    def matrix(self, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Rows [first, last) as a new matrix of int64, a row for each reference in RefRow's order."""
+        last = len(self.bases) if last is None else last
+        found = np.empty((last - first, COLUMNS), np.int64)
+        found[:, 0] = np.frombuffer(self.bases, np.int64)[first:last]
+        found[:, 1:] = np.frombuffer(self.rows, np.int64).reshape(-1, _STRIDE)[first:last]
+        return found
+
+
+class PartitionState:
+    """The manifest's state of one partition. Changed only by ManifestImage, under its lock.
+
+    log_start_offset may be above end_offset: DeleteRecords may pass what is flushed. `appended_count` and
+    `appended_bytes` only grow: objects that came behind the others since this process knows the partition.
+    """
+
+    __slots__ = (
+        "_firsts",
+        "aborted",
+        "appended_bytes",
+        "appended_count",
+        "blocks",
+        "clean_offset",
+        "data_bytes",
+        "end_offset",
+        "horizon_ms",
+        "last_stable_offset",
+        "leader_epochs",
+        "log_start_offset",
+        "object_count",
+        "open_transactions",
+        "partition",
+        "producers",
+        "topic_id",
+    )
+
+    def __init__(
+        self, topic_id: bytes, partition: int, log_start_offset: int = 0, pool: ProducerPool | None = None
+    ) -> None:
+        self.topic_id = topic_id
+        self.partition = partition
+        self.log_start_offset = log_start_offset
+        self.end_offset = log_start_offset
+        self.last_stable_offset = log_start_offset
+        self.clean_offset = log_start_offset  # compaction has been up to here; the log start may have passed it
+        self.horizon_ms = -1  # when all tombstones and markers below may go, as the last round left them; -1: none
+        self.open_transactions: tuple[tuple[int, int], ...] = ()
+        self.leader_epochs: tuple[tuple[int, int], ...] = ()
+        self.aborted: tuple[AbortedTransaction, ...] = ()
+        self.producers = ProducerMap(pool)  # they wrote when a record named them last, as far as that is known
+        self.data_bytes = 0  # of all objects, indexes included
+        self.object_count = 0  # images in packs count as objects
+        self.appended_count = 0
+        self.appended_bytes = 0
+        self.blocks: list[RowBlock] = []  # none is empty
+        self._firsts: list[int] = []  # base offset of the first object of each block
+
+    def row(self, index: int) -> RefRow:
+        """The object at a place in offset order."""
+        block, at = self._at(index)
+        return RefRow(block.bases[at], *block.rows[at * _STRIDE : (at + 1) * _STRIDE])
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """The objects at places [first, last) as a matrix of int64, in RefRow's order."""
+        parts: list[np.ndarray] = []
+        for block in self.blocks:
+            count = len(block.bases)
+            if first < count and last > 0:
+                parts.append(block.matrix(max(first, 0), min(last, count)))
+            first, last = first - count, last - count
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, COLUMNS), np.int64), *parts])
+
+    def column(self, column: int, first: int) -> np.ndarray:
+        """One column, by its place in RefRow, of the objects from place `first` on."""
+        parts = [np.frombuffer(block.bases, np.int64) for block in self.blocks]
+        if column:
+            parts = [np.frombuffer(block.rows, np.int64)[column - 1 :: _STRIDE] for block in self.blocks]
+        return np.concatenate([np.empty(0, np.int64), *parts])[first:]
+
+    def _at(self, index: int) -> tuple[RowBlock, int]:
+        for block in self.blocks:
+            if index < len(block.bases):
+                return block, index
+            index -= len(block.bases)
+        raise IndexError(index)
+
+    def index_of(self, offset: int) -> int:
+        """Place of the object that holds `offset`, or of the first one above it; object_count when there is none."""
+        number = max(bisect_right(self._firsts, offset) - 1, 0)
+        if not self.blocks:
+            return 0
+        block = self.blocks[number]
+        index = bisect_right(block.bases, offset)
+        if index and offset < block.rows[(index - 1) * _STRIDE]:
+            index -= 1
+        return sum(len(before.bases) for before in self.blocks[:number]) + index
+
+    def first_reaching(self, index: int, timestamp: int) -> int | None:
+        """Place of the first object, from a place on, whose largest timestamp is at least this; None: there is none."""
+        before = 0
+        for block in self.blocks:
+            count = len(block.bases)
+            if index < before + count:
+                skipped = max(index - before, 0)
+                newest = np.frombuffer(block.rows, np.int64).reshape(-1, _STRIDE)[skipped:, 5]
+                found = int(np.argmax(newest >= timestamp))
+                if newest[found] >= timestamp:
+                    return before + skipped + found
+            before += count
+        return None
+
+    def append(self, row: RefRow) -> None:
+        """Adds an object behind all others."""
+        if not self.blocks or len(self.blocks[-1].bases) >= BLOCK_ROWS:
+            self.blocks.append(RowBlock())
+            self._firsts.append(row.base_offset)
+        block = self.blocks[-1]
+        block.rows.extend(row[1:])
+        block.bases.append(row.base_offset)
+        block.part = None
+        self.data_bytes += row.length
+        self.object_count += 1
+        self.appended_count += 1
+        self.appended_bytes += row.length
+
+    def insert(self, row: RefRow) -> None:
+        """Adds an object at its place in offset order."""
+        if not self.blocks:
+            self.append(row)
+            return
+        number = max(bisect_right(self._firsts, row.base_offset) - 1, 0)
+        block = self.blocks[number]
+        index = bisect_right(block.bases, row.base_offset)
+        at = index * _STRIDE
+        block.rows[at:at] = array("q", row[1:])
+        block.bases.insert(index, row.base_offset)
+        block.part = None
+        self._firsts[number] = block.bases[0]
+        self.data_bytes += row.length
+        self.object_count += 1
+        if len(block.bases) > BLOCK_ROWS:
+            half = len(block.bases) // 2
+            upper = RowBlock(block.bases[half:], block.rows[half * _STRIDE :])
+            del block.bases[half:], block.rows[half * _STRIDE :]
+            self.blocks.insert(number + 1, upper)
+            self._firsts.insert(number + 1, upper.bases[0])
+
+    def remove(self, first: int, last: int) -> np.ndarray:
+        """Takes out the objects at places [first, last) and returns them, as `rows` does."""
+        removed = self.rows(first, last)
+        kept: list[RowBlock] = []
+        for block in self.blocks:
+            count = len(block.bases)
+            low, high = max(first, 0), min(last, count)
+            if low < high:
+                del block.bases[low:high], block.rows[low * _STRIDE : high * _STRIDE]
+                block.part = None
+            if block.bases:
+                kept.append(block)
+            first, last = first - count, last - count
+        self.blocks = kept
+        self._firsts = [block.bases[0] for block in kept]
+        self.data_bytes -= int(removed[:, 3].sum())
+        self.object_count -= len(removed)
+        return removed
+
+    def expired(self) -> int:
+        """How many objects, from the first on, lie wholly below the log start offset."""
+        if not self.object_count or self.blocks[0].rows[0] > self.log_start_offset:
+            return 0
+        return self.index_of(self.log_start_offset)
+
+    def live_producers(self, now_ms: int, expiration_ms: int) -> Iterator[ProducerEntry]:
+        """The producers that are not forgotten: with an open transaction, or not silent for `expiration_ms`.
+
+        Silent: by the newest batch's timestamp, as in Kafka, and also by when it came into objects.
+        """
+        for producer_id, entry in self.producers.items():
+            newest_ms = max(entry[3], self.producers.written_ms(producer_id, now_ms))
+            if entry[4] >= 0 or now_ms - newest_ms < expiration_ms:
+                yield entry
+
+    def last_batches(self, now_ms: int, expiration_ms: int) -> dict[int, tuple[int, int]]:
+        """Of the producers that are not forgotten: the offset of the last data batch, or -1, and the epoch."""
+        return {
+            producer_id: (batches[-1][1] if batches else -1, epoch)
+            for producer_id, epoch, _, _, _, batches in self.live_producers(now_ms, expiration_ms)
+        }
+
+    def forget_silent_producers(self, now_ms: int, expiration_ms: int) -> bool:
+        """Drops all others; True when there are others than at the last call. A time that is not known is now."""
+        return self.producers.expire(now_ms, expiration_ms)
+
+    def load_block(self, block: RowBlock, length: int) -> None:
+        """Of a checkpoint: adds a block that follows the others, of references with so many bytes together."""
+        self.blocks.append(block)
+        self._firsts.append(block.bases[0])
+        self.object_count += len(block.bases)
+        self.data_bytes += length
+
+
+def trim_epochs(epochs: tuple[tuple[int, int], ...], log_start_offset: int) -> tuple[tuple[int, int], ...]:
+    """Leader epochs after the log start moved: the first one that still has data starts at the log start offset."""
+    first = 0
+    while first + 1 < len(epochs) and epochs[first + 1][1] <= log_start_offset:
+        first += 1
+    if not epochs or epochs[first][1] >= log_start_offset:
+        return epochs[first:]
+    return ((epochs[first][0], log_start_offset), *epochs[first + 1 :])

@@ -1,0 +1,1 @@
+"""Reading records back from objects, through caches."""

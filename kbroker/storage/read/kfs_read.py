@@ -1,0 +1,60 @@
+"""Reads KafScale segments that the manifest names: whole, held against their checksum, with an index made of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kbroker.errors import CorruptionError
+from kbroker.storage.flush.kfs_flush import klix_footer
+from kbroker.storage.formats.kfs import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    SEGMENT_BYTES_MAX,
+    KfsSegment,
+    open_segment,
+    parse_footer,
+    parse_header,
+)
+from kbroker.storage.formats.klix import KlixFooter
+from kbroker.storage.manifest.partition_state import ObjectRef
+from kbroker.storage.stores.object_store import ObjectStore
+
+PROBED_BYTES = 64 << 20
+
+
+class LoadedSegment(NamedTuple):
+    """A segment in memory; positions in `footer`, a dense index of it, count from where `segment.body` begins."""
+
+    segment: KfsSegment
+    footer: KlixFooter
+
+
+def load_segment(store: ObjectStore, key: str, size: int, etag: str) -> LoadedSegment:
+    """The segment in an object of `size` bytes; its checksum holds, the batches' own are not looked at.
+
+    Raises StoreError, CorruptionError.
+    """
+    segment = open_segment(segment_bytes(store, key, size, etag), key)
+    return LoadedSegment(segment, klix_footer(segment, key))
+
+
+def segment_bytes(store: ObjectStore, key: str, size: int, etag: str) -> bytes:
+    """A whole segment; a large one is read only if both its ends are a segment's. StoreError, CorruptionError."""
+    if size > SEGMENT_BYTES_MAX:
+        raise CorruptionError(f"{key}: {size} bytes are too many for a segment")
+    if size > PROBED_BYTES:
+        header = parse_header(store.get(key, 0, HEADER_BYTES, if_match=etag), size, key)
+        parse_footer(store.get(key, size - FOOTER_BYTES, FOOTER_BYTES, if_match=etag), header, key)
+    data = store.get(key, 0, size, if_match=etag)
+    if len(data) != size:
+        raise CorruptionError(f"{key}: {len(data)} bytes at 0, {size} expected")
+    return data
+
+
+def load_ref(store: ObjectStore, ref: ObjectRef) -> LoadedSegment:
+    """As `load_segment`, and held against what the manifest says of it."""
+    loaded = load_segment(store, ref.key, ref.size, ref.etag)
+    if ref.start + ref.length > ref.size or ref.length != len(loaded.segment.body):
+        found = len(loaded.segment.body)
+        raise CorruptionError(f"{ref.key}: {found} bytes of batches, the manifest says {ref.length} from {ref.start}")
+    return loaded

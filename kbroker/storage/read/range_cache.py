@@ -1,0 +1,386 @@
+"""A cache of byte ranges of immutable objects: bounded by bytes, one GET however many readers want it.
+
+A range that was read is cut into pieces, each whole batches, and kept piece by piece. So a reader that holds on to
+what it was given (an answer that its client does not take) keeps about as much memory alive as it was given, not the
+32 MiB that were read ahead. Pieces that left the cache and are still held are counted as lent.
+
+A reader that passes once through much must not push out what others come back to, nor what is read ahead what is in
+use. So there are three lists, each least recently used first: what nobody has read yet, what was read once, and what
+was read again. Room is made from those read once, unless the unread ones take more than half of it: then from them.
+Those read again take at most half; what they have no room for goes back to the list before.
+
+Before all that, a piece that a known reader will come to outlives one that none will; and if all are of that kind, the
+one goes whose reader is furthest.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import numpy as np
+
+from kbroker.storage.read.read_sharing import Stretch
+
+ObjectId = tuple[str, str, int]  # key, ETag, first byte of the image: what two images of a pack hold never mixes
+EVICTION_LOOKS = 32  # pieces of a list that are looked at for one that nobody will come to
+
+
+class Cut(NamedTuple):
+    """Where a piece of what was loaded ends, and what it holds."""
+
+    end: int  # relative to the first byte loaded
+    stretch: Stretch | None
+
+
+Loader = Callable[[int, int], tuple[bytes | np.ndarray, Sequence[Cut]]]  # (start, end) -> the bytes, all cut in pieces
+Distance = Callable[[Stretch], int | None]  # offsets from the nearest reader that will come to a stretch, if any
+_Slot = tuple[ObjectId, int]
+
+
+class Piece:
+    """Bytes [start, end) of one object; owned by the cache and by every view of it."""
+
+    __slots__ = ("_data", "end", "read_end", "shelf", "start", "stretch")
+
+    def __init__(self, start: int, data: np.ndarray, stretch: Stretch | None) -> None:
+        self.start = start
+        self.end = start + len(data)
+        self.stretch = stretch
+        self.shelf: _Shelf | None = None  # where it is in the cache
+        self.read_end = start  # a first reader has come so far; what is read below it is read again
+        self._data = data
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def view(self, start: int, end: int) -> memoryview:
+        """The part of the piece in [start, end); keeps the piece's memory alive."""
+        first = max(start, self.start) - self.start
+        part = self._data[first : max(first, min(end, self.end) - self.start)]
+        return memoryview(part)  # type: ignore[arg-type]
+
+
+class _Shelf:
+    """Cached pieces by object and first byte, least recently used first."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+        self._pieces: OrderedDict[_Slot, Piece] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def add(self, slot: _Slot, piece: Piece) -> None:
+        self._pieces[slot] = piece
+        self.used_bytes += len(piece)
+        piece.shelf = self
+
+    def remove(self, slot: _Slot) -> Piece:
+        piece = self._pieces.pop(slot)
+        self.used_bytes -= len(piece)
+        piece.shelf = None
+        return piece
+
+    def oldest(self) -> _Slot:
+        return next(iter(self._pieces))
+
+    def unwanted(self, distance: Distance, bytes_max: int) -> tuple[_Slot, float]:
+        """Of the oldest, the first that nobody will come to, else the one with the longest way; and how long that is.
+
+        Nobody comes from more than `bytes_max` away. Those that are wanted go to the end of the line.
+        """
+        furthest, bytes_away = self.oldest(), -1.0
+        for _ in range(min(EVICTION_LOOKS, len(self._pieces))):
+            slot = self.oldest()
+            piece = self._pieces[slot]
+            stretch = piece.stretch
+            offsets = distance(stretch) if stretch is not None else None
+            if stretch is None or offsets is None:
+                return slot, float("inf")
+            away = offsets * len(piece) / (stretch.end_offset - stretch.base_offset)
+            if away > bytes_max:
+                return slot, float("inf")
+            if away > bytes_away:
+                furthest, bytes_away = slot, away
+            self._pieces.move_to_end(slot)
+        return furthest, bytes_away
+
+
+class Load:
+    """A range on its way, or planned: who needs it first reads it."""
+
+    __slots__ = ("end", "future", "start", "started")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.started = False
+        self.future: Future[list[Piece]] = Future()
+
+
+class RangeCache:
+    """Thread-safe; one lock, not held while bytes come.
+
+    `hits`, `misses` and `joined` (waited for another reader's GET) count look-ups, `ahead` loads that nobody waited
+    for, `wasted_bytes` what was evicted before anyone had read it.
+    """
+
+    def __init__(self, capacity_bytes: int, distance: Distance = lambda stretch: None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.used_bytes = 0
+        self.hits = 0
+        self.misses = 0
+        self.joined = 0
+        self.ahead = 0
+        self.wasted_bytes = 0
+        self._distance = distance
+        self._lock = threading.Lock()
+        self._unread, self._once, self._again = _Shelf(), _Shelf(), _Shelf()
+        self._pieces: dict[_Slot, Piece] = {}
+        self._starts: dict[ObjectId, list[int]] = {}
+        self._loading: dict[ObjectId, list[Load]] = {}
+        self._loading_bytes = 0
+        self._alive_bytes = 0  # of all pieces, cached or lent
+        self._freed: deque[int] = deque()  # sizes of pieces that are gone; any thread may append at any time
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes of pieces that left the cache and that readers still hold."""
+        with self._lock:
+            return self._lent_locked()
+
+    @property
+    def crowded(self) -> bool:
+        """True while readers hold on to so much that no more should be lent."""
+        return self.lent_bytes > self.capacity_bytes // 2
+
+    def get(self, object_id: ObjectId, start: int, end: int) -> list[Piece]:
+        """Cached pieces that follow each other from the one that holds `start`, until `end`; none if it is missing."""
+        with self._lock:
+            found = self._find_locked(object_id, start, end)
+            if found:
+                self.hits += 1
+                self._read_locked(object_id, found, start, end)
+            return found
+
+    def load(
+        self, object_id: ObjectId, start: int, end: int, loader: Loader, *, until: int | None = None
+    ) -> tuple[list[Piece], int]:
+        """Pieces from the one that holds `start` on, and where what was found or loaded ends.
+
+        Cached, or being loaded by someone else, or loaded here: [start, end), less where a part of it is there
+        already. `until`: what is read now, if that is not all. Raises what `loader` raises; every reader that joined
+        gets the same exception.
+        """
+        until = end if until is None else until
+        with self._lock:
+            found = self._find_locked(object_id, start, end)
+            if found:
+                self.hits += 1
+                self._read_locked(object_id, found, start, until)
+                return found, found[-1].end
+            joined = self._on_its_way_locked(object_id, start)
+            load = joined or self._plan_locked(object_id, start, end)
+            mine = self._start_locked(load)
+            if joined is None:
+                self.misses += 1
+            else:
+                self.joined += 1
+        pieces = self._load(object_id, load, loader) if mine else load.future.result()
+        found = [piece for piece in pieces if piece.end > start]
+        with self._lock:
+            self._read_locked(object_id, found, start, until)
+        return found, load.end
+
+    def covered(self, object_id: ObjectId, start: int, end: int) -> int:
+        """Up to where, from `start` on, everything is cached, on its way or planned; looks no further than `end`."""
+        with self._lock:
+            while start < end:
+                found = self._find_locked(object_id, start, end)
+                load = None if found else self._on_its_way_locked(object_id, start)
+                if not found and load is None:
+                    break
+                start = found[-1].end if load is None else load.end
+            return start
+
+    def plan(self, object_id: ObjectId, start: int, end: int) -> list[Load]:
+        """What of [start, end) is neither cached nor on its way, for `load_ahead`; nobody waits for it yet."""
+        made = []
+        with self._lock:
+            while start < end:
+                found = self._find_locked(object_id, start, end)
+                load = None if found else self._on_its_way_locked(object_id, start)
+                if not found and load is None:
+                    load = self._plan_locked(object_id, start, end)
+                    made.append(load)
+                start = found[-1].end if load is None else load.end
+        return made
+
+    def load_ahead(self, object_id: ObjectId, load: Load, loader: Loader) -> None:
+        """Reads what was planned, unless a reader that needs it has begun to. Raises what `loader` raises."""
+        with self._lock:
+            if not self._start_locked(load):
+                return
+            self.ahead += 1
+        self._load(object_id, load, loader)
+
+    def give_up(self, object_id: ObjectId, load: Load) -> None:
+        """What was planned is not read, unless someone has begun to."""
+        with self._lock:
+            if not load.started:
+                load.started = True
+                self._remove_locked(object_id, load)
+
+    def put(self, object_id: ObjectId, start: int, data: bytes | memoryview, cuts: Sequence[Cut]) -> None:
+        """Keeps bytes that came along with something else."""
+        pieces = self._cut(start, data, cuts)
+        with self._lock:
+            self._take_in_locked(object_id, pieces)
+
+    def _load(self, object_id: ObjectId, load: Load, loader: Loader) -> list[Piece]:
+        try:
+            data, cuts = loader(load.start, load.end)
+        except BaseException as error:
+            with self._lock:
+                self._end_load_locked(object_id, load)
+            load.future.set_exception(error)
+            raise
+        pieces = self._cut(load.start, data, cuts)
+        with self._lock:
+            self._end_load_locked(object_id, load)
+            self._take_in_locked(object_id, pieces)
+        load.future.set_result(pieces)
+        return pieces
+
+    def _on_its_way_locked(self, object_id: ObjectId, start: int) -> Load | None:
+        return next((load for load in self._loading.get(object_id, ()) if load.start <= start < load.end), None)
+
+    def _plan_locked(self, object_id: ObjectId, start: int, end: int) -> Load:
+        load = Load(start, self._free_end_locked(object_id, start, end))
+        self._loading.setdefault(object_id, []).append(load)
+        return load
+
+    def _start_locked(self, load: Load) -> bool:
+        """Whether the caller is the one who reads it."""
+        if load.started:
+            return False
+        load.started = True
+        self._make_room_locked(load.end - load.start)
+        self._loading_bytes += load.end - load.start
+        return True
+
+    def _end_load_locked(self, object_id: ObjectId, load: Load) -> None:
+        self._loading_bytes -= load.end - load.start
+        self._remove_locked(object_id, load)
+
+    def _remove_locked(self, object_id: ObjectId, load: Load) -> None:
+        running = self._loading[object_id]
+        running.remove(load)
+        if not running:
+            del self._loading[object_id]
+
+    def _find_locked(self, object_id: ObjectId, start: int, end: int) -> list[Piece]:
+        starts = self._starts.get(object_id)
+        index = bisect_right(starts, start) - 1 if starts else -1
+        found: list[Piece] = []
+        position = start
+        while starts and 0 <= index < len(starts) and position < end:
+            piece = self._pieces[object_id, starts[index]]
+            if not piece.start <= position < piece.end:
+                break
+            found.append(piece)
+            position = piece.end
+            index += 1
+        return found
+
+    def _read_locked(self, object_id: ObjectId, pieces: list[Piece], start: int, end: int) -> None:
+        """Someone reads [start, end) in these pieces, some of which may have been evicted meanwhile."""
+        for piece in reversed(pieces):
+            first, stop = max(start, piece.start), min(end, piece.end)
+            if first >= stop:
+                continue
+            if piece.shelf is not None:
+                slot = (object_id, piece.start)
+                again = first < piece.read_end or piece.shelf is self._again
+                piece.shelf.remove(slot)
+                (self._again if again else self._once).add(slot, piece)
+            piece.read_end = max(piece.read_end, stop)
+        while self._again.used_bytes > self.capacity_bytes // 2:
+            slot = self._again.oldest()
+            self._once.add(slot, self._again.remove(slot))
+
+    def _free_end_locked(self, object_id: ObjectId, start: int, end: int) -> int:
+        """Where the gap ends that begins at `start`: what is cached or on its way is not read again."""
+        starts = self._starts.get(object_id, [])
+        index = bisect_right(starts, start)
+        ends = [end, *starts[index : index + 1]]
+        ends += [load.start for load in self._loading.get(object_id, []) if load.start > start]
+        return min(ends)
+
+    def _cut(self, start: int, data: bytes | memoryview | np.ndarray, cuts: Sequence[Cut]) -> list[Piece]:
+        # What is lent refers to the array that owns its bytes, which must be the one that is watched.
+        whole = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
+        pieces = []
+        begin = 0
+        for end, stretch in cuts:
+            # One piece is the bytes themselves; several are copies, so that each can be freed alone.
+            part = whole if len(cuts) == 1 else whole[begin:end].copy()
+            weakref.finalize(part, self._freed.append, len(part)).atexit = False
+            pieces.append(Piece(start + begin, part, stretch))
+            begin = end
+        return pieces
+
+    def _take_in_locked(self, object_id: ObjectId, pieces: list[Piece]) -> None:
+        # Backwards: what a reader needs first is evicted last.
+        for piece in reversed(pieces):
+            self._alive_bytes += len(piece)
+            slot = (object_id, piece.start)
+            if len(piece) and slot not in self._pieces:
+                self._pieces[slot] = piece
+                self._unread.add(slot, piece)
+                insort(self._starts.setdefault(object_id, []), piece.start)
+                self.used_bytes += len(piece)
+        self._make_room_locked(0)
+
+    def _make_room_locked(self, size: int) -> None:
+        """Evicts until `size` more bytes fit. Lent bytes count, but leave the cache half of its capacity.
+
+        The newest piece stays, however large: a fetch that was answered without it asks again, and must find it.
+        """
+        while len(self._pieces) > 1:
+            room = self.capacity_bytes - min(self._lent_locked(), self.capacity_bytes // 2)
+            if self.used_bytes + self._loading_bytes + size <= room:
+                return
+            self._evict_locked()
+
+    def _evict_locked(self) -> None:
+        unread_too_much = self._unread.used_bytes > self.capacity_bytes // 2 and len(self._unread) > 1
+        order = (self._unread, self._once, self._again) if unread_too_much else (self._once, self._again, self._unread)
+        found, shelf, bytes_away = None, self._once, -1.0
+        for other in order:
+            if len(other) and bytes_away < float("inf"):
+                slot, away = other.unwanted(self._distance, self.capacity_bytes)
+                if found is None or away > bytes_away:
+                    found, shelf, bytes_away = slot, other, away
+        assert found is not None
+        object_id, start = slot = found
+        piece = shelf.remove(slot)
+        del self._pieces[slot]
+        self.used_bytes -= len(piece)
+        if piece.read_end == piece.start:
+            self.wasted_bytes += len(piece)
+        starts = self._starts[object_id]
+        del starts[bisect_left(starts, start)]
+        if not starts:
+            del self._starts[object_id]
+
+    def _lent_locked(self) -> int:
+        while self._freed:
+            self._alive_bytes -= self._freed.popleft()
+        return self._alive_bytes - self.used_bytes

@@ -1,0 +1,1 @@
+"""Objects that take the place of others: merges, swap proposals, and orphans."""

@@ -1,0 +1,133 @@
+"""What every rewrite of objects (compaction, merging) does the same way: reserve keys, prove that its inputs are still
+the partition's objects, name the outputs in their place, or give the keys up.
+
+Nothing is true before the one manifest record that swaps. A key is reserved by an earlier record before its first byte
+is sent; so whatever happens, it ends live, or deleted when its reservation or its grace time is over
+(log.retention.Retention.delete_once is the only place that deletes). Reserving also proves that this broker still
+owns the cluster. docs/formats/manifest.md, "Reservation" and "Deletion".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kbroker import limits
+from kbroker.clock import Clock
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.partition_state import ObjectRef, is_same_object
+from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError
+
+logger = logging.getLogger(__name__)
+
+KEY_TRIES = 100  # keys in the bucket that the manifest does not know; more than that is not an accident
+RESERVATION_MARGIN_MS = 600_000  # a reservation that ends sooner is not used any more
+
+Place = tuple[bytes, int]  # topic id, partition
+
+
+class ReservedKeys:
+    """The keys that one rewrite reserved. Used by one thread."""
+
+    def __init__(self, manifest: Manifest, store: ObjectStore, full_key: Callable[[str], str], clock: Clock) -> None:
+        self.keys: list[str] = []
+        self._manifest = manifest
+        self._store = store
+        self._full_key = full_key
+        self._clock = clock
+        self._given = False
+
+    def reserve(self, choices: Sequence[Callable[[str], str]]) -> list[str]:
+        """A key for each choice, which makes one with 16 random hex digits, all reserved by one record.
+
+        No object has or had such a key, and only this rewrite may use it. Raises StoreError, Fenced.
+        """
+        for _ in range(KEY_TRIES):
+            keys = [self._free_key(choice) for choice in choices]
+            if self._try_reserve(keys):
+                self.keys += keys
+                return keys
+        raise StoreError(f"{KEY_TRIES} leftovers at {choices[0]('0' * 16)}")
+
+    def _free_key(self, choice: Callable[[str], str]) -> str:
+        for _ in range(KEY_TRIES):
+            key = choice(os.urandom(8).hex())
+            try:
+                self._store.head(self._full_key(key))
+            except NotFound:
+                return key
+        raise StoreError(f"{KEY_TRIES} leftovers at {key}")
+
+    def _try_reserve(self, keys: list[str]) -> bool:
+        reserved = False
+
+        def change(image: ManifestImage) -> dict[str, Any] | None:
+            nonlocal reserved
+            if any(image.is_live(key) or key in image.deletions or key in image.reserved for key in keys):
+                return None
+            reserved = True
+            due_ms = self._clock.now_ms() + limits.REWRITE_RESERVATION_MS
+            return {"u": [[key, due_ms] for key in keys]}
+
+        self._manifest.commit(change)
+        return reserved
+
+    def held(self, image: ManifestImage, keys: Sequence[str]) -> bool:
+        """Are these keys still ours, for long enough? The manifest's lock is held."""
+        late_ms = self._clock.now_ms() + RESERVATION_MARGIN_MS
+        return all(image.reserved.get(key, 0) > late_ms for key in keys)
+
+    def given_up(self, image: ManifestImage, keys: Sequence[str]) -> list[list[Any]]:
+        """What a record says (`q`) of keys that will not be used, as far as they are still reserved."""
+        # Not at once: a request of unknown outcome may still take effect.
+        due_ms = self._clock.now_ms() + RESERVATION_MARGIN_MS
+        return [[key, due_ms] for key in keys if key in image.reserved]
+
+    def given(self) -> None:
+        """The record that names the keys goes to the log: from now on the manifest alone knows what they are."""
+        self._given = True
+
+    def give_up(self) -> None:
+        """After a failure: what was stored is deleted, unless the record that names it may have become true."""
+        if not self.keys or self._given:
+            return
+
+        def change(image: ManifestImage) -> dict[str, Any] | None:
+            keys = self.given_up(image, self.keys)
+            return {"q": keys} if keys else None
+
+        try:
+            self._manifest.commit(change)
+        except Exception as error:  # the reservations end by themselves
+            logger.info("keys of a rewrite that failed stay reserved (%s, ...): %s", self.keys[0], error)
+
+
+def are_current(image: ManifestImage, place: Place, inputs: Sequence[ObjectRef]) -> bool:
+    """Are these still, one after another, the objects that readers get? The manifest's lock is held."""
+    refs = image.objects_from(*place, inputs[0].base_offset)
+    return all(is_same_object(next(refs, None), ref) for ref in inputs)
+
+
+class PartitionsInHand:
+    """Which partitions are being rewritten, so that no two rewrites spoil each other's work. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: set[Place] = set()
+
+    def take(self, place: Place) -> bool:
+        """True when nobody had it; then `give_back` it."""
+        with self._lock:
+            if place in self._places:
+                return False
+            self._places.add(place)
+            return True
+
+    def give_back(self, place: Place) -> None:
+        """It is free again; no harm if it was."""
+        with self._lock:
+            self._places.discard(place)

@@ -1,0 +1,1 @@
+"""The files of the write-ahead log as a start and the command line read them."""

@@ -1,0 +1,132 @@
+"""Status endpoint: probes, metrics, refusals, and clients that hold on."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kbroker.admin.http_endpoint import HttpEndpoint
+from kbroker.clock import SystemClock
+from kbroker.errors import StartError
+
+
+class State:
+    alive = True
+    ready = True
+    body = b"kbroker_flushes_total 3\n"
+
+    def readiness(self) -> tuple[bool, dict[str, object]]:
+        return self.ready, {"ready": self.ready}
+
+    def metrics(self) -> bytes:
+        if self.body is None:
+            raise RuntimeError("no metrics")
+        return self.body
+
+
+@contextlib.contextmanager
+def endpoint(state: State, host: str = "127.0.0.1") -> Iterator[HttpEndpoint]:
+    made = HttpEndpoint((host, 0), lambda: state.alive, state.readiness, state.metrics, SystemClock())
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def ask(server: HttpEndpoint, path: str, method: str = "GET") -> tuple[int, bytes, str | None]:
+    connection = http.client.HTTPConnection(*server.address, timeout=20)
+    connection.request(method, path)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body, answer.getheader("Content-Type")
+
+
+def test_probes_follow_the_state() -> None:
+    state = State()
+    with endpoint(state) as server:
+        assert ask(server, "/livez")[:2] == (200, b"ok\n")
+        assert ask(server, "/readyz?verbose")[:2] == (200, b'{"ready": true}\n')
+        state.ready = False
+        assert ask(server, "/readyz")[:2] == (503, b'{"ready": false}\n')
+        assert ask(server, "/livez")[0] == 200
+        state.alive = False
+        assert ask(server, "/livez")[:2] == (503, b"failed\n")
+
+
+def test_metrics() -> None:
+    with endpoint(State()) as server:
+        assert ask(server, "/metrics") == (200, State.body, "text/plain; version=0.0.4; charset=utf-8")
+        assert ask(server, "/metrics", "HEAD")[:2] == (200, b"")
+
+
+def test_metrics_that_fail_are_an_error_and_not_the_end(caplog) -> None:
+    state = State()
+    state.body = None
+    with endpoint(state) as server:
+        assert ask(server, "/metrics")[0] == 500
+        assert ask(server, "/livez")[0] == 200
+    assert "no metrics" in caplog.text
+
+
+def test_other_paths_and_methods() -> None:
+    with endpoint(State()) as server:
+        assert ask(server, "/")[0] == 404
+        assert ask(server, "/metrics/x")[0] == 404
+        assert ask(server, "/livez", "POST")[0] == 501
+
+
+def test_several_requests_on_one_connection() -> None:
+    with endpoint(State()) as server:
+        connection = http.client.HTTPConnection(*server.address, timeout=20)
+        for _ in range(3):
+            connection.request("GET", "/livez")
+            assert connection.getresponse().read() == b"ok\n"
+        connection.close()
+
+
+def test_metrics_that_take_long_keep_no_probe_waiting() -> None:
+    gathering, go_on, gathered = threading.Event(), threading.Event(), []
+
+    def metrics() -> bytes:
+        gathered.append(len(gathered))
+        gathering.set()
+        assert go_on.wait(20)
+        return b"x %d\n" % len(gathered)
+
+    state = State()
+    state.metrics = metrics  # type: ignore[method-assign]
+    with endpoint(state) as server, ThreadPoolExecutor(8) as threads:
+        first = threads.submit(ask, server, "/metrics")
+        assert gathering.wait(20)
+        later = [server.answer("/metrics") for _ in range(5)]
+        assert ask(server, "/livez")[:2] == (200, b"ok\n")
+        go_on.set()
+        assert first.result(20)[1] == b"x 1\n"
+        assert {each.result(20).body for each in later} == {b"x 2\n"}  # gathered once for all of them
+    assert len(gathered) == 2
+
+
+def test_an_address_in_use_stops_the_start() -> None:
+    with endpoint(State()) as server:
+        with pytest.raises(StartError, match=rf"cannot listen on 127.0.0.1:{server.address[1]} \(--http-listen\)"):
+            HttpEndpoint(("127.0.0.1", server.address[1]), bool, State().readiness, bytes, SystemClock())
+        with pytest.raises(StartError, match=r"cannot listen on no\.such\.host\.invalid:0"):
+            HttpEndpoint(("no.such.host.invalid", 0), bool, State().readiness, bytes, SystemClock())
+
+
+def test_ipv6() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        with endpoint(State(), "::1") as server:
+            assert ask(server, "/livez")[0] == 200
+    except StartError:
+        pytest.skip("no IPv6 here")

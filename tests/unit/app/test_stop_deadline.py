@@ -1,0 +1,81 @@
+"""The time that a stop has, and what becomes of the steps that take longer."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kbroker.app import stop_deadline
+from kbroker.app.stop_deadline import StopDeadline
+from kbroker.clock import ManualClock
+from tests.integration.until import until
+
+
+def test_time_runs_from_the_first_begin() -> None:
+    clock = ManualClock()
+    deadline = StopDeadline(30.0, clock)
+    clock.advance(100)
+    assert deadline.left_seconds == 30.0
+    deadline.begin()
+    clock.advance(10)
+    deadline.begin()
+    assert deadline.left_seconds == 20.0
+    clock.advance(100)
+    assert deadline.left_seconds == 0.0
+
+
+def test_a_second_signal_leaves_none() -> None:
+    deadline = StopDeadline(30.0, ManualClock())
+    deadline.begin()
+    deadline.end_now()
+    assert deadline.left_seconds == 0.0
+
+
+def test_steps_run_beside_each_other(caplog: pytest.LogCaptureFixture) -> None:
+    deadline = StopDeadline(3600.0, ManualClock())
+    barrier = threading.Barrier(3)
+    assert deadline.run(*[lambda: barrier.wait(60)] * 3)
+    assert not deadline.run(lambda: 1 // 0, lambda: None)
+    assert "ZeroDivisionError" in caplog.text
+    assert deadline.run()
+
+
+def test_one_that_hangs_is_left_behind_when_the_second_signal_comes() -> None:
+    clock, hang, entered = ManualClock(), threading.Event(), threading.Event()
+    deadline = StopDeadline(3600.0, clock)
+    results: list[bool] = []
+
+    def step() -> None:
+        entered.set()
+        hang.wait(60)
+
+    running = threading.Thread(target=lambda: results.append(deadline.run(step)))
+    running.start()
+    assert entered.wait(60)
+    clock.advance(stop_deadline.LEAST_SECONDS + 1)
+    deadline.end_now()
+    running.join(60)
+    assert results == [False]
+    hang.set()
+
+
+def test_a_step_behind_the_deadline_still_gets_a_little_time() -> None:
+    deadline = StopDeadline(3600.0, ManualClock())
+    deadline.end_now()
+    done = threading.Event()
+    assert deadline.run(done.set)
+    assert done.is_set()
+
+
+def test_the_end_of_a_wait_is_the_step_s_end() -> None:
+    deadline = StopDeadline(3600.0, ManualClock())
+    go = threading.Event()
+    results: list[bool] = []
+    running = threading.Thread(target=lambda: results.append(deadline.run(lambda: go.wait(60))))
+    running.start()
+    until(lambda: any(thread.name == "kbroker-stop" for thread in threading.enumerate()), "the step")
+    assert results == []
+    go.set()
+    running.join(60)
+    assert results == [True]

@@ -1,0 +1,654 @@
+"""Merging of objects over a real log, manifest and store: what is merged, failures at each step, readers meanwhile."""
+
+import contextlib
+import gc
+import random
+import threading
+
+import pytest
+
+from kbroker._fast.records.records import iter_batches, iter_records
+from kbroker.background.compaction_cleaner import Cleaner
+from kbroker.background.compaction_round import CleanerSettings
+from kbroker.background.converter import RETRY_SECONDS, Converter, ConverterSettings, MergeStopped
+from kbroker.background.retention import Retention
+from kbroker.storage.formats.object_keys import PackKey
+from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.read.object_audit import BucketAudit
+from kbroker.storage.read.object_reader import ObjectReader
+from kbroker.storage.rewrite.merge_plan import MergeLimits
+from kbroker.storage.rewrite.merger import MergerSettings
+from kbroker.storage.rewrite.object_swap import PartitionsInHand
+from kbroker.storage.stores.memory_store import MemoryStore
+from kbroker.storage.stores.object_store import StoreUnavailable
+from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
+from tests.unit.storage.flush.flush_harness import KEYS, KIB, MIB, NOW_MS, ONCE, Storage, batch, topic_id
+
+DAY = 86_400.0
+NOISE = random.Random(5).randbytes(2 * MIB)
+BOUNDS = MergeLimits(fan_in=4, below_bytes=(32 * MIB, 256 * MIB))
+
+
+def opened(directory, store=None, **options):
+    """A broker's storage over a memory store that has its clock; `start` is still to be called."""
+    directory.mkdir(exist_ok=True)
+    s = Storage(directory, FaultyStore(store or MemoryStore()), **options)
+    s.store._inner._clock = s.clock
+    s.retention = Retention(s.table, s.manifest, s.store, s.clock)
+    return s
+
+
+@pytest.fixture
+def storage(tmp_path):
+    s = opened(tmp_path / "wal").start()
+    yield s
+    s.close()
+
+
+def converter(s, *, epoch=1, bounds=BOUNDS, rate=0.0, in_hand=None, busy=lambda: False, **merger):
+    settings = ConverterSettings(io_bytes_per_second=rate, bounds=bounds, merger=MergerSettings(**merger))
+    return Converter(
+        s.table, s.manifest, s.store, KEYS, s.clock, s.claim, broker_epoch=epoch, settings=settings, in_hand=in_hand,
+        busy=busy,
+    )  # fmt: skip
+
+
+def write(s, *values, topic="t", partition=0, flush=True, **options):
+    s.append(topic, partition, batch(values, timestamp=s.clock.now_ms(), **options))
+    if flush:
+        s.flush()
+        s.clock.advance(1)
+
+
+def refs(s, topic="t", partition=0):
+    return list(s.manifest.image.objects_from(topic_id(topic), partition))
+
+
+def values(s, topic="t", partition=0):
+    return [record.value for _, data in iter_batches(s.stored(topic, partition)) for record in iter_records(data)]
+
+
+def keys(s):
+    return {meta.key for meta in s.store.list(KEYS.root) if KEYS.parse(meta.key)}
+
+
+def packs(s):
+    return {key for key in keys(s) if isinstance(KEYS.parse(key), PackKey)}
+
+
+def live_keys(s):
+    return {KEYS.full(key) for key in s.manifest.image.live_keys()}
+
+
+def audit(s, image=None):
+    return list(BucketAudit(s.store, KEYS, image or s.manifest.image).faults())
+
+
+def reloaded(s):
+    manifest = Manifest(NumberedLog(s.store, KEYS.manifest_dir, 0, bytes(16), patience=ONCE), s.clock, root=KEYS.root)
+    return manifest.load()
+
+
+def sweep(s, c):
+    """Days go by: reservations end, sweeps run, and what is due is deleted."""
+    for _ in range(5):
+        s.clock.advance(DAY)
+        c.sweep_once()
+        s.retention.delete_once()
+
+
+def test_images_of_packs_become_one_object_and_the_packs_go(storage):
+    storage.add_topic("t", 2)
+    for n in range(4):
+        write(storage, b"a%d" % n, b"b%d" % n, flush=False)
+        write(storage, b"c%d" % n, partition=1)
+    before = storage.stored("t", 0), storage.stored("t", 1)
+    assert len(packs(storage)) == 4
+    report = converter(storage).run_once()
+    assert (report.merges, report.objects_replaced, report.objects_written, report.bytes_copied) == (2, 8, 2, 0)
+    assert (storage.stored("t", 0), storage.stored("t", 1)) == before
+    (ref,) = refs(storage)
+    assert (ref.base_offset, ref.end_offset, ref.record_count) == (0, 8, 8)
+    assert KEYS.parse(ref.key)[2:5] == (0, 0, 1)
+    assert audit(storage) == audit(storage, reloaded(storage)) == []
+    assert len(packs(storage)) == 4  # for readers in flight
+    storage.clock.advance(59)
+    assert storage.retention.delete_once() == 0
+    storage.clock.advance(2)
+    assert storage.retention.delete_once() == 4
+    assert packs(storage) == set()
+    assert keys(storage) == live_keys(storage)
+    assert not storage.manifest.image.reserved
+    assert converter(storage).run_once() is None
+
+
+def test_a_pack_stays_while_one_image_in_it_is_live(storage):
+    storage.add_topic("t", 2)
+    write(storage, b"quiet", partition=1, flush=False)
+    for n in range(4):
+        write(storage, b"v%d" % n)
+    c = converter(storage)
+    c.run_once()
+    storage.clock.advance(100)
+    storage.retention.delete_once()
+    assert len(packs(storage)) == 1
+    assert values(storage, partition=1) == [b"quiet"]
+    storage.clock.advance(3600)  # it has waited long enough for neighbours
+    assert c.run_once().merges == 1
+    storage.clock.advance(100)
+    storage.retention.delete_once()
+    assert packs(storage) == set()
+    assert values(storage, partition=1) == [b"quiet"]
+    assert audit(storage) == []
+
+
+def test_many_small_results_share_a_pack_until_the_second_merge(storage):
+    storage.add_topic("t", 20)
+    c = converter(storage)
+    jobs = []
+    for n in range(16):
+        for partition in range(20):
+            write(storage, b"%d-%d" % (partition, n), partition=partition, flush=False)
+        storage.flush()
+        storage.clock.advance(1)
+        while (report := c.run_once()) is not None:
+            jobs.append((report.merges, report.objects_written))
+    assert jobs == [(20, 1)] * 4 + [(20, 20)]
+    storage.clock.advance(100)
+    storage.retention.delete_once()
+    assert packs(storage) == set()
+    assert all(len(refs(storage, partition=partition)) == 1 for partition in range(20))
+    assert values(storage, partition=7) == [b"7-%d" % n for n in range(16)]
+    assert {KEYS.parse(key).generation for key in keys(storage)} == {2}
+    assert audit(storage) == []
+    flushed = storage.flusher.metrics.bytes
+    assert c.metrics.bytes_sent + flushed <= 3 * flushed
+
+
+def test_a_pack_of_merged_images_is_named_by_its_generation(storage):
+    storage.add_topic("t", 20)
+    for _ in range(4):
+        for partition in range(20):
+            write(storage, b"x", partition=partition, flush=False)
+        storage.flush()
+    converter(storage).run_once()
+    assert {KEYS.parse(ref.key) for ref in refs(storage)} == {PackKey(1, 0, 1)}
+    assert audit(storage) == audit(storage, reloaded(storage)) == []
+
+
+def large(s, *sizes):
+    """One KLIX object of each size, and a few records in packs between them."""
+    start = 0
+    for size in sizes:
+        count = max(1, size // (500 * KIB))
+        for _ in range(count):
+            s.append("t", 0, batch([NOISE[start : start + size // count]]))
+            start += 1_009  # each record is another
+        s.flush()
+        s.clock.advance(1)
+
+
+def test_large_objects_are_copied_by_the_store(storage):
+    storage.add_topic("t", 1)
+    large(storage, 6 * MIB, 7 * MIB, 40 * KIB, 30 * KIB, 12 * MIB)
+    before = storage.stored("t", 0)
+    report = converter(storage, buffer_bytes=4 * MIB).run_once()
+    assert storage.stored("t", 0) == before
+    assert report.objects_replaced == 5
+    assert report.bytes_copied > 15 * MIB
+    assert report.bytes_sent < 5.2 * MIB  # the two small ones and what makes a part of them, the index
+    assert len(refs(storage)) == 1
+    assert audit(storage) == audit(storage, reloaded(storage)) == []
+    assert [op for op, _ in storage.store.operations].count("create_multipart") == 1
+    assert list(storage.store.list_multipart("")) == []
+
+
+class OddCopies(MemoryStore):
+    """Tells another CRC of what it copied, or none; and may copy the wrong bytes."""
+
+    def __init__(self, told, wrong):
+        super().__init__()
+        self.told = told
+        self.wrong = wrong
+
+    def upload_part_copy(self, key, upload_id, number, source_key, start, length, *, if_match=None):
+        start += self.wrong
+        part = super().upload_part_copy(key, upload_id, number, source_key, start, length, if_match=if_match)
+        told = {"nothing": None, "of the source": self.head(source_key).crc32c, "anything": 7}[self.told]
+        odd = part._replace(crc32c=told)
+        self._uploads[upload_id].parts[number] = (odd, self._uploads[upload_id].parts[number][1])
+        return odd
+
+
+@pytest.mark.parametrize("told", ["nothing", "of the source", "anything"])
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_copies_of_whose_crc_the_store_says_nothing_useful_are_read_back(tmp_path, told, wrong):
+    s = opened(tmp_path, OddCopies(told, wrong)).start()
+    s.add_topic("t", 1)
+    large(s, 6 * MIB, 6 * MIB, 6 * MIB, 6 * MIB)
+    before, named = s.stored("t", 0), keys(s)
+    c = converter(s, buffer_bytes=4 * MIB)
+    report = c.run_once()
+    assert (report is None) == bool(wrong)
+    assert s.stored("t", 0) == before
+    if wrong:
+        assert "00000-1-" in c.metrics.last_error
+        s.clock.advance(3600)
+        s.retention.delete_once()
+        assert keys(s) == named
+        assert c.run_once() is None  # not tried again before the next start
+    s.close()
+
+
+def test_a_damaged_input_is_left_where_it_is_and_the_others_are_merged(storage):
+    storage.add_topic("t", 3)
+    for _ in range(4):
+        for partition in range(3):
+            write(storage, b"value", partition=partition, flush=False)
+        storage.flush()
+        storage.clock.advance(1)
+    ref = refs(storage, partition=1)[2]
+    good = storage.store.get(ref.key)
+    bad = bytearray(good)
+    bad[ref.start + 70] ^= 1
+    meta = storage.store.put(ref.key, bytes(bad))
+    files = storage.manifest.image.files
+    files.set_etag(files.place_of(KEYS.relative(ref.key)), meta.etag)
+    c = converter(storage)
+    c.run_once()
+    assert [len(refs(storage, partition=partition)) for partition in range(3)] == [1, 4, 1]
+    assert ref.key in c.metrics.last_error
+    assert c.run_once() is None
+    assert values(storage, partition=2) == [b"value"] * 4
+
+
+def test_an_index_has_a_bound(storage):
+    storage.add_topic("t", 1)
+    for _ in range(4):
+        for _ in range(5):
+            write(storage, b"x" * 50_000, flush=False)
+        storage.flush()
+    c = converter(storage, buffer_bytes=100, object_batches_max=12)
+    assert c.run_once().objects_replaced == 2
+    assert len(refs(storage)) == 3
+    assert c.run_once() is None
+    storage.add_topic("u", 1)
+    for _ in range(4):
+        for _ in range(5):
+            write(storage, b"x" * 50_000, topic="u", flush=False)
+        storage.flush()
+    assert all(not ref.key.endswith(".pack") for ref in refs(storage, "u"))
+    c = converter(storage, buffer_bytes=100, object_batches_max=7)
+    while c.run_once():
+        pass
+    assert len(refs(storage, "u")) == 4
+    assert c.metrics.failures == 0
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_merge_that_failed_comes_again_under_another_key(storage, deleted):
+    """A deletion of what it gave up may arrive late, sent by an owner that slept while another one took over."""
+    storage.add_topic("t", 1)
+    for n in range(4):
+        write(storage, b"%d" % n)
+    storage.store.inject(Fault("put", When.AFTER, key_part="/00000000000000000000-1"))
+    c = converter(storage)
+    assert c.run_once() is None
+    (given_up,) = storage.manifest.image.deletions
+    assert KEYS.full(given_up) in keys(storage)  # the store had taken it
+    if deleted:
+        storage.clock.advance(3600)
+        assert storage.retention.delete_once() == 1
+    storage.clock.advance(RETRY_SECONDS + 1)
+    assert c.run_once().objects_written == 1
+    (ref,) = refs(storage)
+    assert KEYS.relative(ref.key) != given_up
+    assert KEYS.parse(ref.key).generation == 1  # or it would never be merged a second time
+    storage.store.delete([KEYS.full(given_up)])
+    assert values(storage) == [b"0", b"1", b"2", b"3"]
+
+
+def test_what_changes_meanwhile_is_not_swapped(storage):
+    storage.add_topic("t", 2)
+    for _ in range(4):
+        write(storage, b"x", flush=False)
+        write(storage, b"y", partition=1)
+    c = converter(storage)
+
+    def delete_records(fault):
+        log = storage.table.partition("t", 0)
+        storage.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 2}}}})
+        log.log.raise_log_start(2)
+
+    fault = storage.store.inject(Fault("put", When.BEFORE, key_part=".obj", times=0))
+    original = storage.store._run
+
+    def run(operation, key, bytes_out, call):
+        if operation == "put" and "/1/00000000000000000000-1-" in key:
+            delete_records(fault)
+        return original(operation, key, bytes_out, call)
+
+    storage.store._run = run
+    report = c.run_once()
+    storage.store._run = original
+    assert (report.merges, report.obsolete) == (1, 1)
+    assert len(refs(storage)) == 2
+    assert len(refs(storage, partition=1)) == 1
+    storage.clock.advance(3600)
+    storage.retention.delete_once()
+    assert keys(storage) == live_keys(storage)
+    assert not storage.manifest.image.reserved
+    assert audit(storage) == []
+
+
+def test_a_topic_deleted_meanwhile_leaves_nothing(storage):
+    topic = storage.add_topic("t", 1)
+    for _ in range(4):
+        write(storage, b"x")
+    release, reached = threading.Event(), threading.Event()
+    storage.store.inject(Fault("put", When.HOLD, key_part="/00000000000000000000-1-", release=release, reached=reached))
+    c = converter(storage)
+    worker = threading.Thread(target=c.run_once)
+    worker.start()
+    assert reached.wait(20)
+    storage.table.remove_topic(topic.topic_id)
+    storage.retention.drop_topic(topic.topic_id, 0)
+    storage.retention.check_once()
+    release.set()
+    worker.join(20)
+    assert refs(storage) == []
+    storage.clock.advance(3600)
+    storage.retention.delete_once()
+    assert keys(storage) == set()
+
+
+def test_compacted_topics_keep_what_compaction_made(storage):
+    storage.add_topic("t", 1, cleanup_policy="compact", min_cleanable_dirty_ratio=0, segment_ms=1)
+    cleaner = Cleaner(
+        storage.table, storage.manifest, storage.store, KEYS, storage.clock,
+        settings=CleanerSettings(io_bytes_per_second=0.0),
+    )  # fmt: skip
+    for n in range(3):
+        write(storage, b"%d" % n)
+    assert cleaner.run_once()
+    cleaned = refs(storage)
+    for n in range(4):
+        write(storage, b"%d" % n)
+    assert converter(storage).run_once().objects_replaced == 4
+    assert refs(storage)[: len(cleaned)] == cleaned
+    assert len(refs(storage)) == len(cleaned) + 1
+    storage.clock.advance(1)
+    assert cleaner.run_once().objects_replaced == len(cleaned) + 1
+    assert audit(storage) == []
+
+
+def test_a_partition_is_rewritten_by_one_at_a_time(storage):
+    storage.add_topic("t", 1)
+    for _ in range(4):
+        write(storage, b"x")
+    in_hand = PartitionsInHand()
+    c = converter(storage, in_hand=in_hand)
+    assert in_hand.take((topic_id("t"), 0))
+    assert c.run_once() is None
+    in_hand.give_back((topic_id("t"), 0))
+    assert c.run_once()
+    assert in_hand.take((topic_id("t"), 0))
+
+
+def test_retention_bounds_what_one_object_covers(storage):
+    storage.add_topic("t", 1, retention_ms=8 * 1_200_000, segment_ms=10**12)
+    for _ in range(8):
+        write(storage, b"x")
+        storage.clock.advance(600 - 1)
+    converter(storage).run_once()
+    assert [ref.record_count for ref in refs(storage)] == [3, 3, 1, 1]
+
+
+def test_it_waits_while_flushes_are_behind_and_ends_when_told(storage):
+    storage.add_topic("t", 1)
+    for _ in range(4):
+        write(storage, b"x")
+    asked = threading.Event()
+
+    def busy():
+        asked.set()
+        return True
+
+    c = converter(storage, busy=busy)
+    before = keys(storage)
+    c.start()
+    assert asked.wait(20)
+    c.stop()
+    assert keys(storage) == before
+    assert len(refs(storage)) == 4
+    with pytest.raises(MergeStopped):
+        c.run_once()
+
+
+def test_it_does_not_wait_for_ever(storage):
+    storage.add_topic("t", 1)
+    for _ in range(4):
+        write(storage, b"x")
+    c = converter(storage, busy=lambda: True)
+    waited = []
+
+    def wait(seconds):
+        waited.append(seconds)
+        storage.clock.advance(seconds)
+
+    c._wait = wait
+    assert c.run_once() is not None
+    assert sum(waited) == pytest.approx(600, abs=1)
+    assert len(refs(storage)) == 1
+
+
+def test_the_rate_holds_and_changes_at_run_time(storage):
+    storage.add_topic("t", 1)
+    for _ in range(4):
+        write(storage, bytes(40_000))
+    waited = []
+
+    def wait(seconds):
+        waited.append(seconds)
+        storage.clock.advance(seconds)
+
+    c = converter(storage, rate=1e6)
+    c._wait = wait
+    c._pacer._wait = wait
+    for _ in range(2):
+        c._acquire(100_000)
+    assert sum(waited) == pytest.approx(0.1, rel=0.1)
+    c.configure(ConverterSettings(enabled=False, io_bytes_per_second=1e5))
+    assert c.run_once() is None
+    c._acquire(100_000)
+    del waited[:]
+    c._acquire(1)
+    assert sum(waited) == pytest.approx(1, rel=0.1)
+
+
+# -- failures --------------------------------------------------------------------------------------------------------
+
+
+def history(s, *, copied):
+    """Two partitions with something to merge, one of them by a multipart upload when `copied`."""
+    s.add_topic("t", 2)
+    if copied:
+        large(s, 5300 * KIB, 10 * KIB, 5300 * KIB, 20 * KIB)
+    else:
+        for n in range(4):
+            write(s, b"a%d" % n, flush=False)
+            write(s, b"b%d" % n, partition=1)
+    return [s.stored("t", partition) for partition in range(2)]
+
+
+def settings_of(copied):
+    return {"buffer_bytes": 1 * MIB} if copied else {}
+
+
+def requests_of_a_job(tmp_path, copied):
+    s = opened(tmp_path).start()
+    history(s, copied=copied)
+    s.store.operations.clear()
+    assert converter(s, **settings_of(copied)).run_once()
+    s.close()
+    return [operation for operation, _ in s.store.operations]
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["put", "multipart"])
+@pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+def test_a_failure_of_any_request_loses_and_leaks_nothing(tmp_path, copied, when, dies):
+    """Each request fails, before or after its effect; the broker goes on, or dies with it and another one starts."""
+    requests = requests_of_a_job(tmp_path / "probe", copied)
+    for number, operation in enumerate(requests):
+        fail_once(tmp_path / f"{number}", number, f"request {number}, {operation}", copied, when, dies)
+        gc.collect()  # closes the files of its logs
+
+
+def fail_once(directory, number, where, copied, when, dies):
+    s = opened(directory).start()
+    expected = history(s, copied=copied)
+    c = converter(s, **settings_of(copied))
+    s.store.inject(Fault("*", when, skip=number, error=KeyboardInterrupt if dies else StoreUnavailable))
+    if dies:
+        die_with(s, c)
+        s.close()
+        passed = (s.clock.now_ms() - NOW_MS) / 1000
+        s = opened(directory, s.store._inner, epoch=2)
+        s.clock.advance(passed)
+        s.add_topic("t", 2)
+        s.start()
+        c = converter(s, epoch=2, **settings_of(copied))
+    else:
+        c.run_once()
+    assert [s.stored("t", partition) for partition in range(2)] == expected, where
+    assert audit(s) == [], where
+    s.clock.advance(RETRY_SECONDS + 1)
+    while c.run_once():
+        pass
+    assert [len(refs(s, partition=partition)) for partition in range(2)] == ([1, 0] if copied else [1, 1]), where
+    sweep(s, c)
+    assert keys(s) == live_keys(s), where
+    assert list(s.store.list_multipart("")) == [], where
+    assert not s.manifest.image.reserved, where
+    assert not s.manifest.image.deletions, where
+    assert [s.stored("t", partition) for partition in range(2)] == expected, where
+    assert audit(s) == audit(s, reloaded(s)) == [], where
+    s.close()
+
+
+def die_with(s, c):
+    """After the fault nothing reaches the store any more: what would clean up is dead too."""
+    original = s.store._run
+
+    def run(operation, key, bytes_out, call):
+        try:
+            return original(operation, key, bytes_out, call)
+        except KeyboardInterrupt:
+            s.store.outage = True
+            raise
+
+    s.store._run = run
+    with contextlib.suppress(KeyboardInterrupt):
+        c.run_once()
+
+
+def test_an_outage_in_the_middle_is_overcome(storage):
+    storage.add_topic("t", 1)
+    for n in range(4):
+        write(storage, b"%d" % n)
+    storage.store.outage = True
+    c = converter(storage)
+    assert c.run_once() is None
+    assert c.metrics.failures == 1
+    assert c.run_once() is None  # not at once
+    storage.store.outage = False
+    storage.clock.advance(RETRY_SECONDS)
+    assert c.run_once()
+    assert values(storage) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_superseded_broker_merges_nothing(storage, tmp_path):
+    history(storage, copied=False)
+    (tmp_path / "other").mkdir()
+    other = Storage(tmp_path / "other", storage.store, epoch=2, data_dir_id="dir-2")
+    NumberedLog(storage.store, KEYS.manifest_dir, 2, bytes(16), patience=ONCE)
+    other.manifest._log.seal_previous()
+    before = keys(storage)
+    with pytest.raises(Fenced):
+        converter(storage).run_once()
+    assert keys(storage) == before
+    other.close()
+
+
+# -- readers ---------------------------------------------------------------------------------------------------------
+
+
+def read_all(reader, s, partition=0, on_read=lambda: None):
+    found, offset = [], 0
+    end = s.manifest.image.partition(topic_id("t"), partition).end_offset
+    while offset < end:
+        piece = reader.read(topic_id("t"), partition, offset, end, 1)
+        assert piece is not None
+        on_read()
+        for _, data in iter_batches(b"".join(piece.parts), check_crc=True):
+            found += [record.value for record in iter_records(data)]
+        assert piece.base_offset == offset
+        offset = piece.next_offset
+    return found
+
+
+def test_readers_see_no_hole_while_objects_are_swapped_and_deleted(storage):
+    storage.add_topic("t", 1, file_delete_delay_ms=0)
+    c = converter(storage, bounds=MergeLimits(fan_in=4, count_max=8), buffer_bytes=3000)
+    for n in range(64):
+        for i in range(3):
+            write(storage, b"%d-%d" % (n, i), flush=False)
+        storage.flush()
+        storage.clock.advance(1)
+    expected = [b"%d-%d" % (n, i) for n in range(64) for i in range(3)]
+    reader = ObjectReader(storage.store, storage.manifest.image, 4 * MIB)
+    merged = 0
+
+    def swap():
+        nonlocal merged
+        if c.run_once():
+            merged += 1
+        storage.clock.advance(1)
+        storage.retention.delete_once()
+
+    assert read_all(reader, storage, on_read=swap) == expected
+    assert merged >= 2
+    cold = ObjectReader(storage.store, storage.manifest.image, 4 * MIB)
+    assert read_all(cold, storage) == expected
+    assert keys(storage) == live_keys(storage)
+
+
+def test_threads_that_read_all_the_time_see_no_hole(storage):
+    storage.add_topic("t", 1, file_delete_delay_ms=0)
+    failures, ended = [], threading.Event()
+    write(storage, b"0")
+
+    def read():
+        while not ended.is_set():
+            try:
+                found = read_all(ObjectReader(storage.store, storage.manifest.image, 4 * MIB), storage)
+                assert found == [b"%d" % n for n in range(len(found))]
+            except Exception as error:
+                failures.append(error)
+                return
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    c = converter(storage)
+    for n in range(1, 120):
+        write(storage, b"%d" % n)
+        c.run_once()
+        storage.retention.delete_once()
+    ended.set()
+    for thread in threads:
+        thread.join(20)
+    assert failures == []
+    assert c.metrics.jobs > 20

@@ -1,0 +1,125 @@
+import random
+
+import pytest
+
+from kbroker.storage.formats.object_keys import klix_key, pack_key
+from kbroker.storage.manifest.deletions import DeleteQueue
+from kbroker.storage.manifest.files import PREFIX_OTHER, FileTable
+from kbroker.storage.manifest.keys import (
+    hash_key,
+    hash_keys,
+    pack_etag,
+    pack_object_key,
+    unpack_etag,
+    unpack_object_key,
+)
+
+TOPIC = bytes(range(16))
+KEYS = [
+    klix_key("t", TOPIC, 0, 0),
+    klix_key("a-b.c_d", TOPIC, 2**31 - 1, 2**63 - 1, 3),
+    klix_key("t", TOPIC, 7, 123, 1, "00" * 8),
+    klix_key("t", TOPIC, 7, 123, 2, "ff" * 8),
+    pack_key(1, 0),
+    pack_key(9_999_999_999, 2**63 - 1, 1),
+]
+OTHER_KEYS = ["t/0/segment-00000000000000000000.kfs", "odd", "_packs/1.pack", f"t-{TOPIC.hex()}/00/{0:020d}.obj", ""]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_keys_of_ours_are_a_few_numbers(key):
+    assert unpack_object_key(*pack_object_key(key)) == key
+
+
+@pytest.mark.parametrize("key", [*OTHER_KEYS, klix_key("t", TOPIC, 0, 0, 2**30)])
+def test_other_keys_are_not_taken_for_ours(key):
+    assert pack_object_key(key) is None
+
+
+@pytest.mark.parametrize(
+    "etag", ["0" * 32, '"' + "f" * 32 + '"', "a" * 32 + "-12", '"' + "a" * 32 + '-99999"', "0-0", "1f-ff"]
+)
+def test_etags_come_back_as_they_were(etag):
+    assert unpack_etag(pack_etag(etag)) == etag
+
+
+@pytest.mark.parametrize(
+    "etag", ["", "x", "A" * 32, "a" * 31, '"' + "a" * 32, "a" * 32 + "-0", "00-1", "1-" + "f" * 17]
+)
+def test_other_etags_are_not_taken_for_those(etag):
+    assert pack_etag(etag) is None
+
+
+def test_hashes_of_columns_are_those_of_numbers():
+    import numpy as np
+
+    rng = random.Random(1)
+    rows = [tuple(rng.getrandbits(63) for _ in range(5)) for _ in range(50)]
+    assert hash_keys([np.array(column) for column in zip(*rows, strict=True)]).tolist() == [hash_key(r) for r in rows]
+
+
+def test_a_table_is_a_dict_with_places_given_again():
+    """Against a plain dict, through sorting of the index and free places."""
+    rng = random.Random(2)
+    table, model, places = FileTable(), {}, {}
+    for serial in range(3000):
+        if model and rng.random() < 0.45:
+            key = rng.choice(list(model))
+            table.remove(places.pop(key))
+            del model[key]
+        else:
+            kind = rng.random()
+            key = klix_key("t", TOPIC, serial % 7, serial, serial % 3 and 2, "ab" * 8 if serial % 3 else "")
+            key = key if kind < 0.7 else pack_key(1, serial) if kind < 0.9 else f"odd-{serial}"
+            etag = rng.choice(["e", "ab" * 16, f"{serial:x}-1"])
+            places[key] = table.add(key, serial, etag, serial, serial + 1)
+            model[key] = (serial, etag, serial, serial + 1)
+        if rng.random() < 0.01:
+            assert table.index_keys() is None
+        if serial % 100 == 0:
+            assert {f.key: (f.size, f.etag, f.crc32c, f.created_ms) for f in table.values()} == model
+            assert all(table.place_of(key) == place for key, place in places.items())
+            assert len(table) == len(model)
+    assert table.places < 1800
+    assert table.place_of(klix_key("t", TOPIC, 0, 10**9)) is None
+    assert table.place_of("nothing") is None
+
+
+def test_two_keys_of_one_hash_are_kept_apart(monkeypatch):
+    monkeypatch.setattr("kbroker.storage.manifest.files.hash_key", lambda values: 5)
+    table = FileTable()
+    places = [table.add(pack_key(1, n), 1, "e", 1, 1) for n in range(3)]
+    assert [table.place_of(pack_key(1, n)) for n in range(4)] == [*places, None]
+    assert table.prefix[places[1]] == PREFIX_OTHER
+    table.remove(places[0])
+    assert [table.place_of(pack_key(1, n)) for n in range(3)] == [None, *places[1:]]
+
+
+def test_references_are_counted_off_together():
+    import numpy as np
+
+    table = FileTable()
+    for n in range(3):
+        table.live[table.add(pack_key(1, n), 1, "e", 1, 1)] = n + 1
+    assert table.drop_references(np.array([2, 1, 2, 0])) == [0]
+    assert table.drop_references(np.array([2])) == [2]
+    assert list(table.live) == [0, 1, 0]
+
+
+def test_the_delete_queue_knows_when_to_look():
+    queue = DeleteQueue()
+    assert queue.due(10**15, 5, lambda key: True) == []
+    queue["a"] = 50
+    queue.update({"b": 40, "c": 60})
+    queue.setdefault("a", 1)
+    assert queue.due(39, 5, lambda key: True) == []
+    assert queue.due(50, 5, lambda key: True) == ["a", "b"]
+    assert queue.due(50, 1, lambda key: True) == ["a"]
+    assert (queue.pop("a"), queue.pop("b"), queue.pop("b", None)) == (50, 40, None)
+    assert queue.due(59, 5, lambda key: True) == []
+    queue["t/0/segment-0.kfs"] = 99
+    assert queue.due(59, 5, lambda key: True) == ["t/0/segment-0.kfs"]
+    assert queue.due(59, 5, lambda key: False) == []
+    del queue["t/0/segment-0.kfs"]
+    assert queue.due(59, 5, lambda key: True) == []
+    assert queue.due(60, 5, lambda key: True) == ["c"]
