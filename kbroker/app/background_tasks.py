@@ -15,13 +15,13 @@ from kbroker.app.log_sizes import LogSizes
 from kbroker.app.open_cluster import Cluster, OpenedStore
 from kbroker.background.compaction_cleaner import Cleaner
 from kbroker.background.converter import Converter
+from kbroker.background.deleted_topics import drop_deleted_topics
 from kbroker.background.proposals import ProposalInbox
 from kbroker.background.retention import Retention
 from kbroker.clock import Clock
 from kbroker.errors import StartError
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
-from kbroker.log.recovery import drop_deleted_topics
 from kbroker.log.segment_names import SegmentNames
 from kbroker.storage.flush.flusher import Flusher, FlushSettings
 from kbroker.storage.flush.plan import PlanLimits

@@ -7,22 +7,16 @@ top, then this broker's leader epoch begins. Nothing is deleted here; nothing th
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kbroker._fast.wal.wal import Wal
 from kbroker.errors import CorruptionError, StartError
 from kbroker.log.log_table import LogTable
 from kbroker.storage.wal.recovery import RecoveryReport, recover
 
-if TYPE_CHECKING:
-    from kbroker.background.retention import Retention
-    from kbroker.log.segment_names import SegmentNames
-
 logger = logging.getLogger(__name__)
 
-NAMES_CLEARED = 100  # a listing each
 
 
 @dataclass(slots=True)
@@ -70,27 +64,3 @@ def recover_log(
             ", ".join(topic_id.hex() for topic_id in result.unknown_topics[:10]),
         )
     return result
-
-
-def drop_deleted_topics(
-    table: LogTable,
-    retention: Retention,
-    segments: SegmentNames,
-    deleted_topics: Mapping[bytes, tuple[str, str]],
-    grace_ms: int,
-) -> int:
-    """Queues the objects of topics that metadata says were deleted, where a crash came before that was done; returns of
-    how many topics. What unfinished flushes left under the names of the last topics with segments goes as well.
-
-    `deleted_topics`: name and object format (cluster.image.DeletedTopic) by id.
-    """
-    image = table.image
-    dropped = [each for each in deleted_topics if each in image.partitions or each not in image.dropped]
-    for topic_id in dropped:
-        if topic_id in table.by_id:
-            raise StartError(f"topic id {topic_id.hex()} is both deleted and in use")
-        retention.drop_topic(topic_id, grace_ms)
-    names = [name for name, object_format in deleted_topics.values() if object_format == "kfs"]
-    for name in set(names[-NAMES_CLEARED:]).difference(table.by_name):
-        segments.deleted(name)
-    return len(dropped)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kbroker._fast.records import footer as klix_entries
 from kbroker._fast.records.batch_check import check_batches
-from kbroker._fast.records.records import footer as klix_entries
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.pipeline import data_loss

@@ -10,9 +10,10 @@ import tracemalloc
 import pytest
 
 from kbroker import limits
+from kbroker._fast.records import compression
 from kbroker._fast.records.recode import recode
 from kbroker._fast.records.record_batch import CorruptRecordsError, validate
-from kbroker._fast.records.records import build_batch, compression, iter_batches, iter_records, parse_marker, seal
+from kbroker._fast.records.records import build_batch, iter_batches, iter_records, parse_marker, seal
 from tests.reference import record_twin as twin
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "2"))

@@ -6,11 +6,10 @@ import os
 import random
 import time
 
-from tests.unit.storage.object_bucket import ObjectBucket, batches, topic_id
-
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.storage.read.object_reader import ObjectReader
+from tests.unit.storage.read.object_bucket import ObjectBucket, batches, topic_id
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "3"))
 LEADER_EPOCH = range(12, 16)  # of a batch: no CRC of a ranged read covers it

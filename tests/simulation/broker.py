@@ -17,12 +17,13 @@ from kbroker.app.open_cluster import OpenedStore, open_cluster
 from kbroker.background.compaction_cleaner import Cleaner
 from kbroker.background.compaction_round import CleanerSettings
 from kbroker.background.converter import Converter, ConverterSettings
+from kbroker.background.deleted_topics import drop_deleted_topics
 from kbroker.background.retention import Retention
 from kbroker.errors import CorruptionError, KafkaError, StartError
 from kbroker.limits import KIB
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
-from kbroker.log.recovery import drop_deleted_topics, recover_log
+from kbroker.log.recovery import recover_log
 from kbroker.log.segment_names import SegmentNames
 from kbroker.storage.flush.flusher import Flusher, FlushSettings
 from kbroker.storage.flush.plan import PlanLimits

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker import limits
+from kbroker._fast.wal import files as wal_files
 from kbroker._fast.wal.pace import AHEAD_PER_LOG_BYTE, LOOK_SECONDS, AheadOfLog, HugePages
 from kbroker._fast.wal.room import (
     BUDGET_SECONDS,
@@ -29,7 +30,6 @@ from kbroker._fast.wal.room import (
     is_no_room,
 )
 from kbroker._fast.wal.segment import WalSegment
-from kbroker._fast.wal.wal import files as wal_files
 from kbroker.clock import Clock, SystemClock
 
 if TYPE_CHECKING:

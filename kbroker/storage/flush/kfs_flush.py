@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kbroker._fast.base.crc32c import combine, crc32c
-from kbroker._fast.records.records import footer as klix_entries
+from kbroker._fast.records import footer as klix_entries
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.kfs import HEADER_BYTES, KfsSegment, encode_footer, encode_header
 from kbroker.storage.formats.kfs_index import encode_index

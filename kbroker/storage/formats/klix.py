@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kbroker._fast.records.records import footer as _footer
+from kbroker._fast.records import footer as _footer
 from kbroker.errors import CorruptionError
 
 MAGIC = 0x4B4C4958

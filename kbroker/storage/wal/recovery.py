@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbroker._fast.partition.partition import Partition
+from kbroker._fast.wal import files as wal_files
 from kbroker._fast.wal.keeper import index_in_memory, write_index
 from kbroker._fast.wal.room import is_no_room
 from kbroker._fast.wal.scan import SegmentScan
 from kbroker._fast.wal.segment import WalSegment
 from kbroker._fast.wal.wal import Wal
-from kbroker._fast.wal.wal import files as wal_files
 from kbroker.storage.stores.regular_file import NotRegularFile, open_regular
 from kbroker.storage.wal.segments import SegmentChain, SegmentFile
 

@@ -7,10 +7,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
-from tests.unit.test_config import load
 
 from kbroker.app.memory import BESIDE_ARENA_LEAST, LEAST_BYTES, MemoryPools, divide
 from kbroker.limits import GIB, MIB
+from tests.unit.app.test_config import load
 
 DOCS = Path(__file__).resolve().parents[3] / "docs/memory.md"
 SIZES = (LEAST_BYTES, 192 * MIB, 256 * MIB, 768 * MIB, GIB, 3 * GIB, 4 * GIB, 64 * GIB)

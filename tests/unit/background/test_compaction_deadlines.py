@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.storage.flush_harness import KEYS, NOW_MS, ONCE, topic_id
 
 from kbroker._fast.records.records import build_control_batch
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.manifest import Manifest
 from tests.unit.log.compacted_broker import CompactedBroker
+from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, ONCE, topic_id
 
 HOUR_MS = 3_600_000
 NEVER_MS = (1 << 63) - 1

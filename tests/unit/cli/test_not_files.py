@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, batch, batches
 
 from kbroker._fast.records.records import build_batch
 from kbroker.cli.main import cli
@@ -24,6 +23,7 @@ from tests.unit.exchange.bucket_builder import klite_frame, put_kafscale, put_kl
 from tests.unit.exchange.kafka_log_builder import data_batch, write_segments
 from tests.unit.exchange.recover_bucket import DamagedCluster
 from tests.unit.not_files import NOT_FILES, name_of_kind, replace, stretch
+from tests.unit.storage.read.object_bucket import KEYS, NOW, ObjectBucket, batch, batches
 
 pytestmark = pytest.mark.timeout(30)
 every_kind = pytest.mark.parametrize("kind", sorted(NOT_FILES))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, batch, batches, topic_id
 
 from kbroker._fast.records.records import build_control_batch
 from kbroker.cli.main import cli
@@ -20,6 +19,7 @@ from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.local_store import LocalStore
 from kbroker.storage.stores.retry_policy import Patience
+from tests.unit.storage.read.object_bucket import KEYS, NOW, ObjectBucket, batch, batches, topic_id
 
 ONCE = Patience(deadline_s=0.0, wait=lambda seconds: True)
 

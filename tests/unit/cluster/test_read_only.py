@@ -6,7 +6,6 @@ import os
 from collections import Counter
 
 import pytest
-from tests.unit.storage.object_bucket import KEYS, NOW, topic_id
 
 from kbroker.clock import ManualClock
 from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
@@ -19,6 +18,7 @@ from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import RECORD_KIND, Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreError, StoreUnavailable
+from tests.unit.storage.read.object_bucket import KEYS, NOW, topic_id
 
 
 class RequestCounter(MemoryStore):

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.object_bucket import ObjectBucket, batches, topic_id
 
 from kbroker._fast.records.records import iter_batches
 from kbroker.app.config import BrokerConfig, load_config
@@ -31,6 +30,7 @@ from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import NotFound, ObjectMeta
 from tests.unit.exchange.bucket_builder import klite_frame, put_kafscale, put_klite, text
 from tests.unit.exchange.kafka_log_builder import NOW_MS, data_batch
+from tests.unit.storage.read.object_bucket import ObjectBucket, batches, topic_id
 
 TOPIC_ID, OTHER_ID = b"t" * 16, b"o" * 16
 FIRST = [data_batch(5, 3, epoch=2, producer=(77, 0, 0)), data_batch(8, 2, epoch=2)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.unit.storage.flush_harness import KEYS, NOW_MS, Storage, topic_id
-
 from kbroker._fast.records.records import build_batch, iter_batches, iter_records
 from kbroker.background.compaction_cleaner import Cleaner
 from kbroker.background.compaction_round import CleanerSettings
@@ -15,6 +13,7 @@ from kbroker.log.cold_read import ColdReader
 from kbroker.storage.read.object_reader import ObjectReader
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.store_faults import FaultyStore
+from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, Storage, topic_id
 
 COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "segment_ms": 1}
 

@@ -7,13 +7,12 @@ import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-from tests.unit.storage.object_bucket import ObjectBucket, batches
-
 from kbroker._fast.records.records import iter_batches, iter_records
 from kbroker.limits import MIB
 from kbroker.log.cold_read import ColdReader
 from kbroker.storage.read.object_reader import ObjectReader
 from kbroker.storage.stores.object_store import StoreUnavailable
+from tests.unit.storage.read.object_bucket import ObjectBucket, batches
 from tests.unit.wire.wire_harness import (
     LONG_MS,
     Client,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.unit.storage.object_bucket import NOW, ObjectBucket, batch, batches, topic_id
 
 from kbroker._fast.records.records import build_batch, iter_batches
 from kbroker.errors import CorruptionError, ErrorCode
@@ -14,6 +13,7 @@ from kbroker.log import cold_read
 from kbroker.log.cold_read import ColdReader
 from kbroker.storage.read.object_reader import ObjectReader
 from kbroker.storage.stores.object_store import StoreUnavailable
+from tests.unit.storage.read.object_bucket import NOW, ObjectBucket, batch, batches, topic_id
 
 
 class HotPartition:

@@ -3,11 +3,11 @@ import random
 import pytest
 
 from kbroker._fast.wal.commit import FastKafkaError
+from kbroker.background.deleted_topics import drop_deleted_topics
 from kbroker.background.retention import Retention
 from kbroker.cluster.image import DeletedTopic
 from kbroker.errors import StartError
 from kbroker.log.log_starts import LogStarts
-from kbroker.log.recovery import drop_deleted_topics
 from kbroker.log.segment_names import SegmentNames
 from kbroker.storage.flush.upload import FlushStopped
 from kbroker.storage.stores.memory_store import MemoryStore

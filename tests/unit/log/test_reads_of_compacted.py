@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.flush_harness import NOW_MS
 
 from kbroker._fast.records.records import iter_batches, iter_records
 from kbroker.handlers.timestamp_lookup import max_timestamp, offset_for_timestamp
@@ -18,6 +17,7 @@ from kbroker.storage.stores.store_faults import Fault
 from tests.reference.compaction_history import History, Model
 from tests.reference.compaction_twin import CONTROL, parse, split
 from tests.unit.log.compacted_broker import COMPACT, CompactedBroker
+from tests.unit.storage.flush.flush_harness import NOW_MS
 
 DAY_MS = 86_400_000
 

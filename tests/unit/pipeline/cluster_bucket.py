@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, topic_id
-
 from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
 from kbroker.cluster.records import TopicCreated, TopicDeleted, payload
 from kbroker.pipeline.bucket_view import BucketView
@@ -14,6 +12,7 @@ from kbroker.pipeline.options import Place
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import RECORD_KIND
+from tests.unit.storage.read.object_bucket import KEYS, NOW, ObjectBucket, topic_id
 
 PLACE = Place("memory:", None, None, None)
 

@@ -4,7 +4,6 @@ import json
 import pickle
 
 import pytest
-from tests.unit.storage.object_bucket import batches, topic_id
 
 from kbroker.exchange.export_bucket import BucketExport
 from kbroker.exchange.export_kafka_log import KafkaLogExport, KafkaNode, write_partition_folder
@@ -18,6 +17,7 @@ from kbroker.pipeline.jobs.session import JobError
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from tests.unit.pipeline.cluster_bucket import PLACE, ClusterBucket
+from tests.unit.storage.read.object_bucket import batches, topic_id
 
 NODE = KafkaNode("4L6g3nShT-eMCtK--X86sw", directory_id=b"d" * 16)
 NOW_MS = 1_700_000_100_000

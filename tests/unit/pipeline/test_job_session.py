@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from pyspark.errors import PythonException
-from tests.unit.storage.object_bucket import topic_id
 
 from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
 from kbroker.cluster.records import TopicCreated, payload
 from kbroker.pipeline.jobs.compact import Compaction
 from kbroker.pipeline.jobs.session import Job, JobError, reason_of
 from tests.unit.pipeline.cluster_bucket import PLACE, ClusterBucket
+from tests.unit.storage.read.object_bucket import topic_id
 
 KEY = "kbroker-x/_packs/0000000001-00000000000000000003.pack"
 TRACEBACK = f"""

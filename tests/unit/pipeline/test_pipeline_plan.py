@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.unit.storage.object_bucket import KEYS, NOW, batch, batches, parsed, topic_id
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch, build_control_batch
@@ -22,6 +21,7 @@ from kbroker.pipeline.split_reader import read_split
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key
 from tests.unit.pipeline.cluster_bucket import ClusterBucket
+from tests.unit.storage.read.object_bucket import KEYS, NOW, batch, batches, parsed, topic_id
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.unit.storage.object_bucket import batches, topic_id
 
 from kbroker.clock import ManualClock
 from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
@@ -16,6 +15,7 @@ from kbroker.pipeline.positions import UnknownTopicError
 from kbroker.pipeline.split_reader import read_split
 from kbroker.pipeline.stream_plan import StreamPlanner, from_json, to_json
 from tests.unit.pipeline.cluster_bucket import ClusterBucket
+from tests.unit.storage.read.object_bucket import batches, topic_id
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from kbroker._fast.base.crc32c import crc32c
-from kbroker._fast.records.records import build_batch, compression, recode
+from kbroker._fast.records import compression, recode
+from kbroker._fast.records.records import build_batch
 from tests.unit.wire.wire_harness import NOW_MS, Client, batch, produce_many, produce_request, produced, wire_broker
 
 KIB = 1024

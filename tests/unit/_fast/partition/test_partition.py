@@ -8,7 +8,8 @@ from typing import Any
 import numpy
 import pytest
 
-from kbroker._fast.partition.partition import Partition, TopicRules, index_entries
+from kbroker._fast.partition import index_entries
+from kbroker._fast.partition.partition import Partition, TopicRules
 from kbroker._fast.wal.commit import CallbackWaiter, FastAppendWait, FastKafkaError
 from kbroker._fast.wal.faults import Faults
 from tests.reference.wal_harness import SEGMENT, TOPIC, Log, batch

@@ -13,6 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker._fast.records import compression
 from kbroker._fast.records.compression import (
     CODECS,
     DecompressionError,
@@ -22,7 +23,6 @@ from kbroker._fast.records.compression import (
     decompress_into,
     decompress_pieces,
 )
-from kbroker._fast.records.records import compression
 from tests.reference import record_twin as twin
 
 COMPRESSED = [name for name in CODECS if name != "none"]

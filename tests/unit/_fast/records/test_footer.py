@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker._fast.records import footer
 from kbroker._fast.records.footer import FooterError
-from kbroker._fast.records.records import build_batch, footer
+from kbroker._fast.records.records import build_batch
 from tests.reference import klix_twin as twin
 
 

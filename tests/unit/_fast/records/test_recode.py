@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker import limits
+from kbroker._fast.records import compression
+from kbroker._fast.records import recode as recode_module
 from kbroker._fast.records.recode import recode
 from kbroker._fast.records.record_batch import validate
-from kbroker._fast.records.records import build_batch, compression, iter_records, parse_batch_header
-from kbroker._fast.records.records import recode as recode_module
+from kbroker._fast.records.records import build_batch, iter_records, parse_batch_header
 from tests.reference import record_twin as twin
 
 NOW = 1_700_000_000_000

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
+from kbroker._fast.records import records
 from kbroker._fast.records.record_batch import CorruptRecordsError, validate
 from kbroker._fast.records.records import (
     CONTROL_ABORT,
@@ -23,7 +24,6 @@ from kbroker._fast.records.records import (
     max_timestamp_record,
     parse_batch_header,
     parse_marker,
-    records,
     seal,
 )
 from tests.reference import record_twin as twin

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kbroker._fast.wal import keeper as wal_keeper
 from kbroker._fast.wal.commit import FastAppendWait
 from kbroker._fast.wal.faults import Faults
 from kbroker._fast.wal.room import BUDGET_SECONDS, PREPARING, REPEAT_SECONDS, SEALING, LogVolume, RoomShortage
-from kbroker._fast.wal.wal import keeper as wal_keeper
 from kbroker.clock import ManualClock
 from kbroker.storage.wal import recovery as wal_recovery
 from tests.integration.until import until

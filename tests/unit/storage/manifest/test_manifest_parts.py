@@ -12,8 +12,9 @@ from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import klix_key, pack_key
 from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.manifest import partition_state
 from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
-from kbroker.storage.manifest.manifest import Manifest, partition_state
+from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.part import PartKind, decode_part, encode_part
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable

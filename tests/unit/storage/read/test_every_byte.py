@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.object_bucket import KEYS
 
 from kbroker.storage.flush.kfs_flush import index_key_of
 from kbroker.storage.formats.kfs import parse_segment
@@ -15,11 +14,12 @@ from kbroker.storage.formats.kfs_index import INDEX_HEADER_BYTES, rebuild_index
 from kbroker.storage.formats.kfs_keys import KfsKey
 from kbroker.storage.formats.object_keys import KlixKey, PackKey
 from kbroker.storage.formats.pack import ENTRY_BYTES, FOOTER_BYTES
-from kbroker.storage.manifest.manifest import parts as manifest_parts
+from kbroker.storage.manifest import parts as manifest_parts
 from kbroker.storage.read.object_audit import BucketAudit, NamedImage
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import ObjectMeta
 from tests.unit.exchange.recover_bucket import DamagedCluster
+from tests.unit.storage.read.object_bucket import KEYS
 
 FLIPS = (0x01, 0x80)
 

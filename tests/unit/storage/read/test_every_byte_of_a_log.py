@@ -21,11 +21,9 @@ def written(tmp_path: Path) -> Path:
     folder.mkdir()
     with Log(folder) as log:
         log.start()
-        log.append(batch(70))
-        log.append(batch(75))
-        log.sync()
-        log.append(batch(90))
-        log.sync()
+        for size in (70, 75, 90):
+            log.append(batch(size))
+            log.sync()
     return folder
 
 
@@ -51,10 +49,10 @@ def test_each_byte_of_a_segment(written: Path, tmp_path: Path) -> None:
     for entry in entries[:2]:
         start = PAGE + entry.lsn
         meaning |= set(range(start, start + ENTRY_HEADER_BYTES + len(entry.batch)))
-    filler = PAGE + entry_end(entries[1].lsn, len(entries[1].batch))
-    meaning |= set(range(filler, filler + ENTRY_HEADER_BYTES))
-    assert PAGE + entries[2].lsn == 2 * PAGE  # the second commit; its rot is a tear, see test_wal_torn.py
-    for position in sorted(meaning | set(range(0, 2 * PAGE, 61))):
+        filler = PAGE + entry_end(entry.lsn, len(entry.batch))
+        meaning |= set(range(filler, filler + ENTRY_HEADER_BYTES))
+    assert PAGE + entries[2].lsn == 3 * PAGE  # the last commit; its rot is a tear, see test_wal_torn.py
+    for position in sorted(meaning | set(range(0, 3 * PAGE, 61))):
         bad = bytearray(good)
         bad[position] ^= 0x04
         path.write_bytes(bad)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.storage.object_bucket import ObjectBucket, batches, topic_id
 
 from kbroker.clock import ManualClock
 from kbroker.limits import MIB
 from kbroker.storage.read import folder_cache
 from kbroker.storage.read.folder_cache import LOCK_NAME, PAUSE_SECONDS, FolderCache
 from kbroker.storage.read.object_reader import ObjectReader
+from tests.unit.storage.read.object_bucket import ObjectBucket, batches, topic_id
 
 ONE = ("key", "etag", 0)
 T = topic_id("t")

@@ -6,12 +6,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.unit.storage.object_bucket import ObjectBucket, batches, topic_id
 
 from kbroker.limits import MIB
 from kbroker.storage.read.coalesced_reads import READ_RUNS_MAX
 from kbroker.storage.read.object_reader import ObjectReader
 from kbroker.storage.stores.object_store import StoreUnavailable
+from tests.unit.storage.read.object_bucket import ObjectBucket, batches, topic_id
 
 T = topic_id("t")
 FOREVER = 1 << 62

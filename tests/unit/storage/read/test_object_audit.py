@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.storage.object_bucket import KEYS, NOW, ObjectBucket, batch, batches, topic_id
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch, seal
@@ -14,6 +13,7 @@ from kbroker.storage.ledger.numbered_log_format import FrameKind, encode_frame, 
 from kbroker.storage.read import object_audit
 from kbroker.storage.read.object_audit import BucketAudit, audit_image
 from kbroker.storage.stores.object_store import StoreUnavailable
+from tests.unit.storage.read.object_bucket import KEYS, NOW, ObjectBucket, batch, batches, topic_id
 
 T = topic_id("t")
 

@@ -8,19 +8,19 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.unit.storage.object_bucket import NOW, ObjectBucket, batch, batches, parsed, topic_id
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch, iter_batches, iter_records
 from kbroker.errors import CorruptionError
 from kbroker.limits import KIB, MIB
 from kbroker.storage.formats.klix import TAIL_BYTES, encode_object
-from kbroker.storage.manifest.manifest import partition_state
+from kbroker.storage.manifest import partition_state
 from kbroker.storage.read.object_reader import WHOLE_IMAGE_BYTES, ObjectReader
 from kbroker.storage.read.object_span import GET_BYTES_MAX, PIECE_BYTES, image_id
 from kbroker.storage.read.read_ahead import WINDOW_BYTES_MIN, ReadAhead, Stream
 from kbroker.storage.read.read_sharing import Stretch
 from kbroker.storage.stores.object_store import NotFound, StoreUnavailable
+from tests.unit.storage.read.object_bucket import NOW, ObjectBucket, batch, batches, parsed, topic_id
 
 T = topic_id("t")
 FOREVER = 1 << 62

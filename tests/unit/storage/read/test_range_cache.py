@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tests.unit.storage.object_bucket import batches, parsed
 
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.read.footer_cache import FooterCache
 from kbroker.storage.read.range_cache import Cut, RangeCache
 from kbroker.storage.read.read_sharing import Stretch
 from kbroker.storage.read.single_flight import SingleFlight
+from tests.unit.storage.read.object_bucket import batches, parsed
 
 P = ("topic", 0)
 ONE = ("key", "etag", 0)
