@@ -48,6 +48,10 @@ FORMATS = {
     "kbroker/_fast/records/record_batch.pxd": "record-batch",
 }
 
+DECISION_WORDS_MAX = 300
+DECISION_PARTS = ("**Context.**", "**Decision.**", "**Consequences.**", "**Would change it.**")
+DECISIONS_TO_REWRITE = {"004", "005", "006", "007", "028", "054", "055", "153"}  # goes when these are short
+
 
 def tracked(*suffixes: str) -> list[Path]:
     """The repository's files: what git has or would add, generated files not among them."""
@@ -219,6 +223,17 @@ def test_every_format_has_its_page() -> None:
         assert (ROOT / path).is_file(), path
         assert f"formats/{page}.md" in (ROOT / "docs/formats.md").read_text(), page
         assert f"{page}.md" in (ROOT / path).read_text(), f"{path} does not point to docs/formats/{page}.md"
+
+
+def test_a_decision_page_is_one_screen() -> None:
+    found = []
+    for path in sorted((ROOT / "docs/decisions").glob("*.md")):
+        if path.name[:3] not in DECISIONS_TO_REWRITE:
+            text = path.read_text()
+            if (words := len(text.split())) > DECISION_WORDS_MAX:
+                found.append(f"{path.name}: {words} words")
+            found += [f"{path.name}: no {part}" for part in DECISION_PARTS if part not in text]
+    assert found == []
 
 
 def test_nothing_of_a_machine_is_in_the_repository() -> None:
