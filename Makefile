@@ -84,9 +84,11 @@ bench-compare: build
 bench-instructions: build
 	$(BIN)/python -m bench.instructions --against bench/instructions.json
 
-# Writes docs/results.md and its pictures from the history, and prints what larger machines would do and cost.
+# Writes the tables of docs/performance.md and its pictures from the history, and prints what larger machines would do
+# and cost.
 plots: build
 	$(BIN)/pip install -q "matplotlib>=3.9"
+	$(BIN)/python -m bench.tables
 	$(BIN)/python -m bench.plots
 	$(BIN)/python -m bench.scaling
 

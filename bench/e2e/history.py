@@ -10,6 +10,7 @@ Only ratios are compared, since absolute figures move with the machine.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -43,9 +44,19 @@ def entry(workload: str, runs: Mapping[str, Sequence[tuple[Result, float]]], opt
         "workload": workload,
         "options": options,
         "cores": len(os.sched_getaffinity(0)),
+        "processor": _processor(),
         "runs": {broker: [_run(*run) for run in of_broker] for broker, of_broker in runs.items()},
         "ratios": _ratios(workload, runs),
     }
+
+
+def _processor() -> str:
+    """The processor's name as the kernel tells it; "" where it does not."""
+    with contextlib.suppress(OSError):
+        for name, _, value in (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()):
+            if name.strip() == "model name":
+                return value.strip()
+    return ""
 
 
 def _run(result: Result, rss_mib: float) -> dict[str, Any]:
