@@ -49,7 +49,7 @@ FORMATS = {
 }
 
 DECISION_WORDS_MAX = 300
-DECISION_PARTS = ("**Context.**", "**Decision.**", "**Consequences.**", "**Would change it.**")
+DECISION_PARTS = ("**Context.**", "**Decision.**", "**Consequences.**", "**What would change it.**")
 DECISIONS_TO_REWRITE = {"004", "005", "006", "007", "028", "054", "055", "153"}  # goes when these are short
 
 
