@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 NAMED = re.compile(r"`([\w./-]+\.(?:pyx|pxd|pyi|py|c|sh))(?:: ([\w.]+))?`")  # `path` or `path: function`
+DECISION = re.compile(r"\bdecisions? (\d{3})\b|decisions/(\d{3})\b")
 NOT_OURS = {"kafka-topics.sh", "kbroker/protocol/apis/kNN_name.py", "wal_flush.pyx"}  # the last: until 054 is short
 
 
@@ -51,6 +52,16 @@ def test_files_that_the_docs_name_exist() -> None:
         for name, _ in NAMED.findall(text):
             if name not in NOT_OURS and name not in names and not any(n.endswith(f"/{name}") for n in names):
                 missing.append(f"{path.relative_to(ROOT)}: {name}")
+    assert missing == []
+
+
+def test_decisions_that_code_and_docs_name_exist() -> None:
+    known = {path.name[:3] for path in (ROOT / "docs/decisions").glob("[0-9]*.md")}
+    missing = []
+    for name in sorted(files()):
+        if name.endswith((".py", ".pyx", ".pxd", ".md")) and name != "CHANGELOG.md":
+            numbers = {first or second for first, second in DECISION.findall((ROOT / name).read_text())}
+            missing += [f"{name}: decision {number}" for number in sorted(numbers - known)]
     assert missing == []
 
 

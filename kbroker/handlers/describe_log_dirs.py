@@ -5,8 +5,8 @@ Behaviour:
   manifest says, and what its log holds beyond them. Nothing lags.
 - Null topics: all. Unknown topics and partitions are left out.
 
-Versions: v2 flexible. v3 top-level error. v4 total and usable bytes (KIP-827): -1, not known, since a bucket has no size
-and that of the disk would mislead tools that compute fill levels. v5 cordoned directories: never.
+Versions: v2 flexible. v3 top-level error. v4 total and usable bytes (KIP-827): -1, not known, since a bucket has no
+size and that of the disk would mislead tools that compute fill levels. v5 cordoned directories: never.
 
 Gaps: none.
 """
