@@ -66,14 +66,14 @@ def _distribution(lines: Lines, file: str) -> None:
             if curves:
                 medians = [statistics.median(values) for values in zip(*curves, strict=True)]
                 longer = [max(1 - quantile, 1e-5) for quantile in QUANTILES]
-                label = f"{broker}, {title(line).removeprefix('1,000 records/s end to end, ')}"
+                label = f"{broker}, {title(line).removeprefix('1,000 records/s end to end').lstrip(', ')}"
                 axes.plot(longer, medians, style, color=COLOURS[broker], label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.invert_xaxis()
     axes.set_xticks([1, 0.1, 0.01, 0.001, 0.0001], ["all", "p90", "p99", "p99.9", "p99.99"])
     axes.set_ylabel("ms from produce to consume", size=8)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower right")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     _save(figure, file)
