@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-NAMED = re.compile(r"`([\w./-]+\.(?:pyx|pxd|pyi|py|c|sh))(?:: ([\w.]+))?`")  # `path` or `path: function`
+NAMED = re.compile(r"`([\w./-]+\.(?:pyx|pxd|pyi|py|c|sh))(?::\s+([\w.]+))?`")  # `path` or `path: function`
 DECISION = re.compile(r"\bdecisions? (\d{3})\b|decisions/(\d{3})\b")
 NOT_OURS = {"kafka-topics.sh", "kbroker/protocol/apis/kNN_name.py", "wal_flush.pyx"}  # the last: until 054 is short
 
