@@ -9,8 +9,8 @@ from typing import Any
 
 from kbroker._fast.records.records import build_control_batch, parse_batch_header
 from kbroker.clock import ManualClock
-from kbroker.coordinator.group_config import GroupConfig
-from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.coordinator.group.config import GroupConfig
+from kbroker.coordinator.group.coordinator import GroupCoordinator
 from kbroker.limits import MIB
 
 READ_BYTES = 4 * MIB

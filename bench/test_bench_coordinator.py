@@ -20,13 +20,13 @@ import pytest
 
 from bench.memory_log import BlockLog, MemoryLog, coordinator_on
 from kbroker._fast.records.records import build_batch
-from kbroker.coordinator.group_partition import group_partition
-from kbroker.coordinator.group_records import encode_record
-from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
-from kbroker.coordinator.groups import GroupCoordinator
-from kbroker.coordinator.join_group import JoinRequest
-from kbroker.coordinator.offset_commit import CommitRequest
-from kbroker.coordinator.shard_runtime import ShardState
+from kbroker.coordinator.group.classic.join import JoinRequest
+from kbroker.coordinator.group.coordinator import GroupCoordinator
+from kbroker.coordinator.group.offsets.commit import CommitRequest
+from kbroker.coordinator.group.records import encode_record
+from kbroker.coordinator.group.state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.runtime.key_partition import group_partition
+from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 

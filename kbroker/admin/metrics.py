@@ -15,8 +15,8 @@ from kbroker.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from kbroker.app.broker import Broker
-    from kbroker.coordinator.shard_runtime import S
-    from kbroker.coordinator.shard_set import ShardSet
+    from kbroker.coordinator.runtime.shard_runtime import S
+    from kbroker.coordinator.runtime.shard_set import ShardSet
     from kbroker.storage.read.folder_cache import FolderCache
 
 COUNT_SECONDS = 1.0  # how long a scrape waits for a coordinator's thread
@@ -251,7 +251,8 @@ class Metrics:
         yield GaugeMetricFamily("kbroker_group_members", "Members of consumer groups", value=counts.members)
         yield GaugeMetricFamily("kbroker_group_offsets", "Committed offsets", value=counts.offsets)
         # Not at the top: the listener opens before the coordinators are loaded.
-        from kbroker.coordinator.shard_census import groups_by_state, transactions_by_state
+        from kbroker.coordinator.group.admin import groups_by_state
+        from kbroker.coordinator.transaction.admin import transactions_by_state
 
         states = GaugeMetricFamily("kbroker_group_states", "Groups by type and state", labels=["type", "state"])
         for (group_type, state), groups in sorted(self._count(self._broker.groups.shards, groups_by_state)):
@@ -266,7 +267,7 @@ class Metrics:
 
     def _count(self, shards: ShardSet[S], count: Callable[[S], Counter[Any]]) -> Iterable[tuple[Any, int]]:
         """What a coordinator counts; nothing where it is too busy to do it now."""
-        from kbroker.coordinator.shard_census import census
+        from kbroker.coordinator.runtime.census import census
 
         try:
             return census(shards, count).result(COUNT_SECONDS).items()

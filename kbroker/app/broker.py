@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from kbroker.background.proposals import ProposalInbox
     from kbroker.background.retention import Retention
     from kbroker.cluster.producer_ids import ProducerIds
-    from kbroker.coordinator.groups import GroupCoordinator
-    from kbroker.coordinator.share_states import ShareStates
-    from kbroker.coordinator.transactions import TransactionCoordinator
+    from kbroker.coordinator.group.coordinator import GroupCoordinator
+    from kbroker.coordinator.share_state.states import ShareStates
+    from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
     from kbroker.log.log_starts import LogStarts
     from kbroker.share.share_partitions import SharePartitions
     from kbroker.storage.flush.flusher import Flusher

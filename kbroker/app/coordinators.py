@@ -14,19 +14,19 @@ from kbroker.app.open_cluster import Cluster
 from kbroker.clock import Clock
 from kbroker.cluster.image import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kbroker.cluster.producer_ids import ProducerIds
-from kbroker.coordinator.group_config import GroupConfig
-from kbroker.coordinator.group_environment import GroupEnvironment, LoggedTopics, TopicChanges
-from kbroker.coordinator.groups import GroupCoordinator
-from kbroker.coordinator.marker_sink import MarkerSink
-from kbroker.coordinator.transaction_config import TransactionConfig
-from kbroker.coordinator.transactions import TransactionCoordinator
+from kbroker.coordinator.group.config import GroupConfig
+from kbroker.coordinator.group.coordinator import GroupCoordinator
+from kbroker.coordinator.group.environment import GroupEnvironment, LoggedTopics, TopicChanges
+from kbroker.coordinator.transaction.config import TransactionConfig
+from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
+from kbroker.coordinator.transaction.marker_sink import MarkerSink
 from kbroker.limits import GROUP_SIZE_MAX, SHARE_GROUP_SIZE_MAX
 from kbroker.log.cold_read import ColdReader
 from kbroker.log.internal_log import InternalLog
 from kbroker.log.log_table import LogTable
 
 if TYPE_CHECKING:
-    from kbroker.coordinator.share_states import ShareStates
+    from kbroker.coordinator.share_state.states import ShareStates
     from kbroker.share.share_partitions import SharePartitions
 
 
@@ -108,8 +108,8 @@ def _share_partitions(
 def _share_states(
     config: BrokerConfig, clock: Clock, cluster: Cluster, logs: LogTable, cold_reader: ColdReader
 ) -> ShareStates:
-    from kbroker.coordinator.share_state_config import ShareStateConfig
-    from kbroker.coordinator.share_states import ShareStates
+    from kbroker.coordinator.share_state.config import ShareStateConfig
+    from kbroker.coordinator.share_state.states import ShareStates
 
     return ShareStates(
         ShareStateConfig(

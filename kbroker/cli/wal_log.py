@@ -25,9 +25,9 @@ from kbroker.app.data_dir import Identity
 from kbroker.cli.bucket import Bucket, Place
 from kbroker.cluster.image import INTERNAL_TOPICS, TRANSACTION_STATE
 from kbroker.cluster.local_topics import local_topic_names
-from kbroker.coordinator.shard import UnknownRecordError
-from kbroker.coordinator.transaction_records import decode_record
-from kbroker.coordinator.transaction_state import Transaction, TransactionState
+from kbroker.coordinator.runtime.shard import UnknownRecordError
+from kbroker.coordinator.transaction.records import decode_record
+from kbroker.coordinator.transaction.state import Transaction, TransactionState
 from kbroker.errors import CorruptionError, StartError
 from kbroker.storage.stores.object_store import StoreError
 from kbroker.storage.wal.tail import LoggedBatch, WalTail

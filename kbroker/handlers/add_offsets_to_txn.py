@@ -12,8 +12,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 from functools import partial
 
-from kbroker.coordinator.add_partitions import PartitionsRequest
-from kbroker.coordinator.group_partition import OFFSETS_TOPIC, group_partition
+from kbroker.coordinator.runtime.key_partition import OFFSETS_TOPIC, group_partition
+from kbroker.coordinator.transaction.add_partitions import PartitionsRequest
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later

@@ -14,8 +14,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 from functools import partial
 
-from kbroker.coordinator.add_partitions import PartitionsRequest
-from kbroker.coordinator.transaction_state import TopicPartition
+from kbroker.coordinator.transaction.add_partitions import PartitionsRequest
+from kbroker.coordinator.transaction.state import TopicPartition
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import each, later

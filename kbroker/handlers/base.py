@@ -42,14 +42,14 @@ class Context:
     cold_reader: Any  # kbroker.log.cold_read.ColdReader
     cluster_id: str
     node_id: int
-    groups: Any = None  # kbroker.coordinator.groups.GroupCoordinator
+    groups: Any = None  # kbroker.coordinator.group.coordinator.GroupCoordinator
     producer_ids: Any = None  # kbroker.cluster.producer_ids.ProducerIds
-    transactions: Any = None  # kbroker.coordinator.transactions.TransactionCoordinator
+    transactions: Any = None  # kbroker.coordinator.transaction.coordinator.TransactionCoordinator
     log_starts: Any = None  # kbroker.log.log_starts.LogStarts
     telemetry: Any = None  # kbroker.handlers.client_telemetry.ClientTelemetry
     share_partitions: Any = None  # kbroker.share.share_partitions.SharePartitions, with --share-groups
     share_groups: bool = False  # --share-groups: the APIs and the feature of KIP-932 are served
-    share_states: Any = None  # kbroker.coordinator.share_state_store.ShareStateStore, with --share-groups
+    share_states: Any = None  # kbroker.coordinator.share_state.store.ShareStateStore, with --share-groups
     topic_bytes: TopicBytes = field(default_factory=TopicBytes)
 
 

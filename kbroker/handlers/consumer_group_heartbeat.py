@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.consumer_heartbeat import ConsumerHeartbeat
-from kbroker.coordinator.topic_partitions import from_structs
+from kbroker.coordinator.group.consumer.heartbeat import ConsumerHeartbeat
+from kbroker.coordinator.group.topic_partitions import from_structs
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.protocol.apis.k68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from functools import partial
 
-from kbroker.coordinator.transaction_admin import not_described
+from kbroker.coordinator.transaction.admin import not_described
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import each, later

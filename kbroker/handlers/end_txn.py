@@ -1,6 +1,6 @@
 """EndTxn (key 26), versions 0-5: commits or aborts a transaction.
 
-Behaviour: answered when the decision is durable; the markers follow (kbroker.coordinator.end_transaction). Empty
+Behaviour: answered when the decision is durable; the markers follow (kbroker.coordinator.transaction.end). Empty
 transactional id: INVALID_REQUEST (42).
 Per version: 2 PRODUCER_FENCED (90), below it INVALID_PRODUCER_EPOCH (47); 3 flexible; 4 TRANSACTION_ABORTABLE (120),
 which is never the answer here; 5 means transaction.version 2 (KIP-890): the epoch grows with each transaction, and the
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.end_transaction import EPOCH_PER_TRANSACTION, EndRequest
-from kbroker.coordinator.transaction_state import ProducerIdentity, refused
+from kbroker.coordinator.transaction.end import EPOCH_PER_TRANSACTION, EndRequest
+from kbroker.coordinator.transaction.state import ProducerIdentity, refused
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later

@@ -3,7 +3,7 @@
 Behaviour:
 - No transactional id: a new id at epoch 0, always; also when the producer brings its id and epoch (KIP-360), for
   which Kafka does the same. Only one of the two set: INVALID_REQUEST (42).
-- An empty transactional id: INVALID_REQUEST (42). Any other: kbroker.coordinator.init_producer_id.
+- An empty transactional id: INVALID_REQUEST (42). Any other: kbroker.coordinator.transaction.init_producer_id.
 - Ids come from blocks claimed in the metadata log. While none can be claimed (object store away and block used up)
   the answer is COORDINATOR_LOAD_IN_PROGRESS (14), which every client retries without looking for a coordinator.
 
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.init_producer_id import InitRequest
-from kbroker.coordinator.transaction_state import ProducerIdentity
+from kbroker.coordinator.transaction.init_producer_id import InitRequest
+from kbroker.coordinator.transaction.state import ProducerIdentity
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from kbroker.coordinator.futures import when_all
+from kbroker.coordinator.runtime.futures import when_all
 
 ASKED_AT_ONCE = 1_000
 

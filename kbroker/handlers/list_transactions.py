@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from kbroker.coordinator.transaction_admin import STATE_BY_TITLE, ListFilter
+from kbroker.coordinator.transaction.admin import STATE_BY_TITLE, ListFilter
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later

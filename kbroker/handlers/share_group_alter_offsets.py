@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.share_group_offsets import Alteration, AlterOutcome
+from kbroker.coordinator.group.share.offsets import Alteration, AlterOutcome
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later

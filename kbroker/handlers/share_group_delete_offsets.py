@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.share_group_offsets import TopicOutcome
+from kbroker.coordinator.group.share.offsets import TopicOutcome
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from kbroker.coordinator.share_group_state import StateTopic
-from kbroker.coordinator.share_state_store import (
+from kbroker.coordinator.group.share.state import StateTopic
+from kbroker.coordinator.share_state.store import (
     UNKNOWN_DELIVERY_COMPLETE_COUNT,
     UNKNOWN_START_OFFSET,
     SharePartitionState,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.share_group_heartbeat import ShareHeartbeat
+from kbroker.coordinator.group.share.heartbeat import ShareHeartbeat
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.protocol.apis.k76_share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 

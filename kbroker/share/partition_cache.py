@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from kbroker._fast.wal.commit import CallbackWaiter
-from kbroker.coordinator.event_loop import EventLoop
-from kbroker.coordinator.share_state_store import UNKNOWN_START_OFFSET, SharePartitionState, ShareStateStore
+from kbroker.coordinator.runtime.event_loop import EventLoop
+from kbroker.coordinator.share_state.store import UNKNOWN_START_OFFSET, SharePartitionState, ShareStateStore
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.settings import ShareSettings
 from kbroker.share.share_fetch import ShareFetch

@@ -18,7 +18,7 @@ from kbroker.share.requests import FetchAnswer, FetchRequest, PartitionAnswer
 from kbroker.share.sessions import TopicIdPartition
 
 if TYPE_CHECKING:
-    from kbroker.coordinator.event_loop import Timer
+    from kbroker.coordinator.runtime.event_loop import Timer
     from kbroker.share.answer_memory import AnswerMemory
     from kbroker.share.partition_cache import Shared
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from kbroker.coordinator.event_loop import EventLoop, Timer
-from kbroker.coordinator.share_state_store import SharePartitionState, ShareStateStore, StateBatch
+from kbroker.coordinator.runtime.event_loop import EventLoop, Timer
+from kbroker.coordinator.share_state.store import SharePartitionState, ShareStateStore, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.acknowledgement import OUTCOMES, AcknowledgementBatch, AcknowledgeType, Piece, check, pieces
 from kbroker.share.settings import ShareSettings

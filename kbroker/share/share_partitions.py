@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from kbroker.clock import Clock
-from kbroker.coordinator.event_loop import EventLoop, Timer
-from kbroker.coordinator.result import complete
-from kbroker.coordinator.share_state_store import ShareStateStore
+from kbroker.coordinator.runtime.event_loop import EventLoop, Timer
+from kbroker.coordinator.runtime.result import complete
+from kbroker.coordinator.share_state.store import ShareStateStore
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.limits import SHARE_SESSION_IDLE_MS, SHARE_SESSION_PARTITIONS_MAX, SHARE_SLOT_WAIT_MS_MAX
 from kbroker.share.acknowledgement import AcknowledgementBatch

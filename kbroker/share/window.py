@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from operator import attrgetter
 
-from kbroker.coordinator.share_state_store import StateBatch
+from kbroker.coordinator.share_state.store import StateBatch
 
 _FIRST = attrgetter("first")
 

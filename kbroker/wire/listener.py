@@ -132,7 +132,7 @@ class WireServer:
             reactor.add_listener(listening.fileno() if number == 0 else -1, advertised)
 
     def verify_with(self, transactions: Any) -> None:
-        """Verifies transactional batches with the coordinator (kbroker.coordinator.transactions) from now on.
+        """Verifies transactional batches with this TransactionCoordinator from now on.
 
         Until then their producers are told to come again (NOT_ENOUGH_REPLICAS).
         """

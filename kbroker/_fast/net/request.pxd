@@ -132,7 +132,7 @@ cdef class RequestSink:
     cdef public dict topics_by_id
     cdef public int32_t node_id
     cdef public object cold_reader      # request(partition_log, offset, upper, max_bytes, callback), or None
-    cdef public object transactions     # kbroker.coordinator.transactions.TransactionCoordinator, or None
+    cdef public object transactions     # kbroker.coordinator.transaction.coordinator.TransactionCoordinator, or None
     cdef public object executor         # for work that takes over a millisecond
     cdef public object sessions         # FetchSessions, shared by all reactors
     cdef public int64_t fetch_bytes_max

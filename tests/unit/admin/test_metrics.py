@@ -14,10 +14,10 @@ from kbroker.app.memory import divide
 from kbroker.background.converter import ConverterMetrics
 from kbroker.background.proposals import InboxMetrics
 from kbroker.clock import ManualClock
-from kbroker.coordinator.classic_group import ClassicGroup
-from kbroker.coordinator.consumer_group import ConsumerGroup
-from kbroker.coordinator.shard_runtime import Request, ShardState
-from kbroker.coordinator.transaction_state import Transaction, TransactionState
+from kbroker.coordinator.group.classic.group import ClassicGroup
+from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.runtime.shard_runtime import Request, ShardState
+from kbroker.coordinator.transaction.state import Transaction, TransactionState
 from kbroker.errors import ErrorCode
 from kbroker.limits import MIB
 from kbroker.storage.flush.flusher import FlushMetrics

@@ -11,17 +11,17 @@ from typing import Any
 from kbroker._fast.records.records import CONTROL_ABORT, CONTROL_COMMIT, build_control_batch, parse_batch_header
 from kbroker._fast.wal.commit import FastKafkaError
 from kbroker.clock import ManualClock
-from kbroker.coordinator import group_memory
-from kbroker.coordinator.classic_group import ClassicGroup
-from kbroker.coordinator.group_config import GroupConfig
-from kbroker.coordinator.group_session import Leaver
-from kbroker.coordinator.group_shard import Group, GroupShard
-from kbroker.coordinator.groups import GroupCoordinator
-from kbroker.coordinator.join_group import JoinRequest
-from kbroker.coordinator.offset_commit import CommitRequest, FetchRequest
-from kbroker.coordinator.shard import ProducerStamp
-from kbroker.coordinator.share_group import ShareGroup
-from kbroker.coordinator.transactional_commit import TransactionalCommitRequest
+from kbroker.coordinator.group import memory as group_memory
+from kbroker.coordinator.group.classic.group import ClassicGroup
+from kbroker.coordinator.group.classic.join import JoinRequest
+from kbroker.coordinator.group.classic.session import Leaver
+from kbroker.coordinator.group.config import GroupConfig
+from kbroker.coordinator.group.coordinator import GroupCoordinator
+from kbroker.coordinator.group.offsets.commit import CommitRequest, FetchRequest
+from kbroker.coordinator.group.offsets.transactional_commit import TransactionalCommitRequest
+from kbroker.coordinator.group.shard import Group, GroupShard
+from kbroker.coordinator.group.share.group import ShareGroup
+from kbroker.coordinator.runtime.shard import ProducerStamp
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment

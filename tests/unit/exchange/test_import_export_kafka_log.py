@@ -14,9 +14,9 @@ from kbroker._fast.records.records import build_batch
 from kbroker.app.config import BrokerConfig, load_config
 from kbroker.clock import ManualClock
 from kbroker.cluster.image import CONSUMER_OFFSETS
-from kbroker.coordinator.group_partition import group_partition
-from kbroker.coordinator.group_state import OffsetAndMetadata, OffsetRecord
-from kbroker.coordinator.offset_records import encode_offset_record
+from kbroker.coordinator.group.offsets.records import encode_offset_record
+from kbroker.coordinator.group.state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.bootstrap_metadata import BootstrapTopic, encode_bootstrap
 from kbroker.exchange.checkpoint_file import LEADER_EPOCHS, LOG_STARTS, parse_leader_epochs, parse_partition_offsets

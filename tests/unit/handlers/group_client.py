@@ -7,8 +7,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from kbroker.clock import ManualClock
-from kbroker.coordinator.group_config import GroupConfig
-from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.coordinator.group.config import GroupConfig
+from kbroker.coordinator.group.coordinator import GroupCoordinator
 from kbroker.errors import ErrorCode
 from kbroker.handlers import join_group, offset_commit, sync_group
 from kbroker.handlers.base import Context, RequestInfo

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.group_config import GroupConfig
-from kbroker.coordinator.group_environment import GroupEnvironment
-from kbroker.coordinator.groups import GroupCoordinator
-from kbroker.coordinator.share_state_store import SharePartitionState
-from kbroker.coordinator.topic_partitions import TopicInfo
+from kbroker.coordinator.group.config import GroupConfig
+from kbroker.coordinator.group.coordinator import GroupCoordinator
+from kbroker.coordinator.group.environment import GroupEnvironment
+from kbroker.coordinator.group.topic_partitions import TopicInfo
+from kbroker.coordinator.share_state.store import SharePartitionState
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers import (
     share_group_alter_offsets,

@@ -12,9 +12,9 @@ import pytest
 
 from kbroker._fast.records.records import build_batch, iter_batches
 from kbroker.cluster.image import CONSUMER_OFFSETS, TRANSACTION_STATE
-from kbroker.coordinator.marker_sink import MarkerSink
-from kbroker.coordinator.transaction_config import TransactionConfig
-from kbroker.coordinator.transactions import TransactionCoordinator
+from kbroker.coordinator.transaction.config import TransactionConfig
+from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
+from kbroker.coordinator.transaction.marker_sink import MarkerSink
 from kbroker.errors import ErrorCode
 from kbroker.handlers import (
     add_offsets_to_txn,

@@ -9,8 +9,8 @@ from typing import Any
 
 from kbroker._fast.records.records import build_batch, build_control_batch, parse_batch_header
 from kbroker._fast.wal.commit import WaitList
-from kbroker.coordinator.share_state_batches import combine
-from kbroker.coordinator.share_state_store import SharePartitionState, StateBatch
+from kbroker.coordinator.share_state.batches import combine
+from kbroker.coordinator.share_state.store import SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
 
 TOPIC = bytes(range(16))

@@ -10,8 +10,8 @@ import pytest
 
 from kbroker.clock import ManualClock
 from kbroker.cluster.group_configs import reset_duration_ms
-from kbroker.coordinator.event_loop import EventLoop
-from kbroker.coordinator.share_state_store import SharePartitionState, StateBatch
+from kbroker.coordinator.runtime.event_loop import EventLoop
+from kbroker.coordinator.share_state.store import SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.acknowledgement import AcknowledgementBatch
 from kbroker.share.settings import ShareSettings

@@ -1,0 +1,1 @@
+"""Groups of the classic protocol: members assign partitions among themselves."""

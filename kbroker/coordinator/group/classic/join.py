@@ -1,0 +1,268 @@
+"""JoinGroup (classic protocol): who is let in, under which member id, and whether that starts a rebalance."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+
+from kbroker.coordinator.group import memory as group_memory
+from kbroker.coordinator.group.classic import rebalance
+from kbroker.coordinator.group.classic.group import (
+    ClassicGroup,
+    ClassicGroupMember,
+    ClassicGroupState,
+    Protocols,
+)
+from kbroker.coordinator.group.consumer import classic_members as consumer_classic
+from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.group.share.group import ShareGroup
+from kbroker.coordinator.group.state import GroupRecord
+from kbroker.coordinator.runtime.result import Result, complete
+from kbroker.errors import ErrorCode, KafkaError
+
+State = ClassicGroupState
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """A JoinGroup, with what its version implies spelled out."""
+
+    group_id: str
+    member_id: str  # "" : a new member
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    requires_known_member_id: bool  # v4+: a new dynamic member is first given its id (KIP-394)
+    supports_skipping_assignment: bool  # v9+ (KIP-814)
+
+
+def join(shard: GroupShard, request: JoinRequest, future: Future) -> Result:
+    """Handles one JoinGroup; `future` is parked while a rebalance goes on. Raises KafkaError to refuse."""
+    config = shard.config
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    if not config.session_timeout_min_ms <= request.session_timeout_ms <= config.session_timeout_max_ms:
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+    found = shard.groups.get(request.group_id)
+    if isinstance(found, ShareGroup):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    _check_room(shard, found, request)
+    if isinstance(found, ConsumerGroup) and not found.is_empty:
+        return consumer_classic.join(shard, found, request)
+    if isinstance(found, ConsumerGroup) and not request.member_id:
+        return _take_over(shard, found, request, future)
+    if request.member_id:
+        group = shard.group(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        _check_size(shard, group, request.member_id)
+        return _join_existing(shard, group, request, future)
+    admitted = shard.admit(request.group_id)
+    assert isinstance(admitted, ClassicGroup)
+    try:
+        _check_size(shard, admitted, "")
+        return _join_new(shard, admitted, request, future)
+    finally:
+        shard.drop_if_abandoned(admitted)  # a refused client leaves nothing behind
+
+
+def _take_over(shard: GroupShard, group: ConsumerGroup, request: JoinRequest, future: Future) -> Result:
+    """A consumer group without members gives way to a classic one; its offsets stay."""
+
+    def removed(error: ErrorCode) -> Result | None:
+        if error:
+            complete(future, rebalance.join_error(error, request.member_id))
+            return None
+        if isinstance(shard.groups.get(request.group_id), ConsumerGroup):
+            # Somebody has made it one again: what follows is to be decided on the group as it is at its turn.
+            complete(future, rebalance.join_error(ErrorCode.REBALANCE_IN_PROGRESS, request.member_id))
+            return None
+        try:
+            result = join(shard, request, future)
+        except KafkaError as refused:
+            complete(future, rebalance.join_error(refused.code, request.member_id))
+            return None
+        if result.response is not None:
+            _answer_when_durable(result, future)
+        return result
+
+    return Result(records=list(group.tombstones()), on_complete=removed)
+
+
+def _answer_when_durable(result: Result, future: Future) -> None:
+    """Completes the request with the result's response, as the runtime does for a first result."""
+    response, then = result.response, result.on_complete
+
+    def done(error: ErrorCode) -> Result | None:
+        complete(future, rebalance.join_error(error) if error else response)
+        return None if then is None else then(error)
+
+    result.response, result.on_complete = None, done
+
+
+def _check_room(shard: GroupShard, group: ClassicGroup | ConsumerGroup | None, request: JoinRequest) -> None:
+    """Refuses a join for which there is no memory. What the member it stands for takes already is not asked for anew.
+
+    So the members that there are go on, also under a new id (static ones), while others are kept out.
+    """
+    needed = group_memory.of_classic_member(request)
+    if group is None:
+        taken = -group_memory.of_group(request.group_id)
+    else:
+        taken = group.bytes_of(request.member_id or group.static_members.get(request.group_instance_id or "", ""))
+    shard.check_room(needed - taken, newcomer=taken <= 0)
+
+
+def _check_size(shard: GroupShard, group: ClassicGroup, member_id: str) -> None:
+    """Refuses a member beyond group.max.size, as far as the state allows to count."""
+    size_max = shard.config.group_size_max
+    member = group.members.get(member_id)
+    if group.state is State.PREPARING_REBALANCE:
+        accepted = (member is not None and member.join_future is not None) or (group.awaiting_join_count < size_max)
+    elif group.state is State.EMPTY:
+        accepted = True
+    else:
+        accepted = member is not None or len(group.members) < size_max
+    if member_id == "" and len(group.pending_members) >= size_max:
+        accepted = False  # ids given out are bounded like members
+    if not accepted:
+        group.drop_pending(member_id)
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+
+# -- new members -------------------------------------------------------------------------------------------------
+
+
+def _join_new(shard: GroupShard, group: ClassicGroup, request: JoinRequest, future: Future) -> Result:
+    if not group.supports(request.protocol_type, request.protocols):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    member_id = group.new_member_id(request.client_id, request.group_instance_id)
+    if request.group_instance_id is not None:
+        if request.group_instance_id in group.static_members:
+            return _replace_static(shard, group, request, member_id, future)
+        return _add(shard, group, request, member_id, future)
+    if request.requires_known_member_id:
+        expire = partial(_pending_expired, shard, group, member_id)
+        group.add_pending(member_id, shard.schedule(request.session_timeout_ms, expire))
+        return Result(response=rebalance.join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+    return _add(shard, group, request, member_id, future)
+
+
+def _pending_expired(shard: GroupShard, group: ClassicGroup, member_id: str) -> Result | None:
+    if not group.drop_pending(member_id):
+        return None
+    shard.drop_if_abandoned(group)
+    return rebalance.maybe_complete(shard, group)  # it may have been the last one that a rebalance waited for
+
+
+def _add(shard: GroupShard, group: ClassicGroup, request: JoinRequest, member_id: str, future: Future) -> Result:
+    member = ClassicGroupMember(
+        member_id,
+        request.group_instance_id,
+        request.client_id,
+        request.client_host,
+        request.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        request.protocols,
+    )
+    member.is_new = True
+    if group.state is State.PREPARING_REBALANCE and group.previous_state is State.EMPTY:
+        group.member_added = True
+    group.add(member, request.protocol_type)
+    shard.counts.members += 1
+    group.park_join(member, future)
+    # Its session cannot have begun: it sends no heartbeats while parked. But a client that gave up must not stay.
+    rebalance.restart_session(shard, group, member, shard.config.new_member_join_timeout_ms)
+    return rebalance.prepare_or_complete(shard, group)
+
+
+# -- members that are known --------------------------------------------------------------------------------------
+
+
+def _join_existing(shard: GroupShard, group: ClassicGroup, request: JoinRequest, future: Future) -> Result:
+    if not group.supports(request.protocol_type, request.protocols):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if request.member_id in group.pending_members and request.group_instance_id is None:
+        return _add(shard, group, request, request.member_id, future)
+    member = group.member(request.member_id, request.group_instance_id)
+    unchanged = member.protocols == request.protocols
+    if group.state is State.PREPARING_REBALANCE:
+        _update(group, member, request, future)
+        return rebalance.maybe_complete(shard, group)
+    if group.state is State.COMPLETING_REBALANCE:
+        if unchanged:  # it may have missed the answer
+            return Result(response=rebalance.join_response(group, member))
+    elif unchanged and member.member_id != group.leader:
+        # The leader asks for a rebalance by rejoining, for changes that show in no metadata.
+        return Result(response=rebalance.join_response(group, member))
+    _update(group, member, request, future)
+    return rebalance.prepare(shard, group)
+
+
+def _update(group: ClassicGroup, member: ClassicGroupMember, request: JoinRequest, future: Future) -> None:
+    member.rebalance_timeout_ms = request.rebalance_timeout_ms
+    member.session_timeout_ms = request.session_timeout_ms
+    member.client_id = request.client_id
+    member.client_host = request.client_host
+    group.set_protocols(member, request.protocols)
+    replaced = group.park_join(member, future)
+    if replaced is not None:
+        complete(replaced, rebalance.join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+
+
+# -- static members that come back -------------------------------------------------------------------------------
+
+
+def _replace_static(
+    shard: GroupShard, group: ClassicGroup, request: JoinRequest, new_id: str, future: Future
+) -> Result:
+    """A static member is back under a new id: the old id is fenced, the place and the assignment are kept."""
+    assert request.group_instance_id is not None
+    old_id = group.static_members[request.group_instance_id]
+    old_leader = group.leader or ""
+    member = group.members[old_id]
+    rebalance.answer_join(group, member, rebalance.join_error(ErrorCode.FENCED_INSTANCE_ID, old_id))
+    rebalance.fail_sync(member, ErrorCode.FENCED_INSTANCE_ID)
+    before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+    group.replace_static_member(old_id, new_id)
+    _update(group, member, request, future)
+    rebalance.restart_session(shard, group, member)
+    if group.state is State.PREPARING_REBALANCE:
+        return rebalance.maybe_complete(shard, group)
+    if group.state is not State.STABLE or group.select_protocol() != group.protocol:
+        return rebalance.prepare(shard, group)
+
+    def stored(error: ErrorCode) -> None:
+        if group.state is not State.STABLE or group.members.get(new_id) is not member:
+            return  # a rebalance began meanwhile, which answers it; or it is gone
+        if error:
+            group.replace_static_member(new_id, old_id)
+            protocols, member.rebalance_timeout_ms, member.session_timeout_ms = before
+            group.set_protocols(member, protocols)
+            rebalance.answer_join(group, member, rebalance.join_error(error))
+        else:
+            rebalance.answer_join(group, member, _kept_place(group, member, request, old_leader))
+        rebalance.restart_session(shard, group, member)
+
+    assignments = {other.member_id: other.assignment for other in group.members.values()}
+    record = GroupRecord(group.group_id, group.to_stored(assignments, shard.now_ms()))
+    return Result(records=[record], on_complete=stored)
+
+
+def _kept_place(
+    group: ClassicGroup, member: ClassicGroupMember, request: JoinRequest, old_leader: str
+) -> rebalance.JoinGroupResponse:
+    """The current generation for a static member that came back: it must not compute an assignment."""
+    response = rebalance.join_response(group, member)
+    if request.supports_skipping_assignment:
+        response.skip_assignment = member.member_id == group.leader
+    else:
+        response.members = []
+        response.leader = old_leader  # so that a leader from before v9 does not take itself for it
+    return response

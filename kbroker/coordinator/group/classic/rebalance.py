@@ -1,0 +1,253 @@
+"""The rebalance of a classic group: from PreparingRebalance to the answered JoinGroups, and members going away.
+
+Each function decides and returns the records to write; see `Result`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker.coordinator.group.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState
+from kbroker.coordinator.group.state import GroupRecord
+from kbroker.coordinator.runtime.result import Result, complete
+from kbroker.errors import ErrorCode
+from kbroker.protocol.apis.k11_join_group import JoinGroupResponse, JoinGroupResponseMember
+from kbroker.protocol.apis.k14_sync_group import SyncGroupResponse
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.group.shard import GroupShard
+
+State = ClassicGroupState
+
+_SILENT_WAIT_MS_MIN = 1_000  # for static members, whose clients may ask for no rebalance timeout at all
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------
+
+
+def restart_session(
+    shard: GroupShard, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None
+) -> None:
+    """Gives the member another session timeout from now."""
+    delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+    timer = member.session_timer
+    if timer is not None:
+        if timer.postpone(delay_ms / 1000):
+            return
+        timer.cancel()
+    member.session_timer = shard.schedule(delay_ms, partial(_session_expired, shard, group, member))
+
+
+def _session_expired(shard: GroupShard, group: ClassicGroup, member: ClassicGroupMember) -> Result | None:
+    if group.members.get(member.member_id) is not member:
+        return None
+    waits = member.join_future is not None or member.sync_future is not None
+    if waits and not member.is_new:
+        return None  # it cannot send heartbeats while its request is parked; the answer restarts the session
+    remove_member(shard, group, member)
+    return members_gone(shard, group)
+
+
+def remove_member(shard: GroupShard, group: ClassicGroup, member: ClassicGroupMember) -> None:
+    """Removes a member; a request it had parked is told UNKNOWN_MEMBER_ID, so that a live client joins again."""
+    answer_join(group, member, join_error(ErrorCode.UNKNOWN_MEMBER_ID))
+    fail_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
+    group.remove(member)
+    shard.counts.members -= 1
+
+
+def members_gone(shard: GroupShard, group: ClassicGroup) -> Result:
+    """What follows after members or pending ids were removed."""
+    if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
+        return prepare(shard, group)
+    if group.state is State.PREPARING_REBALANCE:
+        return maybe_complete(shard, group)
+    shard.drop_if_abandoned(group)
+    return Result()
+
+
+# -- the rebalance -----------------------------------------------------------------------------------------------
+
+
+def prepare_or_complete(shard: GroupShard, group: ClassicGroup) -> Result:
+    """After a member joined or changed: starts a rebalance, or takes part in the one that is going on."""
+    return prepare(shard, group) if group.can_rebalance else maybe_complete(shard, group)
+
+
+def prepare(shard: GroupShard, group: ClassicGroup) -> Result:
+    """Starts a rebalance. From Empty it first waits a while for more members; otherwise for all to rejoin."""
+    if group.state is State.COMPLETING_REBALANCE:
+        fail_syncs(shard, group, ErrorCode.REBALANCE_IN_PROGRESS)
+    if group.sync_timer is not None:
+        group.sync_timer.cancel()
+    initial = group.state is State.EMPTY
+    group.transition_to(State.PREPARING_REBALANCE, shard.now_ms())
+    if initial:
+        group.member_added = False
+        delay_ms = shard.config.initial_rebalance_delay_ms
+        _await_first_members(shard, group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
+        return Result()
+    if group.all_members_joined:
+        return complete_joins(shard, group)
+    _set_join_timer(shard, group, group.rebalance_timeout_ms)
+    return Result()
+
+
+def maybe_complete(shard: GroupShard, group: ClassicGroup) -> Result:
+    """Completes the rebalance if nobody is missing. The initial delay always runs to its end."""
+    if (
+        group.state is State.PREPARING_REBALANCE
+        and group.all_members_joined
+        and group.previous_state is not State.EMPTY
+    ):
+        return complete_joins(shard, group)
+    return Result()
+
+
+def _await_first_members(shard: GroupShard, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
+    def delay_ended() -> Result | None:
+        if not (group.member_added and remaining_ms > 0):
+            return complete_joins(shard, group)
+        group.member_added = False
+        next_delay_ms = min(shard.config.initial_rebalance_delay_ms, remaining_ms)
+        _await_first_members(shard, group, next_delay_ms, max(remaining_ms - delay_ms, 0))
+        return None
+
+    group.join_timer = shard.schedule(delay_ms, delay_ended)
+
+
+def _set_join_timer(shard: GroupShard, group: ClassicGroup, delay_ms: int) -> None:
+    group.join_timer = shard.schedule(delay_ms, partial(complete_joins, shard, group))
+
+
+def complete_joins(shard: GroupShard, group: ClassicGroup) -> Result:
+    """Ends PreparingRebalance: drops dynamic members that did not rejoin and answers the others."""
+    if group.join_timer is not None:
+        group.join_timer.cancel()
+    if group.state is not State.PREPARING_REBALANCE:
+        return Result()
+    for member in list(group.members.values()):
+        if member.join_future is None and member.group_instance_id is None:
+            remove_member(shard, group, member)
+    if group.members and not group.elect_joined_leader():
+        # Only silent static members are left: wait until they come back or their sessions end.
+        _set_join_timer(shard, group, max(group.rebalance_timeout_ms, _SILENT_WAIT_MS_MIN))
+        return Result()
+    now_ms = shard.now_ms()
+    group.begin_next_generation(now_ms)
+    if group.state is State.EMPTY:
+        return Result(records=[GroupRecord(group.group_id, group.to_stored({}, now_ms))])
+    _expect_syncs(shard, group)
+    for member in group.members.values():
+        member.is_new = False
+        answer_join(group, member, join_response(group, member))
+        restart_session(shard, group, member)
+    return Result()
+
+
+def _expect_syncs(shard: GroupShard, group: ClassicGroup) -> None:
+    group.pending_sync = set(group.members)
+    generation = group.generation
+
+    def syncs_overdue() -> Result | None:
+        if generation != group.generation or group.state not in (State.COMPLETING_REBALANCE, State.STABLE):
+            return None
+        late = [group.members[member_id] for member_id in group.pending_sync if member_id in group.members]
+        for member in late:
+            remove_member(shard, group, member)
+        return prepare(shard, group) if late else None
+
+    group.sync_timer = shard.schedule(group.rebalance_timeout_ms, syncs_overdue)
+
+
+def sync_received(group: ClassicGroup, member: ClassicGroupMember) -> None:
+    """Notes that a member of this generation called SyncGroup."""
+    group.pending_sync.discard(member.member_id)
+    if not group.pending_sync and group.sync_timer is not None:
+        group.sync_timer.cancel()
+
+
+# -- answers -----------------------------------------------------------------------------------------------------
+
+
+def join_error(error: ErrorCode, member_id: str = "") -> JoinGroupResponse:
+    """A refused JoinGroup."""
+    return JoinGroupResponse(error_code=error, member_id=member_id, generation_id=-1, leader="")
+
+
+def join_response(group: ClassicGroup, member: ClassicGroupMember) -> JoinGroupResponse:
+    """The current generation as `member` is told it: the leader gets everybody's metadata."""
+    is_leader = member.member_id == group.leader
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol,
+        leader=group.leader or "",
+        member_id=member.member_id,
+        members=member_list(group) if is_leader else [],
+    )
+
+
+def member_list(group: ClassicGroup) -> list[JoinGroupResponseMember]:
+    """All members with their metadata for the chosen protocol, for the leader."""
+    protocol = group.protocol or ""
+    return [
+        JoinGroupResponseMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            metadata=member.metadata(protocol),
+        )
+        for member in group.members.values()
+    ]
+
+
+def answer_join(group: ClassicGroup, member: ClassicGroupMember, response: JoinGroupResponse) -> None:
+    """Answers the member's parked JoinGroup, if there is one."""
+    future = group.take_join(member)
+    if future is not None:
+        complete(future, response)
+
+
+def _answer_sync(member: ClassicGroupMember, response: SyncGroupResponse) -> bool:
+    future, member.sync_future = member.sync_future, None
+    if future is None:
+        return False
+    complete(future, response)
+    return True
+
+
+def park_sync(member: ClassicGroupMember, future: Future) -> None:
+    """Keeps a SyncGroup's answer until the assignments are durable; an earlier one of the member is told to rejoin."""
+    fail_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+    member.sync_future = future
+
+
+def fail_sync(member: ClassicGroupMember, error: ErrorCode) -> bool:
+    """Answers the member's parked SyncGroup with an error; False if there is none."""
+    return _answer_sync(member, SyncGroupResponse(error_code=error))
+
+
+def fail_syncs(shard: GroupShard, group: ClassicGroup, error: ErrorCode) -> None:
+    """Clears the assignments and answers all parked SyncGroups with an error."""
+    for member in group.members.values():
+        member.assignment = b""
+        if fail_sync(member, error):
+            restart_session(shard, group, member)
+
+
+def release_syncs(shard: GroupShard, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+    """The assignments are durable: the group is Stable and everybody who waits gets its part."""
+    group.transition_to(State.STABLE, shard.now_ms())
+    for member in group.members.values():
+        member.assignment = assignments.get(member.member_id, b"")
+        if _answer_sync(member, sync_response(group, member)):
+            restart_session(shard, group, member)
+
+
+def sync_response(group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupResponse:
+    """The member's assignment."""
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
+    )

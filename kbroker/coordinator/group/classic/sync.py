@@ -1,0 +1,69 @@
+"""SyncGroup (classic protocol): the leader's assignments become durable, then everybody gets its own."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from kbroker.coordinator.group.classic import rebalance
+from kbroker.coordinator.group.classic.group import ClassicGroup, ClassicGroupState
+from kbroker.coordinator.group.consumer import classic_members as consumer_classic
+from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.memory import of_stored
+from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.group.state import GroupRecord
+from kbroker.coordinator.runtime.result import Result
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest
+
+State = ClassicGroupState
+
+
+def sync(shard: GroupShard, request: SyncGroupRequest, future: Future) -> Result:
+    """Handles one SyncGroup; `future` is parked until the assignments are durable. Raises KafkaError to refuse."""
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    group = shard.group(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        return consumer_classic.sync(shard, group, request)
+    member = group.member(request.member_id, request.group_instance_id)
+    if request.generation_id != group.generation:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if group.state is State.PREPARING_REBALANCE:
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+    if group.state is State.STABLE:
+        rebalance.sync_received(group, member)
+        rebalance.restart_session(shard, group, member)
+        return Result(response=rebalance.sync_response(group, member))
+    rebalance.park_sync(member, future)
+    rebalance.sync_received(group, member)
+    if member.member_id != group.leader:
+        return Result()
+    assignments = {entry.member_id: bytes(entry.assignment) for entry in request.assignments}
+    return _store(shard, group, {m: assignments.get(m, b"") for m in group.members})
+
+
+def _differs(named: str | None, actual: str | None) -> bool:
+    """True if the request names (v5+) another protocol than the group's."""
+    return named is not None and actual is not None and named != actual
+
+
+def _store(shard: GroupShard, group: ClassicGroup, assignments: dict[str, bytes]) -> Result:
+    generation = group.generation
+
+    def stored(error: ErrorCode) -> Result | None:
+        if group.state is not State.COMPLETING_REBALANCE or group.generation != generation:
+            return None  # somebody joined or left meanwhile: those who waited have been told to rejoin
+        if error:
+            rebalance.fail_syncs(shard, group, error)
+            return rebalance.prepare(shard, group)
+        rebalance.release_syncs(shard, group, assignments)
+        return None
+
+    record = GroupRecord(group.group_id, group.to_stored(assignments, shard.now_ms()))
+    try:
+        shard.check_room(of_stored(record.value) - of_stored(group.stored), newcomer=False)
+    except KafkaError as refused:
+        return stored(refused.code) or Result()
+    return Result(records=[record], on_complete=stored)

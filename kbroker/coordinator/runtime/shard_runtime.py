@@ -1,0 +1,555 @@
+"""Runs one shard: its log, its load, its order of operations. Knows no semantics of groups or transactions.
+
+    absent ──open──► loading ──loaded──► active ──append failed──► loading (again, from what is durable)
+
+Decisions are made on the state as of all appends so far (pending state); an answer waits until the records it rests on
+are durable. What cannot be appended for lack of space is tried again for a while, and later operations queue behind it:
+so many of them, and each for so long. Then they are refused with an error on which clients come again.
+All methods run on the loop thread unless said otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from kbroker._fast.records.records import build_batch
+from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
+from kbroker.clock import Clock
+from kbroker.coordinator.runtime import load as shard_load
+from kbroker.coordinator.runtime import snapshot as shard_snapshot
+from kbroker.coordinator.runtime.config import ShardConfig
+from kbroker.coordinator.runtime.event_loop import EventLoop, Timer
+from kbroker.coordinator.runtime.load import LogSize
+from kbroker.coordinator.runtime.result import Operation, Result, complete
+from kbroker.coordinator.runtime.shard import Marker, ProducerStamp, Shard
+from kbroker.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.log.internal_log import InternalLog
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Shard)
+
+_APPEND_RETRY_FIRST_MS = 2
+_APPEND_RETRY_LAST_MS = 100
+_LOAD_RETRY_FIRST_MS = 500
+_LOAD_RETRY_LAST_MS = 30_000
+_SNAPSHOT_RETRY_MS = 10_000
+_SNAPSHOT_AFTER_LOAD_MS = 10_000  # first those are answered who have waited for the load
+
+# Zombies, what comes after the end of its transaction, a producer id without room: the log does its duty.
+_EXPECTED = (
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+)
+
+# What clients are told when an append fails (Kafka's mapping for coordinators).
+_APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+
+class ShardState(Enum):
+    """Where a shard is between start and stop."""
+
+    ABSENT = "absent"  # the internal topic does not exist: nothing does
+    LOADING = "loading"
+    ACTIVE = "active"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class Request:
+    """One operation on a shard, and how to answer it."""
+
+    run: Callable[[Any, Future], Result | None]  # the shard, the request's future
+    error_response: Callable[[ErrorCode], Any]
+    future: Future = field(default_factory=Future)
+    needs_topic: bool = False  # may write: the internal topic is created first
+    is_read: bool = False  # its answer shows state, so it waits for the writes before it
+    waits_for_load: bool = False  # is kept while the shard loads, instead of being refused
+    is_internal: bool = False  # nobody would ask again: it is in no queue's bound, and waits for space without end
+    give_up_at: float = 0.0  # monotonic seconds: the end of its wait in queues; 0: it has not waited
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """One batch to append: encoded records, or a marker."""
+
+    data: bytes = b""
+    records: Sequence[Any] = ()
+    stamp: ProducerStamp | None = None
+    marker: Marker | None = None
+
+
+@dataclass(slots=True)
+class _Write:
+    """A decision on its way into the log."""
+
+    result: Result
+    request: Request | None
+    batches: deque[_Batch]  # still to append
+    give_up_at: float = 0.0  # monotonic seconds
+    retry_ms: int = _APPEND_RETRY_FIRST_MS
+    appended: bool = False  # some of its batches are in the log
+    on_append: Callable[[int, int], None] | None = None  # bytes, records
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An appended batch that is not durable yet, with what waits for it."""
+
+    write: _Write | None  # None unless the batch is the write's last
+    reads: list[tuple[Result, Request | None]] = field(default_factory=list)
+
+
+class ShardRuntime(Generic[S]):
+    """One shard of a coordinator."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        clock: Clock,
+        config: ShardConfig,
+        executor: Executor,
+        new_shard: Callable[[], S],
+        on_loaded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_loaded` is called on the loop thread at the end of each load."""
+        self._loop = loop
+        self._clock = clock
+        self._config = config
+        self._executor = executor
+        self._new_shard = new_shard
+        self._on_loaded = on_loaded
+        self._log: InternalLog | None = None
+        self._epoch = 0  # grows with each load; callbacks of an earlier epoch are stale
+        self._load_retry_ms = _LOAD_RETRY_FIRST_MS
+        self._after_load: deque[Request] = deque()
+        self._backlog: deque[Request] = deque()  # behind the blocked write
+        self._blocked: _Write | None = None
+        self._pending: deque[_Pending] = deque()
+        self._size = LogSize()
+        self._snapshot: shard_snapshot.Snapshot | None = None
+        self._snapshot_not_before = 0.0
+        self.load_seconds = 0.0  # what the last load took, without its wait for a worker
+        self.loaded_records = 0  # what it read
+        self.refused = 0  # requests that waited in vain, or found the queue full
+        self.state = ShardState.ABSENT
+        self.shard: S = new_shard()
+        self.shard.attach(self)
+
+    # -- operations ----------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Runs the request now, behind a blocked write, or answers why not."""
+        if self.state is ShardState.LOADING and request.waits_for_load:
+            self._enqueue(self._after_load, request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        elif self.state is ShardState.LOADING:
+            _refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        elif self.state is ShardState.STOPPED:
+            _refuse(request, ErrorCode.NOT_COORDINATOR)
+        elif self._blocked is not None:
+            self._enqueue(self._backlog, request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            self._run(request)
+
+    @property
+    def queue_length(self) -> int:
+        """Requests that wait for a load or behind a blocked write. Any thread."""
+        return len(self._after_load) + len(self._backlog)
+
+    def _enqueue(self, queue: deque[Request], request: Request, error: ErrorCode) -> None:
+        if len(queue) >= self._config.backlog_max and not request.is_internal:
+            self.refused += 1
+            _refuse(request, error)
+            return
+        if not request.give_up_at:
+            request.give_up_at = self._loop.monotonic() + self._config.append_timeout_ms / 1000
+        queue.append(request)
+
+    def _refuse_overdue(self, queue: deque[Request], error: ErrorCode) -> None:
+        """Refuses what has waited too long; requests are in the order of their arrival."""
+        now = self._loop.monotonic()
+        kept = []
+        while queue and (queue[0].is_internal or queue[0].give_up_at <= now):
+            request = queue.popleft()
+            if request.is_internal:
+                kept.append(request)
+            else:
+                self.refused += 1
+                _refuse(request, error)
+        queue.extendleft(reversed(kept))
+
+    def now_ms(self) -> int:
+        """Wall clock."""
+        return self._clock.now_ms()
+
+    def schedule(self, delay_ms: int, operation: Operation) -> Timer:
+        """Runs `operation` later as an operation of this shard; not if the shard was reloaded meanwhile.
+
+        Nor if the timer was cancelled while the operation waited for its turn.
+        """
+        epoch = self._epoch
+
+        def due() -> None:
+            if epoch == self._epoch and self.state in (ShardState.ACTIVE, ShardState.ABSENT):
+                self.submit(_internal(lambda shard, future: None if timer.cancelled else operation()))
+
+        timer = self._loop.call_later(delay_ms / 1000, due)
+        return timer
+
+    def _run(self, request: Request) -> None:
+        try:
+            result = request.run(self.shard, request.future)
+            if result is not None:
+                self._execute(result, request)
+        except KafkaError as error:
+            _refuse(request, error.code)
+        except Exception:
+            logger.exception("coordinator operation failed")
+            _refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _execute(self, result: Result, request: Request | None) -> None:
+        if result.marker is not None:
+            self._write(_Write(result, request, deque([_Batch(marker=result.marker)])))
+        elif result.records:
+            try:
+                batches = deque(self._batches(result.records, result.stamp))
+            except ValueError as error:
+                # Flexible requests carry longer strings than the records' layouts can.
+                logger.warning("%s: cannot be stored: %s", self._log, error)
+                self._finish(result, request, ErrorCode.UNKNOWN_SERVER_ERROR)
+            else:
+                self._write(_Write(result, request, batches))
+        elif request is not None and request.is_read and self._pending:
+            self._pending[-1].reads.append((result, request))
+        else:
+            self._finish(result, request, ErrorCode.NONE)
+
+    def _finish(self, result: Result, request: Request | None, error: ErrorCode) -> None:
+        """The records are durable, or (with an error) were not appended."""
+        if result.on_complete is not None:
+            following = result.on_complete(error)
+            if following is not None:
+                self._execute(following, None)
+        if request is None or result.response is None:
+            return
+        complete(request.future, request.error_response(error) if error else result.response)
+
+    # -- appends -------------------------------------------------------------------------------------------------
+
+    def _write(self, write: _Write) -> None:
+        assert self._log is not None, "a write before the topic exists"
+        if self._blocked is not None and self._blocked is not write:
+            # A consequence of an earlier write's completion: it takes its place in the queue.
+            self._backlog.append(_internal(lambda shard, future: write.result))
+            return
+        try:
+            while write.batches:
+                self._append_next(self._log, write)
+        except FastAppendWait:
+            self._wait_for_space(write)
+            return
+        except FastKafkaError as refused:
+            expected = refused.code in _EXPECTED
+            logger.log(logging.INFO if expected else logging.ERROR, "%s: append refused: %s", self._log, refused)
+            self._give_up(write, ErrorCode(refused.code))
+            return
+        self._unblock(write)
+        self._snapshot_if_due()
+
+    def _append_next(self, log: InternalLog, write: _Write) -> None:
+        batch = write.batches[0]
+        pending = _Pending(write if len(write.batches) == 1 else None)
+        durable = partial(self._durable_any_thread, self._epoch, pending)
+        if batch.marker is not None:
+            log.append_marker(*batch.marker, self.now_ms(), durable)
+        else:
+            log.append(batch.data, self.now_ms(), durable)
+        write.batches.popleft()
+        write.appended = True
+        self._pending.append(pending)
+        if batch.marker is not None:
+            self.shard.replay_marker(batch.marker)
+        for record in batch.records:
+            self.shard.replay(record, batch.stamp)
+        self._size.total_bytes += len(batch.data)
+        self._size.total_records += max(len(batch.records), 1)
+        if write.on_append is not None:
+            write.on_append(len(batch.data), len(batch.records))
+
+    def _batches(self, records: Sequence[Any], stamp: ProducerStamp | None) -> Iterator[_Batch]:
+        """The records as one record batch, or several where they are large; a transaction's batches are its own."""
+        now_ms, max_bytes = self.now_ms(), self._config.snapshot_batch_bytes
+        encoded: list[tuple[bytes, bytes | None, int, None]] = []
+        size = first = 0
+        for position, record in enumerate(records):
+            key, value = self.shard.encode(record)
+            length = len(key) + len(value or b"")
+            if encoded and size + length > max_bytes:
+                yield _Batch(_build(encoded, stamp), records[first:position], stamp)
+                encoded, size, first = [], 0, position
+            encoded.append((key, value, now_ms, None))
+            size += length
+        yield _Batch(_build(encoded, stamp), records[first:], stamp)
+
+    def _wait_for_space(self, write: _Write) -> None:
+        now = self._loop.monotonic()
+        if self._blocked is None:
+            self._blocked = write
+            write.give_up_at = self._end_of_wait(write.request, now)
+        elif now >= write.give_up_at:
+            self._give_up(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        epoch = self._epoch
+
+        def retry() -> None:
+            if epoch == self._epoch and self._blocked is write:
+                self._write(write)
+                if self._blocked is not None:
+                    self._refuse_overdue(self._backlog, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+        self._loop.call_later(write.retry_ms / 1000, retry)
+        write.retry_ms = min(write.retry_ms * 2, _APPEND_RETRY_LAST_MS)
+
+    def _end_of_wait(self, request: Request | None, now: float) -> float:
+        """Until when the write waits that `request` has led to: for ever where nobody would ask for it again."""
+        if request is not None and request.is_internal:
+            return inf
+        waited = 0.0 if request is None else request.give_up_at
+        return waited or now + self._config.append_timeout_ms / 1000
+
+    def _give_up(self, write: _Write, error: ErrorCode) -> None:
+        if write.appended:
+            # Part of it will be true: whoever waits is refused, and what follows from it starts from what is durable.
+            self._unload(_client_error(error))
+            if write.request is not None:
+                _refuse(write.request, _client_error(error))
+            self._start_load()
+            return
+        write.batches.clear()
+        unblocked = self._blocked is write
+        if unblocked:
+            self._blocked = None
+        self._finish(write.result, write.request, _client_error(error))
+        if unblocked:
+            self._run_backlog()
+
+    def _unblock(self, write: _Write) -> None:
+        unblocked = self._blocked is write
+        if unblocked:
+            self._blocked = None
+        if write.result.marker is not None and self._snapshot is not None and self._snapshot.waits:
+            # Now and not from the queue, in which the next transaction may come first, and again.
+            self._snapshot_step(self._snapshot)
+        if unblocked:
+            self._run_backlog()
+
+    def _run_backlog(self) -> None:
+        while self._backlog and self._blocked is None:
+            self._run(self._backlog.popleft())
+
+    def _durable_any_thread(self, epoch: int, pending: _Pending, error: int) -> None:
+        self._loop.post(partial(self._durable, epoch, pending, error))
+
+    def _durable(self, epoch: int, pending: _Pending, error: int) -> None:
+        if epoch != self._epoch:
+            return
+        if error:
+            logger.error("%s: append failed with error %d; loading again what is durable", self._log, error)
+            self._unload(_client_error(ErrorCode(error)))
+            self._start_load()
+            return
+        first = self._pending.popleft()
+        assert first is pending, "appends became durable out of order"
+        if pending.write is not None:
+            self._finish(pending.write.result, pending.write.request, ErrorCode.NONE)
+        for read, reader in pending.reads:
+            self._finish(read, reader, ErrorCode.NONE)
+
+    # -- loading and unloading -----------------------------------------------------------------------------------
+
+    def open(self, log: InternalLog) -> None:
+        """Starts to load the shard from its log."""
+        self._log = log
+        self._start_load()
+
+    def _start_load(self) -> None:
+        assert self._log is not None
+        self.state = ShardState.LOADING
+        self._epoch += 1
+        if self._log.start_offset == self._log.next_offset:
+            self._loaded(self._epoch, self._new_shard(), LogSize(), 0.0)
+        else:
+            self._executor.submit(self._load, self._log, self._epoch)
+
+    def _load(self, log: InternalLog, epoch: int) -> None:
+        """Worker thread: builds a shard that nobody else sees yet."""
+        begun = self._clock.monotonic()
+        try:
+            shard, size = shard_load.load(log, self._new_shard)
+        except Exception:
+            logger.exception("%s: loading failed, will be tried again", log)
+            self._loop.post(partial(self._load_failed, epoch))
+        else:
+            self._loop.post(partial(self._loaded, epoch, shard, size, self._clock.monotonic() - begun))
+
+    def _load_failed(self, epoch: int) -> None:
+        if epoch != self._epoch or self.state is not ShardState.LOADING:
+            return
+        self._refuse_overdue(self._after_load, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+        def retry() -> None:
+            if epoch == self._epoch and self.state is ShardState.LOADING:
+                self._start_load()
+
+        self._loop.call_later(self._load_retry_ms / 1000, retry)
+        self._load_retry_ms = min(self._load_retry_ms * 2, _LOAD_RETRY_LAST_MS)
+
+    def _loaded(self, epoch: int, shard: S, size: LogSize, seconds: float) -> None:
+        if epoch != self._epoch or self.state is not ShardState.LOADING:
+            return
+        self._load_retry_ms = _LOAD_RETRY_FIRST_MS
+        self.load_seconds, self.loaded_records = seconds, size.total_records
+        self.shard = shard
+        self._size = size
+        shard.attach(self)
+        self.state = ShardState.ACTIVE
+        waiting, self._after_load = self._after_load, deque()
+        if size.total_records:
+            self._snapshot_not_before = self._loop.monotonic() + _SNAPSHOT_AFTER_LOAD_MS / 1000
+            self._loop.call_later(_SNAPSHOT_AFTER_LOAD_MS / 1000, self._snapshot_if_due)
+        self._execute(shard.activate(), _internal(lambda shard, future: None))
+        for request in waiting:
+            self.submit(request)
+        self._on_loaded()
+
+    def _unload(self, error: ErrorCode) -> None:
+        """Drops all memory state; whoever waits gets `error`."""
+        self._epoch += 1
+        waiting = [answer[1] for pending in self._pending for answer in pending.reads]
+        waiting += [pending.write.request for pending in self._pending if pending.write is not None]
+        waiting += [self._blocked.request if self._blocked is not None else None, *self._backlog]
+        self._pending.clear()
+        self._backlog.clear()
+        self._blocked = None
+        self._snapshot = None
+        for request in waiting:
+            if request is not None:
+                _refuse(request, error)
+        self.shard.deactivate(error)
+
+    def stop(self) -> None:
+        """Refuses everything from now on, and what is parked."""
+        self._unload(ErrorCode.NOT_COORDINATOR)
+        self.state = ShardState.STOPPED
+        for request in self._after_load:
+            _refuse(request, ErrorCode.NOT_COORDINATOR)
+        self._after_load.clear()
+
+    # -- snapshots -----------------------------------------------------------------------------------------------
+
+    def _snapshot_if_due(self) -> None:
+        if (
+            self._snapshot is None
+            and self.state is ShardState.ACTIVE
+            and self._log is not None
+            and self._loop.monotonic() >= self._snapshot_not_before
+            and shard_snapshot.is_due(self._size, self._config)
+        ):
+            self._snapshot = shard_snapshot.Snapshot(self.shard, self._size, self._log.next_offset)
+            self._loop.post(partial(self._snapshot_step, self._snapshot))
+
+    def _snapshot_step(self, snapshot: shard_snapshot.Snapshot) -> None:
+        """Writes one slice and comes back for the next; other operations run in between."""
+        if snapshot is not self._snapshot:
+            return
+        step = partial(self._snapshot_step, snapshot)
+        if self._blocked is not None:
+            self._loop.call_later(_APPEND_RETRY_LAST_MS / 1000, step)
+            return
+        records = snapshot.next_slice()
+        if not records:
+            if not snapshot.waits:
+                self._finish_snapshot(snapshot)
+            return
+        batches = deque(self._batches(records, None))
+        result = Result(records, on_complete=partial(self._slice_done, snapshot))
+        self._write(_Write(result, None, batches, on_append=snapshot.note_append))
+        self._loop.post(step)
+
+    def _slice_done(self, snapshot: shard_snapshot.Snapshot, error: ErrorCode) -> None:
+        if error:
+            self._drop_snapshot(snapshot)
+
+    def _drop_snapshot(self, snapshot: shard_snapshot.Snapshot) -> None:
+        if self._snapshot is snapshot:
+            self._snapshot = None
+            self._snapshot_not_before = self._loop.monotonic() + _SNAPSHOT_RETRY_MS / 1000
+
+    def _finish_snapshot(self, snapshot: shard_snapshot.Snapshot) -> None:
+        assert self._log is not None
+        advance = Result(on_complete=partial(self._advance_start, self._log, snapshot))
+        if self._pending:
+            self._pending[-1].reads.append((advance, None))
+        else:
+            self._finish(advance, None, ErrorCode.NONE)
+
+    def _advance_start(self, log: InternalLog, snapshot: shard_snapshot.Snapshot, error: ErrorCode) -> None:
+        offset = snapshot.start_offset
+
+        def advance() -> None:
+            try:
+                log.advance_start(offset)
+            except Exception:
+                logger.exception("%s: could not raise the log start to %d", log, offset)
+                self._loop.post(partial(self._drop_snapshot, snapshot))
+            else:
+                self._loop.post(partial(self._log_shortened, snapshot))
+
+        self._executor.submit(advance)
+
+    def _log_shortened(self, snapshot: shard_snapshot.Snapshot) -> None:
+        if snapshot is self._snapshot:
+            snapshot.shorten(self._size)
+            self._snapshot = None
+
+
+def _internal(run: Callable[[Any, Future], Result | None]) -> Request:
+    """A request of the coordinator to itself."""
+    return Request(run, lambda error: None, is_internal=True)
+
+
+def _refuse(request: Request, error: ErrorCode) -> None:
+    complete(request.future, request.error_response(error))
+
+
+def _client_error(error: ErrorCode) -> ErrorCode:
+    """What clients are told for an append that failed with `error`."""
+    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return _APPEND_ERRORS.get(error, error)
+
+
+def _build(records: list[tuple[bytes, bytes | None, int, None]], stamp: ProducerStamp | None) -> bytes:
+    if stamp is None:
+        return build_batch(records)
+    # As Kafka's coordinator: a transaction's batch without a sequence.
+    return build_batch(records, producer_id=stamp.producer_id, producer_epoch=stamp.producer_epoch, transactional=True)

@@ -1,0 +1,77 @@
+"""Keeps a shard's log short: when most of it is dead, the live state is written again behind it.
+
+The snapshot is taken in slices between other operations. That is right because each slice says the state at the moment
+of its append, and a key that is new since the snapshot began has its record behind the snapshot's start anyway. Once
+the last slice is durable the log start moves to where the log ended when the snapshot began; until then the old records
+are simply read again.
+
+A key that an open transaction has written waits for the end of that transaction, and the snapshot with it: between the
+transaction's record and its marker no record can say the state without changing the order of the two. Transactions end
+by their time-out at the latest, as they do for Kafka's cleaner, which waits for them likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kbroker.coordinator.runtime.config import ShardConfig
+from kbroker.coordinator.runtime.load import LogSize
+from kbroker.coordinator.runtime.shard import UNSETTLED, Shard
+
+GROWTH_FACTOR = 4
+_SLICE_RECORDS = 1_000
+
+
+def is_due(size: LogSize, config: ShardConfig) -> bool:
+    """True when the log holds much more than what is live."""
+    return size.total_bytes > max(GROWTH_FACTOR * size.live_bytes, config.snapshot_min_bytes) or (
+        size.total_records > max(GROWTH_FACTOR * size.live_records, config.snapshot_min_records)
+    )
+
+
+class Snapshot:
+    """One snapshot in progress. Loop thread only."""
+
+    def __init__(self, shard: Shard, size: LogSize, start_offset: int) -> None:
+        self._shard = shard
+        self._keys: Iterator[Any] = iter(list(shard.live_keys()))
+        self._unsettled: list[Any] = []
+        self.waits = False  # for the next marker: all that is left are keys that an open transaction has written
+        self.dead_bytes = size.total_bytes  # what lies before the snapshot
+        self.dead_records = size.total_records
+        self.start_offset = start_offset  # the end of the log now: what is appended from here on stays
+        self.live_bytes = 0
+        self.live_records = 0
+
+    def next_slice(self) -> list[Any]:
+        """Live records to write next. Empty at the end, and while it `waits`."""
+        records: list[Any] = []
+        for key in self._keys:
+            self._take(key, records)
+            if len(records) == _SLICE_RECORDS:
+                return records
+        unsettled, self._unsettled = self._unsettled, []
+        for key in unsettled:
+            self._take(key, records)
+        self.waits = bool(self._unsettled) and not records
+        return records
+
+    def _take(self, key: Any, records: list[Any]) -> None:
+        record = self._shard.live_record(key)
+        if record is UNSETTLED:
+            self._unsettled.append(key)
+        elif record is not None:
+            records.append(record)
+
+    def note_append(self, batch_bytes: int, records: int) -> None:
+        """A batch of it was appended."""
+        self.live_bytes += batch_bytes
+        self.live_records += records
+
+    def shorten(self, size: LogSize) -> None:
+        """The log start has moved to this snapshot."""
+        size.total_bytes -= self.dead_bytes
+        size.total_records -= self.dead_records
+        size.live_bytes = self.live_bytes
+        size.live_records = self.live_records

@@ -1,0 +1,170 @@
+"""Durable states of share-group partitions: Kafka's share coordinator and its persister in one (KIP-932).
+
+States live in `__share_group_state`, one record batch for each write; a write is answered when it is durable.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.coordinator.runtime.result import Result
+from kbroker.coordinator.runtime.shard_runtime import Request
+from kbroker.coordinator.runtime.shard_set import ShardSet, identity
+from kbroker.coordinator.share_state.config import ShareStateConfig
+from kbroker.coordinator.share_state.records import ShareKey
+from kbroker.coordinator.share_state.shard import ShareStateShard
+from kbroker.coordinator.share_state.store import SharePartitionState, StateBatch
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.internal_log import InternalLog
+
+# Called when a state has begun, begun anew or ended: what is known of it elsewhere is void.
+OnReset = Callable[[str, bytes, int], None]
+# Called before that is written, with how to go on: what writes to the state must have stopped by then.
+BeforeReset = Callable[[str, bytes, int, Callable[[], None]], None]
+
+
+class ShareStates:
+    """A ShareStateStore. Arguments are ShardSet's; every method may be called by any thread and never blocks.
+
+    Futures fail with a KafkaError: FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST (a write where there is no
+    state), COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR. They complete on the coordinator's thread.
+    """
+
+    def __init__(
+        self,
+        config: ShareStateConfig,
+        clock: Clock,
+        *,
+        open_logs: Callable[[], Sequence[InternalLog] | None],
+        ensure_topic: Callable[[], object],
+        executor: Executor | None = None,
+    ) -> None:
+        self.before_reset: BeforeReset = lambda group_id, topic_id, partition, go_on: go_on()
+        self.on_reset: OnReset = lambda group_id, topic_id, partition: None
+        self.shards: ShardSet[ShareStateShard] = ShardSet(
+            "share-coordinator",
+            config,
+            clock,
+            partitions=config.state_topic_partitions,
+            new_shard=lambda: ShareStateShard(config),
+            open_logs=open_logs,
+            ensure_topic=ensure_topic,
+            executor=executor,
+        )
+        self.loop = self.shards.loop
+
+    def start(self) -> None:
+        """Starts the thread, and to load all shards if the topic exists."""
+        self.shards.start()
+
+    def start_by_hand(self) -> None:
+        """`start` without the thread: the caller runs the loop."""
+        self.shards.start_by_hand()
+
+    def stop(self) -> None:
+        """Fails everything that waits with NOT_COORDINATOR and ends the threads."""
+        self.shards.stop()
+
+    @property
+    def states(self) -> int:
+        """How many are held now."""
+        return sum(len(runtime.shard.states) for runtime in self.shards.runtimes)
+
+    # -- the store -----------------------------------------------------------------------------------------------
+
+    def initialize(
+        self, group_id: str, topic_id: bytes, partition: int, state_epoch: int, start_offset: int
+    ) -> Future[None]:
+        """Begins a state, or begins it anew under a higher state epoch. -1: the start offset is not known yet."""
+        key = ShareKey(group_id, topic_id, partition)
+        return self._reset(key, lambda shard: shard.initialize(key, state_epoch, start_offset), needs_topic=True)
+
+    def read(self, group_id: str, topic_id: bytes, partition: int) -> Future[SharePartitionState | None]:
+        """The state; None if it was never initialised."""
+        key = ShareKey(group_id, topic_id, partition)
+
+        def run(shard: ShareStateShard) -> Result:
+            held = shard.states.get(key)
+            return Result(response=(None if held is None else held.state,))
+
+        return self._submit(key, run, is_read=True)
+
+    def write(
+        self,
+        group_id: str,
+        topic_id: bytes,
+        partition: int,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> Future[None]:
+        """Merges batches into the state; of two that speak of the same record the later delivery counts."""
+        key = ShareKey(group_id, topic_id, partition)
+
+        def run(shard: ShareStateShard) -> Result:
+            return shard.write(key, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches)
+
+        return self._submit(key, run)
+
+    def delete(self, group_id: str, topic_id: bytes, partition: int) -> Future[None]:
+        """Removes the state; done when there is none."""
+        key = ShareKey(group_id, topic_id, partition)
+        return self._reset(key, lambda shard: shard.delete(key))
+
+    # -- dispatch ------------------------------------------------------------------------------------------------
+
+    def _submit(
+        self,
+        key: ShareKey,
+        run: Callable[[ShareStateShard], Result],
+        *,
+        needs_topic: bool = False,
+        is_read: bool = False,
+    ) -> Future[Any]:
+        request = Request(
+            lambda shard, future: run(shard), identity, needs_topic=needs_topic, is_read=is_read, waits_for_load=True
+        )
+        answer: Future[Any] = Future()
+
+        def on_done(done: Future[Any]) -> None:
+            result = done.result()
+            if isinstance(result, tuple):
+                answer.set_result(result[0])
+            elif result is ErrorCode.NONE:
+                answer.set_result(None)
+            else:
+                answer.set_exception(KafkaError(result))
+
+        self.shards.submit(coordinator_key(key), request).add_done_callback(on_done)
+        return answer
+
+    def _reset(
+        self, key: ShareKey, run: Callable[[ShareStateShard], Result], *, needs_topic: bool = False
+    ) -> Future[None]:
+        answer: Future[None] = Future()
+
+        def on_done(done: Future[None]) -> None:
+            failure = done.exception()
+            if failure is None:
+                self.on_reset(*key)
+                answer.set_result(None)
+            else:
+                answer.set_exception(failure)
+
+        def go_on() -> None:
+            self._submit(key, run, needs_topic=needs_topic).add_done_callback(on_done)
+
+        self.before_reset(*key, go_on)
+        return answer
+
+
+def coordinator_key(key: ShareKey) -> str:
+    """What Kafka hashes to find the partition of `__share_group_state`."""
+    topic_id = base64.urlsafe_b64encode(key.topic_id).rstrip(b"=").decode()
+    return f"{key.group_id}:{topic_id}:{key.partition}"

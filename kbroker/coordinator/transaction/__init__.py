@@ -1,0 +1,1 @@
+"""Transactional ids and the two phases of their transactions."""

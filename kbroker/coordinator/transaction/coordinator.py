@@ -1,0 +1,296 @@
+"""The transaction coordinator: what handlers and the produce path call.
+
+Every method may be called by any thread, never blocks and returns a Future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.coordinator.runtime.result import Result, complete
+from kbroker.coordinator.runtime.shard import Marker
+from kbroker.coordinator.runtime.shard_runtime import Request, ShardState
+from kbroker.coordinator.runtime.shard_set import ShardSet, identity
+from kbroker.coordinator.transaction import add_partitions, init_producer_id
+from kbroker.coordinator.transaction import admin as transaction_admin
+from kbroker.coordinator.transaction import end as end_transaction
+from kbroker.coordinator.transaction import expiry as transaction_expiry
+from kbroker.coordinator.transaction.add_partitions import PartitionsRequest
+from kbroker.coordinator.transaction.admin import ListFilter
+from kbroker.coordinator.transaction.config import TransactionConfig
+from kbroker.coordinator.transaction.end import EPOCH_PER_TRANSACTION, EndRequest
+from kbroker.coordinator.transaction.init_producer_id import InitRequest
+from kbroker.coordinator.transaction.marker_writer import WriteMarker
+from kbroker.coordinator.transaction.producer_id_pool import OutOfProducerIds, ProducerIdPool, ProducerIdSource
+from kbroker.coordinator.transaction.shard import TransactionShard
+from kbroker.coordinator.transaction.state import ProducerIdentity, TopicPartition, refused
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.internal_log import InternalLog
+from kbroker.protocol.apis import k65_describe_transactions as k65
+from kbroker.protocol.apis import k66_list_transactions as k66
+
+Run = Callable[[TransactionShard], Result]
+
+
+class TransactionCoordinator:
+    """Transactional ids of the broker.
+
+    `write_marker` ends a transaction in one partition of any topic (marker_sink.MarkerSink). `coordinator_epoch` grows
+    with each start of a broker. The other arguments are ShardSet's. Start it when the topics are known: a partition
+    that is not there is taken for deleted.
+    """
+
+    def __init__(
+        self,
+        config: TransactionConfig,
+        clock: Clock,
+        *,
+        open_logs: Callable[[], Sequence[InternalLog] | None],
+        ensure_topic: Callable[[], object],
+        write_marker: WriteMarker,
+        producer_ids: ProducerIdSource,
+        coordinator_epoch: int,
+        executor: Executor | None = None,
+    ) -> None:
+        self.config = config
+        self.write_marker = write_marker
+        self._coordinator_epoch = coordinator_epoch
+        self.verification_enabled = True  # transaction.partition.verification.enable; the produce path reads it
+        self.shards: ShardSet[TransactionShard] = ShardSet(
+            "transaction-coordinator",
+            config,
+            clock,
+            partitions=config.state_log_partitions,
+            new_shard=lambda: TransactionShard(
+                config,
+                write_marker=write_marker,
+                coordinator_epoch=coordinator_epoch,
+                post=lambda callback: self.loop.post(callback),
+                take_producer_id=lambda: self._pool.take(),
+                total_ids=lambda: self.transactional_ids,
+                total_id_bytes=lambda: self.id_bytes,
+                total_partition_bytes=lambda: self.partition_bytes,
+            ),
+            open_logs=open_logs,
+            ensure_topic=ensure_topic,
+            executor=executor,
+        )
+        self.loop = self.shards.loop
+        self._pool = ProducerIdPool(producer_ids, self.loop.post)
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread, and to load all shards if the topic exists."""
+        self.loop.post(self._schedule_rounds)
+        self.shards.start()
+
+    def start_by_hand(self) -> None:
+        """`start` without the thread: the caller runs the loop."""
+        self.loop.post(self._schedule_rounds)
+        self.shards.start_by_hand()
+
+    def stop(self) -> None:
+        """Answers everything that waits with NOT_COORDINATOR and ends the threads."""
+        self.shards.stop()
+
+    def _schedule_rounds(self) -> None:
+        self._every(self.config.abort_timed_out_interval_ms, transaction_expiry.abort_timed_out)
+        self._every(self.config.remove_expired_interval_ms, transaction_expiry.remove_expired)
+
+    def _every(self, interval_ms: int, run: Run) -> None:
+        def due() -> None:
+            for runtime in self.shards.runtimes:
+                if runtime.state is ShardState.ACTIVE:
+                    runtime.submit(Request(lambda shard, future: run(shard), _no_response))
+            self._every(interval_ms, run)
+
+        self.loop.call_later(interval_ms / 1000, due)
+
+    @property
+    def transactional_ids(self) -> int:
+        """How many are held now."""
+        return sum(len(runtime.shard.transactions) for runtime in self.shards.runtimes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what they take, with the partitions of their transactions."""
+        return self.id_bytes + self.partition_bytes
+
+    @property
+    def id_bytes(self) -> int:
+        """Of that, what lasts as long as the ids."""
+        return sum(runtime.shard.id_bytes for runtime in self.shards.runtimes)
+
+    @property
+    def partition_bytes(self) -> int:
+        """Of that, what goes with each transaction."""
+        return sum(runtime.shard.partition_bytes for runtime in self.shards.runtimes)
+
+    @property
+    def unfinished(self) -> int:
+        """Decided transactions whose markers are being written now."""
+        return sum(len(runtime.shard.markers) for runtime in self.shards.runtimes)
+
+    def locate(self) -> Future[ErrorCode]:
+        """NONE once this broker can coordinate transactions; creates the topic if need be (FindCoordinator)."""
+        return self.shards.locate()
+
+    # -- producers -----------------------------------------------------------------------------------------------
+
+    def init_producer_id(self, request: InitRequest) -> Future[ProducerIdentity]:
+        """InitProducerId with a transactional id."""
+        return self._submit(
+            request.transactional_id,
+            lambda shard: init_producer_id.init_producer_id(shard, request),
+            refused,
+            needs_topic=True,
+        )
+
+    def end_transaction(self, request: EndRequest) -> Future[ProducerIdentity]:
+        """EndTxn; answered when the decision is durable."""
+        return self._submit(
+            request.transactional_id,
+            lambda shard: end_transaction.end_transaction(shard, request),
+            refused,
+            waits_for_completion=True,
+        )
+
+    def add_partitions(self, request: PartitionsRequest) -> Future[ErrorCode]:
+        """AddPartitionsToTxn and AddOffsetsToTxn; one answer for all partitions."""
+        return self._submit(
+            request.transactional_id,
+            lambda shard: add_partitions.add_partitions(shard, request),
+            identity,
+            waits_for_completion=True,
+        )
+
+    def verify_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        add: bool,
+    ) -> Future[dict[TopicPartition, ErrorCode]]:
+        """Whether the partitions are in the producer's open transaction; with `add`, puts them in first, durably.
+
+        An error per partition, NONE where it may be written: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+        CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE (not in the transaction), or why this broker does not
+        coordinate now. The caller translates them for its request's version.
+        """
+        request = PartitionsRequest(
+            transactional_id,
+            producer_id,
+            producer_epoch,
+            frozenset(partitions),
+            EPOCH_PER_TRANSACTION if add else 0,
+        )
+
+        def run(shard: TransactionShard) -> Result:
+            if not add:
+                return add_partitions.verify_partitions(shard, request)
+            added = add_partitions.add_partitions(shard, request)
+            added.response = dict.fromkeys(request.partitions, ErrorCode.NONE)
+            return added
+
+        return self._submit(
+            transactional_id,
+            run,
+            lambda error: dict.fromkeys(request.partitions, error),
+            waits_for_completion=add,
+        )
+
+    # -- administration ------------------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> Future[k65.TransactionState]:
+        """One transactional id; an unknown one has error TRANSACTIONAL_ID_NOT_FOUND."""
+        return self._submit(
+            transactional_id,
+            lambda shard: transaction_admin.describe(shard, transactional_id),
+            partial(transaction_admin.not_described, transactional_id),
+        )
+
+    def list(self, wanted: ListFilter) -> Future[list[k66.TransactionState] | ErrorCode]:
+        """All transactional ids that pass the filter, or the first error."""
+        done: Future[list[k66.TransactionState] | ErrorCode] = Future()
+
+        def merge(parts: Future[list[Any]]) -> None:
+            results = parts.result()
+            errors = [part for part in results if isinstance(part, ErrorCode)]
+            complete(done, errors[0] if errors else [listed for part in results for listed in part])
+
+        self.shards.submit_to_all(
+            lambda: Request(
+                lambda shard, future: transaction_admin.list_transactions(shard, wanted), identity, is_read=True
+            )
+        ).add_done_callback(merge)
+        return done
+
+    def write_markers(self, markers: Sequence[tuple[TopicPartition, Marker]]) -> Sequence[Future[ErrorCode]]:
+        """Ends transactions in partitions past their coordinator (WriteTxnMarkers: an operator aborts)."""
+        return [
+            # This is the only coordinator: a marker of a later one would fence all that follow.
+            _refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+            if marker.coordinator_epoch > self._coordinator_epoch
+            else _refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+            if marker.producer_id < 0 or marker.producer_epoch < 0
+            else self.write_marker(*partition, marker)
+            for partition, marker in markers
+        ]
+
+    # -- dispatch ------------------------------------------------------------------------------------------------
+
+    def _submit(
+        self,
+        transactional_id: str,
+        run: Run,
+        error_response: Callable[[ErrorCode], Any],
+        *,
+        needs_topic: bool = False,
+        waits_for_completion: bool = False,
+    ) -> Future[Any]:
+        """Runs an operation on the id's shard.
+
+        It is run again from its start when it needs a producer id that must be claimed first, and, once, when the
+        transaction before it has got its markers, which takes a moment that clients would otherwise wait out blindly.
+        """
+        may_wait = waits_for_completion
+
+        def again() -> None:
+            self.shards.runtime(transactional_id).submit(request)
+
+        def refuse(error: ErrorCode) -> None:
+            complete(request.future, error_response(error))
+
+        def attempt(shard: TransactionShard, future: Future) -> Result | None:
+            nonlocal may_wait
+            try:
+                return run(shard)
+            except OutOfProducerIds:
+                self._pool.refill(again, refuse)
+            except KafkaError as error:
+                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not may_wait:
+                    raise
+                may_wait = False
+                wait_ms = self.config.completion_wait_ms
+                shard.waits.park(transactional_id, shard.scheduler, wait_ms, again, refuse)
+            return None
+
+        request = Request(attempt, error_response, needs_topic=needs_topic, is_read=True)
+        return self.shards.submit(transactional_id, request)
+
+
+def _refused(error: ErrorCode) -> Future[ErrorCode]:
+    refused: Future[ErrorCode] = Future()
+    refused.set_result(error)
+    return refused
+
+
+def _no_response(error: ErrorCode) -> None:
+    return None
