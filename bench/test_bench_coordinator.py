@@ -20,11 +20,10 @@ import pytest
 
 from bench.memory_log import BlockLog, MemoryLog, coordinator_on
 from kbroker._fast.records.records import build_batch
-from kbroker.coordinator.group.classic.join import JoinRequest
 from kbroker.coordinator.group.coordinator import GroupCoordinator
-from kbroker.coordinator.group.offsets.commit import CommitRequest
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.group.records import encode_record
-from kbroker.coordinator.group.state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.group.requests import CommitRequest, JoinRequest
 from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest

@@ -32,6 +32,18 @@ PRINTS = {"kbroker/app/broker.py": 1}  # the line that says it is ready
 POLLS = {"tests/unit/wire/wire_harness.py"}  # for what the I/O thread is about to do on its own
 # C structures and code below Python; nothing in them is called from Python.
 NO_PYTHON_API = {"net.channel", "wal.batches"}
+# Files that still import each other. None may be added.
+CIRCLES = {
+    ("kbroker.admin.metrics", "kbroker.app.broker", "kbroker.app.stopping"),
+    (
+        "kbroker._fast.wal.batches",
+        "kbroker._fast.wal.copy",
+        "kbroker._fast.wal.flush",
+        "kbroker._fast.wal.keeper",
+        "kbroker._fast.wal.pace",
+        "kbroker._fast.wal.wal",
+    ),
+}
 FORMATS = {
     "kbroker/storage/formats/object_keys.py": "keys",
     "kbroker/storage/formats/klix.py": "klix",
@@ -193,6 +205,50 @@ def test_compiled_code_stands_on_itself() -> None:
             if not module.startswith(below):
                 found.append(f"{name}: import of {module}")
     assert found == []
+
+
+def imports(suffix: str, text: str) -> Iterator[tuple[str, str]]:
+    """(module, name) of each import and cimport of the library, inside functions and for type checkers only too."""
+    if suffix != ".py":
+        for match in re.finditer(r"^\s*from (kbroker[\w.]*) c?import (\w+)?", text, re.MULTILINE):
+            yield match[1], match[2] or ""
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kbroker"):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.startswith("kbroker"))
+
+
+def test_files_do_not_import_in_circles() -> None:
+    texts = [(".".join(Path(name).with_suffix("").parts), Path(name).suffix, text)
+             for name, text in library(".py", ".pyx", ".pxd")]  # fmt: skip
+    modules = {module.removesuffix(".__init__") for module, _, _ in texts}
+    graph: dict[str, set[str]] = {module: set() for module in modules}
+    for module, suffix, text in texts:
+        for package, name in imports(suffix, text):
+            target = f"{package}.{name}" if f"{package}.{name}" in modules else package
+            graph[module.removesuffix(".__init__")].add(target)
+
+    def reachable(start: str) -> set[str]:
+        found: set[str] = set()
+        ahead = set(graph[start])
+        while ahead:
+            module = ahead.pop()
+            if module not in found:
+                found.add(module)
+                ahead |= graph.get(module, set())
+        return found
+
+    reach = {module: reachable(module) for module in modules}
+    circles = {
+        tuple(sorted(other for other in reach[module] if module in reach.get(other, ())))
+        for module in modules
+        if module in reach[module]
+    }
+    allowed = [set(circle) for circle in CIRCLES]
+    new = [circle for circle in circles if len(circle) > 1 and not any(known >= set(circle) for known in allowed)]
+    assert new == []
 
 
 def served_versions(docstring: str) -> tuple[str, int, int, int] | None:

@@ -13,10 +13,10 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch, iter_batches, iter_records, parse_marker
 from kbroker.cluster.image import CONSUMER_OFFSETS, TopicImage
 from kbroker.coordinator.group.offsets.records import decode_offset_record, encode_offset_record, is_offset_key
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.group.offsets.transactional import TransactionalOffsets
-from kbroker.coordinator.group.state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.runtime.key_partition import group_partition
-from kbroker.coordinator.runtime.shard import ProducerStamp
+from kbroker.coordinator.runtime.result import ProducerStamp
 from kbroker.errors import CorruptionError, KafkaError, ProtocolError, StartError
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.kafka_log_folder import PartitionFolder

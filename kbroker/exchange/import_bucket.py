@@ -8,7 +8,7 @@ import numpy as np
 
 from kbroker._fast.records.gather import BatchScan
 from kbroker.cluster.image import INTERNAL_TOPICS, TopicImage
-from kbroker.coordinator.group.state import OffsetAndMetadata
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata
 from kbroker.errors import CorruptionError, KafkaError
 from kbroker.exchange.bucket_source import SourcePart, SourceTopic
 from kbroker.exchange.committed_offsets import OffsetKey, write_offsets

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.group.classic.join import JoinRequest
+from kbroker.coordinator.group.requests import JoinRequest
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later
 from kbroker.protocol.apis.k11_join_group import JoinGroupRequest, JoinGroupResponse

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.group.classic.session import Leaver
+from kbroker.coordinator.group.requests import Leaver
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later
 from kbroker.protocol.apis.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse

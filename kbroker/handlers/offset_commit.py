@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.group.offsets.commit import CommitRequest
+from kbroker.coordinator.group.requests import CommitRequest
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from kbroker.coordinator.group.offsets.commit import FetchedOffset, FetchedOffsets, FetchRequest
-from kbroker.coordinator.group.state import OffsetAndMetadata
+from kbroker.coordinator.group.offsets.commit import FetchedOffset, FetchedOffsets
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata
+from kbroker.coordinator.group.requests import FetchRequest
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import each, later

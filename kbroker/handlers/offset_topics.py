@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kbroker.coordinator.group.offsets.commit import CommittedOffset
+from kbroker.coordinator.group.requests import CommittedOffset
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context
 from kbroker.protocol.fields import ZERO_UUID

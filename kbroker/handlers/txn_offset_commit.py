@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.group.offsets.transactional_commit import TransactionalCommitRequest
+from kbroker.coordinator.group.requests import TransactionalCommitRequest
 from kbroker.coordinator.runtime.key_partition import OFFSETS_TOPIC
-from kbroker.coordinator.runtime.shard import ProducerStamp
+from kbroker.coordinator.runtime.result import ProducerStamp
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import later

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kbroker.coordinator.runtime.shard import Marker
+from kbroker.coordinator.runtime.result import Marker
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.later import all_of, later

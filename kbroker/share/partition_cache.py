@@ -1,6 +1,6 @@
-"""The share partitions in memory: loaded at their first fetch, dropped when their state or their topic is gone.
+"""The share partitions in memory: loaded at their first fetch, dropped when their state or their topic is deleted.
 
-Those of a group without sessions are dropped too, each as soon as nobody holds records of it and its state is durable.
+Those of a group without sessions are dropped too, each once no member holds records of it and its state is durable.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from kbroker._fast.wal.commit import CallbackWaiter
 from kbroker.coordinator.runtime.event_loop import EventLoop
 from kbroker.coordinator.share_state.store import UNKNOWN_START_OFFSET, SharePartitionState, ShareStateStore
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.settings import ShareSettings
-from kbroker.share.share_fetch import ShareFetch
 from kbroker.share.share_partition import PartitionKey, SharePartition
 from kbroker.share.start_offset import OffsetForTime, first_offset
 
@@ -26,8 +25,21 @@ logger = logging.getLogger(__name__)
 ReadCold = Callable[[Any, int, int, int, Callable[[list[memoryview] | ErrorCode], None]], None]
 
 
+class WaitingFetch(Protocol):
+    """A fetch that waits for records of its partitions."""
+
+    @property
+    def open(self) -> bool:
+        """False once it is answered."""
+        ...
+
+    def attempt(self) -> None:
+        """Takes what there is."""
+        ...
+
+
 class Shared:
-    """One partition in one group: its share partition, once that is loaded, and the fetches that wait for it.
+    """One partition in one group: its share partition, once loaded, and the fetches that wait for it.
 
     Loop thread only. `log` is the Partition that is read.
     """
@@ -36,10 +48,10 @@ class Shared:
         self.key = key
         self.log = log
         self.partition: SharePartition | None = None
-        self.failure: ErrorCode | None = None  # why it could not be loaded; the fetches that see it end with that
+        self.failure: ErrorCode | None = None  # why it was not loaded, or was dropped; waiting fetches end with it
         self._cache = cache
-        self._waiting: dict[ShareFetch, None] = {}
-        self._reading = False  # from objects, for one fetch
+        self._waiting: dict[WaitingFetch, None] = {}
+        self._reading = False  # objects, for one fetch
         self._waiter = CallbackWaiter(self._data_any_thread)
         self._parked = False
         self._posted = False
@@ -51,7 +63,7 @@ class Shared:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def readable(self, offset: int) -> tuple[int, int] | None:
-        """(where to read, the bound) at or above `offset`; None: nothing now. Raises KafkaError where it failed."""
+        """(offset to read, end of the read) at or above `offset`; None: nothing now. Raises KafkaError if it failed."""
         if self.failure is not None:
             raise KafkaError(self.failure)
         if self.partition is None or self._reading:
@@ -64,7 +76,7 @@ class Shared:
         return (position, upper) if position < upper else None
 
     def available_bytes(self, limit: int) -> int:
-        """What a fetch could read, at most `limit`."""
+        """The bytes that a fetch could read, at most `limit`."""
         try:
             found = self.readable(0)
         except KafkaError:
@@ -74,7 +86,7 @@ class Shared:
     def read_cold(
         self, position: int, upper: int, max_bytes: int, on_read: Callable[[list[memoryview] | ErrorCode], None]
     ) -> None:
-        """Reads objects; nobody else reads the partition until `on_read` has been called, on the loop thread."""
+        """Reads objects; no other fetch reads the partition until `on_read` is called, on the loop thread."""
         self._reading = True
         loop = self._cache.loop
 
@@ -94,17 +106,17 @@ class Shared:
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
-    def wait(self, fetch: ShareFetch) -> None:
-        """Looks at the fetch again when there may be something."""
+    def wait(self, fetch: WaitingFetch) -> None:
+        """Retries the fetch when there may be records."""
         self._waiting[fetch] = None
         if not self._parked:
             self._parked = True
             self.log.waiters.park(self._waiter)
-            # What came between the look and this is not missed.
+            # Records may have arrived between the fetch's attempt and the parking.
             self.progress_later()
 
-    def leave(self, fetch: ShareFetch) -> None:
-        """It waits no more."""
+    def leave(self, fetch: WaitingFetch) -> None:
+        """The fetch no longer waits."""
         self._waiting.pop(fetch, None)
         if not self._waiting and self._parked:
             self._parked = False
@@ -115,24 +127,24 @@ class Shared:
             self.progress_later()
 
     def progress_later(self) -> None:
-        """`progress`, when what is queued now has had its turn."""
+        """Posts `progress`, after the callbacks that are queued now. Any thread."""
         self._posted = True
         self._cache.loop.post(self.progress)
 
     def progress(self) -> None:
-        """Gives waiting fetches another look, the oldest first, while there is something for them."""
+        """Retries waiting fetches, the oldest first, while there is something for them."""
         self._posted = False
         for fetch in list(self._waiting):
             try:
                 if self.readable(0) is None:
                     return
             except KafkaError:
-                pass  # each of them is to hear of it
+                pass  # each fetch reports it
             if fetch.open:
                 fetch.attempt()
 
     def end(self, error: ErrorCode) -> None:
-        """It is not in the cache any more."""
+        """It was dropped from the cache."""
         if self.partition is not None:
             self.partition.close()
             self.partition = None
@@ -141,9 +153,9 @@ class Shared:
 
 
 class PartitionCache:
-    """Loop thread only, unless said otherwise. `find_log` gives the Partition of a topic id and index, or None.
+    """Loop thread only, except `len()`. `find_log` gives the Partition of a topic id and index, or None.
 
-    `is_used` says whether there are sessions in a group.
+    `is_used` is true if there are sessions in a group.
     """
 
     def __init__(
@@ -174,7 +186,7 @@ class PartitionCache:
         return sum(len(shared) for shared in list(self._groups.values()))
 
     def get(self, key: PartitionKey) -> Shared | ErrorCode:
-        """The partition, which begins to load if it is new; or UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
+        """The partition, whose load begins if it is new; or UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
         log = self._find_log(key.topic_id, key.partition)
         known = self._groups.get(key.group_id, {}).get(key)
         if log is None:
@@ -199,7 +211,7 @@ class PartitionCache:
         return [one.partition for one in shared if one.partition is not None]
 
     def drop(self, key: PartitionKey, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
-        """Forgets a partition; fetches that wait for it end with `error`, the next one loads it again."""
+        """Drops a partition; waiting fetches end with `error`, the next fetch loads it again."""
         group = self._groups.get(key.group_id, {})
         shared = group.pop(key, None)
         if not group:
@@ -208,7 +220,7 @@ class PartitionCache:
             shared.end(error)
 
     def drop_unused(self, group_id: str) -> None:
-        """Forgets the partitions of a group without sessions; those that have something to do yet follow later."""
+        """Drops the partitions of a group without sessions; those that are not idle follow when they are."""
         if not self._is_used(group_id):
             for shared in list(self._groups.get(group_id, {}).values()):
                 if shared.partition is None or shared.partition.is_idle:
@@ -220,7 +232,7 @@ class PartitionCache:
             self.drop(shared.key)
 
     def close(self) -> None:
-        """Ends everything."""
+        """Drops all partitions."""
         for group_id in list(self._groups):
             for key in list(self._groups[group_id]):
                 self.drop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -232,20 +244,20 @@ class PartitionCache:
         read.add_done_callback(lambda done: self.loop.post(partial(self._loading, shared, self._read, done)))
 
     def _loading(self, shared: Shared, then: Callable[[Shared, Any], None], done: Future[Any]) -> None:
-        """Goes on with a load, unless the partition was dropped meanwhile."""
+        """Continues a load, unless the partition was dropped meanwhile."""
         if shared.failure is not None:
             return
         try:
             then(shared, done.result())
         except KafkaError as error:
             logger.warning("share partition %s: %s", shared.key, error)
-            self.drop(shared.key, ErrorCode.NOT_LEADER_OR_FOLLOWER)  # the one that clients try again
+            self.drop(shared.key, ErrorCode.NOT_LEADER_OR_FOLLOWER)  # which clients retry
         except Exception:
             logger.exception("share partition %s could not be loaded", shared.key)
             self.drop(shared.key, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _read(self, shared: Shared, state: SharePartitionState | None) -> None:
-        if state is None:  # the group does not read it, or not yet
+        if state is None:  # the group does not read it, or does not yet
             self.drop(shared.key)
         elif state.start_offset != UNKNOWN_START_OFFSET:
             self._loaded(shared, state)
@@ -255,7 +267,7 @@ class PartitionCache:
             found.add_done_callback(lambda done: self.loop.post(partial(self._loading, shared, then, done)))
 
     def _placed(self, state: SharePartitionState, shared: Shared, offset: int) -> None:
-        """The start is made durable before anything is read: a crash must not move it on."""
+        """The start offset becomes durable before anything is read: a crash must not move it."""
         state = state._replace(start_offset=offset)
         written = self._store.write(*shared.key, state.state_epoch, self._leader_epoch, offset, 0, ())
         written.add_done_callback(

@@ -1,7 +1,7 @@
-"""One ShareFetch on its way: it takes what its partitions have, or waits until there is something.
+"""One ShareFetch: it acquires what its partitions have, or waits until they have something.
 
-Small reads come from the log at once; what only objects hold is read on the cold pool, and the partition is nobody
-else's meanwhile. A fetch that has acquired anything is answered.
+Data in memory or in the WAL is read at once; objects are read on the cold-read pool, and meanwhile no other fetch reads
+the partition. A fetch that has acquired anything is answered.
 """
 
 from __future__ import annotations
@@ -9,28 +9,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from kbroker.coordinator.runtime.event_loop import Timer
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.limits import KIB, MIB, SHARE_FETCH_BYTES_MAX
+from kbroker.share.answer_memory import AnswerMemory
 from kbroker.share.log_batches import Aborted, log_batches
+from kbroker.share.partition_cache import Shared
 from kbroker.share.requests import FetchAnswer, FetchRequest, PartitionAnswer
 from kbroker.share.sessions import TopicIdPartition
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.runtime.event_loop import Timer
-    from kbroker.share.answer_memory import AnswerMemory
-    from kbroker.share.partition_cache import Shared
 
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 256 * KIB  # at once; a larger batch is read whole
 _COLD_READ_BYTES = 1 * MIB
-_READS_MAX = 64  # in one go over records that nobody may have; then other requests get their turn
+_READS_MAX = 64  # in a row over records that no member may get; then other requests have their turn
 
 
 class ShareFetch:
-    """Loop thread only. `on_done` gets the answer, once; then the fetch is in nobody's list any more."""
+    """Loop thread only. `on_done` is called once, with the answer complete and the fetch in no list of waiters."""
 
     def __init__(
         self,
@@ -57,7 +54,7 @@ class ShareFetch:
                 self._shared.append((where, found))
 
     def begin(self) -> None:
-        """The first look; waits in its partitions' lists if there is nothing."""
+        """The first attempt; the fetch waits for its partitions if there is nothing."""
         request = self._request
         if request.renew or request.max_records <= 0 or not self._shared:
             self.end()
@@ -68,7 +65,7 @@ class ShareFetch:
                 shared.wait(self)
 
     def attempt(self, last: bool = False) -> None:
-        """Takes what there is, if it is enough or the time is up; answers if that was anything."""
+        """Acquires what there is, if it is enough or the time is up; answers if anything was acquired."""
         if not last and not self._enough():
             return
         room = self._memory.allowance()
@@ -120,7 +117,7 @@ class ShareFetch:
             if found is None:
                 return
             position, upper = found
-            aborted = shared.log.producers.aborted  # before the read: compaction forgets those without a batch
+            aborted = shared.log.producers.aborted  # before the read: compaction drops entries without a batch
             hot = shared.log.read_bytes(position, upper, min(self._bytes_left, _READ_BYTES))
             if hot is None:
                 if where not in self._answer.partitions:
@@ -128,7 +125,7 @@ class ShareFetch:
                     shared.read_cold(position, upper, size, partial(self._cold, where, shared, position, aborted))
                 return
             if len(hot) > self._bytes_left and self._records_left < self._request.max_records:
-                return  # one batch may pass the limit, but only the first: clients close on answers that are too large
+                return  # only the first batch may exceed the limit: clients disconnect on answers that are too large
             reached = self._take(where, shared, position, aborted, [hot])
             if reached == position:
                 return
@@ -143,7 +140,7 @@ class ShareFetch:
         aborted: Aborted,
         result: list[memoryview] | ErrorCode,
     ) -> None:
-        """Objects have answered. If the fetch did not wait so long: the bytes are cached for the next."""
+        """The objects were read. If the fetch has ended meanwhile, the bytes are cached for the next one."""
         if not self.open or shared.partition is None:
             return
         if isinstance(result, ErrorCode):
@@ -158,7 +155,7 @@ class ShareFetch:
             moved = False
         if self._answer.partitions:
             self.end()
-        elif moved:  # over what nobody may have
+        elif moved:  # over records that no member may get
             self.attempt()
 
     def _take(
@@ -169,7 +166,7 @@ class ShareFetch:
         aborted: Aborted,
         buffers: Sequence[bytes | memoryview],
     ) -> int:
-        """Acquires of what was read; returns the offset behind it."""
+        """Acquires records of what was read; returns the offset after it."""
         assert shared.partition is not None
         batches = log_batches(buffers, aborted, shared.settings().read_committed)
         if not batches:

@@ -6,57 +6,50 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 
-from kbroker.coordinator.group.classic.group import (
-    CONSUMER_PROTOCOL_TYPE,
-    ClassicGroup,
-    ClassicGroupMember,
-    ClassicGroupState,
-)
-from kbroker.coordinator.group.consumer.group import ConsumerGroup, ConsumerGroupState
-from kbroker.coordinator.group.shard import Group, GroupShard
-from kbroker.coordinator.group.share.group import ShareGroup, ShareGroupState
+from kbroker.coordinator.group.classic.generation import ClassicGeneration
+from kbroker.coordinator.group.classic.member import ClassicGroupMember
+from kbroker.coordinator.group.classic.state import CONSUMER_PROTOCOL_TYPE, ClassicGroupState, GroupRecord
+from kbroker.coordinator.group.offsets.state import OffsetRecord
+from kbroker.coordinator.group.records import Record
+from kbroker.coordinator.group.share.epochs import ShareEpochs
 from kbroker.coordinator.group.share.offsets import delete_group
-from kbroker.coordinator.group.state import GroupRecord, OffsetRecord, Record
+from kbroker.coordinator.group.table import EMPTY, Group, GroupTable
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.apis.k15_describe_groups import DescribedGroup, DescribedGroupMember
 from kbroker.protocol.apis.k16_list_groups import ListedGroup
 
-EMPTY_STATES = (ClassicGroupState.EMPTY, ConsumerGroupState.EMPTY, ShareGroupState.EMPTY)
-GROUP_TYPES: dict[type[Group], str] = {ClassicGroup: "classic", ConsumerGroup: "consumer", ShareGroup: "share"}
 
-
-def list_groups(shard: GroupShard, states: frozenset[str], types: frozenset[str]) -> Result:
+def list_groups(shard: GroupTable, states: frozenset[str], types: frozenset[str]) -> Result:
     """The shard's groups; empty filters pass all. Filters are in lower case."""
     listed = []
     for group in shard.groups.values():
-        group_type = GROUP_TYPES[type(group)]
-        if types and group_type not in types:
+        if types and group.TYPE not in types:
             continue
-        state = group.state.value
+        state = group.state_name
         if not states or state.lower() in states:
             listed.append(
                 ListedGroup(
                     group_id=group.group_id,
                     protocol_type=group.protocol_type or "",
                     group_state=state,
-                    group_type=group_type,
+                    group_type=group.TYPE,
                 )
             )
     return Result(response=listed)
 
 
-def groups_by_state(shard: GroupShard) -> Counter[Hashable]:
+def groups_by_state(shard: GroupTable) -> Counter[Hashable]:
     """Groups by (type, state), as ListGroups names them."""
-    return Counter((GROUP_TYPES[type(group)], group.state.value) for group in shard.groups.values())
+    return Counter((group.TYPE, group.state_name) for group in shard.groups.values())
 
 
-def describe(shard: GroupShard, group_id: str) -> Result:
+def describe(shard: GroupTable, group_id: str) -> Result:
     """One classic group; see `not_described` for the others."""
-    group = shard.groups.get(group_id)
-    if group is None:
+    if group_id not in shard.groups:
         return Result(response=not_described(group_id, ErrorCode.GROUP_ID_NOT_FOUND))
-    if not isinstance(group, ClassicGroup):
+    group = shard.find(ClassicGeneration, group_id)
+    if group is None:
         not_classic = not_described(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         not_classic.error_message = f"Group {group_id} is not a classic group."
         return Result(response=not_classic)
@@ -84,7 +77,7 @@ def not_described(group_id: str, error: ErrorCode) -> DescribedGroup:
     )
 
 
-def _described_member(group: ClassicGroup, member: ClassicGroupMember, stable: bool) -> DescribedGroupMember:
+def _described_member(group: ClassicGeneration, member: ClassicGroupMember, stable: bool) -> DescribedGroupMember:
     """Metadata and assignment belong together only in a Stable group."""
     return DescribedGroupMember(
         member_id=member.member_id,
@@ -96,18 +89,19 @@ def _described_member(group: ClassicGroup, member: ClassicGroupMember, stable: b
     )
 
 
-def delete(shard: GroupShard, group_id: str, future: Future[ErrorCode]) -> Result:
-    """Removes an Empty group and its offsets; a share group is answered when its share state is gone too.
+def delete(shard: GroupTable, group_id: str, future: Future[ErrorCode]) -> Result:
+    """Removes an Empty group and its offsets; for a share group the answer waits until its share state is removed too.
 
     Raises GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
     """
     group = shard.groups.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if group.state not in EMPTY_STATES:
+    if group.state_name != EMPTY:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-    if isinstance(group, ShareGroup):
-        return delete_group(shard, group, future)
+    share_group = shard.find(ShareEpochs, group_id)
+    if share_group is not None:
+        return delete_group(shard, share_group, future)
     partitions = {(topic, partition) for topic, partition, _ in group.offsets}
     partitions.update(shard.pending_offsets.of_group(group_id))
     records: list[Record] = [OffsetRecord(group_id, topic, partition, None) for topic, partition in partitions]
@@ -115,17 +109,17 @@ def delete(shard: GroupShard, group_id: str, future: Future[ErrorCode]) -> Resul
     return Result(records=records, response=ErrorCode.NONE)
 
 
-def delete_offsets(shard: GroupShard, group_id: str, partitions: Sequence[tuple[str, int]]) -> Result:
-    """Removes committed offsets, pending ones too. The response has the outcome of each partition.
+def delete_offsets(shard: GroupTable, group_id: str, partitions: Sequence[tuple[str, int]]) -> Result:
+    """Removes committed offsets, also pending ones. The response has the outcome of each partition.
 
-    Raises GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP for a group with members whose subscriptions nobody here can read.
+    Raises GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP for a group with members that are not consumers.
     """
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = shard.groups.get(group_id)
-    if group is None or isinstance(group, ShareGroup):
+    if group is None or not group.COMMITS_OFFSETS:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if group.state not in EMPTY_STATES and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    if group.state_name != EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
     subscribed = group.subscribed({topic for topic, _ in partitions})
     outcome = {
@@ -139,7 +133,7 @@ def delete_offsets(shard: GroupShard, group_id: str, partitions: Sequence[tuple[
     return Result(records=records, response=outcome)
 
 
-def _has_offset(shard: GroupShard, group: Group, topic: str, partition: int) -> bool:
+def _has_offset(shard: GroupTable, group: Group, topic: str, partition: int) -> bool:
     return group.offsets.get(topic, partition) is not None or shard.pending_offsets.is_pending(
         group.group_id, topic, partition
     )

@@ -1,4 +1,4 @@
-"""The group coordinator: what handlers call. Every method may be called by any thread and returns a Future."""
+"""The group coordinator: the interface for handlers. Any thread may call it; requests return a Future."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from kbroker.coordinator.group.classic import join as join_group
 from kbroker.coordinator.group.classic import rebalance
 from kbroker.coordinator.group.classic import session as group_session
 from kbroker.coordinator.group.classic import sync as sync_group
-from kbroker.coordinator.group.classic.join import JoinRequest
-from kbroker.coordinator.group.classic.session import Leaver
 from kbroker.coordinator.group.config import GroupConfig
 from kbroker.coordinator.group.consumer import describe as consumer_describe
 from kbroker.coordinator.group.consumer import heartbeat as consumer_heartbeat
@@ -26,19 +24,25 @@ from kbroker.coordinator.group.memory import GroupCounts
 from kbroker.coordinator.group.offsets import commit as offset_commit
 from kbroker.coordinator.group.offsets import expiry as offset_expiry
 from kbroker.coordinator.group.offsets import transactional_commit
-from kbroker.coordinator.group.offsets.commit import CommitRequest, FetchedOffsets, FetchRequest
-from kbroker.coordinator.group.offsets.transactional_commit import TransactionalCommitRequest
+from kbroker.coordinator.group.offsets.commit import FetchedOffsets
+from kbroker.coordinator.group.requests import (
+    CommitRequest,
+    FetchRequest,
+    JoinRequest,
+    Leaver,
+    TransactionalCommitRequest,
+)
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.group.share import describe as share_group_describe
 from kbroker.coordinator.group.share import heartbeat as share_group_heartbeat
 from kbroker.coordinator.group.share import offsets as share_group_offsets
 from kbroker.coordinator.group.share.heartbeat import ShareHeartbeat
 from kbroker.coordinator.group.share.offsets import Alteration, AlterOutcome, TopicOutcome
-from kbroker.coordinator.group.share.partitions import PartitionStates
+from kbroker.coordinator.group.share.partition_states import PartitionStates
 from kbroker.coordinator.group.share.state import StateTopic
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.key_partition import group_partition
-from kbroker.coordinator.runtime.result import Result, complete
-from kbroker.coordinator.runtime.shard import Marker
+from kbroker.coordinator.runtime.result import Marker, Result, complete
 from kbroker.coordinator.runtime.shard_runtime import Request, ShardState
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.coordinator.share_state.store import ShareStateStore
@@ -62,9 +66,9 @@ from kbroker.protocol.apis.k77_share_group_describe import DescribedGroup as Des
 class GroupCoordinator:
     """Groups and committed offsets of the broker.
 
-    `topic_exists(topic, partition)` must be quick; `environment` is what consumer groups read of the broker;
+    `topic_exists(topic, partition)` must be fast; `environment` is what consumer groups read of the broker;
     `share_states` keeps the state of share groups, None: they are not served. The other arguments are ShardSet's.
-    Start it when the topics are known: offsets of topics that are gone are dropped as the shards load.
+    Start it when the topics are known: loads drop the offsets of topics that do not exist.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class GroupCoordinator:
         self.topic_exists = topic_exists
         environment = environment or GroupEnvironment()
         self.dynamic = environment.dynamic
-        # Called by the loop thread when a member of a share group has gone.
+        # Called by the loop thread when a member of a share group has left or was removed.
         self.on_share_member_left: Callable[[str, str], None] = lambda group_id, member_id: None
         self._changed_topics: set[str] = set()
         self._changed_topics_lock = threading.Lock()
@@ -107,20 +111,20 @@ class GroupCoordinator:
         self.loop = self.shards.loop
         self._submit = self.shards.submit
 
-    def _partition_states(self, store: ShareStateStore) -> PartitionStates:
+    def _partition_states(self, store: ShareStateStore) -> PartitionStates[GroupTable]:
         return PartitionStates(
             store, self._resume, lambda group_id, member_id: self.on_share_member_left(group_id, member_id)
         )
 
-    def _resume(self, group_id: str, run: Callable[[GroupShard], Result | None]) -> None:
-        """Runs an operation on the shard that holds the group then. Any thread."""
+    def _resume(self, group_id: str, run: Callable[[GroupTable], Result | None]) -> None:
+        """Runs an operation on the shard that holds the group at that time."""
         request = Request(lambda shard, _: run(shard), _no_response, waits_for_load=True, is_internal=True)
         self._submit(group_id, request)
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the thread, and to load all shards if the offsets topic exists."""
+        """Starts the thread and, if the offsets topic exists, the loads of all shards."""
         self.loop.post(self._schedule_expiry)
         self.shards.start()
 
@@ -130,7 +134,7 @@ class GroupCoordinator:
         self.loop.post(self._schedule_expiry)
 
     def stop(self) -> None:
-        """Answers everything that waits with NOT_COORDINATOR and ends the threads."""
+        """Answers all waiting requests with NOT_COORDINATOR and ends the threads."""
         self.shards.stop()
 
     def _schedule_expiry(self) -> None:
@@ -144,7 +148,7 @@ class GroupCoordinator:
 
     @property
     def counts(self) -> GroupCounts:
-        """Groups, members and offsets held now, and their bytes."""
+        """The current numbers of groups, members and offsets, and their bytes."""
         all_counts = [runtime.shard.counts for runtime in self.shards.runtimes]
         return GroupCounts(
             groups=sum(counts.groups for counts in all_counts),
@@ -154,7 +158,7 @@ class GroupCoordinator:
         )
 
     def locate(self) -> Future[ErrorCode]:
-        """NONE once this broker can coordinate groups; creates the offsets topic if need be (FindCoordinator)."""
+        """NONE once this broker can coordinate groups; creates the offsets topic if necessary (FindCoordinator)."""
         return self.shards.locate()
 
     # -- membership ----------------------------------------------------------------------------------------------
@@ -181,15 +185,15 @@ class GroupCoordinator:
         )
 
     def renew_session(self, request: HeartbeatRequest) -> bool:
-        """Heartbeat of a member of a Stable group: renews its session at once, without the loop thread.
+        """Heartbeat of a member of a Stable group: renews its session on the calling thread.
 
-        Most requests of a broker with many idle consumers are these. False: `heartbeat` has the answer.
+        These are most requests of a broker with many idle consumers. False: call `heartbeat`.
         """
         runtime = self.shards.runtime(request.group_id)
         return runtime.state is ShardState.ACTIVE and group_session.renew_session(runtime.shard, request)
 
     def heartbeat(self, request: HeartbeatRequest) -> Future[HeartbeatResponse]:
-        """Heartbeat. While the shard loads it is simply fine, as in Kafka: the member has done nothing wrong."""
+        """Heartbeat. While the shard loads the answer is NONE, like Kafka's: the member has done nothing wrong."""
         return self._submit(
             request.group_id,
             Request(
@@ -211,7 +215,7 @@ class GroupCoordinator:
         )
 
     def consumer_heartbeat(self, request: ConsumerHeartbeat) -> Future[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat; the answer comes when what it changed is durable."""
+        """ConsumerGroupHeartbeat; the answer comes when its changes are durable."""
         return self._submit(
             request.group_id,
             Request(
@@ -222,7 +226,7 @@ class GroupCoordinator:
         )
 
     def share_heartbeat(self, request: ShareHeartbeat) -> Future[ShareGroupHeartbeatResponse]:
-        """ShareGroupHeartbeat; the answer comes when what it changed is durable, and its partitions have state."""
+        """ShareGroupHeartbeat; the answer comes when its changes are durable and its partitions have state."""
         return self._submit(
             request.group_id,
             Request(
@@ -235,7 +239,7 @@ class GroupCoordinator:
     def renew_consumer_session(
         self, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
     ) -> ConsumerGroupHeartbeatResponse | None:
-        """`renew_session` for the consumer protocol. None: `consumer_heartbeat` has the answer."""
+        """`renew_session` for the consumer protocol. None: call `consumer_heartbeat`."""
         runtime = self.shards.runtime(request.group_id)
         if runtime.state is not ShardState.ACTIVE:
             return None
@@ -253,7 +257,7 @@ class GroupCoordinator:
         with self._changed_topics_lock:
             topics, self._changed_topics = frozenset(self._changed_topics), set()
         for runtime in self.shards.runtimes:
-            # One that is loading looks at all topics when it is done.
+            # A loading shard checks all topics at the end of its load.
             if runtime.state is ShardState.ACTIVE:
                 runtime.submit(
                     Request(lambda shard, future: shard.topics_changed(topics), _no_response, is_internal=True)
@@ -274,11 +278,11 @@ class GroupCoordinator:
         """TxnOffsetCommit; one error for all its partitions.
 
         `verify(partition)` asks the transaction coordinator whether this partition of the offsets topic belongs to the
-        producer's open transaction, with the error for the client. It is not called where the log shows that already.
+        producer's open transaction; its result is the client's error. It is not called if the log shows that already.
         """
         answer: Future[ErrorCode] = Future()
 
-        def resume(run: Callable[[GroupShard], Result]) -> None:
+        def resume(run: Callable[[GroupTable], Result]) -> None:
             self._submit(request.group_id, Request(lambda shard, _: run(shard), identity, answer, needs_topic=True))
 
         def ask() -> Future[ErrorCode]:
@@ -300,7 +304,7 @@ class GroupCoordinator:
         """Ends a producer's transaction in one partition of the offsets topic; NONE once the marker is durable.
 
         May be repeated. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED and (no such partition)
-        UNKNOWN_TOPIC_OR_PARTITION are final; after any other error the marker should be sent again.
+        UNKNOWN_TOPIC_OR_PARTITION are final; after any other error the marker should be retried.
         """
         marker = Marker(producer_id, producer_epoch, coordinator_epoch, commit)
         request = Request(
@@ -334,7 +338,7 @@ class GroupCoordinator:
         )
 
     def on_topic_deleted(self, topic: str) -> Future[None]:
-        """Drops all offsets of a deleted topic. Done when that is durable: only then may the name be used again."""
+        """Drops all offsets of a deleted topic. Done when that is durable: only then may the name be reused."""
         done: Future[None] = Future()
 
         def drop(shard: GroupShard, future: Future) -> Any:
@@ -405,7 +409,7 @@ class GroupCoordinator:
     # -- share state ---------------------------------------------------------------------------------------------
 
     def share_partitions(self, group_id: str) -> Future[list[tuple[bytes, StateTopic]] | ErrorCode]:
-        """The partitions of which a share group has state, by topic id; none for a group that there is not."""
+        """The partitions of which a share group has state, by topic id; none for an unknown group."""
         return self._submit(
             group_id,
             Request(

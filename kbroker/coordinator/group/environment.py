@@ -1,4 +1,4 @@
-"""What consumer groups need to know of the rest of the broker: topics, and configs of groups."""
+"""What groups read of the rest of the broker: topics, and configs of groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TopicCatalog(Protocol):
-    """The topics there are now. Quick; called by the loop thread."""
+    """The current topics. Called by the loop thread, so its methods must be fast."""
 
     def info(self, topic: str) -> TopicInfo | None:
         """The topic, or None if there is none."""
@@ -38,7 +38,7 @@ class NoTopics:
         return ()
 
 
-# The configs that a group has of its own (KIP-848), by name.
+# The group's own configs (KIP-848), by name.
 GroupConfigs = Callable[[str], Mapping[str, str]]
 
 
@@ -63,18 +63,18 @@ class GroupEnvironment:
     dynamic: DynamicGroupConfig = field(default_factory=DynamicGroupConfig)
 
     def session_timeout_ms(self, config: GroupConfig, group_id: str) -> int:
-        """How long a member may be silent: the group's own setting within the broker's bounds, or the broker's."""
+        """The session timeout: the group's own setting within the broker's bounds, or the broker's."""
         bounds = config.consumer_session_timeout_min_ms, config.consumer_session_timeout_max_ms
         return self._time(group_id, "consumer.session.timeout.ms", config.consumer_session_timeout_ms, *bounds)
 
     def assignment_interval_ms(self, config: GroupConfig, group_id: str) -> int:
-        """How much time lies between two target assignments of a consumer group, at least (KIP-1263)."""
+        """The least time between two target assignments of a consumer group (KIP-1263)."""
         of_the_broker = self.dynamic.consumer_assignment_interval_ms
         bounds = config.consumer_assignment_interval_min_ms, config.consumer_assignment_interval_max_ms
         return self._time(group_id, "consumer.assignment.interval.ms", of_the_broker, *bounds)
 
     def heartbeat_interval_ms(self, config: GroupConfig, group_id: str) -> int:
-        """How often a member shall send heartbeats."""
+        """The interval at which a member should send heartbeats."""
         bounds = config.consumer_heartbeat_interval_min_ms, config.consumer_heartbeat_interval_max_ms
         return self._time(group_id, "consumer.heartbeat.interval.ms", config.consumer_heartbeat_interval_ms, *bounds)
 
@@ -110,20 +110,20 @@ class LoggedTopics:
 
 
 class TopicChanges:
-    """Follows the topics (cluster.topics.TopicListener) and tells of each that groups may have to look at again.
+    """A cluster.topics.TopicListener: calls `on_changed` with each topic that groups may have to check.
 
-    To be added behind the log table, whose state groups then read.
+    Register it after the log table, whose state groups then read.
     """
 
     def __init__(self, on_changed: Callable[[str], None]) -> None:
         self._on_changed = on_changed
 
     def on_created(self, topic: Any, config: Any) -> None:
-        """A topic exists."""
+        """A topic was created."""
         self._on_changed(topic.name)
 
     def on_deleted(self, topic: Any) -> None:
-        """A topic is gone."""
+        """A topic was deleted."""
         self._on_changed(topic.name)
 
     def on_partitions_added(self, topic: Any, config: Any, previous: int) -> None:
@@ -131,4 +131,4 @@ class TopicChanges:
         self._on_changed(topic.name)
 
     def on_config(self, topic: Any, config: Any) -> None:
-        """Configs play no part in groups."""
+        """Groups do not depend on topic configs."""

@@ -1,7 +1,7 @@
-"""How much memory the state of groups takes: what clients make it keep, in bytes, about.
+"""The approximate memory of the state of groups, in bytes.
 
-Every text counts as Python holds it, and every object with what was measured for one of its kind. Which strings are
-shared is not followed, but for subscriptions, which most members of a group have in common.
+Each string counts with its size in Python, each object with the size that was measured for one of its kind. Strings
+that objects share count for each of them, except subscriptions, which most members of a group have in common.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from sys import getsizeof
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.classic.group import ClassicGroupMember
-    from kbroker.coordinator.group.classic.join import JoinRequest
-    from kbroker.coordinator.group.consumer.state import ConsumerMember, ResolvedRegex
-    from kbroker.coordinator.group.share.state import ShareMember, StatePartitions
-    from kbroker.coordinator.group.state import OffsetAndMetadata, StoredGroup
-    from kbroker.coordinator.group.topic_partitions import Partitions, TopicInfo
+from kbroker.coordinator.group.classic.member import ClassicGroupMember
+from kbroker.coordinator.group.classic.state import StoredGroup
+from kbroker.coordinator.group.consumer.state import ConsumerMember, ResolvedRegex
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata
+from kbroker.coordinator.group.requests import JoinRequest
+from kbroker.coordinator.group.share.state import ShareMember, StatePartitions
+from kbroker.coordinator.group.topic_partitions import Partitions, TopicInfo
 
 _GROUP = 1_200
 _CLASSIC_MEMBER = 800  # with its timer
-_PENDING_MEMBER = 500  # an id that was given out, with its timer
+_PENDING_MEMBER = 500  # a member id that was given out, with its timer
 _PROTOCOL = 160
 _STORED_MEMBER = 200
 _MEMBER = 1_500  # of a consumer or share group, with its timers and tables
@@ -35,7 +34,7 @@ _PENDING_OFFSET = 450  # of an open transaction, beside the offset
 
 @dataclass(slots=True)
 class GroupCounts:
-    """Sizes of a shard, for metrics and for the bounds on groups; written by the loop thread, read by any."""
+    """Sizes of a shard, for metrics and for the bounds on groups. Written by the loop thread, read by any."""
 
     groups: int = 0
     members: int = 0
@@ -53,18 +52,18 @@ class GroupMemory:
         self._counts: GroupCounts | None = None
 
     def add(self, difference: int) -> None:
-        """The group has become larger or (negative) smaller."""
+        """The group has grown or (negative) shrunk."""
         self.bytes += difference
         if self._counts is not None:
             self._counts.bytes += difference
 
     def attach(self, counts: GroupCounts) -> None:
-        """The group is one of this shard's."""
+        """The group is in this shard's table."""
         self._counts = counts
         counts.bytes += self.bytes
 
     def detach(self) -> None:
-        """The object is no group of its shard any more."""
+        """The group is no longer in its shard's table."""
         if self._counts is not None:
             self._counts.bytes -= self.bytes
             self._counts = None
@@ -83,7 +82,7 @@ def of_offset(value: OffsetAndMetadata | None) -> int:
 
 
 def of_pending_offset(value: OffsetAndMetadata | None) -> int:
-    """An offset that an open transaction has committed; None: a later record has won already."""
+    """An offset that an open transaction has committed; None: a later record has superseded it."""
     return _PENDING_OFFSET + of_offset(value)
 
 
@@ -100,24 +99,24 @@ def _of_texts(*texts: str | bytes | None) -> int:
 
 
 def of_protocols(protocols: Iterable[tuple[str, bytes]]) -> int:
-    """What a member says in JoinGroup."""
+    """The protocols of a JoinGroup."""
     return sum(_PROTOCOL + getsizeof(name) + getsizeof(metadata) for name, metadata in protocols)
 
 
 def of_classic_member(member: ClassicGroupMember | JoinRequest) -> int:
-    """A member, or the one that a JoinGroup would make, without its assignment: that is the same bytes as in the stored
-    group."""
+    """A member, or the one that a JoinGroup would add. Its assignment is the same object as in the stored group, and
+    counts there."""
     named = _of_texts(member.member_id, member.group_instance_id, member.client_id, member.client_host)
     return _CLASSIC_MEMBER + named + of_protocols(member.protocols)
 
 
 def of_pending_member(member_id: str) -> int:
-    """An id that was given out."""
+    """A member id that was given out."""
     return _PENDING_MEMBER + getsizeof(member_id)
 
 
 def of_stored(group: StoredGroup | None) -> int:
-    """A classic group as its record says; 0 for none."""
+    """A classic group's record; 0 for none."""
     if group is None:
         return 0
     return sum(
@@ -136,7 +135,7 @@ def of_partitions(partitions: Partitions | None) -> int:
 
 
 def of_consumer_member(member: ConsumerMember | None) -> int:
-    """A member with what it may own, without the topics that it subscribes to; 0 for none."""
+    """A member with its assignment, without its subscription; 0 for none."""
     if member is None:
         return 0
     metadata, current = member.metadata, member.current
@@ -173,7 +172,7 @@ def of_topics(topics: Mapping[str, TopicInfo] | None) -> int:
 
 
 def of_regex(regex: str, resolved: ResolvedRegex | None) -> int:
-    """An expression and what it matched; 0 for none."""
+    """An expression and its matches; 0 for none."""
     return 0 if resolved is None else _TOPIC + getsizeof(regex) + of_names(resolved.topics)
 
 

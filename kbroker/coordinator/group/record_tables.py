@@ -1,4 +1,4 @@
-"""Groups' states to and from records of their topic: one table each way, by record type and by key version."""
+"""Encoding and decoding of group records by tables: by record type, and by key version."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def encode(encoders: Encoders, record: Any) -> tuple[bytes, bytes | None]:
 
 
 def decode(decoders: Decoders, key: bytes, value: bytes | None) -> Any:
-    """The record; None if the key is of another kind. Raises ProtocolError."""
+    """The record; None if the key has another version. Raises ProtocolError."""
     known = decoders.get(records.record_version(key))
     if known is None:
         return None

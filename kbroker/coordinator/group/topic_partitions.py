@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-# Topic id -> partitions; never an empty set. Not changed once made, so that members may share one.
+# Topic id -> partitions; never an empty set. Immutable, so members may share one.
 Partitions = Mapping[bytes, frozenset[int]]
 
 NO_PARTITIONS: Partitions = {}
@@ -21,7 +21,7 @@ class TopicInfo(NamedTuple):
 
 
 def intersection(one: Partitions, other: Partitions) -> Partitions:
-    """What is in both."""
+    """The partitions in both."""
     result = {}
     for topic_id, partitions in one.items():
         both = partitions & other.get(topic_id, frozenset())
@@ -31,7 +31,7 @@ def intersection(one: Partitions, other: Partitions) -> Partitions:
 
 
 def difference(one: Partitions, other: Partitions) -> Partitions:
-    """What is in `one` and not in `other`."""
+    """The partitions in `one` that are not in `other`."""
     result = {}
     for topic_id, partitions in one.items():
         rest = partitions - other.get(topic_id, frozenset())
@@ -41,7 +41,7 @@ def difference(one: Partitions, other: Partitions) -> Partitions:
 
 
 def union(one: Partitions, other: Partitions) -> Partitions:
-    """What is in either."""
+    """The partitions in either."""
     if not other:
         return one
     result = dict(one)

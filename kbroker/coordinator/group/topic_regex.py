@@ -1,4 +1,4 @@
-"""Subscription by regular expression (KIP-848), in RE2 syntax: matching time is linear, whatever a client sends."""
+"""Subscription by regular expression (KIP-848), in RE2 syntax: matching takes linear time for any expression."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.limits import MIB
 
 _PROGRAM_BYTES_MAX = 1 * MIB
-_COMPILED_MAX = 100  # so that all of them take no more than 100 MiB, with what matching makes of them
+_COMPILED_MAX = 100  # all of them with their matching state take at most 100 MiB
 
 
 class TopicRegexes:
-    """Compiled expressions, kept while there are not too many. For one thread."""
+    """A cache of compiled expressions. Loop thread only."""
 
     def __init__(self) -> None:
         self._compiled: dict[str, Any] = {}
@@ -41,7 +41,7 @@ class TopicRegexes:
 
 
 def _compile(regex: str) -> Any:
-    import re2  # only where somebody uses it: a start must not pay for it
+    import re2  # imported at the first use: it slows a start
 
     options = re2.Options()
     options.log_errors = False

@@ -1,22 +1,19 @@
-"""The `uniform` assignor: loads as equal as the subscriptions allow, and as few partitions moved as that takes.
+"""The `uniform` assignor: loads as equal as the subscriptions allow, with as few moved partitions as possible.
 
-Balance comes first: no partition lies with a member while another subscriber of its topic has two partitions fewer.
-Where all members subscribe to the same topics, loads therefore differ by at most one, and the number of partitions
-that change hands is the least possible.
+Balance comes first: no member has a partition while another subscriber of its topic has two partitions fewer. So if
+all members subscribe to the same topics, loads differ by at most one, and the number of partitions that move is
+minimal.
 
-Members of one subscription are alike but for their load, so that each subscription has one heap of them by load.
+Members with the same subscription differ only in load, so each subscription has one heap of them by load.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
+from kbroker.coordinator.group.assignor import MemberSpec
 from kbroker.coordinator.group.topic_partitions import Partitions
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.assignor import MemberSpec
 
 TopicPartition = tuple[bytes, int]
 
@@ -30,7 +27,7 @@ def assign_uniform(members: Mapping[str, MemberSpec], topics: Mapping[bytes, int
 
 
 class _Plan:
-    """A target in the making."""
+    """A target under construction."""
 
     def __init__(self, members: Mapping[str, MemberSpec], topics: Mapping[bytes, int]) -> None:
         self._members = members
@@ -41,7 +38,7 @@ class _Plan:
         self._queues_of: dict[bytes, list[_LoadQueue]] = {}
 
     def keep(self) -> list[TopicPartition]:
-        """Leaves members what they may keep; returns what has no owner, the topics with fewest subscribers first."""
+        """Leaves members what they may keep; returns the other partitions, topics with fewest subscribers first."""
         taken: dict[bytes, set[int]] = {topic_id: set() for topic_id in self._topics}
         for member_id, spec in self._members.items():
             owned = self._owned[member_id] = []
@@ -90,22 +87,22 @@ class _Plan:
             self._changed.add(member_id)
 
     def balance(self) -> None:
-        """Moves partitions from who has two more than another subscriber, until there is none.
+        """Moves partitions from members with two more than another subscriber, until there is no such member.
 
-        Always from the one that has most: whoever gives one up then does so for good.
+        Always from the member with most: it never gets a partition back.
         """
         while self._pass():
             pass
 
     def _pass(self) -> bool:
-        """Relieves members while that can be done; False if none could be, so that the target is balanced."""
+        """Moves partitions off loaded members while possible; False if none could move: the target is balanced."""
         heaviest = [(-len(owned), member_id) for member_id, owned in self._owned.items()]
         heapq.heapify(heaviest)
         moved = False
         while heaviest:
             load, member_id = heapq.heappop(heaviest)
             if len(self._owned[member_id]) != -load:
-                continue  # has got one meanwhile, and is in the heap for it
+                continue  # its load has changed; the heap has a newer entry
             if -load < 2:
                 break
             receiver = self._move_one(member_id)
@@ -116,9 +113,9 @@ class _Plan:
         return moved
 
     def _move_one(self, member_id: str) -> str | None:
-        """Gives one of a member's partitions to a subscriber with two less; returns who got it."""
+        """Moves one of a member's partitions to a subscriber with two fewer, and returns that one."""
         owned = self._owned[member_id]
-        fixed: set[bytes] = set()  # topics whose subscribers all have as many
+        fixed: set[bytes] = set()  # topics of which no subscriber has two fewer
         for position in range(len(owned) - 1, -1, -1):
             topic_id = owned[position][0]
             if topic_id in fixed:
@@ -148,7 +145,7 @@ class _Plan:
 
 
 class _LoadQueue:
-    """Members by load, least first. Entries whose load is out of date are dropped when they come up."""
+    """Members by load, least first. Outdated entries are dropped when they reach the top."""
 
     def __init__(self) -> None:
         self._loads: dict[str, int] = {}
@@ -158,23 +155,23 @@ class _LoadQueue:
         return len(self._loads)
 
     def add(self, member_id: str, load: int) -> None:
-        """Adds a member; `order` must follow."""
+        """Adds a member; call `order` after the last one."""
         self._loads[member_id] = load
         self._heap.append((load, member_id))
 
     def order(self) -> None:
-        """Makes a heap of what was added."""
+        """Builds the heap."""
         heapq.heapify(self._heap)
 
     def least(self) -> tuple[int, str]:
-        """The least load, and who has it."""
+        """The least load, and its member."""
         heap, loads = self._heap, self._loads
         while loads[heap[0][1]] != heap[0][0]:
             heapq.heappop(heap)
         return heap[0]
 
     def change(self, member_id: str, by: int) -> None:
-        """A member has more or fewer partitions."""
+        """Changes a member's load."""
         load = self._loads[member_id] = self._loads[member_id] + by
         heapq.heappush(self._heap, (load, member_id))
 

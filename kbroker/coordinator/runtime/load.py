@@ -1,7 +1,7 @@
 """Loading a shard: from the batches of its log to its state.
 
-The newest record of each key is found below Python (newest_records); only those are decoded and replayed, in the order
-of the log. What has to be read is bounded by snapshots (shard_snapshot) and, while flushes fail, by the log's budget.
+Compiled code finds the newest record of each key (NewestRecords); only those are decoded and replayed, in the order of
+the log. Snapshots bound how much is read (snapshot.py); while flushes fail, the budget of the log does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from kbroker._fast.records.newest_records import NewestRecords
-from kbroker.coordinator.runtime.shard import ProducerStamp, Shard, UnknownRecordError
+from kbroker.coordinator.runtime.result import ProducerStamp
+from kbroker.coordinator.runtime.shard import Shard, UnknownRecordError
 
 if TYPE_CHECKING:
     from kbroker.log.internal_log import InternalLog
@@ -26,7 +27,7 @@ FoundRecord = tuple[int, bytes, bytes | None, int, int]  # offset, key, value, p
 
 @dataclass(slots=True)
 class LogSize:
-    """How much a log holds, and how much of that is live, as last known; bytes of live records are key and value."""
+    """The size of a log, and how much of it was live when last counted; live bytes are those of keys and values."""
 
     total_bytes: int = 0
     total_records: int = 0
@@ -35,14 +36,14 @@ class LogSize:
 
 
 def load(log: InternalLog, new_shard: Callable[[], S]) -> tuple[S, LogSize]:
-    """A shard with all that the log says. Worker thread. Raises what reading the log raises.
+    """Builds a shard from its log. Worker thread. Raises what reading the log raises.
 
-    A record that this version does not know is skipped and logged: it was written by a newer one.
+    A record of an unknown type or version is skipped and logged: a newer kbroker wrote it.
     """
     shard = new_shard()
     size = LogSize()
     unknown = _replay(_collect(log, shard, size), shard, size)
-    if unknown:  # an older record of the key may be known: that one counts then
+    if unknown:  # an older record of the key may be known: then that one counts
         shard, size = new_shard(), LogSize()
         _replay(_collect(log, shard, size, unknown), shard, size)
         for reason in sorted(set(unknown.values())):
@@ -68,7 +69,7 @@ def _collect(
 
 
 def _replay(found: list[FoundRecord], shard: Shard, size: LogSize) -> dict[bytes, str]:
-    """Replays what was found; for keys whose newest record is not known, why."""
+    """Replays the found records. Returns the reason for each key whose newest record is unknown."""
     unknown: dict[bytes, str] = {}
     for _, key, value, producer_id, producer_epoch in found:
         if value is not None:

@@ -1,36 +1,18 @@
-"""What a runtime asks of a shard: the state machine of one partition of an internal topic."""
+"""The interface of a shard: the state machine of one partition of an internal topic."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from kbroker.coordinator.runtime.event_loop import Timer
+from kbroker.coordinator.runtime.result import Marker, Operation, ProducerStamp, Result
 from kbroker.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.runtime.event_loop import Timer
-    from kbroker.coordinator.runtime.result import Operation, Result
 
 
 class UnknownRecordError(Exception):
-    """A record of a type or version that is not known here, or that does not parse; it is skipped."""
-
-
-class ProducerStamp(NamedTuple):
-    """The producer of a transactional batch."""
-
-    producer_id: int
-    producer_epoch: int
-
-
-class Marker(NamedTuple):
-    """The end of a transaction in one partition."""
-
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    commit: bool
+    """A record of an unknown type or version, or one that does not parse. It is skipped."""
 
 
 class Unsettled(Enum):
@@ -39,7 +21,7 @@ class Unsettled(Enum):
     UNSETTLED = "unsettled"
 
 
-# Instead of a live record: there is one, but it depends on the end of a transaction.
+# In place of a live record: there is one, but it depends on the end of a transaction.
 UNSETTLED = Unsettled.UNSETTLED
 
 
@@ -56,11 +38,11 @@ class Scheduler(Protocol):
 
 
 class Shard(Protocol):
-    """Touched by the loop thread only (before its load has ended: by its worker only).
+    """Loop thread only (during its load: the load's worker thread only).
 
-    `replay` and `replay_marker` alone change durable state. Live traffic replays every record and marker at its append.
-    A load replays in offset order the newest record of each key, as if compaction had removed the others, and those of
-    committed transactions without a stamp at their own places; no markers.
+    `replay` and `replay_marker` alone change durable state. Live traffic replays each record and marker at its append.
+    A load replays the newest record of each key in offset order, as if compaction had removed the others. It replays
+    records of committed transactions in their places without a stamp, and no markers.
     """
 
     def attach(self, runtime: Scheduler) -> None:
@@ -88,7 +70,7 @@ class Shard(Protocol):
         ...
 
     def live_record(self, key: Any) -> Any | Unsettled | None:
-        """The record that now says the state of `key`; None if there is none any more, UNSETTLED if none can yet."""
+        """The record with the current state of `key`; None if there is none, UNSETTLED if none may be written."""
         ...
 
     def activate(self) -> Result:
@@ -96,5 +78,5 @@ class Shard(Protocol):
         ...
 
     def deactivate(self, error: ErrorCode) -> None:
-        """Answers everything that is parked in the shard with `error`; the shard is not used after it."""
+        """Answers all parked requests with `error`; the shard is not used afterwards."""
         ...

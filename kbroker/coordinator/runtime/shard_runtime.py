@@ -1,10 +1,10 @@
-"""Runs one shard: its log, its load, its order of operations. Knows no semantics of groups or transactions.
+"""Runs one shard: its log, its load, its order of operations. It knows no semantics of groups or transactions.
 
     absent ──open──► loading ──loaded──► active ──append failed──► loading (again, from what is durable)
 
-Decisions are made on the state as of all appends so far (pending state); an answer waits until the records it rests on
-are durable. What cannot be appended for lack of space is tried again for a while, and later operations queue behind it:
-so many of them, and each for so long. Then they are refused with an error on which clients come again.
+Decisions are made on the state as of all appends so far (pending state); an answer waits until the records that it
+depends on are durable. An append that fails for lack of space is retried for a while, and later operations queue after
+it. The queue is bounded in length and in time; requests beyond it are refused with a retriable error.
 All methods run on the loop thread unless said otherwise.
 """
 
@@ -28,8 +28,8 @@ from kbroker.coordinator.runtime import snapshot as shard_snapshot
 from kbroker.coordinator.runtime.config import ShardConfig
 from kbroker.coordinator.runtime.event_loop import EventLoop, Timer
 from kbroker.coordinator.runtime.load import LogSize
-from kbroker.coordinator.runtime.result import Operation, Result, complete
-from kbroker.coordinator.runtime.shard import Marker, ProducerStamp, Shard
+from kbroker.coordinator.runtime.result import Marker, Operation, ProducerStamp, Result, complete
+from kbroker.coordinator.runtime.shard import Shard
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ _APPEND_RETRY_LAST_MS = 100
 _LOAD_RETRY_FIRST_MS = 500
 _LOAD_RETRY_LAST_MS = 30_000
 _SNAPSHOT_RETRY_MS = 10_000
-_SNAPSHOT_AFTER_LOAD_MS = 10_000  # first those are answered who have waited for the load
+_SNAPSHOT_AFTER_LOAD_MS = 10_000  # requests that waited for the load are answered first
 
-# Zombies, what comes after the end of its transaction, a producer id without room: the log does its duty.
+# Zombies, records after the end of their transaction, no room for a producer id: the log refuses them by design.
 _EXPECTED = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -54,7 +54,7 @@ _EXPECTED = (
     ErrorCode.TRANSACTION_COORDINATOR_FENCED,
 )
 
-# What clients are told when an append fails (Kafka's mapping for coordinators).
+# The errors that clients get when an append fails (Kafka's mapping for coordinators).
 _APPEND_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -66,9 +66,9 @@ _APPEND_ERRORS = {
 
 
 class ShardState(Enum):
-    """Where a shard is between start and stop."""
+    """The life of a shard."""
 
-    ABSENT = "absent"  # the internal topic does not exist: nothing does
+    ABSENT = "absent"  # the internal topic does not exist, so neither does any state
     LOADING = "loading"
     ACTIVE = "active"
     STOPPED = "stopped"
@@ -82,10 +82,10 @@ class Request:
     error_response: Callable[[ErrorCode], Any]
     future: Future = field(default_factory=Future)
     needs_topic: bool = False  # may write: the internal topic is created first
-    is_read: bool = False  # its answer shows state, so it waits for the writes before it
-    waits_for_load: bool = False  # is kept while the shard loads, instead of being refused
-    is_internal: bool = False  # nobody would ask again: it is in no queue's bound, and waits for space without end
-    give_up_at: float = 0.0  # monotonic seconds: the end of its wait in queues; 0: it has not waited
+    is_read: bool = False  # its answer shows state, so it waits for earlier writes
+    waits_for_load: bool = False  # kept while the shard loads, instead of being refused
+    is_internal: bool = False  # no client retries it: it counts in no queue's bound and waits for space without limit
+    give_up_at: float = 0.0  # monotonic seconds: when its wait in queues ends; 0: it has not waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Write:
-    """A decision on its way into the log."""
+    """A decision that is being appended."""
 
     result: Result
     request: Request | None
@@ -113,7 +113,7 @@ class _Write:
 
 @dataclass(slots=True)
 class _Pending:
-    """An appended batch that is not durable yet, with what waits for it."""
+    """An appended batch that is not durable yet, and what waits for it."""
 
     write: _Write | None  # None unless the batch is the write's last
     reads: list[tuple[Result, Request | None]] = field(default_factory=list)
@@ -142,15 +142,15 @@ class ShardRuntime(Generic[S]):
         self._epoch = 0  # grows with each load; callbacks of an earlier epoch are stale
         self._load_retry_ms = _LOAD_RETRY_FIRST_MS
         self._after_load: deque[Request] = deque()
-        self._backlog: deque[Request] = deque()  # behind the blocked write
+        self._backlog: deque[Request] = deque()  # after the blocked write
         self._blocked: _Write | None = None
         self._pending: deque[_Pending] = deque()
         self._size = LogSize()
         self._snapshot: shard_snapshot.Snapshot | None = None
         self._snapshot_not_before = 0.0
-        self.load_seconds = 0.0  # what the last load took, without its wait for a worker
-        self.loaded_records = 0  # what it read
-        self.refused = 0  # requests that waited in vain, or found the queue full
+        self.load_seconds = 0.0  # of the last load, without its wait for a worker
+        self.loaded_records = 0  # in the last load
+        self.refused = 0  # requests whose wait timed out or that found the queue full
         self.state = ShardState.ABSENT
         self.shard: S = new_shard()
         self.shard.attach(self)
@@ -158,7 +158,7 @@ class ShardRuntime(Generic[S]):
     # -- operations ----------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Runs the request now, behind a blocked write, or answers why not."""
+        """Runs the request now, queues it after a blocked write, or answers with the reason why not."""
         if self.state is ShardState.LOADING and request.waits_for_load:
             self._enqueue(self._after_load, request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         elif self.state is ShardState.LOADING:
@@ -172,7 +172,7 @@ class ShardRuntime(Generic[S]):
 
     @property
     def queue_length(self) -> int:
-        """Requests that wait for a load or behind a blocked write. Any thread."""
+        """Requests that wait for a load or a blocked write. Any thread."""
         return len(self._after_load) + len(self._backlog)
 
     def _enqueue(self, queue: deque[Request], request: Request, error: ErrorCode) -> None:
@@ -185,7 +185,7 @@ class ShardRuntime(Generic[S]):
         queue.append(request)
 
     def _refuse_overdue(self, queue: deque[Request], error: ErrorCode) -> None:
-        """Refuses what has waited too long; requests are in the order of their arrival."""
+        """Refuses requests that have waited too long; the queue is in order of arrival."""
         now = self._loop.monotonic()
         kept = []
         while queue and (queue[0].is_internal or queue[0].give_up_at <= now):
@@ -202,9 +202,9 @@ class ShardRuntime(Generic[S]):
         return self._clock.now_ms()
 
     def schedule(self, delay_ms: int, operation: Operation) -> Timer:
-        """Runs `operation` later as an operation of this shard; not if the shard was reloaded meanwhile.
+        """Runs `operation` later as an operation of this shard.
 
-        Nor if the timer was cancelled while the operation waited for its turn.
+        It does not run if the shard was reloaded meanwhile, or if the timer was cancelled while the operation queued.
         """
         epoch = self._epoch
 
@@ -233,7 +233,7 @@ class ShardRuntime(Generic[S]):
             try:
                 batches = deque(self._batches(result.records, result.stamp))
             except ValueError as error:
-                # Flexible requests carry longer strings than the records' layouts can.
+                # Flexible requests can carry longer strings than the records' layouts.
                 logger.warning("%s: cannot be stored: %s", self._log, error)
                 self._finish(result, request, ErrorCode.UNKNOWN_SERVER_ERROR)
             else:
@@ -258,7 +258,7 @@ class ShardRuntime(Generic[S]):
     def _write(self, write: _Write) -> None:
         assert self._log is not None, "a write before the topic exists"
         if self._blocked is not None and self._blocked is not write:
-            # A consequence of an earlier write's completion: it takes its place in the queue.
+            # It follows from the completion of an earlier write: it queues like any other.
             self._backlog.append(_internal(lambda shard, future: write.result))
             return
         try:
@@ -296,7 +296,7 @@ class ShardRuntime(Generic[S]):
             write.on_append(len(batch.data), len(batch.records))
 
     def _batches(self, records: Sequence[Any], stamp: ProducerStamp | None) -> Iterator[_Batch]:
-        """The records as one record batch, or several where they are large; a transaction's batches are its own."""
+        """The records as one record batch, or several if they are large. Records of a transaction are apart."""
         now_ms, max_bytes = self.now_ms(), self._config.snapshot_batch_bytes
         encoded: list[tuple[bytes, bytes | None, int, None]] = []
         size = first = 0
@@ -330,7 +330,7 @@ class ShardRuntime(Generic[S]):
         write.retry_ms = min(write.retry_ms * 2, _APPEND_RETRY_LAST_MS)
 
     def _end_of_wait(self, request: Request | None, now: float) -> float:
-        """Until when the write waits that `request` has led to: for ever where nobody would ask for it again."""
+        """Until when the write of `request` waits: forever if no client would retry it."""
         if request is not None and request.is_internal:
             return inf
         waited = 0.0 if request is None else request.give_up_at
@@ -338,7 +338,7 @@ class ShardRuntime(Generic[S]):
 
     def _give_up(self, write: _Write, error: ErrorCode) -> None:
         if write.appended:
-            # Part of it will be true: whoever waits is refused, and what follows from it starts from what is durable.
+            # Part of it is in the log: its request is refused, and the shard reloads what is durable.
             self._unload(_client_error(error))
             if write.request is not None:
                 _refuse(write.request, _client_error(error))
@@ -357,7 +357,7 @@ class ShardRuntime(Generic[S]):
         if unblocked:
             self._blocked = None
         if write.result.marker is not None and self._snapshot is not None and self._snapshot.waits:
-            # Now and not from the queue, in which the next transaction may come first, and again.
+            # Now and not from the queue, in which each time the next transaction may come first.
             self._snapshot_step(self._snapshot)
         if unblocked:
             self._run_backlog()
@@ -373,7 +373,7 @@ class ShardRuntime(Generic[S]):
         if epoch != self._epoch:
             return
         if error:
-            logger.error("%s: append failed with error %d; loading again what is durable", self._log, error)
+            logger.error("%s: append failed with error %d; reloading", self._log, error)
             self._unload(_client_error(ErrorCode(error)))
             self._start_load()
             return
@@ -401,12 +401,12 @@ class ShardRuntime(Generic[S]):
             self._executor.submit(self._load, self._log, self._epoch)
 
     def _load(self, log: InternalLog, epoch: int) -> None:
-        """Worker thread: builds a shard that nobody else sees yet."""
+        """Worker thread: builds a shard that no other thread sees yet."""
         begun = self._clock.monotonic()
         try:
             shard, size = shard_load.load(log, self._new_shard)
         except Exception:
-            logger.exception("%s: loading failed, will be tried again", log)
+            logger.exception("%s: loading failed, will be retried", log)
             self._loop.post(partial(self._load_failed, epoch))
         else:
             self._loop.post(partial(self._loaded, epoch, shard, size, self._clock.monotonic() - begun))
@@ -442,7 +442,7 @@ class ShardRuntime(Generic[S]):
         self._on_loaded()
 
     def _unload(self, error: ErrorCode) -> None:
-        """Drops all memory state; whoever waits gets `error`."""
+        """Drops all memory state; waiting requests get `error`."""
         self._epoch += 1
         waiting = [answer[1] for pending in self._pending for answer in pending.reads]
         waiting += [pending.write.request for pending in self._pending if pending.write is not None]
@@ -457,7 +457,7 @@ class ShardRuntime(Generic[S]):
         self.shard.deactivate(error)
 
     def stop(self) -> None:
-        """Refuses everything from now on, and what is parked."""
+        """Refuses all requests from now on, and the parked ones."""
         self._unload(ErrorCode.NOT_COORDINATOR)
         self.state = ShardState.STOPPED
         for request in self._after_load:
@@ -478,7 +478,7 @@ class ShardRuntime(Generic[S]):
             self._loop.post(partial(self._snapshot_step, self._snapshot))
 
     def _snapshot_step(self, snapshot: shard_snapshot.Snapshot) -> None:
-        """Writes one slice and comes back for the next; other operations run in between."""
+        """Writes one slice and posts itself for the next; other operations run in between."""
         if snapshot is not self._snapshot:
             return
         step = partial(self._snapshot_step, snapshot)
@@ -542,7 +542,7 @@ def _refuse(request: Request, error: ErrorCode) -> None:
 
 
 def _client_error(error: ErrorCode) -> ErrorCode:
-    """What clients are told for an append that failed with `error`."""
+    """The error that clients get for an append that failed with `error`."""
     if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return _APPEND_ERRORS.get(error, error)
@@ -551,5 +551,5 @@ def _client_error(error: ErrorCode) -> ErrorCode:
 def _build(records: list[tuple[bytes, bytes | None, int, None]], stamp: ProducerStamp | None) -> bytes:
     if stamp is None:
         return build_batch(records)
-    # As Kafka's coordinator: a transaction's batch without a sequence.
+    # Like Kafka's coordinator: a transactional batch without a sequence.
     return build_batch(records, producer_id=stamp.producer_id, producer_epoch=stamp.producer_epoch, transactional=True)

@@ -1,4 +1,4 @@
-"""One shard of the share states: decisions of writes, and replay (KIP-932)."""
+"""One shard of the share states: decisions and replay (KIP-932)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kbroker.coordinator.runtime.result import Result
-from kbroker.coordinator.runtime.shard import Marker, ProducerStamp, Scheduler
+from kbroker.coordinator.runtime.result import Marker, ProducerStamp, Result
+from kbroker.coordinator.runtime.shard import Scheduler
 from kbroker.coordinator.share_state.batches import Batches, combine
 from kbroker.coordinator.share_state.config import ShareStateConfig
 from kbroker.coordinator.share_state.records import (
@@ -31,13 +31,13 @@ class _Held:
     state: SharePartitionState
     snapshot_epoch: int
     snapshot: Batches  # the state batches of the snapshot
-    changed: Batches  # what updates since then say; the state's batches are the two combined
+    changed: Batches  # by updates since then; the state's batches are the two combined
     updates: int  # since the snapshot
     create_ms: int
 
 
 class ShareStateShard:
-    """Touched by the loop thread only (before a load has ended: by its worker only)."""
+    """Loop thread only (during a load: its worker thread only)."""
 
     def __init__(self, config: ShareStateConfig) -> None:
         self.config = config
@@ -63,9 +63,9 @@ class ShareStateShard:
     # -- decisions -----------------------------------------------------------------------------------------------
 
     def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Result:
-        """Begins a state, or begins it anew under a higher state epoch. Raises FENCED_STATE_EPOCH.
+        """Initializes a state, or resets it under a higher state epoch. Raises FENCED_STATE_EPOCH.
 
-        Again under the same epoch and without a start offset (a group that did not see the first answer): it stays.
+        A repeat under the same epoch without a start offset (the first answer was lost) changes nothing.
         """
         held = self.states.get(key)
         if held is not None and state_epoch < held.state.state_epoch:
@@ -97,7 +97,7 @@ class ShareStateShard:
     ) -> Result:
         """Merges batches into the state; start offset -1 leaves that as it is.
 
-        Raises INVALID_REQUEST where there is no state, FENCED_STATE_EPOCH and FENCED_LEADER_EPOCH.
+        Raises INVALID_REQUEST if there is no state, FENCED_STATE_EPOCH and FENCED_LEADER_EPOCH.
         """
         held = self.states.get(key)
         if held is None:
@@ -129,7 +129,7 @@ class ShareStateShard:
         return Result([record], response=ErrorCode.NONE)
 
     def delete(self, key: ShareKey) -> Result:
-        """Removes the state."""
+        """Deletes the state."""
         records = [SnapshotRemoved(key), UpdateRemoved(key)] if key in self.states else []
         return Result(list(records), response=ErrorCode.NONE)
 
@@ -178,7 +178,7 @@ class ShareStateShard:
         return iter(self.states)
 
     def live_record(self, key: ShareKey) -> Any | None:
-        """A snapshot with the whole state, under an epoch of its own: it stands for the updates too."""
+        """A snapshot with the whole state under a new snapshot epoch; it replaces the updates."""
         held = self.states.get(key)
         if held is None:
             return None

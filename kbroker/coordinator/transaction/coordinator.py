@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from kbroker.clock import Clock
-from kbroker.coordinator.runtime.result import Result, complete
-from kbroker.coordinator.runtime.shard import Marker
+from kbroker.coordinator.runtime.result import Marker, Result, complete
 from kbroker.coordinator.runtime.shard_runtime import Request, ShardState
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.coordinator.transaction import add_partitions, init_producer_id
@@ -41,7 +40,7 @@ class TransactionCoordinator:
 
     `write_marker` ends a transaction in one partition of any topic (marker_sink.MarkerSink). `coordinator_epoch` grows
     with each start of a broker. The other arguments are ShardSet's. Start it when the topics are known: a partition
-    that is not there is taken for deleted.
+    that does not exist then is taken for deleted.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class TransactionCoordinator:
     # -- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the thread, and to load all shards if the topic exists."""
+        """Starts the thread and, if the topic exists, the loads of all shards."""
         self.loop.post(self._schedule_rounds)
         self.shards.start()
 
@@ -95,7 +94,7 @@ class TransactionCoordinator:
         self.shards.start_by_hand()
 
     def stop(self) -> None:
-        """Answers everything that waits with NOT_COORDINATOR and ends the threads."""
+        """Answers all waiting requests with NOT_COORDINATOR and ends the threads."""
         self.shards.stop()
 
     def _schedule_rounds(self) -> None:
@@ -113,22 +112,22 @@ class TransactionCoordinator:
 
     @property
     def transactional_ids(self) -> int:
-        """How many are held now."""
+        """How many transactional ids there are."""
         return sum(len(runtime.shard.transactions) for runtime in self.shards.runtimes)
 
     @property
     def memory_bytes(self) -> int:
-        """About what they take, with the partitions of their transactions."""
+        """The approximate memory of the ids and the partitions of their transactions."""
         return self.id_bytes + self.partition_bytes
 
     @property
     def id_bytes(self) -> int:
-        """Of that, what lasts as long as the ids."""
+        """The part of `memory_bytes` that lives as long as the ids."""
         return sum(runtime.shard.id_bytes for runtime in self.shards.runtimes)
 
     @property
     def partition_bytes(self) -> int:
-        """Of that, what goes with each transaction."""
+        """The part of `memory_bytes` that ends with each transaction."""
         return sum(runtime.shard.partition_bytes for runtime in self.shards.runtimes)
 
     @property
@@ -137,7 +136,7 @@ class TransactionCoordinator:
         return sum(len(runtime.shard.markers) for runtime in self.shards.runtimes)
 
     def locate(self) -> Future[ErrorCode]:
-        """NONE once this broker can coordinate transactions; creates the topic if need be (FindCoordinator)."""
+        """NONE once this broker can coordinate transactions; creates the topic if necessary (FindCoordinator)."""
         return self.shards.locate()
 
     # -- producers -----------------------------------------------------------------------------------------------
@@ -178,11 +177,11 @@ class TransactionCoordinator:
         *,
         add: bool,
     ) -> Future[dict[TopicPartition, ErrorCode]]:
-        """Whether the partitions are in the producer's open transaction; with `add`, puts them in first, durably.
+        """Checks that the partitions are in the producer's open transaction; with `add`, first adds them, durably.
 
-        An error per partition, NONE where it may be written: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
-        CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE (not in the transaction), or why this broker does not
-        coordinate now. The caller translates them for its request's version.
+        An error per partition, NONE if it may be written: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+        CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE (not in the transaction), or the reason why this
+        broker does not coordinate now. The caller translates them for its request's version.
         """
         request = PartitionsRequest(
             transactional_id,
@@ -233,9 +232,9 @@ class TransactionCoordinator:
         return done
 
     def write_markers(self, markers: Sequence[tuple[TopicPartition, Marker]]) -> Sequence[Future[ErrorCode]]:
-        """Ends transactions in partitions past their coordinator (WriteTxnMarkers: an operator aborts)."""
+        """Ends transactions in partitions without their coordinator (WriteTxnMarkers: an operator aborts)."""
         return [
-            # This is the only coordinator: a marker of a later one would fence all that follow.
+            # This is the only coordinator: a marker with a later epoch would fence all following ones.
             _refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
             if marker.coordinator_epoch > self._coordinator_epoch
             else _refused(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -257,8 +256,8 @@ class TransactionCoordinator:
     ) -> Future[Any]:
         """Runs an operation on the id's shard.
 
-        It is run again from its start when it needs a producer id that must be claimed first, and, once, when the
-        transaction before it has got its markers, which takes a moment that clients would otherwise wait out blindly.
+        It is restarted when it needs a producer id that must be claimed first. It is also restarted, once, when the
+        markers of the previous transaction are written: soon, and sooner than a client's retry backoff.
         """
         may_wait = waits_for_completion
 

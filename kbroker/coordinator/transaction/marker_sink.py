@@ -1,4 +1,4 @@
-"""Where markers go: into the partitions' logs; for `__consumer_offsets` through the group coordinator."""
+"""Appends markers to the partitions' logs; for `__consumer_offsets` through the group coordinator."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Protocol
 
 from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker.coordinator.runtime.key_partition import OFFSETS_TOPIC
-from kbroker.coordinator.runtime.shard import Marker
+from kbroker.coordinator.runtime.result import Marker
 from kbroker.errors import ErrorCode
 
 
 class MarkerLog(Protocol):
-    """The part of a Partition that is used here."""
+    """The part of Partition that markers need."""
 
     def append_marker(
         self,
@@ -30,7 +30,7 @@ WriteOffsetsMarker = Callable[[int, int, int, int, bool], Future[ErrorCode]]
 
 
 class MarkerSink:
-    """Appends one marker. May be called by any thread; does not block.
+    """Appends one marker. Any thread; does not block.
 
     `partition(topic, index)` is None for a partition that does not exist; `write_offsets_marker` is
     GroupCoordinator.write_marker: its shards must see the markers of their partitions.
@@ -47,7 +47,7 @@ class MarkerSink:
         self._now_ms = now_ms
 
     def __call__(self, topic: str, index: int, marker: Marker) -> Future[ErrorCode]:
-        """NONE when the marker is durable; NOT_ENOUGH_REPLICAS when there is no space at the moment."""
+        """NONE when the marker is durable; NOT_ENOUGH_REPLICAS if there is no space at the moment."""
         answer: Future[ErrorCode] = Future()
         log = self._partition(topic, index)
         if log is None:

@@ -1,4 +1,4 @@
-"""Ends decided transactions in their partitions: writes the markers, again and again until all are durable."""
+"""Ends decided transactions in their partitions: writes the markers and retries until all are durable."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 
-from kbroker.coordinator.runtime.shard import Marker, Scheduler
+from kbroker.coordinator.runtime.result import Marker
+from kbroker.coordinator.runtime.shard import Scheduler
 from kbroker.coordinator.transaction.state import TopicPartition, Transaction, TransactionState
 from kbroker.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-# Appends a marker to a topic's partition; NONE when it is durable. Called by the loop thread, answered by any.
+# Appends a marker to a topic's partition; NONE when it is durable. Called by the loop thread, completed by any thread.
 WriteMarker = Callable[[str, int, Marker], Future[ErrorCode]]
 
-# The partition is gone, or it has seen a later epoch of the producer, which ended this transaction there.
+# The partition is deleted, or has seen a later epoch of the producer, which ended this transaction there.
 _SETTLED = frozenset(
     {
         ErrorCode.NONE,
@@ -26,7 +27,7 @@ _SETTLED = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
     }
 )
-# What passes by itself; anything else is told in the log.
+# Transient errors; any other is logged.
 _PASSING = frozenset(
     {
         ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -59,7 +60,7 @@ class _Attempt:
 class MarkerWriter:
     """The unfinished transactions of one shard. Loop thread only.
 
-    `post` queues a call for the loop thread from any; `on_written` is told when a transaction has all its markers.
+    `post` queues a call for the loop thread from any thread; `on_written` is called when all markers are durable.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class MarkerWriter:
         return len(self._attempts)
 
     def attach(self, scheduler: Scheduler) -> None:
-        """Gives it the timers of its shard."""
+        """Sets the timers to use."""
         self._scheduler = scheduler
 
     def begin(self, transactional_id: str, prepared: Transaction) -> None:
@@ -98,7 +99,7 @@ class MarkerWriter:
             self._finish(transactional_id, attempt)
 
     def stop(self) -> None:
-        """Forgets everything; answers that are still to come are ignored."""
+        """Drops all; later answers are ignored."""
         self._attempts.clear()
 
     def _send(self, transactional_id: str, attempt: _Attempt, partitions: Iterable[TopicPartition]) -> None:

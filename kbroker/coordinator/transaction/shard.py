@@ -1,8 +1,8 @@
 """The transactional ids of one partition of `__transaction_state`: the state machine.
 
-Knows no thread and no log. Handlers (the modules beside this one) decide on the current state and return records;
-`replay` alone changes durable state, at append for live traffic and in offset order for a load. What is not a record,
-such as which markers are still to be written, follows from the state and begins anew with a load.
+It knows no thread and no log. Handlers (the modules of this package) decide on the current state and return records;
+`replay` alone changes durable state, at append for live traffic and in offset order for a load. The rest, such as
+which markers are still to be written, follows from the state and is rebuilt after a load.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from sys import getsizeof
 
 from kbroker.coordinator.runtime.event_loop import Timer
-from kbroker.coordinator.runtime.result import Operation, Result
-from kbroker.coordinator.runtime.shard import Marker, ProducerStamp, Scheduler
+from kbroker.coordinator.runtime.result import Marker, Operation, ProducerStamp, Result
+from kbroker.coordinator.runtime.shard import Scheduler
 from kbroker.coordinator.transaction.config import TransactionConfig
 from kbroker.coordinator.transaction.marker_writer import MarkerWriter, WriteMarker
 from kbroker.coordinator.transaction.records import decode_record, encode_record
@@ -26,13 +26,13 @@ from kbroker.coordinator.transaction.state import (
 from kbroker.coordinator.transaction.waits import CompletionWaits
 from kbroker.errors import ErrorCode, KafkaError
 
-IDS_SHARE = 0.75  # of the bytes: ids stay for days, the rest is for partitions, which go with their transaction
+IDS_SHARE = 0.75  # of the bytes: ids live for days; the rest is for partitions, which end with their transaction
 
 _COMPLETE_RETRY_MS = 100
 
 
 class TransactionShard:
-    """State of one shard. Touched by the loop thread only (before a load has ended: by its worker only).
+    """State of one shard. Loop thread only (during a load: its worker thread only).
 
     `take_producer_id` gives an unused producer id, or raises; `total_ids` and `total_bytes` count those of all shards;
     `post` queues a call for the loop thread from any thread.
@@ -82,14 +82,14 @@ class TransactionShard:
         return self.scheduler.schedule(delay_ms, operation)
 
     def activate(self) -> Result:
-        """Takes up the transactions whose markers were not all known to be written."""
+        """Resumes the transactions whose markers may not all be written."""
         for transactional_id, transaction in self.transactions.items():
             if transaction.state.is_prepared:
                 self.markers.begin(transactional_id, transaction)
         return Result()
 
     def deactivate(self, error: ErrorCode) -> None:
-        """Answers the requests that wait."""
+        """Answers the waiting requests."""
         self.markers.stop()
         self.waits.refuse_all(error)
 
@@ -98,7 +98,7 @@ class TransactionShard:
     def transaction_of(self, transactional_id: str, producer_id: int) -> Transaction:
         """The state that this producer may act on; INVALID_PRODUCER_ID_MAPPING if the id is not the producer's.
 
-        CONCURRENT_TRANSACTIONS for the id that the transaction before has granted: it takes over with the last marker.
+        CONCURRENT_TRANSACTIONS for the id that the previous transaction granted: it is valid from the last marker on.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None or producer_id not in (transaction.producer_id, transaction.granted.producer_id):
@@ -114,7 +114,7 @@ class TransactionShard:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "too many transactional ids")
 
     def check_growth(self, growth_bytes: int) -> None:
-        """Raises COORDINATOR_NOT_AVAILABLE, which clients retry, if transactions may not take so much more now."""
+        """Raises COORDINATOR_NOT_AVAILABLE, which clients retry, if transactions may not take that many more bytes."""
         most = (1 - IDS_SHARE) * self.config.bytes_max
         if growth_bytes > 0 and self._total_partition_bytes() + growth_bytes > most:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the open transactions have too many partitions")
@@ -122,7 +122,7 @@ class TransactionShard:
     # -- ends of transactions ------------------------------------------------------------------------------------
 
     def prepared(self, records: list[TransactionRecord], response: object = None) -> Result:
-        """Makes decisions durable; those with partitions to tell are told to them then."""
+        """Makes decisions durable; then their markers are written, if they have partitions."""
 
         def decided(error: ErrorCode) -> None:
             if error:
@@ -180,13 +180,13 @@ class TransactionShard:
         return iter(self.transactions)
 
     def live_record(self, key: str) -> TransactionRecord | None:
-        """The record that now says the state of `key`; None if there is none any more."""
+        """The record with the current state of `key`; None if there is none any more."""
         transaction = self.transactions.get(key)
         return None if transaction is None else TransactionRecord(key, transaction)
 
 
 def complete(prepared: Transaction, now_ms: int) -> Transaction:
-    """The state after the last marker. An id that was reserved at Prepare* takes over now."""
+    """The state after the last marker. An id that was reserved at Prepare* becomes the current one."""
     committed = prepared.state is TransactionState.PREPARE_COMMIT
     identity = prepared.granted
     return prepared.changed(

@@ -13,15 +13,20 @@ from kbroker._fast.wal.commit import FastKafkaError
 from kbroker.clock import ManualClock
 from kbroker.coordinator.group import memory as group_memory
 from kbroker.coordinator.group.classic.group import ClassicGroup
-from kbroker.coordinator.group.classic.join import JoinRequest
-from kbroker.coordinator.group.classic.session import Leaver
 from kbroker.coordinator.group.config import GroupConfig
+from kbroker.coordinator.group.consumer.group import ConsumerGroup
 from kbroker.coordinator.group.coordinator import GroupCoordinator
-from kbroker.coordinator.group.offsets.commit import CommitRequest, FetchRequest
-from kbroker.coordinator.group.offsets.transactional_commit import TransactionalCommitRequest
-from kbroker.coordinator.group.shard import Group, GroupShard
+from kbroker.coordinator.group.requests import (
+    CommitRequest,
+    FetchRequest,
+    JoinRequest,
+    Leaver,
+    TransactionalCommitRequest,
+)
+from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.group.share.group import ShareGroup
-from kbroker.coordinator.runtime.shard import ProducerStamp
+from kbroker.coordinator.group.table import Group
+from kbroker.coordinator.runtime.result import ProducerStamp
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
@@ -164,6 +169,7 @@ def bytes_of_group(group: Group) -> int:
         size += sum(map(group_memory.of_classic_member, group.members.values()))
         size += sum(map(group_memory.of_pending_member, group.pending_members))
         return size + group_memory.of_stored(group.stored)
+    assert isinstance(group, ShareGroup | ConsumerGroup)
     size += sum(map(group_memory.of_partitions, group.target.values()))
     if isinstance(group, ShareGroup):
         size += sum(map(group_memory.of_names, group.subscriptions))

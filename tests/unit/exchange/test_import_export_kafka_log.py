@@ -15,7 +15,7 @@ from kbroker.app.config import BrokerConfig, load_config
 from kbroker.clock import ManualClock
 from kbroker.cluster.image import CONSUMER_OFFSETS
 from kbroker.coordinator.group.offsets.records import encode_offset_record
-from kbroker.coordinator.group.state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.bootstrap_metadata import BootstrapTopic, encode_bootstrap

@@ -1,86 +1,69 @@
-"""JoinGroup (classic protocol): who is let in, under which member id, and whether that starts a rebalance."""
+"""JoinGroup (classic protocol): which members may join, under which member id, and whether that starts a rebalance."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from kbroker.coordinator.group import memory as group_memory
 from kbroker.coordinator.group.classic import rebalance
-from kbroker.coordinator.group.classic.group import (
-    ClassicGroup,
-    ClassicGroupMember,
-    ClassicGroupState,
-    Protocols,
-)
-from kbroker.coordinator.group.consumer import classic_members as consumer_classic
-from kbroker.coordinator.group.consumer.group import ConsumerGroup
-from kbroker.coordinator.group.shard import GroupShard
-from kbroker.coordinator.group.share.group import ShareGroup
-from kbroker.coordinator.group.state import GroupRecord
+from kbroker.coordinator.group.classic.generation import ClassicGeneration
+from kbroker.coordinator.group.classic.member import ClassicGroupMember
+from kbroker.coordinator.group.classic.state import ClassicGroupState, GroupRecord
+from kbroker.coordinator.group.memory import of_classic_member, of_group
+from kbroker.coordinator.group.requests import JoinRequest
+from kbroker.coordinator.group.table import Group, GroupTable
 from kbroker.coordinator.runtime.result import Result, complete
 from kbroker.errors import ErrorCode, KafkaError
 
 State = ClassicGroupState
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """A JoinGroup, with what its version implies spelled out."""
+class KnowsMembers(Protocol):
+    """A group in which a member can be looked up, by its member id or its instance id."""
 
-    group_id: str
-    member_id: str  # "" : a new member
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: Protocols
-    requires_known_member_id: bool  # v4+: a new dynamic member is first given its id (KIP-394)
-    supports_skipping_assignment: bool  # v9+ (KIP-814)
+    @property
+    def static_members(self) -> dict[str, str]: ...
+    def bytes_of(self, member_id: str) -> int: ...
 
 
-def join(shard: GroupShard, request: JoinRequest, future: Future) -> Result:
-    """Handles one JoinGroup; `future` is parked while a rebalance goes on. Raises KafkaError to refuse."""
+def join(shard: GroupTable, request: JoinRequest, future: Future) -> Result:
+    """Handles one JoinGroup, of a group of any type; `future` may be parked. Raises KafkaError to refuse."""
     config = shard.config
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     if not config.session_timeout_min_ms <= request.session_timeout_ms <= config.session_timeout_max_ms:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
-    found = shard.groups.get(request.group_id)
-    if isinstance(found, ShareGroup):
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    _check_room(shard, found, request)
-    if isinstance(found, ConsumerGroup) and not found.is_empty:
-        return consumer_classic.join(shard, found, request)
-    if isinstance(found, ConsumerGroup) and not request.member_id:
-        return _take_over(shard, found, request, future)
-    if request.member_id:
-        group = shard.group(request.group_id)
-        if isinstance(group, ConsumerGroup):
+    if request.group_id not in shard.groups:
+        check_room(shard, None, request)
+        if request.member_id:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        _check_size(shard, group, request.member_id)
-        return _join_existing(shard, group, request, future)
-    admitted = shard.admit(request.group_id)
-    assert isinstance(admitted, ClassicGroup)
+        shard.check_group_bound()
+    return shard.get_or_create(request.group_id).join(shard, request, future)
+
+
+def join_group(shard: GroupTable, group: ClassicGeneration, request: JoinRequest, future: Future) -> Result:
+    """Handles one JoinGroup of a classic group."""
     try:
-        _check_size(shard, admitted, "")
-        return _join_new(shard, admitted, request, future)
+        check_room(shard, group, request)
+        _check_size(shard, group, request.member_id)
+        if request.member_id:
+            return _join_existing(shard, group, request, future)
+        return _join_new(shard, group, request, future)
     finally:
-        shard.drop_if_abandoned(admitted)  # a refused client leaves nothing behind
+        shard.drop_if_abandoned(group.group_id)  # a refused client leaves nothing behind
 
 
-def _take_over(shard: GroupShard, group: ConsumerGroup, request: JoinRequest, future: Future) -> Result:
-    """A consumer group without members gives way to a classic one; its offsets stay."""
+def take_over(shard: GroupTable, group: Group, request: JoinRequest, future: Future) -> Result:
+    """Turns a group of another type without members into a classic one; its offsets stay."""
 
     def removed(error: ErrorCode) -> Result | None:
         if error:
             complete(future, rebalance.join_error(error, request.member_id))
             return None
-        if isinstance(shard.groups.get(request.group_id), ConsumerGroup):
-            # Somebody has made it one again: what follows is to be decided on the group as it is at its turn.
+        current = shard.groups.get(request.group_id)
+        if current is not None and current.TYPE == group.TYPE:
+            # A member has recreated it meanwhile: the request is decided on the group as it is at its next try.
             complete(future, rebalance.join_error(ErrorCode.REBALANCE_IN_PROGRESS, request.member_id))
             return None
         try:
@@ -106,21 +89,21 @@ def _answer_when_durable(result: Result, future: Future) -> None:
     result.response, result.on_complete = None, done
 
 
-def _check_room(shard: GroupShard, group: ClassicGroup | ConsumerGroup | None, request: JoinRequest) -> None:
-    """Refuses a join for which there is no memory. What the member it stands for takes already is not asked for anew.
+def check_room(shard: GroupTable, group: KnowsMembers | None, request: JoinRequest) -> None:
+    """Refuses a join for which there is no memory, beyond what the member that it replaces takes already.
 
-    So the members that there are go on, also under a new id (static ones), while others are kept out.
+    So existing members go on, also under a new id (static ones), while others are kept out.
     """
-    needed = group_memory.of_classic_member(request)
+    needed = of_classic_member(request)
     if group is None:
-        taken = -group_memory.of_group(request.group_id)
+        taken = -of_group(request.group_id)
     else:
         taken = group.bytes_of(request.member_id or group.static_members.get(request.group_instance_id or "", ""))
     shard.check_room(needed - taken, newcomer=taken <= 0)
 
 
-def _check_size(shard: GroupShard, group: ClassicGroup, member_id: str) -> None:
-    """Refuses a member beyond group.max.size, as far as the state allows to count."""
+def _check_size(shard: GroupTable, group: ClassicGeneration, member_id: str) -> None:
+    """Refuses a member beyond group.max.size, as far as the state allows counting."""
     size_max = shard.config.group_size_max
     member = group.members.get(member_id)
     if group.state is State.PREPARING_REBALANCE:
@@ -130,7 +113,7 @@ def _check_size(shard: GroupShard, group: ClassicGroup, member_id: str) -> None:
     else:
         accepted = member is not None or len(group.members) < size_max
     if member_id == "" and len(group.pending_members) >= size_max:
-        accepted = False  # ids given out are bounded like members
+        accepted = False  # ids that were given out are bounded like members
     if not accepted:
         group.drop_pending(member_id)
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -139,7 +122,7 @@ def _check_size(shard: GroupShard, group: ClassicGroup, member_id: str) -> None:
 # -- new members -------------------------------------------------------------------------------------------------
 
 
-def _join_new(shard: GroupShard, group: ClassicGroup, request: JoinRequest, future: Future) -> Result:
+def _join_new(shard: GroupTable, group: ClassicGeneration, request: JoinRequest, future: Future) -> Result:
     if not group.supports(request.protocol_type, request.protocols):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     member_id = group.new_member_id(request.client_id, request.group_instance_id)
@@ -154,14 +137,14 @@ def _join_new(shard: GroupShard, group: ClassicGroup, request: JoinRequest, futu
     return _add(shard, group, request, member_id, future)
 
 
-def _pending_expired(shard: GroupShard, group: ClassicGroup, member_id: str) -> Result | None:
+def _pending_expired(shard: GroupTable, group: ClassicGeneration, member_id: str) -> Result | None:
     if not group.drop_pending(member_id):
         return None
-    shard.drop_if_abandoned(group)
-    return rebalance.maybe_complete(shard, group)  # it may have been the last one that a rebalance waited for
+    shard.drop_if_abandoned(group.group_id)
+    return rebalance.maybe_complete(shard, group)  # a rebalance may have waited for it alone
 
 
-def _add(shard: GroupShard, group: ClassicGroup, request: JoinRequest, member_id: str, future: Future) -> Result:
+def _add(shard: GroupTable, group: ClassicGeneration, request: JoinRequest, member_id: str, future: Future) -> Result:
     member = ClassicGroupMember(
         member_id,
         request.group_instance_id,
@@ -177,15 +160,15 @@ def _add(shard: GroupShard, group: ClassicGroup, request: JoinRequest, member_id
     group.add(member, request.protocol_type)
     shard.counts.members += 1
     group.park_join(member, future)
-    # Its session cannot have begun: it sends no heartbeats while parked. But a client that gave up must not stay.
+    # It sends no heartbeats while parked, so its session has not begun. A client that gave up must not stay, though.
     rebalance.restart_session(shard, group, member, shard.config.new_member_join_timeout_ms)
     return rebalance.prepare_or_complete(shard, group)
 
 
-# -- members that are known --------------------------------------------------------------------------------------
+# -- known members -----------------------------------------------------------------------------------------------
 
 
-def _join_existing(shard: GroupShard, group: ClassicGroup, request: JoinRequest, future: Future) -> Result:
+def _join_existing(shard: GroupTable, group: ClassicGeneration, request: JoinRequest, future: Future) -> Result:
     if not group.supports(request.protocol_type, request.protocols):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if request.member_id in group.pending_members and request.group_instance_id is None:
@@ -196,16 +179,16 @@ def _join_existing(shard: GroupShard, group: ClassicGroup, request: JoinRequest,
         _update(group, member, request, future)
         return rebalance.maybe_complete(shard, group)
     if group.state is State.COMPLETING_REBALANCE:
-        if unchanged:  # it may have missed the answer
+        if unchanged:  # it may have missed the response
             return Result(response=rebalance.join_response(group, member))
     elif unchanged and member.member_id != group.leader:
-        # The leader asks for a rebalance by rejoining, for changes that show in no metadata.
+        # The leader rejoins to ask for a rebalance, for changes that its metadata does not show.
         return Result(response=rebalance.join_response(group, member))
     _update(group, member, request, future)
     return rebalance.prepare(shard, group)
 
 
-def _update(group: ClassicGroup, member: ClassicGroupMember, request: JoinRequest, future: Future) -> None:
+def _update(group: ClassicGeneration, member: ClassicGroupMember, request: JoinRequest, future: Future) -> None:
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.session_timeout_ms = request.session_timeout_ms
     member.client_id = request.client_id
@@ -216,13 +199,13 @@ def _update(group: ClassicGroup, member: ClassicGroupMember, request: JoinReques
         complete(replaced, rebalance.join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
 
 
-# -- static members that come back -------------------------------------------------------------------------------
+# -- returning static members ------------------------------------------------------------------------------------
 
 
 def _replace_static(
-    shard: GroupShard, group: ClassicGroup, request: JoinRequest, new_id: str, future: Future
+    shard: GroupTable, group: ClassicGeneration, request: JoinRequest, new_id: str, future: Future
 ) -> Result:
-    """A static member is back under a new id: the old id is fenced, the place and the assignment are kept."""
+    """A static member returns under a new id: the old id is fenced; the member keeps its place and its assignment."""
     assert request.group_instance_id is not None
     old_id = group.static_members[request.group_instance_id]
     old_leader = group.leader or ""
@@ -240,7 +223,7 @@ def _replace_static(
 
     def stored(error: ErrorCode) -> None:
         if group.state is not State.STABLE or group.members.get(new_id) is not member:
-            return  # a rebalance began meanwhile, which answers it; or it is gone
+            return  # a rebalance began meanwhile and answers it, or the member left
         if error:
             group.replace_static_member(new_id, old_id)
             protocols, member.rebalance_timeout_ms, member.session_timeout_ms = before
@@ -256,13 +239,13 @@ def _replace_static(
 
 
 def _kept_place(
-    group: ClassicGroup, member: ClassicGroupMember, request: JoinRequest, old_leader: str
+    group: ClassicGeneration, member: ClassicGroupMember, request: JoinRequest, old_leader: str
 ) -> rebalance.JoinGroupResponse:
-    """The current generation for a static member that came back: it must not compute an assignment."""
+    """The current generation, for a static member that returned: it must not compute an assignment."""
     response = rebalance.join_response(group, member)
     if request.supports_skipping_assignment:
         response.skip_assignment = member.member_id == group.leader
     else:
         response.members = []
-        response.leader = old_leader  # so that a leader from before v9 does not take itself for it
+        response.leader = old_leader  # so that before v9 the member does not take itself for the leader
     return response

@@ -1,34 +1,32 @@
-"""The rebalance of a classic group: from PreparingRebalance to the answered JoinGroups, and members going away.
+"""The rebalance of a classic group: from PreparingRebalance to the answers to JoinGroup, and members that leave.
 
-Each function decides and returns the records to write; see `Result`.
+Each function decides and returns the records to write (see `Result`).
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING
 
-from kbroker.coordinator.group.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState
-from kbroker.coordinator.group.state import GroupRecord
+from kbroker.coordinator.group.classic.generation import ClassicGeneration
+from kbroker.coordinator.group.classic.member import ClassicGroupMember
+from kbroker.coordinator.group.classic.state import ClassicGroupState, GroupRecord
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.result import Result, complete
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k11_join_group import JoinGroupResponse, JoinGroupResponseMember
 from kbroker.protocol.apis.k14_sync_group import SyncGroupResponse
 
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.shard import GroupShard
-
 State = ClassicGroupState
 
-_SILENT_WAIT_MS_MIN = 1_000  # for static members, whose clients may ask for no rebalance timeout at all
+_SILENT_WAIT_MS_MIN = 1_000  # for static members: their clients may send a rebalance timeout of 0
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------
 
 
 def restart_session(
-    shard: GroupShard, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None
+    shard: GroupTable, group: ClassicGeneration, member: ClassicGroupMember, timeout_ms: int | None = None
 ) -> None:
     """Gives the member another session timeout from now."""
     delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
@@ -40,7 +38,7 @@ def restart_session(
     member.session_timer = shard.schedule(delay_ms, partial(_session_expired, shard, group, member))
 
 
-def _session_expired(shard: GroupShard, group: ClassicGroup, member: ClassicGroupMember) -> Result | None:
+def _session_expired(shard: GroupTable, group: ClassicGeneration, member: ClassicGroupMember) -> Result | None:
     if group.members.get(member.member_id) is not member:
         return None
     waits = member.join_future is not None or member.sync_future is not None
@@ -50,34 +48,34 @@ def _session_expired(shard: GroupShard, group: ClassicGroup, member: ClassicGrou
     return members_gone(shard, group)
 
 
-def remove_member(shard: GroupShard, group: ClassicGroup, member: ClassicGroupMember) -> None:
-    """Removes a member; a request it had parked is told UNKNOWN_MEMBER_ID, so that a live client joins again."""
+def remove_member(shard: GroupTable, group: ClassicGeneration, member: ClassicGroupMember) -> None:
+    """Removes a member. Its parked requests get UNKNOWN_MEMBER_ID, so that a live client joins again."""
     answer_join(group, member, join_error(ErrorCode.UNKNOWN_MEMBER_ID))
     fail_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
     group.remove(member)
     shard.counts.members -= 1
 
 
-def members_gone(shard: GroupShard, group: ClassicGroup) -> Result:
-    """What follows after members or pending ids were removed."""
+def members_gone(shard: GroupTable, group: ClassicGeneration) -> Result:
+    """Rebalances, if the state asks for it, after members or pending ids were removed."""
     if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
         return prepare(shard, group)
     if group.state is State.PREPARING_REBALANCE:
         return maybe_complete(shard, group)
-    shard.drop_if_abandoned(group)
+    shard.drop_if_abandoned(group.group_id)
     return Result()
 
 
 # -- the rebalance -----------------------------------------------------------------------------------------------
 
 
-def prepare_or_complete(shard: GroupShard, group: ClassicGroup) -> Result:
-    """After a member joined or changed: starts a rebalance, or takes part in the one that is going on."""
+def prepare_or_complete(shard: GroupTable, group: ClassicGeneration) -> Result:
+    """After a member joined or changed: starts a rebalance, or completes the current one if all have joined."""
     return prepare(shard, group) if group.can_rebalance else maybe_complete(shard, group)
 
 
-def prepare(shard: GroupShard, group: ClassicGroup) -> Result:
-    """Starts a rebalance. From Empty it first waits a while for more members; otherwise for all to rejoin."""
+def prepare(shard: GroupTable, group: ClassicGeneration) -> Result:
+    """Starts a rebalance. From Empty it waits the initial delay for more members; otherwise for all to rejoin."""
     if group.state is State.COMPLETING_REBALANCE:
         fail_syncs(shard, group, ErrorCode.REBALANCE_IN_PROGRESS)
     if group.sync_timer is not None:
@@ -95,8 +93,8 @@ def prepare(shard: GroupShard, group: ClassicGroup) -> Result:
     return Result()
 
 
-def maybe_complete(shard: GroupShard, group: ClassicGroup) -> Result:
-    """Completes the rebalance if nobody is missing. The initial delay always runs to its end."""
+def maybe_complete(shard: GroupTable, group: ClassicGeneration) -> Result:
+    """Completes the rebalance if no member is missing. The initial delay always runs to its end."""
     if (
         group.state is State.PREPARING_REBALANCE
         and group.all_members_joined
@@ -106,7 +104,7 @@ def maybe_complete(shard: GroupShard, group: ClassicGroup) -> Result:
     return Result()
 
 
-def _await_first_members(shard: GroupShard, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
+def _await_first_members(shard: GroupTable, group: ClassicGeneration, delay_ms: int, remaining_ms: int) -> None:
     def delay_ended() -> Result | None:
         if not (group.member_added and remaining_ms > 0):
             return complete_joins(shard, group)
@@ -118,11 +116,11 @@ def _await_first_members(shard: GroupShard, group: ClassicGroup, delay_ms: int, 
     group.join_timer = shard.schedule(delay_ms, delay_ended)
 
 
-def _set_join_timer(shard: GroupShard, group: ClassicGroup, delay_ms: int) -> None:
+def _set_join_timer(shard: GroupTable, group: ClassicGeneration, delay_ms: int) -> None:
     group.join_timer = shard.schedule(delay_ms, partial(complete_joins, shard, group))
 
 
-def complete_joins(shard: GroupShard, group: ClassicGroup) -> Result:
+def complete_joins(shard: GroupTable, group: ClassicGeneration) -> Result:
     """Ends PreparingRebalance: drops dynamic members that did not rejoin and answers the others."""
     if group.join_timer is not None:
         group.join_timer.cancel()
@@ -132,7 +130,7 @@ def complete_joins(shard: GroupShard, group: ClassicGroup) -> Result:
         if member.join_future is None and member.group_instance_id is None:
             remove_member(shard, group, member)
     if group.members and not group.elect_joined_leader():
-        # Only silent static members are left: wait until they come back or their sessions end.
+        # Only static members that have not rejoined are left: wait until they do or their sessions expire.
         _set_join_timer(shard, group, max(group.rebalance_timeout_ms, _SILENT_WAIT_MS_MIN))
         return Result()
     now_ms = shard.now_ms()
@@ -147,7 +145,7 @@ def complete_joins(shard: GroupShard, group: ClassicGroup) -> Result:
     return Result()
 
 
-def _expect_syncs(shard: GroupShard, group: ClassicGroup) -> None:
+def _expect_syncs(shard: GroupTable, group: ClassicGeneration) -> None:
     group.pending_sync = set(group.members)
     generation = group.generation
 
@@ -162,7 +160,7 @@ def _expect_syncs(shard: GroupShard, group: ClassicGroup) -> None:
     group.sync_timer = shard.schedule(group.rebalance_timeout_ms, syncs_overdue)
 
 
-def sync_received(group: ClassicGroup, member: ClassicGroupMember) -> None:
+def sync_received(group: ClassicGeneration, member: ClassicGroupMember) -> None:
     """Notes that a member of this generation called SyncGroup."""
     group.pending_sync.discard(member.member_id)
     if not group.pending_sync and group.sync_timer is not None:
@@ -177,8 +175,8 @@ def join_error(error: ErrorCode, member_id: str = "") -> JoinGroupResponse:
     return JoinGroupResponse(error_code=error, member_id=member_id, generation_id=-1, leader="")
 
 
-def join_response(group: ClassicGroup, member: ClassicGroupMember) -> JoinGroupResponse:
-    """The current generation as `member` is told it: the leader gets everybody's metadata."""
+def join_response(group: ClassicGeneration, member: ClassicGroupMember) -> JoinGroupResponse:
+    """The current generation for `member`: the leader gets all members' metadata."""
     is_leader = member.member_id == group.leader
     return JoinGroupResponse(
         generation_id=group.generation,
@@ -190,7 +188,7 @@ def join_response(group: ClassicGroup, member: ClassicGroupMember) -> JoinGroupR
     )
 
 
-def member_list(group: ClassicGroup) -> list[JoinGroupResponseMember]:
+def member_list(group: ClassicGeneration) -> list[JoinGroupResponseMember]:
     """All members with their metadata for the chosen protocol, for the leader."""
     protocol = group.protocol or ""
     return [
@@ -203,7 +201,7 @@ def member_list(group: ClassicGroup) -> list[JoinGroupResponseMember]:
     ]
 
 
-def answer_join(group: ClassicGroup, member: ClassicGroupMember, response: JoinGroupResponse) -> None:
+def answer_join(group: ClassicGeneration, member: ClassicGroupMember, response: JoinGroupResponse) -> None:
     """Answers the member's parked JoinGroup, if there is one."""
     future = group.take_join(member)
     if future is not None:
@@ -219,7 +217,7 @@ def _answer_sync(member: ClassicGroupMember, response: SyncGroupResponse) -> boo
 
 
 def park_sync(member: ClassicGroupMember, future: Future) -> None:
-    """Keeps a SyncGroup's answer until the assignments are durable; an earlier one of the member is told to rejoin."""
+    """Keeps a SyncGroup's future until the assignments are durable; an earlier one of the member must rejoin."""
     fail_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
     member.sync_future = future
 
@@ -229,7 +227,7 @@ def fail_sync(member: ClassicGroupMember, error: ErrorCode) -> bool:
     return _answer_sync(member, SyncGroupResponse(error_code=error))
 
 
-def fail_syncs(shard: GroupShard, group: ClassicGroup, error: ErrorCode) -> None:
+def fail_syncs(shard: GroupTable, group: ClassicGeneration, error: ErrorCode) -> None:
     """Clears the assignments and answers all parked SyncGroups with an error."""
     for member in group.members.values():
         member.assignment = b""
@@ -237,8 +235,8 @@ def fail_syncs(shard: GroupShard, group: ClassicGroup, error: ErrorCode) -> None
             restart_session(shard, group, member)
 
 
-def release_syncs(shard: GroupShard, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
-    """The assignments are durable: the group is Stable and everybody who waits gets its part."""
+def release_syncs(shard: GroupTable, group: ClassicGeneration, assignments: dict[str, bytes]) -> None:
+    """The assignments are durable: the group is Stable, and each parked SyncGroup gets its member's assignment."""
     group.transition_to(State.STABLE, shard.now_ms())
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
@@ -246,7 +244,7 @@ def release_syncs(shard: GroupShard, group: ClassicGroup, assignments: dict[str,
             restart_session(shard, group, member)
 
 
-def sync_response(group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupResponse:
+def sync_response(group: ClassicGeneration, member: ClassicGroupMember) -> SyncGroupResponse:
     """The member's assignment."""
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment

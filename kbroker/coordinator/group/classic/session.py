@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kbroker.coordinator.group.classic import rebalance
-from kbroker.coordinator.group.classic.group import ClassicGroup, ClassicGroupState
-from kbroker.coordinator.group.consumer import classic_members as consumer_classic
-from kbroker.coordinator.group.consumer.group import ConsumerGroup
-from kbroker.coordinator.group.shard import GroupShard
-from kbroker.coordinator.group.share.group import ShareGroup
+from kbroker.coordinator.group.classic.generation import ClassicGeneration
+from kbroker.coordinator.group.classic.state import ClassicGroupState
+from kbroker.coordinator.group.requests import Leaver
+from kbroker.coordinator.group.table import GroupTable, unknown_leavers
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.apis.k13_leave_group import LeaveGroupResponse, MemberResponse
 
 
-def heartbeat(shard: GroupShard, request: HeartbeatRequest) -> Result:
-    """Renews the member's session; REBALANCE_IN_PROGRESS makes it rejoin. Raises KafkaError to refuse."""
+def heartbeat(shard: GroupTable, request: HeartbeatRequest) -> Result:
+    """Handles one Heartbeat, of a group of any type. Raises KafkaError to refuse."""
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    group = shard.group(request.group_id)
-    if isinstance(group, ConsumerGroup):
-        return consumer_classic.heartbeat(shard, group, request)
+    return shard.known(request.group_id).heartbeat(shard, request)
+
+
+def heartbeat_of_member(shard: GroupTable, group: ClassicGeneration, request: HeartbeatRequest) -> Result:
+    """Renews the session of a member of a classic group; REBALANCE_IN_PROGRESS makes it rejoin."""
     member = group.member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -32,14 +31,14 @@ def heartbeat(shard: GroupShard, request: HeartbeatRequest) -> Result:
     return Result(response=HeartbeatResponse())
 
 
-def renew_session(shard: GroupShard, request: HeartbeatRequest) -> bool:
-    """The heartbeat of a member that has nothing to be told; False if it is any other and needs `heartbeat`.
+def renew_session(shard: GroupTable, request: HeartbeatRequest) -> bool:
+    """Renews the session of a member for which there is no news; False: `heartbeat` must decide.
 
-    Any thread may call it: it looks at single values, each of which was true a moment ago, and moves a deadline.
+    Any thread may call it: it reads single values, each of which was true a moment ago, and moves a deadline.
     """
-    group = shard.groups.get(request.group_id)
+    group = shard.find(ClassicGeneration, request.group_id)
     if (
-        not isinstance(group, ClassicGroup)
+        group is None
         or group.state is not ClassicGroupState.STABLE
         or group.generation != request.generation_id
     ):
@@ -52,37 +51,28 @@ def renew_session(shard: GroupShard, request: HeartbeatRequest) -> bool:
     return member is not None and timer is not None and timer.postpone(member.session_timeout_ms / 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class Leaver:
-    """One member that leaves: by its id, or a static one by its instance id alone (an administrator's removal)."""
-
-    member_id: str
-    group_instance_id: str | None = None
-
-
-def leave(shard: GroupShard, group_id: str, leavers: list[Leaver]) -> Result:
-    """Removes members. The answer has one entry per leaver, in order, each with its own error."""
+def leave(shard: GroupTable, group_id: str, leavers: list[Leaver]) -> Result:
+    """Handles one LeaveGroup, of a group of any type. The answer has one entry per leaver, in order."""
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = shard.groups.get(group_id)
-    if isinstance(group, ShareGroup):
-        group = None  # has no such members
-    if isinstance(group, ConsumerGroup):
-        return consumer_classic.leave(shard, group, leavers)
-    answers = []
-    for leaver in leavers:
-        error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _remove(shard, group, leaver)
-        answers.append(
+    return Result(response=unknown_leavers(leavers)) if group is None else group.leave(shard, leavers)
+
+
+def remove_leavers(shard: GroupTable, group: ClassicGeneration, leavers: list[Leaver]) -> Result:
+    """Removes members from a classic group."""
+    errors = [_remove(shard, group, leaver) for leaver in leavers]
+    result = rebalance.members_gone(shard, group) if ErrorCode.NONE in errors else Result()
+    result.response = LeaveGroupResponse(
+        members=[
             MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error)
-        )
-    result = Result()
-    if group is not None and any(answer.error_code == ErrorCode.NONE for answer in answers):
-        result = rebalance.members_gone(shard, group)
-    result.response = LeaveGroupResponse(members=answers)
+            for leaver, error in zip(leavers, errors, strict=True)
+        ]
+    )
     return result
 
 
-def _remove(shard: GroupShard, group: ClassicGroup, leaver: Leaver) -> ErrorCode:
+def _remove(shard: GroupTable, group: ClassicGeneration, leaver: Leaver) -> ErrorCode:
     member_id = leaver.member_id
     if not member_id and leaver.group_instance_id is not None:
         member_id = group.static_members.get(leaver.group_instance_id, "")

@@ -1,16 +1,14 @@
-"""SyncGroup (classic protocol): the leader's assignments become durable, then everybody gets its own."""
+"""SyncGroup (classic protocol): the leader's assignments become durable, then each member gets its own."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 
 from kbroker.coordinator.group.classic import rebalance
-from kbroker.coordinator.group.classic.group import ClassicGroup, ClassicGroupState
-from kbroker.coordinator.group.consumer import classic_members as consumer_classic
-from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.classic.generation import ClassicGeneration
+from kbroker.coordinator.group.classic.state import ClassicGroupState, GroupRecord
 from kbroker.coordinator.group.memory import of_stored
-from kbroker.coordinator.group.shard import GroupShard
-from kbroker.coordinator.group.state import GroupRecord
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest
@@ -18,13 +16,15 @@ from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest
 State = ClassicGroupState
 
 
-def sync(shard: GroupShard, request: SyncGroupRequest, future: Future) -> Result:
-    """Handles one SyncGroup; `future` is parked until the assignments are durable. Raises KafkaError to refuse."""
+def sync(shard: GroupTable, request: SyncGroupRequest, future: Future) -> Result:
+    """Handles one SyncGroup, of a group of any type; `future` may be parked. Raises KafkaError to refuse."""
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    group = shard.group(request.group_id)
-    if isinstance(group, ConsumerGroup):
-        return consumer_classic.sync(shard, group, request)
+    return shard.known(request.group_id).sync(shard, request, future)
+
+
+def sync_group(shard: GroupTable, group: ClassicGeneration, request: SyncGroupRequest, future: Future) -> Result:
+    """Handles one SyncGroup of a classic group."""
     member = group.member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -49,12 +49,12 @@ def _differs(named: str | None, actual: str | None) -> bool:
     return named is not None and actual is not None and named != actual
 
 
-def _store(shard: GroupShard, group: ClassicGroup, assignments: dict[str, bytes]) -> Result:
+def _store(shard: GroupTable, group: ClassicGeneration, assignments: dict[str, bytes]) -> Result:
     generation = group.generation
 
     def stored(error: ErrorCode) -> Result | None:
         if group.state is not State.COMPLETING_REBALANCE or group.generation != generation:
-            return None  # somebody joined or left meanwhile: those who waited have been told to rejoin
+            return None  # a member joined or left meanwhile: the parked ones were told to rejoin
         if error:
             rebalance.fail_syncs(shard, group, error)
             return rebalance.prepare(shard, group)

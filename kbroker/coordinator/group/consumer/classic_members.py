@@ -1,23 +1,23 @@
 """Members of the classic protocol in a consumer group (KIP-848, online migration).
 
-The server assigns. JoinGroup is answered at once, with the member's epoch as the generation and with no leader, so that
-everybody takes itself for a follower; SyncGroup returns what the member may own now; Heartbeat tells it to join again
-whenever it could move on.
+The coordinator assigns. JoinGroup is answered at once, with the member's epoch as the generation and with no leader, so
+that each member takes itself for a follower; SyncGroup returns what the member may own now; Heartbeat tells it to
+rejoin whenever that would bring it closer to its target.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from kbroker.coordinator.group.classic import rebalance
-from kbroker.coordinator.group.consumer import conversion as group_conversion
-from kbroker.coordinator.group.consumer import session as consumer_session
+from kbroker.coordinator.group.consumer import conversion, session
 from kbroker.coordinator.group.consumer.embedded_protocol import read_subscription, write_assignment
-from kbroker.coordinator.group.consumer.group import PROTOCOL_TYPE, ConsumerGroup
-from kbroker.coordinator.group.consumer.heartbeat import new_member_id
+from kbroker.coordinator.group.consumer.epochs import ConsumerEpochs
+from kbroker.coordinator.group.consumer.members import PROTOCOL_TYPE, new_member_id
 from kbroker.coordinator.group.consumer.state import ClassicMetadata, ConsumerMember, MemberMetadata, MemberState
 from kbroker.coordinator.group.consumer.update import GroupUpdate
+from kbroker.coordinator.group.requests import JoinRequest, Leaver
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.timers import TimerKind
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
@@ -26,16 +26,10 @@ from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatRespo
 from kbroker.protocol.apis.k13_leave_group import LeaveGroupResponse, MemberResponse
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.classic.join import JoinRequest
-    from kbroker.coordinator.group.classic.session import Leaver
-    from kbroker.coordinator.group.shard import GroupShard
-
-
 # -- JoinGroup ---------------------------------------------------------------------------------------------------
 
 
-def join(shard: GroupShard, group: ConsumerGroup, request: JoinRequest) -> Result:
+def join(shard: GroupTable, group: ConsumerEpochs, request: JoinRequest) -> Result:
     """Handles one JoinGroup to a consumer group that has members. Raises KafkaError to refuse."""
     _check_join(shard, group, request)
     member_id = request.member_id or new_member_id()
@@ -66,18 +60,18 @@ def join(shard: GroupShard, group: ConsumerGroup, request: JoinRequest) -> Resul
         update.refresh(bump=changed)
     update.retarget()
     member = update.reconcile(member_id, subscription.owned)
-    shard.check_said(update, member_id)
+    update.check_room(member_id)
     response = _join_response(member)
-    if replaced is not None and group_conversion.may_downgrade_for(shard, group, replaced=replaced):
+    if replaced is not None and conversion.may_downgrade_for(shard, group, replaced=replaced):
         response.generation_id = group.group_epoch
-        return group_conversion.downgrade(shard, group, without=[replaced], joining=member, response=response)
+        return conversion.downgrade(shard, group, without=[replaced], joining=member, response=response)
     shard.timers.cancel(TimerKind.REVOCATION, request.group_id, member_id)
-    consumer_session.restart_session(shard, request.group_id, member)
-    consumer_session.expect_sync(shard, request.group_id, member)
+    session.restart_session(shard, request.group_id, member)
+    session.expect_sync(shard, request.group_id, member)
     return Result(records=update.records, response=response)
 
 
-def _check_join(shard: GroupShard, group: ConsumerGroup, request: JoinRequest) -> None:
+def _check_join(shard: GroupTable, group: ConsumerEpochs, request: JoinRequest) -> None:
     known = request.member_id in group.members or request.group_instance_id in group.static_members
     if not known and len(group.members) >= shard.config.consumer_group_size_max:
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -86,7 +80,7 @@ def _check_join(shard: GroupShard, group: ConsumerGroup, request: JoinRequest) -
 
 
 def _enter(update: GroupUpdate, request: JoinRequest, member_id: str) -> str | None:
-    """Lets a static member take its place back under a new id; returns the id that it replaces."""
+    """Gives a returning static member its place under a new id; returns the id that it replaces."""
     group, instance_id = update.group, request.group_instance_id
     if instance_id is None:
         return None
@@ -115,7 +109,7 @@ def _join_response(member: ConsumerMember) -> JoinGroupResponse:
 # -- SyncGroup and Heartbeat -------------------------------------------------------------------------------------
 
 
-def sync(shard: GroupShard, group: ConsumerGroup, request: SyncGroupRequest) -> Result:
+def sync(shard: GroupTable, group: ConsumerEpochs, request: SyncGroupRequest) -> Result:
     """What the member may own now. Raises KafkaError to refuse."""
     member, classic = _classic_member(group, request.member_id, request.group_instance_id)
     if request.generation_id != member.current.member_epoch:
@@ -123,12 +117,12 @@ def sync(shard: GroupShard, group: ConsumerGroup, request: SyncGroupRequest) -> 
     name, subscription = classic.protocols[0]
     if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    behind = member.current.member_epoch < group.group_epoch
-    if behind and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
-        consumer_session.expect_join(shard, group.group_id, member)
+    is_behind = member.current.member_epoch < group.group_epoch
+    if is_behind and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
+        session.expect_join(shard, group.group_id, member)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     shard.timers.cancel(TimerKind.SYNC, group.group_id, member.member_id)
-    consumer_session.restart_session(shard, group.group_id, member)
+    session.restart_session(shard, group.group_id, member)
     return Result(
         response=SyncGroupResponse(
             protocol_type=PROTOCOL_TYPE,
@@ -138,20 +132,20 @@ def sync(shard: GroupShard, group: ConsumerGroup, request: SyncGroupRequest) -> 
     )
 
 
-def heartbeat(shard: GroupShard, group: ConsumerGroup, request: HeartbeatRequest) -> Result:
-    """Renews the session; REBALANCE_IN_PROGRESS makes the member join again. Raises KafkaError to refuse."""
+def heartbeat(shard: GroupTable, group: ConsumerEpochs, request: HeartbeatRequest) -> Result:
+    """Renews the session; REBALANCE_IN_PROGRESS makes the member rejoin. Raises KafkaError to refuse."""
     member, _ = _classic_member(group, request.member_id, request.group_instance_id)
     if request.generation_id != member.current.member_epoch:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-    consumer_session.restart_session(shard, group.group_id, member)
-    if not _could_move_on(group, member):
+    session.restart_session(shard, group.group_id, member)
+    if not _should_rejoin(group, member):
         return Result(response=HeartbeatResponse())
-    consumer_session.expect_join(shard, group.group_id, member)
+    session.expect_join(shard, group.group_id, member)
     return Result(response=HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
 
 
-def _could_move_on(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """True if joining again would bring the member further."""
+def _should_rejoin(group: ConsumerEpochs, member: ConsumerMember) -> bool:
+    """True if rejoining would bring the member closer to its target."""
     state = member.current.state
     return (
         member.current.member_epoch < group.group_epoch
@@ -161,7 +155,7 @@ def _could_move_on(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def _classic_member(
-    group: ConsumerGroup, member_id: str, instance_id: str | None
+    group: ConsumerEpochs, member_id: str, instance_id: str | None
 ) -> tuple[ConsumerMember, ClassicMetadata]:
     member = group.member(member_id, instance_id)
     if member.metadata.classic is None:
@@ -172,7 +166,7 @@ def _classic_member(
 # -- LeaveGroup --------------------------------------------------------------------------------------------------
 
 
-def leave(shard: GroupShard, group: ConsumerGroup, leavers: list[Leaver]) -> Result:
+def leave(shard: GroupTable, group: ConsumerEpochs, leavers: list[Leaver]) -> Result:
     """Removes members. The answer has one entry per leaver, in order, each with its own error."""
     leaving: list[str] = []
     answers = []
@@ -182,8 +176,8 @@ def leave(shard: GroupShard, group: ConsumerGroup, leavers: list[Leaver]) -> Res
             MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error)
         )
     response = LeaveGroupResponse(members=answers)
-    if group_conversion.may_downgrade(shard, group, without=leaving):
-        return group_conversion.downgrade(shard, group, without=leaving, response=response)
+    if conversion.may_downgrade(shard, group, without=leaving):
+        return conversion.downgrade(shard, group, without=leaving, response=response)
     update = GroupUpdate(shard, group)
     for member_id in leaving:
         update.remove(member_id)
@@ -192,8 +186,8 @@ def leave(shard: GroupShard, group: ConsumerGroup, leavers: list[Leaver]) -> Res
     return Result(records=update.records, response=response)
 
 
-def _name(group: ConsumerGroup, leaver: Leaver, leaving: list[str]) -> ErrorCode:
-    """Adds the member that is meant, of either protocol, to those that leave."""
+def _name(group: ConsumerEpochs, leaver: Leaver, leaving: list[str]) -> ErrorCode:
+    """Adds the member that `leaver` names, of either protocol, to `leaving`."""
     member_id = leaver.member_id
     by_administrator = not member_id and leaver.group_instance_id is not None
     if by_administrator:

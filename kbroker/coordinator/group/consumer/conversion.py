@@ -1,24 +1,27 @@
 """Groups change their protocol while they run (KIP-848): classic to consumer and back.
 
-Members of the classic protocol keep their ids and their generation, which becomes their epoch, and their partitions.
-They notice nothing but a rebalance.
+Members of the classic protocol keep their ids, their generation (it becomes their epoch) and their partitions. They
+only notice a rebalance.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.coordinator.group.classic import rebalance
-from kbroker.coordinator.group.classic.group import (
+from kbroker.coordinator.group.classic.generation import ClassicGeneration
+from kbroker.coordinator.group.classic.member import ClassicGroupMember
+from kbroker.coordinator.group.classic.state import (
     CONSUMER_PROTOCOL_TYPE,
-    ClassicGroup,
-    ClassicGroupMember,
     ClassicGroupState,
+    GroupRecord,
+    StoredGroup,
+    StoredMember,
 )
 from kbroker.coordinator.group.consumer.embedded_protocol import read_assignment, read_subscription, write_assignment
-from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.consumer.epochs import ConsumerEpochs
 from kbroker.coordinator.group.consumer.state import (
     ClassicMetadata,
     ConsumerGroupRecord,
@@ -32,21 +35,19 @@ from kbroker.coordinator.group.consumer.state import (
     TargetRecord,
     since_epochs,
 )
-from kbroker.coordinator.group.state import GroupRecord, Record, StoredGroup, StoredMember
+from kbroker.coordinator.group.records import Record
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.shard import GroupShard
 
 # -- classic to consumer -----------------------------------------------------------------------------------------
 
 
-def upgrade(shard: GroupShard, classic: ClassicGroup) -> tuple[ConsumerGroup, list[Record]]:
-    """The consumer group that a classic one turns into, and the records that make it so.
+def upgrade(shard: GroupTable, classic: ClassicGeneration) -> tuple[ConsumerEpochs, list[Record]]:
+    """The consumer group that a classic one turns into, and the records of the conversion.
 
-    Requests that are parked are answered: their members join again. Raises GROUP_ID_NOT_FOUND where the group cannot
-    be turned.
+    Parked requests are answered, so that their members rejoin. Raises GROUP_ID_NOT_FOUND if the group cannot be
+    converted.
     """
     config = shard.config
     empty = classic.state is ClassicGroupState.EMPTY
@@ -68,20 +69,20 @@ def upgrade(shard: GroupShard, classic: ClassicGroup) -> tuple[ConsumerGroup, li
         refused = rebalance.join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
         rebalance.answer_join(classic, member, refused)
         rebalance.fail_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
-    group = ConsumerGroup(classic.group_id, classic.offsets)
+    group = ConsumerEpochs(classic.group_id, classic.offsets)
     for record in converted:
         group.apply(record)
     return group, [*classic.tombstones(), *converted]
 
 
-def _consumer_records(shard: GroupShard, classic: ClassicGroup) -> list[ConsumerGroupRecord]:
+def _consumer_records(shard: GroupTable, classic: ClassicGeneration) -> list[ConsumerGroupRecord]:
     group_id, generation = classic.group_id, classic.generation
-    # What members were last told: while a rebalance goes on, memory may have forgotten it.
+    # The assignments that members last received: during a rebalance memory may no longer have them.
     stored = {member.member_id: member.assignment for member in classic.stored.members} if classic.stored else {}
     records: list[ConsumerGroupRecord] = [GroupEpochRecord(group_id, generation)]
     for member in classic.members.values():
         if member.is_new:
-            continue  # has not been told its id yet, and joins again without it
+            continue  # it does not know its id yet, and rejoins without it
         assigned = read_assignment(
             stored.get(member.member_id, member.assignment), shard.environment.topics
         )
@@ -95,7 +96,7 @@ def _consumer_records(shard: GroupShard, classic: ClassicGroup) -> list[Consumer
     return [*records, TargetEpochRecord(group_id, generation)]
 
 
-def _metadata(shard: GroupShard, classic: ClassicGroup, member: ClassicGroupMember) -> MemberMetadata:
+def _metadata(shard: GroupTable, classic: ClassicGeneration, member: ClassicGroupMember) -> MemberMetadata:
     chosen = member.metadata(classic.protocol or "") or member.protocols[0][1]
     subscription = read_subscription(chosen, shard.environment.topics)
     return MemberMetadata(
@@ -112,8 +113,8 @@ def _metadata(shard: GroupShard, classic: ClassicGroup, member: ClassicGroupMemb
 # -- consumer to classic -----------------------------------------------------------------------------------------
 
 
-def may_downgrade(shard: GroupShard, group: ConsumerGroup, *, without: Collection[str]) -> bool:
-    """True if only members of the classic protocol are left without these, and they may have their group back."""
+def may_downgrade(shard: GroupTable, group: ConsumerEpochs, *, without: Collection[str]) -> bool:
+    """True if only members of the classic protocol remain without these, and the group may become a classic one."""
     left = len(group.members) - len(without)
     return (
         left > 0
@@ -123,8 +124,8 @@ def may_downgrade(shard: GroupShard, group: ConsumerGroup, *, without: Collectio
     )
 
 
-def may_downgrade_for(shard: GroupShard, group: ConsumerGroup, *, replaced: str) -> bool:
-    """The same where a static member, the last to speak the consumer protocol, came back with the classic one."""
+def may_downgrade_for(shard: GroupTable, group: ConsumerEpochs, *, replaced: str) -> bool:
+    """The same for a static member, the last one of the consumer protocol, that returns with the classic protocol."""
     return (
         group.only_classic_without([replaced])
         and shard.config.downgrade_enabled
@@ -133,14 +134,14 @@ def may_downgrade_for(shard: GroupShard, group: ConsumerGroup, *, replaced: str)
 
 
 def downgrade(
-    shard: GroupShard,
-    group: ConsumerGroup,
+    shard: GroupTable,
+    group: ConsumerEpochs,
     *,
     without: Collection[str],
     joining: ConsumerMember | None = None,
     response: Any = None,
 ) -> Result:
-    """Turns the group into a classic one of its members but `without`, and `joining`; then they rebalance."""
+    """Turns the group into a classic one of its members except `without`, plus `joining`; then they rebalance."""
     members = [member for member_id, member in group.members.items() if member_id not in without]
     if joining is not None:
         members.append(joining)
@@ -148,8 +149,8 @@ def downgrade(
     stored = _stored_group(shard, group, members)
 
     def converted(error: ErrorCode) -> Result | None:
-        classic = shard.groups.get(group_id)
-        if error or not isinstance(classic, ClassicGroup):
+        classic = shard.find(ClassicGeneration, group_id)
+        if error or classic is None:
             return None
         for member in classic.members.values():
             rebalance.restart_session(shard, classic, member)
@@ -159,7 +160,7 @@ def downgrade(
     return Result(records=records, response=response, on_complete=converted)
 
 
-def _stored_group(shard: GroupShard, group: ConsumerGroup, members: list[ConsumerMember]) -> StoredGroup:
+def _stored_group(shard: GroupTable, group: ConsumerEpochs, members: list[ConsumerMember]) -> StoredGroup:
     protocol = _common_protocol(members)
     return StoredGroup(
         protocol_type=CONSUMER_PROTOCOL_TYPE,
@@ -171,7 +172,7 @@ def _stored_group(shard: GroupShard, group: ConsumerGroup, members: list[Consume
     )
 
 
-def _stored_member(group: ConsumerGroup, member: ConsumerMember, protocol: str) -> StoredMember:
+def _stored_member(group: ConsumerEpochs, member: ConsumerMember, protocol: str) -> StoredMember:
     metadata, classic = member.metadata, member.metadata.classic
     assert classic is not None
     subscription = dict(classic.protocols)[protocol]

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.consumer.epochs import ConsumerEpochs
 from kbroker.coordinator.group.consumer.state import ConsumerMember
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.topic_partitions import NO_PARTITIONS, Partitions
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k69_consumer_group_describe import Assignment, DescribedGroup, Member, TopicPartitions
 
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.shard import GroupShard
-
 _MEMBER_TYPE_CLASSIC, _MEMBER_TYPE_CONSUMER = 0, 1
 
 
-def describe(shard: GroupShard, group_id: str) -> Result:
+def describe(shard: GroupTable, group_id: str) -> Result:
     """One consumer group; an error GROUP_ID_NOT_FOUND for an unknown or a classic one, INVALID_GROUP_ID for ""."""
     if not group_id:
         return Result(response=not_described(group_id, ErrorCode.INVALID_GROUP_ID))
-    group = shard.groups.get(group_id)
-    if not isinstance(group, ConsumerGroup):
-        reason = f"Group {group_id} " + ("not found." if group is None else "is not a consumer group.")
+    group = shard.find(ConsumerEpochs, group_id)
+    if group is None:
+        reason = f"Group {group_id} " + ("is not a consumer group." if group_id in shard.groups else "not found.")
         return Result(response=not_described(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason))
     names = {info.topic_id: name for name, info in (group.topics or {}).items()}
     return Result(
@@ -43,7 +39,7 @@ def not_described(group_id: str, error: ErrorCode, reason: str | None = None) ->
     return DescribedGroup(group_id=group_id, error_code=error, error_message=reason)
 
 
-def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str]) -> Member:
+def _member(group: ConsumerEpochs, member: ConsumerMember, names: dict[bytes, str]) -> Member:
     metadata, current = member.metadata, member.current
     return Member(
         member_id=member.member_id,
@@ -61,7 +57,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str
 
 
 def _assignment(partitions: Partitions, names: dict[bytes, str]) -> Assignment:
-    """Partitions with the names of their topics; those of topics that are gone are left out."""
+    """Partitions with the names of their topics; deleted topics are left out."""
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, topic_name=names[topic_id], partitions=sorted(indexes))

@@ -1,4 +1,4 @@
-"""What consumers of the classic protocol put into JoinGroup and SyncGroup, read and written for them.
+"""The consumer's messages that JoinGroup and SyncGroup carry as opaque bytes.
 
     subscription  ConsumerProtocolSubscription: topics by name, and from version 1 the partitions that it owns
     assignment    ConsumerProtocolAssignment: partitions by topic name

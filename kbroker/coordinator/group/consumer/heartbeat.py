@@ -1,21 +1,19 @@
-"""ConsumerGroupHeartbeat (KIP-848): the one request by which members join, rebalance, stay and leave.
+"""ConsumerGroupHeartbeat (KIP-848): the one request with which members join, rebalance, stay and leave.
 
 A heartbeat takes these steps: the member is added or updated; the group epoch grows if that or the topics changed the
-group; the target is computed if it is behind; the member moves towards its target; the answer says where it is now.
-An idle member's heartbeat takes none of them: it only renews the session.
+group; the target is computed if it is older than the group epoch; the member moves towards its target; the answer says
+what it owns now. An idle member's heartbeat takes none of them: it only renews the session.
 """
 
 from __future__ import annotations
 
-import base64
-import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from kbroker.coordinator.group.assignor import check_assignor
-from kbroker.coordinator.group.consumer import conversion as group_conversion
-from kbroker.coordinator.group.consumer import session as consumer_session
-from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.classic.generation import ClassicGeneration
+from kbroker.coordinator.group.consumer import conversion, session
+from kbroker.coordinator.group.consumer.assignors import check_assignor
+from kbroker.coordinator.group.consumer.epochs import ConsumerEpochs
+from kbroker.coordinator.group.consumer.members import new_member_id
 from kbroker.coordinator.group.consumer.state import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -25,7 +23,7 @@ from kbroker.coordinator.group.consumer.state import (
     MemberState,
 )
 from kbroker.coordinator.group.consumer.update import GroupUpdate
-from kbroker.coordinator.group.share.group import ShareGroup
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.topic_partitions import Partitions, is_subset, to_structs
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
@@ -35,9 +33,6 @@ from kbroker.protocol.apis.k68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.shard import Group, GroupShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +51,11 @@ class ConsumerHeartbeat:
     topic_regex: str | None = None  # "": no longer
     server_assignor: str | None = None
     owned: Partitions | None = None
-    makes_member_id: bool = False  # v1+: the client gives itself its id
+    makes_member_id: bool = False  # v1+: the client generates its id
 
     @property
     def is_idle(self) -> bool:
-        """True if it says nothing new."""
+        """True if no field has changed."""
         return (
             self.topic_names is None
             and self.owned is None
@@ -72,7 +67,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """True if it says everything: after a join, or when the member does not know what got lost."""
+        """True if all fields are set: at a join, or after an error whose effect the member does not know."""
         return self.member_epoch == JOIN_EPOCH or (
             self.rebalance_timeout_ms != -1
             and self.owned is not None
@@ -80,21 +75,21 @@ class ConsumerHeartbeat:
         )
 
 
-def answer(shard: GroupShard, request: ConsumerHeartbeat) -> Result:
-    """Handles one heartbeat; a refusal is an answer with the reason in words."""
+def answer(shard: GroupTable, request: ConsumerHeartbeat) -> Result:
+    """Handles one heartbeat; a refusal is an answer with the reason as text."""
     try:
         return heartbeat(shard, request)
     except KafkaError as error:
         return Result(response=ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message))
 
 
-def heartbeat(shard: GroupShard, request: ConsumerHeartbeat) -> Result:
+def heartbeat(shard: GroupTable, request: ConsumerHeartbeat) -> Result:
     """Handles one heartbeat. Raises KafkaError to refuse."""
-    group = shard.groups.get(request.group_id)
-    if request.is_idle and isinstance(group, ConsumerGroup):
+    group = shard.find(ConsumerEpochs, request.group_id)
+    if request.is_idle and group is not None:
         member = group.members.get(request.member_id)
-        if member is not None and _has_nothing_to_do(group, member, request, request.client_id, request.client_host):
-            consumer_session.restart_session(shard, request.group_id, member)
+        if member is not None and _is_settled(group, member, request, request.client_id, request.client_host):
+            session.restart_session(shard, request.group_id, member)
             return Result(response=_response(shard, request.group_id, member))
     _check(shard, request)
     if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
@@ -103,11 +98,11 @@ def heartbeat(shard: GroupShard, request: ConsumerHeartbeat) -> Result:
 
 
 def renew_session(
-    shard: GroupShard, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
+    shard: GroupTable, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
 ) -> ConsumerGroupHeartbeatResponse | None:
-    """The answer to a member that says nothing new and has nothing to do; None if it is any other and needs `answer`.
+    """The answer to a member that sends nothing new and for which there is no news; None: `answer` must decide.
 
-    Any thread may call it: it looks at single values, each of which was true a moment ago, and moves a deadline.
+    Any thread may call it: it reads single values, each of which was true a moment ago, and moves a deadline.
     """
     if (
         request.subscribed_topic_names is not None
@@ -118,19 +113,19 @@ def renew_session(
         or request.rebalance_timeout_ms != -1
     ):
         return None
-    group = shard.groups.get(request.group_id)
-    if not isinstance(group, ConsumerGroup):
+    group = shard.find(ConsumerEpochs, request.group_id)
+    if group is None:
         return None
     member = group.members.get(request.member_id)
-    if member is None or not _has_nothing_to_do(group, member, request, client_id, client_host):
+    if member is None or not _is_settled(group, member, request, client_id, client_host):
         return None
-    if not consumer_session.renew_session(shard, request.group_id, request.member_id):
+    if not session.renew_session(shard, request.group_id, request.member_id):
         return None
     return _response(shard, request.group_id, member)
 
 
-def _has_nothing_to_do(
-    group: ConsumerGroup,
+def _is_settled(
+    group: ConsumerEpochs,
     member: ConsumerMember,
     request: ConsumerHeartbeat | ConsumerGroupHeartbeatRequest,
     client_id: str,
@@ -147,11 +142,11 @@ def _has_nothing_to_do(
     )
 
 
-# -- what may be asked -------------------------------------------------------------------------------------------
+# -- validation --------------------------------------------------------------------------------------------------
 
 
-def _check(shard: GroupShard, request: ConsumerHeartbeat) -> None:
-    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR, for a join INVALID_REGULAR_EXPRESSION too."""
+def _check(shard: GroupTable, request: ConsumerHeartbeat) -> None:
+    """Raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR or, for a join, INVALID_REGULAR_EXPRESSION."""
     if not request.group_id.strip():
         raise _invalid("GroupId can't be empty.")
     if request.instance_id is not None and not request.instance_id.strip():
@@ -172,7 +167,7 @@ def _check(shard: GroupShard, request: ConsumerHeartbeat) -> None:
         _check_regex(shard, request)
 
 
-def _check_regex(shard: GroupShard, request: ConsumerHeartbeat) -> None:
+def _check_regex(shard: GroupTable, request: ConsumerHeartbeat) -> None:
     if request.topic_regex:
         shard.environment.regexes.check(request.topic_regex)
 
@@ -197,21 +192,21 @@ def _not_a_consumer_group(group_id: str) -> KafkaError:
 # -- leaving -----------------------------------------------------------------------------------------------------
 
 
-def _leave(shard: GroupShard, group: object, request: ConsumerHeartbeat) -> Result:
-    if not isinstance(group, ConsumerGroup):
+def _leave(shard: GroupTable, group: ConsumerEpochs | None, request: ConsumerHeartbeat) -> Result:
+    if group is None:
         raise _not_a_consumer_group(request.group_id)
     member = group.member(request.member_id, request.instance_id)
     response = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
     if request.member_epoch == LEAVE_STATIC_EPOCH:
-        return consumer_session.leave_for_a_while(group, member, response)
-    return consumer_session.remove(shard, group, request.member_id, response)
+        return session.leave_temporarily(group, member, response)
+    return session.remove(shard, group, request.member_id, response)
 
 
 # -- joining and staying -----------------------------------------------------------------------------------------
 
 
-def _step(shard: GroupShard, found: Group | None, request: ConsumerHeartbeat) -> Result:
-    update = _open(shard, found, request)
+def _step(shard: GroupTable, group: ConsumerEpochs | None, request: ConsumerHeartbeat) -> Result:
+    update = _open(shard, group, request)
     member_id = request.member_id or new_member_id()
     before = _enter(shard, update, request, member_id)
     changed = update.put_metadata(member_id, _metadata(before, request))
@@ -219,10 +214,10 @@ def _step(shard: GroupShard, found: Group | None, request: ConsumerHeartbeat) ->
         update.refresh(bump=changed)
     update.retarget()
     member = update.reconcile(member_id, request.owned)
-    shard.check_said(update, member_id)
-    consumer_session.restart_session(shard, request.group_id, member)
+    update.check_room(member_id)
+    session.restart_session(shard, request.group_id, member)
     if before is None or member.current is not before.current:
-        consumer_session.follow_revocation(shard, request.group_id, member)
+        session.follow_revocation(shard, request.group_id, member)
     response = _response(shard, request.group_id, member)
     if request.is_full or _is_news(before, member, request):
         response.assignment = Assignment(topic_partitions=to_structs(TopicPartitions, member.current.assigned))
@@ -230,7 +225,7 @@ def _step(shard: GroupShard, found: Group | None, request: ConsumerHeartbeat) ->
 
 
 def _is_news(before: ConsumerMember | None, member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
-    """True if the member cannot know its assignment yet: it has changed, or an answer was lost."""
+    """True if the member cannot know its assignment yet: it has changed, or a response was lost."""
     return (
         before is None
         or before.current.member_epoch != request.member_epoch
@@ -238,26 +233,26 @@ def _is_news(before: ConsumerMember | None, member: ConsumerMember, request: Con
     )
 
 
-def _open(
-    shard: GroupShard, found: Group | None, request: ConsumerHeartbeat
-) -> GroupUpdate:
-    """The group that the request is for; a join makes it, or turns a classic one into it."""
-    if isinstance(found, ConsumerGroup):
-        return GroupUpdate(shard, found)
-    if request.member_epoch != JOIN_EPOCH or isinstance(found, ShareGroup):
-        raise _not_a_consumer_group(request.group_id)
-    if found is None:
+def _open(shard: GroupTable, group: ConsumerEpochs | None, request: ConsumerHeartbeat) -> GroupUpdate:
+    """The group that the request is for; a join creates it, or turns a classic group into it."""
+    if group is not None:
+        return GroupUpdate(shard, group)
+    group_id = request.group_id
+    classic = shard.find(ClassicGeneration, group_id)
+    if request.member_epoch != JOIN_EPOCH or (classic is None and group_id in shard.groups):
+        raise _not_a_consumer_group(group_id)
+    if classic is None:
         shard.check_group_bound()
-        return GroupUpdate(shard, ConsumerGroup(request.group_id))
-    group, records = group_conversion.upgrade(shard, found)
-    consumer_session.restore_timers(shard, group)
-    return GroupUpdate(shard, group, records)
+        return GroupUpdate(shard, ConsumerEpochs(group_id))
+    upgraded, records = conversion.upgrade(shard, classic)
+    session.restore_timers(shard, upgraded)
+    return GroupUpdate(shard, upgraded, records)
 
 
 def _enter(
-    shard: GroupShard, update: GroupUpdate, request: ConsumerHeartbeat, member_id: str
+    shard: GroupTable, update: GroupUpdate, request: ConsumerHeartbeat, member_id: str
 ) -> ConsumerMember | None:
-    """The member as it is known; None for a new one. Raises KafkaError if it may not do what it asks."""
+    """The member before this heartbeat; None for a new one. Raises KafkaError if it may not do what it asks."""
     group, instance_id = update.group, request.instance_id
     member = group.members.get(member_id)
     if request.member_epoch != JOIN_EPOCH:
@@ -281,21 +276,21 @@ def _enter(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"The consumer group has reached its maximum capacity of {shard.config.consumer_group_size_max} members.",
         )
-    # A known member that joins anew owns nothing now, and is told what is still its own.
+    # A known member that rejoins owns nothing now, and gets what is still assigned to it.
     return member
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
-    """Raises FENCED_MEMBER_EPOCH, unless only the answer with the newest epoch can have been lost."""
+    """Raises FENCED_MEMBER_EPOCH, unless the epoch is old only because the last response was lost."""
     current, received = member.current, request.member_epoch
     if received == current.member_epoch:
         return
-    lost_an_answer = (
+    lost_a_response = (
         received == current.previous_member_epoch
         and request.owned is not None
         and is_subset(request.owned, current.assigned)
     )
-    if received > current.member_epoch or not lost_an_answer:
+    if received > current.member_epoch or not lost_a_response:
         relation = "greater" if received > current.member_epoch else "smaller"
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
@@ -322,17 +317,9 @@ def _metadata(before: ConsumerMember | None, request: ConsumerHeartbeat) -> Memb
     )
 
 
-def _response(shard: GroupShard, group_id: str, member: ConsumerMember) -> ConsumerGroupHeartbeatResponse:
+def _response(shard: GroupTable, group_id: str, member: ConsumerMember) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.current.member_epoch,
         heartbeat_interval_ms=shard.environment.heartbeat_interval_ms(shard.config, group_id),
     )
-
-
-def new_member_id() -> str:
-    """A fresh id, in the form of Kafka's: a UUID in URL-safe base64."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):  # it would look like an option to command line tools
-            return text

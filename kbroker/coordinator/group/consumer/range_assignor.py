@@ -1,22 +1,20 @@
 """The `range` assignor: each topic cut into contiguous ranges, in the order of the members.
 
-Members of one subscription get the same range of all topics with as many partitions, so that joins find matching
-partitions in one place. Static members come first, by instance id, and so keep their ranges over restarts.
+Members of one subscription get the same range of all topics with the same number of partitions, so matching
+partitions of joined topics are at one member. Static members come first, by instance id, so they keep their ranges over
+restarts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from kbroker.coordinator.group.assignor import MemberSpec
 from kbroker.coordinator.group.topic_partitions import NO_PARTITIONS, Partitions
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.assignor import MemberSpec
 
 
 def assign_range(members: Mapping[str, MemberSpec], topics: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """The target by ranges; what members had before plays no part."""
+    """The target by ranges; the current target does not matter."""
     ordered = sorted(members, key=lambda member_id: _place(member_id, members[member_id]))
     by_subscription: dict[frozenset[bytes], list[str]] = {}
     for member_id in ordered:

@@ -1,14 +1,14 @@
-"""The step of one member from what it owns towards its target (KIP-848).
+"""One step of a member from what it owns towards its target (KIP-848).
 
     STABLE ──new target──► UNREVOKED_PARTITIONS ──given up──┐
       ▲  │                                                  │
       │  └───────────nothing to give up─────────────────────┤
       │                                                     ▼
-      └──────all of the target is its own──────── UNRELEASED_PARTITIONS ◄──┐
+      └──────it owns all of its target─────────── UNRELEASED_PARTITIONS ◄──┐
                                                         └──some is not free┘
 
-A member gets to the target's epoch once it has given up what is not its any more, and to a partition only once nobody
-else has it: so no partition ever has two owners.
+A member reaches the target's epoch once it has given up what it must, and gets a partition only once no other member
+has it: so no partition ever has two owners.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def reconcile(
 ) -> CurrentAssignment:
     """The member's next assignment; the same object if it cannot move on.
 
-    `free(partitions)` is the part of them that no other member owns. `owned` is what the member says it owns, None if
-    it did not say. Raises FENCED_MEMBER_EPOCH for a member in a state that is not known here.
+    `free(partitions)` is the part of them that no other member owns. `owned` is what the member reports to own, None
+    if it did not. Raises FENCED_MEMBER_EPOCH for a member in an unknown state.
     """
     if current.state is MemberState.STABLE and current.member_epoch == target_epoch:
         return current
@@ -60,12 +60,12 @@ def reconcile(
 
 
 def _holds(owned: Partitions | None, partitions: Partitions) -> bool:
-    """True unless the member said what it owns, and none of these is in it."""
+    """True unless the member reported what it owns and none of these is among it."""
     return owned is None or intersects(owned, partitions)
 
 
 def _at_epoch(current: CurrentAssignment, epoch: int, state: MemberState, assigned: Partitions) -> CurrentAssignment:
-    # The epoch that an answer carries is new only where it changed: a lost answer must not cost the member two.
+    # The previous epoch changes only with the epoch: after one lost response the member's epoch is still accepted.
     previous = current.previous_member_epoch if current.member_epoch == epoch else current.member_epoch
     return CurrentAssignment(
         epoch, previous, state, assigned, since=since_epochs(current.since, epoch, assigned)

@@ -129,7 +129,7 @@ _ENCODERS: record_tables.Encoders = {
 
 
 def decode_consumer_group_record(key: bytes, value: bytes | None) -> ConsumerGroupRecord | None:
-    """The record; None if the key is of another kind. Raises ProtocolError."""
+    """The record; None if the key has another version. Raises ProtocolError."""
     decoded: ConsumerGroupRecord | None = record_tables.decode(_DECODERS, key, value)
     return decoded
 

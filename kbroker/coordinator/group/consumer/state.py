@@ -15,16 +15,16 @@ LEAVE_STATIC_EPOCH = -2
 
 
 class MemberState(IntEnum):
-    """How far a member has come towards its target; the numbers are those in the log."""
+    """The progress of a member towards its target; the numbers are those in the log."""
 
     STABLE = 0
-    UNREVOKED_PARTITIONS = 1  # it must give partitions up before it gets to the next epoch
-    UNRELEASED_PARTITIONS = 2  # it waits for partitions that others have not given up
-    UNKNOWN = 127  # written by a version that has more states
+    UNREVOKED_PARTITIONS = 1  # it must give partitions up before it reaches the next epoch
+    UNRELEASED_PARTITIONS = 2  # it waits for partitions that others have not given up yet
+    UNKNOWN = 127  # written by a version with more states
 
 
 class ClassicMetadata(NamedTuple):
-    """What a member that speaks the classic protocol said in JoinGroup."""
+    """The JoinGroup of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -32,7 +32,7 @@ class ClassicMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemberMetadata:
-    """Who a member is and what it subscribes to."""
+    """Identity and subscription of a member."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -42,7 +42,7 @@ class MemberMetadata:
     topic_regex: str | None = None
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
-    classic: ClassicMetadata | None = None  # None: it speaks the consumer protocol
+    classic: ClassicMetadata | None = None  # None: it uses the consumer protocol
 
 
 def _nothing() -> Partitions:
@@ -51,18 +51,18 @@ def _nothing() -> Partitions:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """What a member may own now. `assigned` and `pending_revocation` are its alone until a later record says so."""
+    """The partitions that a member may own now: no other member may own any of them until a later record."""
 
     member_epoch: int = JOIN_EPOCH
-    previous_member_epoch: int = JOIN_EPOCH  # accepted too where the answer with the newer one was lost
+    previous_member_epoch: int = JOIN_EPOCH  # also accepted: the response with the newer one may have been lost
     state: MemberState = MemberState.STABLE
     assigned: Partitions = field(default_factory=_nothing)
     pending_revocation: Partitions = field(default_factory=_nothing)
-    # For each partition in these two: the member epoch since which the member has it.
+    # For each partition in these two: since which member epoch the member has had it.
     since: Mapping[bytes, Mapping[int, int]] = field(default_factory=dict)
 
     def may_commit(self, topic_id: bytes, partition: int, epoch: int) -> bool:
-        """True if a commit that was sent in an earlier epoch counts still: the partition was the member's then."""
+        """True if a commit from an earlier epoch is still valid: the member owned the partition then."""
         return any(
             partition in held.get(topic_id, ()) for held in (self.assigned, self.pending_revocation)
         ) and epoch >= self.since.get(topic_id, {}).get(partition, self.member_epoch)
@@ -90,11 +90,11 @@ class ConsumerMember:
 
     @property
     def is_classic(self) -> bool:
-        """True if it speaks the classic protocol."""
+        """True if it uses the classic protocol."""
         return self.metadata.classic is not None
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        """True if it owns just what the target assignment of that epoch gives it."""
+        """True if it owns exactly its target of that epoch."""
         return self.current.state is MemberState.STABLE and self.current.member_epoch == assignment_epoch
 
 

@@ -1,4 +1,4 @@
-"""One decision about a consumer group: the records it takes, and the group as they will leave it.
+"""One decision on a consumer group: the records it takes, and the group as they will leave it.
 
 Nothing of the group itself changes here; that happens when the records are replayed.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from kbroker.coordinator.group.assignor import ASSIGNORS, DEFAULT_ASSIGNOR, MemberSpec
-from kbroker.coordinator.group.consumer.group import ConsumerGroup, names_of, subscription_of
+from kbroker.coordinator.group.assignor import MemberSpec
+from kbroker.coordinator.group.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR
+from kbroker.coordinator.group.consumer.epochs import ConsumerEpochs
+from kbroker.coordinator.group.consumer.members import names_of, subscription_of
 from kbroker.coordinator.group.consumer.reconciliation import reconcile
 from kbroker.coordinator.group.consumer.state import (
     ConsumerMember,
@@ -27,17 +28,15 @@ from kbroker.coordinator.group.consumer.state import (
     TopicMetadataRecord,
 )
 from kbroker.coordinator.group.memory import of_consumer_member, of_names, of_partitions, of_regex, of_topics
+from kbroker.coordinator.group.records import Record
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.topic_partitions import NO_PARTITIONS, Partitions, TopicInfo
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.shard import GroupShard
-    from kbroker.coordinator.group.state import Record
 
 
 class GroupUpdate:
-    """Lives for one operation. The steps are to be called in the order in which they stand here."""
+    """Lives for one operation. Call the steps in the order in which they are defined."""
 
-    def __init__(self, shard: GroupShard, group: ConsumerGroup, records: list[Record] | None = None) -> None:
+    def __init__(self, shard: GroupTable, group: ConsumerEpochs, records: list[Record] | None = None) -> None:
         self.records: list[Record] = [] if records is None else records
         self.group = group
         self.members = dict(group.members)
@@ -52,7 +51,7 @@ class GroupUpdate:
     # -- members -------------------------------------------------------------------------------------------------
 
     def put_metadata(self, member_id: str, metadata: MemberMetadata) -> bool:
-        """Adds or changes a member; True if that changes what the group subscribes to."""
+        """Adds or changes a member; True if that changes the group's subscriptions."""
         before = self.members.get(member_id)
         if before is not None and before.metadata == metadata:
             return False
@@ -66,7 +65,7 @@ class GroupUpdate:
         return before is None or subscription_of(before.metadata) != subscription_of(metadata)
 
     def remove(self, member_id: str) -> None:
-        """Takes a member out, with all that was its own."""
+        """Removes a member with its assignments."""
         member = self.members.pop(member_id)
         self._unsubscribe(member)
         group_id = self.group.group_id
@@ -105,9 +104,9 @@ class GroupUpdate:
     # -- topics and epochs ---------------------------------------------------------------------------------------
 
     def refresh(self, *, bump: bool, changed: Collection[str] = ()) -> None:
-        """Looks at the subscribed topics, and begins a new group epoch if they or (`bump`) the members changed.
+        """Begins a new group epoch if the subscribed topics or (`bump`) the members have changed.
 
-        `changed` are topics that expressions may match now and did not before, or the other way round.
+        `changed` are topics that were created or deleted: expressions are matched against these.
         """
         self._resolve(changed)
         catalog = self._shard.environment.topics
@@ -144,10 +143,10 @@ class GroupUpdate:
         self._resolved = resolved
 
     def retarget(self) -> None:
-        """Computes the target assignment if it is behind the group, and the last one is old enough.
+        """Computes the target assignment if it is older than the group epoch and the assignment interval is over.
 
-        Until then members stay with the last one, and those that it does not know own nothing: what many members
-        change at about the same time is computed once.
+        Until then members keep the last target, and new ones own nothing: changes of many members at about the same
+        time take one computation.
         """
         if self.epoch <= self.target_epoch or self._assigned_just_now():
             return
@@ -187,7 +186,7 @@ class GroupUpdate:
         return 0 <= self._shard.now_ms() - assigned_ms < interval_ms
 
     def reconcile(self, member_id: str, owned: Partitions | None) -> ConsumerMember:
-        """Moves a member towards its target as far as it can go now; returns it as it is then."""
+        """Moves a member towards its target as far as possible now, and returns it."""
         member = self.members[member_id]
         current = reconcile(
             member.current,
@@ -202,8 +201,17 @@ class GroupUpdate:
 
     # -- memory --------------------------------------------------------------------------------------------------
 
+    def check_room(self, member_id: str) -> None:
+        """Raises GROUP_MAX_SIZE_REACHED if there is no memory for the metadata that the member has sent.
+
+        A member that sends nothing new is never refused, whatever the assignment adds.
+        """
+        known = self.group.members.get(member_id)
+        if known is None or known.metadata != self.members[member_id].metadata:
+            self._shard.check_room(self.growth(), newcomer=known is None)
+
     def growth(self) -> int:
-        """By how many bytes the group will be larger."""
+        """By how many bytes the group will grow."""
         group, members = self.group, set()
         growth = 0 if group.group_id in self._shard.groups else group.memory.bytes
         for record in self.records:

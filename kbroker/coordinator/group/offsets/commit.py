@@ -1,78 +1,30 @@
-"""OffsetCommit and OffsetFetch: who may commit, and what is answered."""
+"""OffsetCommit and OffsetFetch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
 
-from kbroker.coordinator.group.classic import rebalance
-from kbroker.coordinator.group.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState
-from kbroker.coordinator.group.consumer.group import ConsumerGroup
-from kbroker.coordinator.group.consumer.state import ConsumerMember
 from kbroker.coordinator.group.memory import of_group, of_offset
 from kbroker.coordinator.group.offsets.committed import GroupOffsets
-from kbroker.coordinator.group.shard import Group, GroupShard
-from kbroker.coordinator.group.share.group import ShareGroup
-from kbroker.coordinator.group.state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.group.requests import CommitRequest, CommittedOffset, FetchRequest
+from kbroker.coordinator.group.table import Group, GroupTable
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
 
-State = ClassicGroupState
-
-GROUP_ID_NOT_FOUND_MIN_VERSION = 9  # of OffsetCommit; older versions say ILLEGAL_GENERATION (KIP-848)
-MEMBER_EPOCH_MIN_VERSION = 9
+GROUP_ID_NOT_FOUND_MIN_VERSION = 9  # of OffsetCommit; older versions get ILLEGAL_GENERATION (KIP-848)
 TIMESTAMP_MAX_MS = 2**63 - 1  # in a record
 
 
-CommittedOffset = tuple[str, int, int, int, str]  # topic, partition, offset, leader epoch, metadata
-
-
-class Committer(Protocol):
-    """How a request names the member that commits."""
-
-    @property
-    def generation(self) -> int: ...  # -1: a simple consumer, or an administrator
-    @property
-    def member_id(self) -> str: ...
-    @property
-    def group_instance_id(self) -> str | None: ...
-    @property
-    def offsets(self) -> list[CommittedOffset]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRequest:
-    """An OffsetCommit, its partitions already judged on their own (existence, metadata size)."""
-
-    group_id: str
-    generation: int  # -1: a simple consumer, or an administrator
-    member_id: str
-    group_instance_id: str | None
-    version: int
-    retention_ms: int  # v2-4; -1: the broker's
-    offsets: list[CommittedOffset]
-
-
-def commit(shard: GroupShard, request: CommitRequest) -> Result:
+def commit(shard: GroupTable, request: CommitRequest) -> Result:
     """Decides one OffsetCommit. The response is NONE for all offsets. Raises KafkaError to refuse them all."""
     group = shard.groups.get(request.group_id)
-    if group is None:
-        if request.generation >= 0:
-            known = request.version >= GROUP_ID_NOT_FOUND_MIN_VERSION
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
-        shard.check_group_bound()
-    elif isinstance(group, ShareGroup):
-        known = request.version >= GROUP_ID_NOT_FOUND_MIN_VERSION
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
-    elif isinstance(group, ConsumerGroup):
-        check_consumer_committer(group, request, version=request.version)
+    if group is not None:
+        group.check_commit(shard, request)
+    elif request.generation >= 0:
+        raise no_group(request.version)
     else:
-        member = committing_member(group, request, transactional=False)
-        if member is not None and group.state is not State.COMPLETING_REBALANCE:
-            rebalance.restart_session(shard, group, member)
-        if group.state is State.COMPLETING_REBALANCE:
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        shard.check_group_bound()
     now_ms = shard.now_ms()
     expires_ms = min(now_ms + request.retention_ms, TIMESTAMP_MAX_MS) if request.retention_ms >= 0 else -1
     records = offset_records(request.group_id, request.offsets, now_ms, expires_ms)
@@ -82,7 +34,7 @@ def commit(shard: GroupShard, request: CommitRequest) -> Result:
     return Result(records=list(records), response=ErrorCode.NONE)
 
 
-def check_room(shard: GroupShard, group_id: str, growth: int) -> None:
+def check_room(shard: GroupTable, group_id: str, growth: int) -> None:
     """Raises INVALID_COMMIT_OFFSET_SIZE if there is no memory for so many bytes of offsets."""
     newcomer = group_id not in shard.groups
     if newcomer:
@@ -90,52 +42,10 @@ def check_room(shard: GroupShard, group_id: str, growth: int) -> None:
     shard.check_room(growth, newcomer=newcomer, error=ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
 
-def committing_member(group: ClassicGroup, request: Committer, *, transactional: bool) -> ClassicGroupMember | None:
-    """The member that commits; raises KafkaError if there is none that may.
-
-    None for a commit that names no member, which only an Empty group accepts; in a transaction any does, because the
-    producer's epoch fences already.
-    """
-    if request.generation < 0 and group.state is State.EMPTY:
-        return None
-    if request.generation < 0 and not request.member_id and request.group_instance_id is None:
-        if transactional:
-            return None
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-    member = group.member(request.member_id, request.group_instance_id)
-    if request.generation != group.generation:
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-    return member
-
-
-def check_consumer_committer(group: ConsumerGroup, request: Committer, *, version: int | None) -> None:
-    """Raises KafkaError unless the member of a consumer group may commit; `version` None: in a transaction.
-
-    UNSUPPORTED_VERSION for an OffsetCommit that cannot name a member epoch; STALE_MEMBER_EPOCH for another epoch than
-    the member's or one since which it has had the partitions, ILLEGAL_GENERATION where the client knows generations.
-    """
-    if request.generation < 0 and (group.is_empty or (version is None and not request.member_id)):
-        return
-    member = group.member(request.member_id, request.group_instance_id)
-    if version is not None and version < MEMBER_EPOCH_MIN_VERSION and not member.is_classic:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    if request.generation != member.current.member_epoch and not _was_on_its_way(group, member, request):
-        by_generation = member.is_classic or version is None
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION if by_generation else ErrorCode.STALE_MEMBER_EPOCH)
-
-
-def _was_on_its_way(group: ConsumerGroup, member: ConsumerMember, request: Committer) -> bool:
-    """True for a commit of partitions that were the member's when it sent this, and are its own now (KIP-1251).
-
-    Its epoch may have grown meanwhile, without the member doing anything wrong.
-    """
-    if member.is_classic or not 0 < request.generation < member.current.member_epoch:
-        return False
-    topics = group.topics or {}
-    return all(
-        topic in topics and member.current.may_commit(topics[topic].topic_id, partition, request.generation)
-        for topic, partition, *_ in request.offsets
-    )
+def no_group(version: int) -> KafkaError:
+    """The error for an OffsetCommit of a member whose group does not exist or has no committed offsets."""
+    known = version >= GROUP_ID_NOT_FOUND_MIN_VERSION
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
 
 
 def offset_records(
@@ -150,32 +60,20 @@ def offset_records(
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
-    """An OffsetFetch of one group."""
-
-    group_id: str
-    topics: list[tuple[str, list[int]]] | None  # None: all that were committed
-    require_stable: bool = False  # v7+: UNSTABLE_OFFSET_COMMIT where a transaction is open
-    member_id: str | None = None  # v9+: a member of a group of the newer protocol
-    member_epoch: int = -1
-
-
-# A committed offset, None where nothing was committed, or why there is no answer.
+# A committed offset, None if there is none, or the error.
 FetchedOffset = OffsetAndMetadata | ErrorCode | None
 FetchedOffsets = list[tuple[str, list[tuple[int, FetchedOffset]]]]  # by topic and partition
 
 
-def fetch(shard: GroupShard, request: FetchRequest) -> Result:
+def fetch(shard: GroupTable, request: FetchRequest) -> Result:
     """The group's offsets for the named partitions, or all of them.
 
-    An unknown group has none, nor has a share group, and that is no error.
+    A group that does not exist or has no committed offsets is no error.
     """
     group = shard.groups.get(request.group_id)
-    if group is None or isinstance(group, ShareGroup):
+    if group is None or not group.COMMITS_OFFSETS:
         return Result(response=[(topic, [(p, None) for p in partitions]) for topic, partitions in request.topics or []])
-    if isinstance(group, ConsumerGroup):
-        _check_consumer_reader(group, request)
+    group.check_fetch(request)
     topics = request.topics if request.topics is not None else _all_partitions(shard, group, request.require_stable)
     return Result(
         response=[
@@ -185,25 +83,16 @@ def fetch(shard: GroupShard, request: FetchRequest) -> Result:
     )
 
 
-def _check_consumer_reader(group: ConsumerGroup, request: FetchRequest) -> None:
-    """Raises UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH; who names no member may read."""
-    if request.member_id is None and request.member_epoch < 0:
-        return
-    member = group.member(request.member_id or "")
-    if request.member_epoch != member.current.member_epoch:
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH)
-
-
 def _fetch_one(
-    shard: GroupShard, group: Group, topic: str, partition: int, require_stable: bool
+    shard: GroupTable, group: Group, topic: str, partition: int, require_stable: bool
 ) -> FetchedOffset:
     if require_stable and shard.pending_offsets.is_pending(group.group_id, topic, partition):
         return ErrorCode.UNSTABLE_OFFSET_COMMIT
     return group.offsets.get(topic, partition)
 
 
-def _all_partitions(shard: GroupShard, group: Group, with_pending: bool) -> list[tuple[str, list[int]]]:
-    """All partitions that were committed; also those that have nothing else than an open transaction's commit."""
+def _all_partitions(shard: GroupTable, group: Group, with_pending: bool) -> list[tuple[str, list[int]]]:
+    """All partitions with a committed offset; `with_pending` adds those that only open transactions have committed."""
     topics = {topic: list(partitions) for topic, partitions in group.offsets.topics().items()}
     if with_pending:
         for topic, partition in shard.pending_offsets.of_group(group.group_id):

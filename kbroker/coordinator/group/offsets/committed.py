@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kbroker.coordinator.group.memory import of_offset
-from kbroker.coordinator.group.state import OffsetAndMetadata
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata
 
-# What the retention of an offset counts from, milliseconds since the epoch.
+# The time from which the retention of an offset counts, in milliseconds since the epoch.
 RetentionBase = Callable[[OffsetAndMetadata], int]
 
 
@@ -19,7 +19,7 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._by_topic: dict[str, dict[int, OffsetAndMetadata]] = {}
         self.count = 0
-        self.bytes = 0  # of memory, about
+        self.bytes = 0  # approximate memory
 
     def __len__(self) -> int:
         return self.count
@@ -30,7 +30,7 @@ class GroupOffsets:
                 yield topic, partition, value
 
     def topics(self) -> dict[str, dict[int, OffsetAndMetadata]]:
-        """All offsets. Not to be changed."""
+        """All offsets. Do not change them."""
         return self._by_topic
 
     def get(self, topic: str, partition: int) -> OffsetAndMetadata | None:
@@ -59,7 +59,7 @@ class GroupOffsets:
 
 
 def is_expired(value: OffsetAndMetadata, base: RetentionBase, now_ms: int, retention_ms: int) -> bool:
-    """True if the offset may go. A retention time given by the client (OffsetCommit v2-4) wins."""
+    """True if the offset has expired. A retention time given by the client (OffsetCommit v2-4) has precedence."""
     if value.expire_timestamp_ms >= 0:
         return now_ms >= value.expire_timestamp_ms
     return now_ms - base(value) >= retention_ms

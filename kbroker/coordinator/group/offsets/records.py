@@ -8,7 +8,7 @@
            3     int64 offset, int32 leader epoch, string metadata, int64 commit time
            4     flexible: by the message compiler
 
-Strings are an int16 length and UTF-8. Written is version 3, or 1 where the client gave a retention time. A load reads
+Strings are an int16 length and UTF-8. Version 3 is written, or 1 if the client gave a retention time. A load reads
 millions of these, so the layouts are spelled out here instead of left to the message compiler.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from struct import Struct, error
 
-from kbroker.coordinator.group.state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata, OffsetRecord
 from kbroker.errors import ProtocolError
 from kbroker.protocol import records
 from kbroker.protocol.records import OffsetCommitKey, OffsetCommitValue

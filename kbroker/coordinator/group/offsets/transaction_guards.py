@@ -1,13 +1,13 @@
 """Guards of transactional commits whose transaction is being verified (KIP-890).
 
-Between the answer "this transaction is open" and the append the transaction may end, say by its time-out; a record that
-lands behind its marker would stay pending for ever. So a guard is taken before the question is asked, any marker of the
-producer takes it away, and the append needs it.
+Between the answer "this transaction is open" and the append the transaction may end, for instance by its time-out; a
+record after its marker would stay pending forever. So a guard is taken before the verification, any marker of the
+producer withdraws it, and the append needs it.
 """
 
 from __future__ import annotations
 
-from kbroker.coordinator.runtime.shard import ProducerStamp
+from kbroker.coordinator.runtime.result import ProducerStamp
 from kbroker.errors import ErrorCode, KafkaError
 
 
@@ -22,7 +22,7 @@ class Guard:
 
 
 class TransactionGuards:
-    """The guards of one shard. In memory only: a commit that outlives its shard is told to try again."""
+    """The guards of one shard. In memory only: a commit that outlives its shard gets a retriable error."""
 
     def __init__(self) -> None:
         self._by_producer: dict[int, Guard] = {}

@@ -1,8 +1,8 @@
 """Offsets committed in transactions that are still open: not visible yet (KIP-98, KIP-447).
 
-When its transaction commits, an offset becomes the group's, unless the partition was committed again meanwhile, by a
-record behind it in the log: the later record wins, whichever way it was committed. Until the end of the transaction
-the partition is unstable either way.
+When its transaction commits, an offset becomes the group's, unless a later record in the log has committed the
+partition: the later record wins, transactional or not. Until the end of the transaction the partition is unstable
+either way.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kbroker.coordinator.group.memory import of_offset, of_pending_offset
-from kbroker.coordinator.group.state import OffsetAndMetadata
-from kbroker.coordinator.runtime.shard import ProducerStamp
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata
+from kbroker.coordinator.runtime.result import ProducerStamp
 
 TopicPartition = tuple[str, int]
 
@@ -22,12 +22,12 @@ class _Pending:
     """One offset of one open transaction."""
 
     position: int  # in the order of the log
-    value: OffsetAndMetadata | None  # None: a later record has won already
+    value: OffsetAndMetadata | None  # None: a later record has superseded it
 
 
 @dataclass(slots=True)
 class _OpenTransaction:
-    """What one producer has committed in its open transaction."""
+    """The commits of one producer in its open transaction."""
 
     producer_epoch: int
     partitions: set[tuple[str, TopicPartition]] = field(default_factory=set)  # group id, partition
@@ -40,7 +40,7 @@ class TransactionalOffsets:
         self._groups: dict[str, dict[TopicPartition, dict[int, _Pending]]] = {}  # innermost: by producer id
         self._transactions: dict[int, _OpenTransaction] = {}  # by producer id
         self._position = 0
-        self.bytes = 0  # of memory, about
+        self.bytes = 0  # approximate memory
 
     def __bool__(self) -> bool:
         return bool(self._transactions)
@@ -79,18 +79,18 @@ class TransactionalOffsets:
         self.bytes += of_pending_offset(value) - (0 if before is None else of_pending_offset(before.value))
 
     def supersede(self, group_id: str, topic: str, partition: int) -> None:
-        """The partition was committed outside a transaction: what is pending for it lies before that."""
+        """The partition was committed outside a transaction: its pending offsets are older."""
         for pending in self._groups.get(group_id, {}).get((topic, partition), {}).values():
             self._give_way(pending)
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:
-        """The partition's offset was deleted, also what is pending for it."""
+        """The partition's offset was deleted, and its pending offsets with it."""
         key = topic, partition
         for producer_id in list(self._groups.get(group_id, {}).get(key, ())):
             self._take(producer_id, group_id, key)
 
     def end(self, producer_id: int, commit: bool) -> Iterator[tuple[str, TopicPartition, OffsetAndMetadata | None]]:
-        """Ends the producer's transaction: all that was pending in it, with the value where it is to be published."""
+        """Ends the producer's transaction. Yields its pending offsets, with the value if it is to be published."""
         transaction = self._transactions.get(producer_id)
         if transaction is None:
             return
@@ -110,7 +110,7 @@ class TransactionalOffsets:
         pending.value = None
 
     def _take(self, producer_id: int, group_id: str, key: TopicPartition) -> _Pending:
-        """Removes one pending offset, and what becomes empty with it."""
+        """Removes one pending offset, and containers that become empty."""
         partitions = self._groups[group_id]
         pending = partitions[key].pop(producer_id)
         self.bytes -= of_pending_offset(pending.value)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kbroker.coordinator.group.share.group import ShareGroup
+from kbroker.coordinator.group.share.epochs import ShareEpochs
 from kbroker.coordinator.group.share.simple_assignor import ASSIGNOR_NAME
 from kbroker.coordinator.group.share.state import ShareMember
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k77_share_group_describe import Assignment, DescribedGroup, Member, TopicPartitions
 
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.shard import GroupShard
 
-
-def describe(shard: GroupShard, group_id: str) -> Result:
+def describe(shard: GroupTable, group_id: str) -> Result:
     """One share group; GROUP_ID_NOT_FOUND for an unknown one or one of another type, INVALID_GROUP_ID for ""."""
     if not group_id:
         return Result(response=not_described(group_id, ErrorCode.INVALID_GROUP_ID))
-    group = shard.groups.get(group_id)
-    if not isinstance(group, ShareGroup):
-        reason = f"Group {group_id} " + ("not found." if group is None else "is not a share group.")
+    group = shard.find(ShareEpochs, group_id)
+    if group is None:
+        reason = f"Group {group_id} " + ("is not a share group." if group_id in shard.groups else "not found.")
         return Result(response=not_described(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason))
     names = {topic_id: topic.name for topic_id, topic in group.partitions.initialized.items()}
     return Result(

@@ -1,269 +1,60 @@
-"""A share group (KIP-932): members, epochs, target, and the partitions that have share state.
-
-As in a consumer group three epochs follow each other: the group's grows with every change of members, subscriptions or
-topics; the target assignment's is the group epoch that it was computed for; each member's own is the target's that it
-was told last. Members may share partitions, so that none has to give one up before another gets it.
-
-All of it is durable: only `apply` changes it, with a record, at append for live traffic and in offset order for a load.
-"""
+"""A share group as the group table sees it (KIP-932)."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
-from enum import Enum
-from typing import Any
+from collections.abc import Collection
 
-from kbroker.coordinator.group import memory as group_memory
-from kbroker.coordinator.group.memory import GroupMemory
-from kbroker.coordinator.group.offsets.committed import GroupOffsets
-from kbroker.coordinator.group.share.state import (
-    ShareAssignment,
-    ShareCurrentRecord,
-    ShareEpoch,
-    ShareEpochRecord,
-    ShareGroupRecord,
-    ShareMember,
-    ShareMemberRecord,
-    ShareMetadata,
-    ShareTargetEpochRecord,
-    ShareTargetRecord,
-    StatePartitions,
-    StatePartitionsRecord,
-)
-from kbroker.coordinator.group.topic_partitions import Partitions
+from kbroker.coordinator.group.offsets.commit import no_group
+from kbroker.coordinator.group.recorded_group import RecordedGroup
+from kbroker.coordinator.group.records import Record
+from kbroker.coordinator.group.requests import CommitRequest, Committer
+from kbroker.coordinator.group.share import partitions, session
+from kbroker.coordinator.group.share.epochs import ShareEpochs
+from kbroker.coordinator.group.share.state import ShareGroupRecord, ShareMember, ShareMemberRecord
+from kbroker.coordinator.group.share.update import ShareUpdate
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.errors import ErrorCode, KafkaError
 
-PROTOCOL_TYPE = "share"
-NO_EPOCH = ShareEpoch(0, 0)
-NO_STATE = StatePartitions()
 
+class ShareGroup(ShareEpochs, RecordedGroup[ShareGroupRecord, ShareMember]):
+    """Answers requests of other protocols with errors; ShareGroupHeartbeat finds it by its type."""
 
-class ShareGroupState(Enum):
-    """States of a share group, by the names that describe calls show."""
+    TYPE = "share"
+    COMMITS_OFFSETS = False
 
-    EMPTY = "Empty"
-    STABLE = "Stable"
-    DEAD = "Dead"
+    def replay(self, shard: GroupTable, record: ShareGroupRecord) -> None:
+        """Applies one record, and what follows from it for live members."""
+        count = len(self.members)
+        self.apply(record)
+        if isinstance(record, ShareMemberRecord) and record.metadata is None:
+            shard.timers.cancel_member(record.group_id, record.member_id)
+            if shard.share_states is not None and shard.is_live and len(self.members) < count:
+                shard.share_states.on_member_left(record.group_id, record.member_id)
 
+    def activate(self, shard: GroupTable) -> list[Record]:
+        """Starts the members' sessions; topics may have changed since the last record."""
+        session.restore_timers(shard, self)
+        return self._refreshed(shard)
 
-class ShareGroup:
-    """One share group. Pure bookkeeping: no timers are set and no records written here."""
+    def refresh(self, shard: GroupTable, topics: Collection[str]) -> list[Record] | None:
+        """A new group epoch if members subscribe to one of the topics or one has share state."""
+        return self._refreshed(shard) if self.is_about(topics) else None
 
-    protocol_type = PROTOCOL_TYPE
+    def _refreshed(self, shard: GroupTable) -> list[Record]:
+        if not self.members:
+            return []
+        update = ShareUpdate(shard, self)
+        update.refresh(bump=False)
+        return update.records
 
-    def __init__(self, group_id: str, offsets: GroupOffsets | None = None) -> None:
-        self.group_id = group_id
-        self.offsets = GroupOffsets() if offsets is None else offsets  # always empty, but in logs of mixed origin
-        self.memory = GroupMemory(group_id)
-        self.epoch: ShareEpoch | None = None  # None: no record of the group itself yet
-        self.assignment_epoch: int | None = None
-        self.members: dict[str, ShareMember] = {}
-        self.target: dict[str, Partitions] = {}
-        self.stored_partitions: StatePartitions | None = None  # None: no record of them
-        self.subscriptions: Counter[frozenset[str]] = Counter()
+    def follow(self, shard: GroupTable) -> None:
+        """Starts what is to be done for the group's partitions."""
+        partitions.follow(shard, self.group_id)
 
-    # -- what it is ----------------------------------------------------------------------------------------------
+    def check_commit(self, shard: GroupTable, request: CommitRequest) -> None:
+        """Raises KafkaError: a share group has no committed offsets."""
+        raise no_group(request.version)
 
-    @property
-    def group_epoch(self) -> int:
-        """The group epoch, 0 before the first."""
-        return (self.epoch or NO_EPOCH).epoch
-
-    @property
-    def metadata_hash(self) -> int:
-        """The hash of the subscribed topics in this epoch."""
-        return (self.epoch or NO_EPOCH).metadata_hash
-
-    @property
-    def target_epoch(self) -> int:
-        """The epoch of the target assignment, 0 before the first."""
-        return self.assignment_epoch or 0
-
-    @property
-    def partitions(self) -> StatePartitions:
-        """The partitions that have share state."""
-        return self.stored_partitions or NO_STATE
-
-    @property
-    def state(self) -> ShareGroupState:
-        """The state, derived from the members."""
-        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
-
-    @property
-    def is_empty(self) -> bool:
-        """True if it has no members."""
-        return not self.members
-
-    @property
-    def is_abandoned(self) -> bool:
-        """True if nothing would be lost with this object."""
-        return not self.offsets and next(self.live_keys(), None) is None
-
-    def subscribes_to(self, topic: str) -> bool:
-        """True if a member subscribes to `topic`."""
-        return any(topic in names for names in self.subscriptions)
-
-    def is_about(self, topics: Collection[str]) -> bool:
-        """True if a member subscribes to one of the topics, or it has share state."""
-        return any(self.subscribes_to(topic) for topic in topics) or any(
-            name in topics for name in self.partitions.names
-        )
-
-    def member(self, member_id: str) -> ShareMember:
-        """The member that a request names; raises UNKNOWN_MEMBER_ID."""
-        member = self.members.get(member_id)
-        if member is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
-            )
-        return member
-
-    # -- replay --------------------------------------------------------------------------------------------------
-
-    def apply(self, record: ShareGroupRecord) -> None:
-        """Applies one record of this group. The only place where its state changes."""
-        kind, name = type(record), str(record[1]) if type(record) in _OF_MEMBERS else ""
-        before = self._weight(kind, name)
-        _APPLY[kind](self, record)
-        self.memory.add(self._weight(kind, name) - before)
-
-    def _weight(self, kind: type, member_id: str) -> int:
-        """The bytes of what records of a key set; subscriptions are counted where they begin and end."""
-        if kind in (ShareMemberRecord, ShareCurrentRecord):
-            return group_memory.of_share_member(self.members.get(member_id))
-        if kind is ShareTargetRecord:
-            return group_memory.of_partitions(self.target.get(member_id))
-        return group_memory.of_state_partitions(self.stored_partitions) if kind is StatePartitionsRecord else 0
-
-    def _apply_member(self, record: ShareMemberRecord) -> None:
-        before = self.members.get(record.member_id)
-        if before is not None:
-            self._unsubscribe(before.metadata)
-        if record.metadata is None:
-            self.members.pop(record.member_id, None)
-            return
-        metadata = self._shared(record.metadata)
-        member = replace(before, metadata=metadata) if before else ShareMember(record.member_id, metadata)
-        self.members[record.member_id] = member
-        self._subscribe(metadata)
-
-    def _apply_epoch(self, record: ShareEpochRecord) -> None:
-        self.epoch = record.epoch
-
-    def _apply_target_epoch(self, record: ShareTargetEpochRecord) -> None:
-        self.assignment_epoch = record.epoch
-
-    def _apply_target(self, record: ShareTargetRecord) -> None:
-        if record.partitions is None:
-            self.target.pop(record.member_id, None)
-        else:
-            self.target[record.member_id] = record.partitions
-
-    def _apply_current(self, record: ShareCurrentRecord) -> None:
-        before = self.members.get(record.member_id)
-        if before is not None:
-            self.members[record.member_id] = replace(before, current=record.current or ShareAssignment())
-        elif record.current is not None:
-            # A snapshot may have written the member behind its assignment.
-            self.members[record.member_id] = ShareMember(record.member_id, current=record.current)
-            self._subscribe(ShareMetadata())
-
-    def _apply_partitions(self, record: StatePartitionsRecord) -> None:
-        self.stored_partitions = record.partitions
-
-    def _shared(self, metadata: ShareMetadata) -> ShareMetadata:
-        """The metadata with a set of topics that members share, so that a thousand topics are kept once."""
-        for names in self.subscriptions:
-            if names == metadata.topic_names:
-                return replace(metadata, topic_names=names)
-        return metadata
-
-    def cost_of(self, metadata: ShareMetadata) -> int:
-        """The bytes that a member's subscription would add: 0 if another has the same."""
-        return 0 if metadata.topic_names in self.subscriptions else group_memory.of_names(metadata.topic_names)
-
-    def _subscribe(self, metadata: ShareMetadata) -> None:
-        self.memory.add(self.cost_of(metadata))
-        self.subscriptions[metadata.topic_names] += 1
-
-    def _unsubscribe(self, metadata: ShareMetadata) -> None:
-        self.subscriptions[metadata.topic_names] -= 1
-        if not self.subscriptions[metadata.topic_names]:
-            del self.subscriptions[metadata.topic_names]
-            self.memory.add(-self.cost_of(metadata))
-
-    # -- records -------------------------------------------------------------------------------------------------
-
-    def live_keys(self) -> Iterator[tuple[type, str]]:
-        """(record type, member id) of each live record."""
-        if self.epoch is not None:
-            yield ShareEpochRecord, ""
-        if self.stored_partitions is not None:
-            yield StatePartitionsRecord, ""
-        for member_id in self.members:
-            yield ShareMemberRecord, member_id
-        for member_id in self.target:
-            yield ShareTargetRecord, member_id
-        if self.assignment_epoch is not None:
-            yield ShareTargetEpochRecord, ""
-        for member_id in self.members:
-            yield ShareCurrentRecord, member_id
-
-    def record(self, kind: type, member_id: str) -> ShareGroupRecord | None:
-        """The record that now says the state of a key; None if there is none."""
-        value = _LIVE[kind](self, member_id)
-        return None if value is None else _make(kind, self.group_id, member_id, value)
-
-    def tombstones(self) -> list[ShareGroupRecord]:
-        """Records that remove the group and all it has."""
-        removed: list[ShareGroupRecord] = []
-        for kind, member_id in reversed(list(self.live_keys())):
-            if kind is not ShareEpochRecord:
-                removed.append(_make(kind, self.group_id, member_id, None))
-        return [*removed, ShareEpochRecord(self.group_id, None)]
-
-
-def not_share(group_id: str) -> KafkaError:
-    """What a group of another type answers."""
-    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
-
-
-def not_found(group_id: str) -> KafkaError:
-    """What a group answers that there is not."""
-    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
-
-
-def _make(kind: type, group_id: str, member_id: str, value: Any) -> ShareGroupRecord:
-    record: Any = kind(group_id, member_id, value) if kind in _OF_MEMBERS else kind(group_id, value)
-    return record  # type: ignore[no-any-return]
-
-
-def _live_metadata(group: ShareGroup, member_id: str) -> ShareMetadata | None:
-    member = group.members.get(member_id)
-    return None if member is None else member.metadata
-
-
-def _live_current(group: ShareGroup, member_id: str) -> ShareAssignment | None:
-    member = group.members.get(member_id)
-    return None if member is None else member.current
-
-
-_OF_MEMBERS = frozenset({ShareMemberRecord, ShareTargetRecord, ShareCurrentRecord})
-_APPLY: dict[type, Callable[[ShareGroup, Any], None]] = {
-    ShareMemberRecord: ShareGroup._apply_member,
-    ShareEpochRecord: ShareGroup._apply_epoch,
-    ShareTargetEpochRecord: ShareGroup._apply_target_epoch,
-    ShareTargetRecord: ShareGroup._apply_target,
-    ShareCurrentRecord: ShareGroup._apply_current,
-    StatePartitionsRecord: ShareGroup._apply_partitions,
-}
-_LIVE: dict[type, Callable[[ShareGroup, str], Any]] = {
-    ShareMemberRecord: _live_metadata,
-    ShareEpochRecord: lambda group, _: group.epoch,
-    ShareTargetEpochRecord: lambda group, _: group.assignment_epoch,
-    ShareTargetRecord: lambda group, member_id: group.target.get(member_id),
-    ShareCurrentRecord: _live_current,
-    StatePartitionsRecord: lambda group, _: group.stored_partitions,
-}
+    def check_transactional_commit(self, request: Committer) -> None:
+        """Raises ILLEGAL_GENERATION: a share group has no committed offsets."""
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)

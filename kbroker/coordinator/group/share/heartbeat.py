@@ -1,7 +1,8 @@
-"""ShareGroupHeartbeat (KIP-932): the one request by which members join, stay and leave.
+"""ShareGroupHeartbeat (KIP-932): the one request with which members join, stay and leave.
 
 A heartbeat adds or updates the member; the group epoch grows if that or the topics changed the group; the target is
-computed if it is behind; the member gets to it at once. An idle member's heartbeat only renews its session.
+computed if it is older than the group epoch; the member reaches it at once. An idle member's heartbeat only renews its
+session.
 
 A subscription to topics that the group has not read before is answered when their partitions have share state, so that
 the member need not wait for its next heartbeat to be assigned some.
@@ -12,21 +13,20 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kbroker.coordinator.group.classic.group import ClassicGroup
-from kbroker.coordinator.group.share.group import ShareGroup, not_found, not_share
-from kbroker.coordinator.group.share.partitions import PartitionStates, follow, waits_for
-from kbroker.coordinator.group.share.session import follow_when_durable, remove, restart_session
+from kbroker.coordinator.group.share.epochs import ShareEpochs, not_found, not_share
+from kbroker.coordinator.group.share.partition_states import PartitionStates
+from kbroker.coordinator.group.share.partitions import follow, follow_when_durable, waits_for
+from kbroker.coordinator.group.share.session import remove, restart_session
 from kbroker.coordinator.group.share.state import JOIN_EPOCH, LEAVE_EPOCH, ShareMember, ShareMetadata
 from kbroker.coordinator.group.share.update import ShareUpdate
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.topic_partitions import to_structs
 from kbroker.coordinator.runtime.result import Result, complete
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.apis.k76_share_group_heartbeat import Assignment, ShareGroupHeartbeatResponse, TopicPartitions
 
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.shard import GroupShard
 
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeat:
@@ -41,8 +41,8 @@ class ShareHeartbeat:
     topic_names: frozenset[str] | None = None
 
 
-def answer(shard: GroupShard, request: ShareHeartbeat, future: Future[Any]) -> Result:
-    """Handles one heartbeat, whose `future` may be parked; a refusal is an answer with the reason in words."""
+def answer(shard: GroupTable, request: ShareHeartbeat, future: Future[Any]) -> Result:
+    """Handles one heartbeat, whose `future` may be parked; a refusal is an answer with the reason as text."""
     try:
         return heartbeat(shard, request, future)
     except KafkaError as error:
@@ -54,12 +54,12 @@ def refused(error: ErrorCode, message: str | None = None) -> ShareGroupHeartbeat
     return ShareGroupHeartbeatResponse(error_code=error, error_message=message)
 
 
-def heartbeat(shard: GroupShard, request: ShareHeartbeat, future: Future[Any]) -> Result:
+def heartbeat(shard: GroupTable, request: ShareHeartbeat, future: Future[Any]) -> Result:
     """Handles one heartbeat. Raises KafkaError to refuse."""
-    group = shard.groups.get(request.group_id)
-    if isinstance(group, ShareGroup):
+    group = shard.find(ShareEpochs, request.group_id)
+    if group is not None:
         member = group.members.get(request.member_id)
-        if member is not None and _has_nothing_to_do(group, member, request):
+        if member is not None and _is_settled(group, member, request):
             restart_session(shard, request.group_id, request.member_id)
             return Result(response=_response(shard, request.group_id, member))
     _check(request)
@@ -68,7 +68,7 @@ def heartbeat(shard: GroupShard, request: ShareHeartbeat, future: Future[Any]) -
     return _step(shard, request, future)
 
 
-def _has_nothing_to_do(group: ShareGroup, member: ShareMember, request: ShareHeartbeat) -> bool:
+def _is_settled(group: ShareEpochs, member: ShareMember, request: ShareHeartbeat) -> bool:
     metadata = member.metadata
     return (
         request.topic_names is None
@@ -101,7 +101,7 @@ def _invalid(message: str) -> KafkaError:
 # -- joining and staying -----------------------------------------------------------------------------------------
 
 
-def _step(shard: GroupShard, request: ShareHeartbeat, future: Future[Any]) -> Result:
+def _step(shard: GroupTable, request: ShareHeartbeat, future: Future[Any]) -> Result:
     group_id, member_id = request.group_id, request.member_id
     update = ShareUpdate(shard, _open(shard, request))
     before = _enter(shard, update.group, request)
@@ -109,7 +109,7 @@ def _step(shard: GroupShard, request: ShareHeartbeat, future: Future[Any]) -> Re
     update.refresh(bump=changed)
     update.retarget()
     member = update.reconcile(member_id)
-    shard.check_said(update, member_id)
+    update.check_room(member_id)
     restart_session(shard, group_id, member_id)
     states, names = shard.share_states, request.topic_names
     if states is not None and names is not None and waits_for(update.partitions, names):
@@ -121,7 +121,7 @@ def _step(shard: GroupShard, request: ShareHeartbeat, future: Future[Any]) -> Re
 
 
 def _is_news(before: ShareMember | None, member: ShareMember, request: ShareHeartbeat) -> bool:
-    """True if the member cannot know its assignment yet: it said all anew, or it has changed, or an answer was lost."""
+    """True if the member cannot know its assignment yet: it rejoined, its assignment changed or a response was lost."""
     return (
         before is None
         or request.topic_names is not None
@@ -130,24 +130,23 @@ def _is_news(before: ShareMember | None, member: ShareMember, request: ShareHear
     )
 
 
-def _open(shard: GroupShard, request: ShareHeartbeat) -> ShareGroup:
-    """The group that the request is for; a join makes it."""
-    found = shard.groups.get(request.group_id)
-    if isinstance(found, ClassicGroup):
-        shard.drop_if_abandoned(found)
-        found = shard.groups.get(request.group_id)
-    if isinstance(found, ShareGroup):
-        return found
-    if found is not None:
-        raise not_share(request.group_id)
+def _open(shard: GroupTable, request: ShareHeartbeat) -> ShareEpochs:
+    """The group that the request is for; a join creates it."""
+    group_id = request.group_id
+    group = shard.find(ShareEpochs, group_id)
+    if group is not None:
+        return group
+    shard.drop_if_abandoned(group_id)
+    if group_id in shard.groups:
+        raise not_share(group_id)
     if request.member_epoch != JOIN_EPOCH:
-        raise not_found(request.group_id)
+        raise not_found(group_id)
     shard.check_group_bound()
-    return ShareGroup(request.group_id)
+    return ShareEpochs(group_id)
 
 
-def _enter(shard: GroupShard, group: ShareGroup, request: ShareHeartbeat) -> ShareMember | None:
-    """The member as it is known; None for a new one. Raises KafkaError if it may not do what it asks."""
+def _enter(shard: GroupTable, group: ShareEpochs, request: ShareHeartbeat) -> ShareMember | None:
+    """The member before this heartbeat; None for a new one. Raises KafkaError if it may not do what it asks."""
     if request.member_epoch != JOIN_EPOCH:
         member = group.member(request.member_id)
         _check_epoch(member, request.member_epoch)
@@ -162,7 +161,7 @@ def _enter(shard: GroupShard, group: ShareGroup, request: ShareHeartbeat) -> Sha
 
 
 def _check_epoch(member: ShareMember, received: int) -> None:
-    """Raises FENCED_MEMBER_EPOCH, unless only the answer with the newest epoch can have been lost."""
+    """Raises FENCED_MEMBER_EPOCH, unless the epoch is old only because the last response was lost."""
     current = member.current
     if received in (current.member_epoch, current.previous_member_epoch):
         return
@@ -184,7 +183,7 @@ def _metadata(before: ShareMember | None, request: ShareHeartbeat) -> ShareMetad
     )
 
 
-def _response(shard: GroupShard, group_id: str, member: ShareMember) -> ShareGroupHeartbeatResponse:
+def _response(shard: GroupTable, group_id: str, member: ShareMember) -> ShareGroupHeartbeatResponse:
     return ShareGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.current.member_epoch,
@@ -200,7 +199,11 @@ def _assignment(member: ShareMember) -> Assignment:
 
 
 def _park(
-    shard: GroupShard, states: PartitionStates, request: ShareHeartbeat, future: Future[Any], update: ShareUpdate
+    shard: GroupTable,
+    states: PartitionStates[GroupTable],
+    request: ShareHeartbeat,
+    future: Future[Any],
+    update: ShareUpdate,
 ) -> Result:
     def joined(error: ErrorCode) -> None:
         if error:
@@ -213,14 +216,14 @@ def _park(
     return Result(records=update.records, on_complete=joined)
 
 
-def _go_on(shard: GroupShard, request: ShareHeartbeat, future: Future[Any]) -> None:
+def _go_on(shard: GroupTable, request: ShareHeartbeat, future: Future[Any]) -> None:
     shard.schedule(0, partial(_tell, shard, request, future))
 
 
-def _tell(shard: GroupShard, request: ShareHeartbeat, future: Future[Any]) -> Result:
-    """Answers with where the member is now."""
-    group = shard.groups.get(request.group_id)
-    if not isinstance(group, ShareGroup) or request.member_id not in group.members:
+def _tell(shard: GroupTable, request: ShareHeartbeat, future: Future[Any]) -> Result:
+    """Answers with the member's current assignment."""
+    group = shard.find(ShareEpochs, request.group_id)
+    if group is None or request.member_id not in group.members:
         complete(future, refused(ErrorCode.UNKNOWN_MEMBER_ID))
         return Result()
     update = ShareUpdate(shard, group)
@@ -236,12 +239,11 @@ def _tell(shard: GroupShard, request: ShareHeartbeat, future: Future[Any]) -> Re
 # -- leaving -----------------------------------------------------------------------------------------------------
 
 
-def _leave(shard: GroupShard, request: ShareHeartbeat) -> Result:
-    group = shard.groups.get(request.group_id)
+def _leave(shard: GroupTable, request: ShareHeartbeat) -> Result:
+    group_id = request.group_id
+    group = shard.find(ShareEpochs, group_id)
     if group is None:
-        raise not_found(request.group_id)
-    if not isinstance(group, ShareGroup):
-        raise not_share(request.group_id)
+        raise not_share(group_id) if group_id in shard.groups else not_found(group_id)
     group.member(request.member_id)
     response = ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
     return remove(shard, group, request.member_id, response)

@@ -1,7 +1,6 @@
-"""Where share groups are in their partitions: AlterShareGroupOffsets and DeleteShareGroupOffsets (KIP-932), and the end
-of a group.
+"""AlterShareGroupOffsets and DeleteShareGroupOffsets (KIP-932), and the deletion of a share group.
 
-All of it is for groups without members. The group's records come first, then the state store, then the answer.
+All of them need a group without members. The group's records come first, then the state store, then the answer.
 """
 
 from __future__ import annotations
@@ -9,26 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from kbroker.coordinator.group.classic.group import ClassicGroup
-from kbroker.coordinator.group.share.group import ShareGroup, not_found, not_share
-from kbroker.coordinator.group.share.partitions import (
-    Outcomes,
-    PartitionStates,
-    Then,
-    all_partitions,
-    delete,
-    ended,
-    follow,
-)
+from kbroker.coordinator.group.share.epochs import ShareEpochs, not_found, not_share
+from kbroker.coordinator.group.share.partition_states import Outcomes, PartitionStates, Then
+from kbroker.coordinator.group.share.partitions import all_partitions, delete, ended, follow
 from kbroker.coordinator.group.share.state import StateKey, StateTopic, keys_of
 from kbroker.coordinator.group.share.update import ShareUpdate
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.result import Result, complete
 from kbroker.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.shard import GroupShard
 
 NO_OFFSETS = "There is no offset information to delete."
 
@@ -42,7 +31,7 @@ class Alteration(NamedTuple):
 
 
 class TopicOutcome(NamedTuple):
-    """What became of one topic."""
+    """The outcome for one topic."""
 
     topic: str
     topic_id: bytes | None
@@ -53,18 +42,17 @@ class TopicOutcome(NamedTuple):
 AlterOutcome = dict[tuple[str, int], ErrorCode]  # by topic and partition
 
 
-def _idle_group(shard: GroupShard, group_id: str) -> tuple[ShareGroup | None, PartitionStates]:
-    """The group, None if there is none: without members, and without anything under way.
+def _idle_group(shard: GroupTable, group_id: str) -> tuple[ShareEpochs | None, PartitionStates[GroupTable]]:
+    """The group, or None if there is none.
 
-    Raises GROUP_ID_NOT_FOUND for another type, NON_EMPTY_GROUP, or COORDINATOR_LOAD_IN_PROGRESS: ask again.
+    Raises GROUP_ID_NOT_FOUND for another type, NON_EMPTY_GROUP, and the retriable COORDINATOR_LOAD_IN_PROGRESS while
+    the store is busy with the group.
     """
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    group, states = shard.groups.get(group_id), shard.share_states
-    if isinstance(group, ClassicGroup):
-        shard.drop_if_abandoned(group)
-        group = shard.groups.get(group_id)
-    if group is not None and not isinstance(group, ShareGroup):
+    shard.drop_if_abandoned(group_id)
+    group, states = shard.find(ShareEpochs, group_id), shard.share_states
+    if group is None and group_id in shard.groups:
         raise not_share(group_id)
     if group is not None and group.members:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
@@ -75,24 +63,24 @@ def _idle_group(shard: GroupShard, group_id: str) -> tuple[ShareGroup | None, Pa
     return group, states
 
 
-def initialized(shard: GroupShard, group_id: str) -> Result:
+def initialized(shard: GroupTable, group_id: str) -> Result:
     """The partitions of the group that have share state; none for an unknown group or one of another type."""
-    group = shard.groups.get(group_id)
-    return Result(response=list(group.partitions.initialized.items()) if isinstance(group, ShareGroup) else [])
+    group = shard.find(ShareEpochs, group_id)
+    return Result(response=[] if group is None else list(group.partitions.initialized.items()))
 
 
 # -- alter -------------------------------------------------------------------------------------------------------
 
 
-def alter(shard: GroupShard, group_id: str, wanted: Sequence[Alteration], future: Future[AlterOutcome]) -> Result:
-    """Begins these partitions anew at other offsets; a group that there is not comes into being.
+def alter(shard: GroupTable, group_id: str, wanted: Sequence[Alteration], future: Future[AlterOutcome]) -> Result:
+    """Restarts these partitions at other offsets, and creates the group if necessary.
 
     The answer has an error for each partition. Raises KafkaError for the group.
     """
     group, states = _idle_group(shard, group_id)
     if group is None:
         shard.check_group_bound()
-        group = ShareGroup(group_id)
+        group = ShareEpochs(group_id)
     outcome: AlterOutcome = {}
     starts: dict[StateKey, Alteration] = {}
     topics: dict[bytes, StateTopic] = {}
@@ -116,7 +104,7 @@ def alter(shard: GroupShard, group_id: str, wanted: Sequence[Alteration], future
     states.park(future, lambda error: error)
     epoch = update.epoch
 
-    def altered(shard: GroupShard, outcomes: Outcomes) -> Result:
+    def altered(shard: GroupTable, outcomes: Outcomes) -> Result:
         outcome.update({(asked.topic, asked.partition): outcomes[key] for key, asked in starts.items()})
         return _altered(shard, group_id, outcomes, outcome, future)
 
@@ -133,15 +121,15 @@ def alter(shard: GroupShard, group_id: str, wanted: Sequence[Alteration], future
 
 
 def _altered(
-    shard: GroupShard, group_id: str, outcomes: Outcomes, outcome: AlterOutcome, future: Future[AlterOutcome]
+    shard: GroupTable, group_id: str, outcomes: Outcomes, outcome: AlterOutcome, future: Future[AlterOutcome]
 ) -> Result:
-    group = shard.groups.get(group_id)
-    if not isinstance(group, ShareGroup):
+    group = shard.find(ShareEpochs, group_id)
+    if group is None:
         complete(future, outcome)
         return Result()
     update = ShareUpdate(shard, group)
     partitions = update.partitions.with_initialized([key for key, error in outcomes.items() if not error])
-    # One that failed is not made with an unknown offset later on, unless a member wants to read it.
+    # A failed one must not be initialized later with an unknown offset, unless a member subscribes to it.
     update.put_partitions(partitions.without_initializing([key for key, error in outcomes.items() if error]))
     if update.members:
         update.refresh(bump=True)
@@ -158,7 +146,7 @@ def _altered(
 
 
 def delete_offsets(
-    shard: GroupShard, group_id: str, topics: Sequence[str], future: Future[list[TopicOutcome]]
+    shard: GroupTable, group_id: str, topics: Sequence[str], future: Future[list[TopicOutcome]]
 ) -> Result:
     """Removes the share state of topics. The answer has an outcome for each. Raises KafkaError for the group."""
     group, states = _idle_group(shard, group_id)
@@ -177,19 +165,19 @@ def delete_offsets(
     if not going:
         return Result(response=answer)
 
-    def deleted(shard: GroupShard, outcomes: Outcomes) -> Result:
+    def deleted(shard: GroupTable, outcomes: Outcomes) -> Result:
         errors = {topic_id: error for (topic_id, _), error in outcomes.items() if error}
         answer.extend(
             TopicOutcome(name, topic_id, errors.get(topic_id, ErrorCode.NONE)) for topic_id, name in going.items()
         )
-        found = shard.groups.get(group_id)
-        result = ended(shard, found, going, outcomes) if isinstance(found, ShareGroup) else Result()
+        found = shard.find(ShareEpochs, group_id)
+        result = Result() if found is None else ended(shard, found, going, outcomes)
         return _with_answer(result, future, answer)
 
     return _delete(shard, states, group, going, future, deleted)
 
 
-def delete_group(shard: GroupShard, group: ShareGroup, future: Future[ErrorCode]) -> Result:
+def delete_group(shard: GroupTable, group: ShareEpochs, future: Future[ErrorCode]) -> Result:
     """Removes a group and all its share state. Raises KafkaError."""
     group_id = group.group_id
     if not group.partitions or shard.share_states is None:
@@ -200,9 +188,9 @@ def delete_group(shard: GroupShard, group: ShareGroup, future: Future[ErrorCode]
     topics = {**group.partitions.initializing, **group.partitions.initialized}
     going = {topic_id: topic.name for topic_id, topic in topics.items()} | dict(group.partitions.deleting)
 
-    def deleted(shard: GroupShard, outcomes: Outcomes) -> Result:
-        found = shard.groups.get(group_id)
-        if not isinstance(found, ShareGroup):
+    def deleted(shard: GroupTable, outcomes: Outcomes) -> Result:
+        found = shard.find(ShareEpochs, group_id)
+        if found is None:
             return _with_answer(Result(), future, ErrorCode.NONE)
         failed = next((error for error in outcomes.values() if error), None)
         if failed is None and not found.members:
@@ -213,12 +201,12 @@ def delete_group(shard: GroupShard, group: ShareGroup, future: Future[ErrorCode]
 
 
 def _delete(
-    shard: GroupShard,
-    states: PartitionStates,
-    group: ShareGroup,
+    shard: GroupTable,
+    states: PartitionStates[GroupTable],
+    group: ShareEpochs,
     going: Mapping[bytes, str],
     future: Future[Any],
-    then: Then,
+    then: Then[GroupTable],
 ) -> Result:
     """Marks the topics, then removes their state; `then` answers."""
     update = ShareUpdate(shard, group)

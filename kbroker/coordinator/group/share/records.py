@@ -113,7 +113,7 @@ _ENCODERS: record_tables.Encoders = {
 
 
 def decode_share_group_record(key: bytes, value: bytes | None) -> ShareGroupRecord | None:
-    """The record; None if the key is of another kind. Raises ProtocolError."""
+    """The record; None if the key has another version. Raises ProtocolError."""
     decoded: ShareGroupRecord | None = record_tables.decode(_DECODERS, key, value)
     return decoded
 

@@ -1,8 +1,8 @@
 """The `simple` assignor of share groups (KIP-932): every partition has a reader, and every member something to read.
 
-While there are enough partitions each has one reader and loads are balanced, as `uniform` has it. Members that get
-nothing that way share partitions: those with fewest readers, or the one that they read already if that is as good. With
-equal subscriptions nothing moves that balance does not ask for; with different ones members may change the shared ones.
+While there are enough partitions each has one reader and loads are balanced, as with `uniform`. Members that get none
+share partitions: those with fewest readers, or their current one if that is as good. With equal subscriptions nothing
+moves unless balance requires it; with different ones the shared partitions of members may change.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def _share(
     readers: Counter[TopicPartition],
     target: dict[str, Partitions],
 ) -> None:
-    """Gives each of these members one of `options`, so that their numbers of readers differ as little as can be."""
+    """Gives each of these members one of `options`, so that their numbers of readers differ as little as possible."""
     share, extra = divmod(sum(readers[option] for option in options) + len(member_ids), len(options))
     allowed, known = set(options), Counter[TopicPartition]()
     rest = []
     for member_id in member_ids:
         before = _only(members[member_id].target)
-        # `extra` partitions may have one reader more than the others: the first that somebody stays with.
+        # `extra` partitions may have one reader more than the others: the first that a member keeps.
         keeps = before is not None and before in allowed and readers[before] <= share
         if keeps and before is not None and readers[before] == share:
             keeps = len(known) < extra
@@ -77,7 +77,7 @@ def _share(
 
 
 def _only(partitions: Partitions) -> TopicPartition | None:
-    """The partition, where there is just one."""
+    """The partition, if there is exactly one."""
     if len(partitions) != 1:
         return None
     ((topic_id, indexes),) = partitions.items()

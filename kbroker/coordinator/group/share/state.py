@@ -16,7 +16,7 @@ StateKey = tuple[bytes, int]  # topic id and partition
 
 @dataclass(frozen=True, slots=True)
 class ShareMetadata:
-    """Who a member is and what it subscribes to."""
+    """Identity and subscription of a member."""
 
     rack_id: str | None = None
     client_id: str = ""

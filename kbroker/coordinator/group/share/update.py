@@ -1,4 +1,4 @@
-"""One decision about a share group: the records it takes, and the group as they will leave it.
+"""One decision on a share group: the records it takes, and the group as they will leave it.
 
 Nothing of the group itself changes here; that happens when the records are replayed.
 """
@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from kbroker.coordinator.group.assignor import MemberSpec
 from kbroker.coordinator.group.memory import of_names, of_partitions, of_share_member, of_state_partitions
-from kbroker.coordinator.group.share.group import ShareGroup
+from kbroker.coordinator.group.records import Record
+from kbroker.coordinator.group.share.epochs import ShareEpochs
 from kbroker.coordinator.group.share.simple_assignor import assign_simple
 from kbroker.coordinator.group.share.state import (
     ShareAssignment,
@@ -29,17 +29,14 @@ from kbroker.coordinator.group.share.state import (
     StatePartitionsRecord,
     StateTopic,
 )
+from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.topic_partitions import NO_PARTITIONS, TopicInfo
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.shard import GroupShard
-    from kbroker.coordinator.group.state import Record
 
 
 class ShareUpdate:
-    """Lives for one operation. The steps are to be called in the order in which they stand here."""
+    """Lives for one operation. Call the steps in the order in which they are defined."""
 
-    def __init__(self, shard: GroupShard, group: ShareGroup) -> None:
+    def __init__(self, shard: GroupTable, group: ShareEpochs) -> None:
         self.records: list[Record] = []
         self.group = group
         self.members = dict(group.members)
@@ -117,7 +114,7 @@ class ShareUpdate:
             self.put_partitions(self.partitions.with_initializing(wanted))
 
     def retarget(self) -> None:
-        """Computes the target assignment if it is behind the group: of partitions that have share state."""
+        """Computes the target assignment if it is older than the group epoch: of partitions that have share state."""
         if self.epoch <= self.target_epoch:
             return
         group_id, topics = self.group.group_id, self.topics()
@@ -157,8 +154,17 @@ class ShareUpdate:
 
     # -- memory --------------------------------------------------------------------------------------------------
 
+    def check_room(self, member_id: str) -> None:
+        """Raises GROUP_MAX_SIZE_REACHED if there is no memory for the metadata that the member has sent.
+
+        A member that sends nothing new is never refused, whatever the assignment adds.
+        """
+        known = self.group.members.get(member_id)
+        if known is None or known.metadata != self.members[member_id].metadata:
+            self._shard.check_room(self.growth(), newcomer=known is None)
+
     def growth(self) -> int:
-        """By how many bytes the group will be larger."""
+        """By how many bytes the group will grow."""
         group, members = self.group, set()
         growth = 0 if group.group_id in self._shard.groups else group.memory.bytes
         growth += of_state_partitions(self.partitions) - of_state_partitions(group.partitions)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.coordinator.group.assignor import ASSIGNORS, DEFAULT_ASSIGNOR, MemberSpec, check_assignor
+from kbroker.coordinator.group.assignor import MemberSpec
+from kbroker.coordinator.group.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, check_assignor
 from kbroker.coordinator.group.topic_partitions import NO_PARTITIONS, Partitions
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -33,7 +34,7 @@ def groups(draw: st.DrawFn, *, alike: bool = False) -> tuple[Members, dict[bytes
     """Members with a target from before, when topics and subscriptions may have been others."""
     counts = draw(topic_counts)
     ids = draw(st.lists(names, min_size=1, max_size=8, unique=True))
-    everybody = frozenset(counts)
+    all_topics = frozenset(counts)
     pieces = [(topic_id, partition) for topic_id in (T, U, V) for partition in range(10)]
     dealt = random.Random(draw(st.integers(0, 99))).choices([*ids, None], k=len(pieces))
     before: dict[str, dict[bytes, frozenset[int]]] = {member: {} for member in ids}
@@ -42,14 +43,14 @@ def groups(draw: st.DrawFn, *, alike: bool = False) -> tuple[Members, dict[bytes
             before[owner][topic_id] = before[owner].get(topic_id, frozenset()) | {partition}
     members = {}
     for member in ids:
-        topics = everybody if alike else frozenset(draw(st.sets(st.sampled_from(sorted(everybody)))))
+        topics = all_topics if alike else frozenset(draw(st.sets(st.sampled_from(sorted(all_topics)))))
         instance = draw(st.none() | st.just(f"i-{member}"))
         members[member] = MemberSpec(instance, topics, before[member])
     return members, counts
 
 
 def check_complete(members: Members, counts: Mapping[bytes, int], target: Mapping[str, Partitions]) -> None:
-    """Each partition that anybody reads has one owner, who subscribes to it."""
+    """Each partition of a subscribed topic has one owner, which subscribes to it."""
     assert set(target) == set(members)
     owned = [piece for partitions in target.values() for piece in flat(partitions)]
     read = {topic_id for member in members.values() for topic_id in member.topic_ids}
@@ -104,7 +105,7 @@ def test_uniform_moves_as_little_as_balance_allows(group: tuple[Members, dict[by
         sum(partition < counts.get(topic_id, 0) for topic_id, partition in flat(member.target))
         for member in members.values()
     ]
-    # Nobody keeps more than `share`, but `extra` of those who have more keep one more.
+    # No member keeps more than `share`, except `extra` of those that have more: they keep one more.
     most = sum(min(count, share) for count in valid) + min(extra, sum(count > share for count in valid))
     kept = sum(len(flat(target[member]) & flat(members[member].target)) for member in members)
     assert kept == most

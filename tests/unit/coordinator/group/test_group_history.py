@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kbroker.coordinator.group.classic.session import Leaver
+from kbroker.coordinator.group.requests import Leaver
 from tests.unit.coordinator.coordinator_fakes import Bench
 
 GROUPS = ["g", "h"]

@@ -1,4 +1,4 @@
-"""What groups keep is bounded in bytes: who is refused, who goes on, and that nothing stays counted that is gone.
+"""The state of groups is bounded in bytes: which requests are refused, which go on, and removed state does not count.
 
 That the count is what is there is checked by each bench after each of its runs.
 """
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.coordinator.group.classic.session import Leaver
+from kbroker.coordinator.group.requests import Leaver
 from kbroker.errors import ErrorCode
 from tests.unit.coordinator.coordinator_fakes import Bench
 from tests.unit.coordinator.group.consumer.consumer_fakes import ConsumerBench
@@ -110,7 +110,7 @@ def test_room_comes_back_when_members_leave_or_fall_silent() -> None:
     assert not bench.join(protocols=large(60 * KIB)).done()
 
 
-def test_assignments_that_do_not_fit_are_refused_to_all_who_wait() -> None:
+def test_assignments_that_do_not_fit_are_refused_to_all_waiting_members() -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     joins = [bench.join(), bench.join()]
     bench.advance(6.5)
@@ -265,7 +265,7 @@ def test_after_all_members_and_offsets_have_gone_nothing_is_counted(steps: list[
         bench = bench.restarted()
     bench.end(0)
     bench.end(1)
-    bench.advance(1_000)  # nobody sends heartbeats
+    bench.advance(1_000)  # no member sends heartbeats
     for listed in bench.list_groups():
         assert bench.delete(listed.group_id) == 0
     assert bench.bytes == 0

@@ -8,15 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.coordinator.group.records import UnknownRecordError, decode_record, encode_record
-from kbroker.coordinator.group.state import (
-    GroupRecord,
-    OffsetAndMetadata,
-    OffsetRecord,
-    Record,
-    StoredGroup,
-    StoredMember,
-)
+from kbroker.coordinator.group.classic.state import GroupRecord, StoredGroup, StoredMember
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.group.records import Record, decode_record, encode_record
+from kbroker.coordinator.runtime.shard import UnknownRecordError
 from kbroker.protocol.records import OffsetCommitValue
 from kbroker.protocol.records import encode_record as encode_message
 

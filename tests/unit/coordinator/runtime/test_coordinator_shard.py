@@ -5,13 +5,11 @@ import pytest
 from kbroker._fast.records.records import build_batch
 from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker.clock import SystemClock
-from kbroker.coordinator.group.classic.join import JoinRequest
-from kbroker.coordinator.group.classic.session import Leaver
 from kbroker.coordinator.group.config import GroupConfig
 from kbroker.coordinator.group.coordinator import GroupCoordinator
-from kbroker.coordinator.group.offsets.commit import CommitRequest, FetchRequest
+from kbroker.coordinator.group.offsets.state import OffsetAndMetadata, OffsetRecord
 from kbroker.coordinator.group.records import encode_record
-from kbroker.coordinator.group.state import OffsetAndMetadata, OffsetRecord
+from kbroker.coordinator.group.requests import CommitRequest, FetchRequest, JoinRequest, Leaver
 from kbroker.coordinator.runtime import snapshot as shard_snapshot
 from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.errors import CorruptionError, ErrorCode
@@ -186,7 +184,7 @@ def test_refused_append_changes_nothing() -> None:
         assert bench.committed() == 1
 
 
-def test_refused_sync_tells_everybody_and_rebalances() -> None:
+def test_refused_sync_answers_all_members_and_rebalances() -> None:
     bench = Bench().start()
     futures = [bench.join() for _ in range(2)]
     bench.advance(6.1)
@@ -200,7 +198,7 @@ def test_refused_sync_tells_everybody_and_rebalances() -> None:
     assert bench.state() == "PreparingRebalance"
 
 
-def test_append_waits_for_space_and_later_operations_queue_behind_it() -> None:
+def test_append_waits_for_space_and_later_operations_queue_after_it() -> None:
     bench = Bench().start()
     bench.commit(1)
     bench.log.refuse_always = FastAppendWait()
@@ -421,7 +419,7 @@ def test_empty_log_needs_no_worker() -> None:
     assert state(bench) is ShardState.ACTIVE
 
 
-def test_late_durability_of_an_older_generation_releases_nobody() -> None:
+def test_late_durability_of_an_older_generation_releases_no_sync() -> None:
     bench = Bench().start()
     futures = [bench.join() for _ in range(2)]
     bench.advance(6.1)
@@ -491,7 +489,7 @@ def test_what_the_record_layout_cannot_hold_is_refused() -> None:
     assert bench.commit(3).result(0) == 0
 
 
-def test_every_request_behind_a_blocked_write_is_answered_in_time() -> None:
+def test_every_request_after_a_blocked_write_is_answered_in_time() -> None:
     bench = Bench(append_timeout_ms=5_000).start()
     bench.commit(1)
     bench.log.refuse_always = FastAppendWait()
@@ -499,7 +497,7 @@ def test_every_request_behind_a_blocked_write_is_answered_in_time() -> None:
     bench.advance(3)
     second = [bench.commit(offset) for offset in range(40, 80)]
     fetch = bench.fetch()
-    bench.advance(2.5)  # each of them alone would wait its own five seconds behind the one before
+    bench.advance(2.5)  # each alone would wait five seconds after the one before
     assert {commit.result(0) for commit in first} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert not any(commit.done() for commit in second)
     bench.advance(3)
@@ -573,7 +571,7 @@ def test_what_a_load_has_found_is_written_however_long_there_is_no_space() -> No
     assert after.committed() is None
 
 
-def test_a_session_that_ends_behind_a_heartbeat_in_the_queue_was_renewed_by_it() -> None:
+def test_a_session_expiry_queued_after_a_heartbeat_was_renewed_by_it() -> None:
     bench = Bench().start()
     generation, (member,) = bench.stable(1, session_ms=10_000)
     bench.advance(9)
@@ -651,7 +649,7 @@ def test_a_load_that_keeps_failing_does_not_keep_requests_for_ever() -> None:
     assert marker.result(0) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_the_snapshot_of_a_long_log_lets_those_go_first_who_waited_for_the_load() -> None:
+def test_the_snapshot_of_a_long_log_follows_requests_that_waited_for_the_load() -> None:
     before = Bench(snapshot_min_records=1_000_000).start()
     for offset in range(100):
         before.commit(offset)

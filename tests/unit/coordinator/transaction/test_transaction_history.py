@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from kbroker.coordinator.runtime.shard import Marker
+from kbroker.coordinator.runtime.result import Marker
 from kbroker.coordinator.transaction.state import Transaction, TransactionState
 from kbroker.errors import ErrorCode
 from tests.unit.coordinator.transaction.transaction_fakes import A, B, C, CountedIds, MarkedPartitions, TransactionBench

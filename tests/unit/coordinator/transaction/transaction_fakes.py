@@ -10,7 +10,7 @@ from typing import Any
 from kbroker._fast.records.records import build_batch
 from kbroker.clock import ManualClock
 from kbroker.coordinator.runtime.key_partition import group_partition
-from kbroker.coordinator.runtime.shard import Marker
+from kbroker.coordinator.runtime.result import Marker
 from kbroker.coordinator.transaction.add_partitions import PartitionsRequest
 from kbroker.coordinator.transaction.admin import ListFilter
 from kbroker.coordinator.transaction.config import TransactionConfig

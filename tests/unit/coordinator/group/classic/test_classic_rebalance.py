@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.coordinator.group.classic.session import Leaver
+from kbroker.coordinator.group.requests import Leaver
 from kbroker.errors import ErrorCode
 from tests.unit.coordinator.coordinator_fakes import Bench
 
@@ -12,7 +12,7 @@ def test_initial_delay_is_extended_while_members_arrive() -> None:
     first = bench.join()
     bench.advance(2)
     second = bench.join()
-    bench.advance(2)  # the first delay ended at 3 s: somebody had come
+    bench.advance(2)  # the first delay ended at 3 s: a member had joined
     assert not first.done()
     bench.advance(2.1)
     assert first.result(0).generation_id == second.result(0).generation_id == 1

@@ -1,6 +1,10 @@
 """The state table of the classic protocol, cell by cell."""
 
-from kbroker.coordinator.group.classic.session import Leaver
+import pytest
+
+from kbroker.coordinator.group.classic.group import ClassicGroup
+from kbroker.coordinator.group.classic.state import TRANSITIONS, ClassicGroupState
+from kbroker.coordinator.group.requests import Leaver
 from kbroker.errors import ErrorCode
 from tests.unit.coordinator.coordinator_fakes import RANGE, Bench
 
@@ -13,6 +17,37 @@ def empty() -> Bench:
     bench.leave(Leaver(member))
     assert bench.state() == "Empty"
     return bench
+
+
+def in_state(state: ClassicGroupState) -> ClassicGroup:
+    group = ClassicGroup("g", 0)
+    group.state = state
+    return group
+
+
+@pytest.mark.parametrize("state", ClassicGroupState)
+def test_a_group_enters_only_the_states_of_the_transition_table(state: ClassicGroupState) -> None:
+    for target in ClassicGroupState:
+        group = in_state(state)
+        if target in TRANSITIONS[state]:
+            group.transition_to(target, 7)
+            assert (group.state, group.previous_state, group.state_timestamp_ms) == (target, state, 7)
+        else:
+            with pytest.raises(AssertionError):
+                group.transition_to(target, 7)
+            assert group.state is state
+
+
+def test_a_change_of_members_starts_a_rebalance_except_during_one() -> None:
+    assert {state for state in ClassicGroupState if in_state(state).can_rebalance} == {
+        ClassicGroupState.EMPTY,
+        ClassicGroupState.COMPLETING_REBALANCE,
+        ClassicGroupState.STABLE,
+    }
+
+
+def test_a_dead_group_stays_dead() -> None:
+    assert TRANSITIONS[ClassicGroupState.DEAD] == frozenset()
 
 
 # -- Empty -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Static membership (KIP-345, KIP-814)."""
 
-from kbroker.coordinator.group.classic.session import Leaver
+from kbroker.coordinator.group.requests import Leaver
 from kbroker.errors import ErrorCode
 from tests.unit.coordinator.coordinator_fakes import Bench
 
@@ -120,7 +120,7 @@ def test_rebalance_waits_on_while_only_silent_static_members_are_left() -> None:
     assert [future.result(0).generation_id for future in rejoined] == [generation + 1] * 2
 
 
-def test_silent_static_members_without_a_rebalance_timeout_keep_nobody_busy() -> None:
+def test_silent_static_members_without_a_rebalance_timeout_cost_no_busy_loop() -> None:
     bench = Bench().start()
     joined = [bench.join(instance="a", rebalance_ms=0), bench.join(rebalance_ms=20_000)]
     bench.advance(6.5)

@@ -199,7 +199,7 @@ class Client:
 
 
 def settle(clients: Iterable[Client], rounds: int = 12) -> None:
-    """Lets everybody send heartbeats until nothing more happens."""
+    """All members send heartbeats until nothing changes any more."""
     clients = list(clients)
     for _ in range(rounds):
         for client in clients:

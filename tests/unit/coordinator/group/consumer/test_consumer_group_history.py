@@ -205,7 +205,7 @@ class ConsumerGroupHistory(RuleBasedStateMachine):
                 assert is_subset(client.owned, held[client.member_id])
 
     def teardown(self) -> None:
-        """Everybody becomes lively: all end stable, and everything that is read has one owner."""
+        """All clients become active: all groups end stable, and each subscribed partition has one owner."""
         for client in self.clients:
             if isinstance(client, Client):
                 client.slow = False

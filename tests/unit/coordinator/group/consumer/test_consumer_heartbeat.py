@@ -181,7 +181,7 @@ def test_empty_expressions_subscribe_to_nothing(bench: ConsumerBench) -> None:
     assert bench.enter("b", topic_names=None).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_who_sends_a_bad_expression_is_judged_before_it(bench: ConsumerBench) -> None:
+def test_the_member_is_checked_before_its_expression(bench: ConsumerBench) -> None:
     epoch = bench.enter("a", "t").member_epoch
     assert bench.beat("a", 5, group="other", topic_regex="(").error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert bench.beat("b", 5, topic_regex="(").error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -214,7 +214,7 @@ def test_epochs_that_are_not_the_members_are_fenced(bench: ConsumerBench) -> Non
     assert bench.beat("a", 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH  # does not say what it owns
 
 
-def test_previous_epoch_is_accepted_from_who_lost_the_answer(bench: ConsumerBench) -> None:
+def test_previous_epoch_is_accepted_after_a_lost_response(bench: ConsumerBench) -> None:
     first, second = Client(bench, "a", "t"), Client(bench, "b", "t")
     settle([first])
     second.beat()
@@ -275,7 +275,7 @@ def test_session_that_ends_while_there_is_no_space_removes_its_member_when_there
     assert assigned(bench.enter("b", "t")) == {topic_id(bench): frozenset(range(4))}
 
 
-def test_session_that_ends_behind_a_heartbeat_in_the_queue_was_renewed_by_it(bench: ConsumerBench) -> None:
+def test_session_expiry_queued_after_a_heartbeat_was_renewed_by_it(bench: ConsumerBench) -> None:
     bench.enter("a", "t")
     bench.advance(41.0)
     bench.log.refuse_always = FastAppendWait()
@@ -575,7 +575,7 @@ def test_commits_do_not_outlive_another_owner(bench: ConsumerBench) -> None:
 
 
 def test_fetches_with_a_member_check_its_epoch(bench: ConsumerBench) -> None:
-    from kbroker.coordinator.group.offsets.commit import FetchRequest
+    from kbroker.coordinator.group.requests import FetchRequest
 
     def fetch(**member: Any) -> Any:
         future = bench.coordinator.fetch_offsets(FetchRequest("g", [("t", [0])], **member))

@@ -8,8 +8,8 @@ import pytest
 
 from kbroker._fast.wal.commit import FastAppendWait
 from kbroker.coordinator.group.classic.group import ClassicGroup
-from kbroker.coordinator.group.classic.session import Leaver
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.requests import Leaver
 from kbroker.coordinator.group.topic_partitions import Partitions
 from kbroker.errors import ErrorCode
 from tests.unit.coordinator.group.consumer.consumer_fakes import ClassicClient, Client, ConsumerBench, settle
@@ -109,7 +109,7 @@ def test_last_classic_member_leaves_a_consumer_group(bench: ConsumerBench) -> No
     assert not bench.the_group().members
 
 
-def test_consumer_members_who_are_removed_end_the_consumer_group(bench: ConsumerBench) -> None:
+def test_removed_consumer_members_end_the_consumer_group(bench: ConsumerBench) -> None:
     first, other = classics(bench, 2)
     second, third = Client(bench, "c", "t"), Client(bench, "d", "t")
     run(first, other, second, third)
@@ -200,7 +200,7 @@ def test_groups_of_other_types_are_left_alone(bench: ConsumerBench) -> None:
     assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_subscriptions_nobody_can_read_are_not_converted(bench: ConsumerBench) -> None:
+def test_malformed_subscriptions_are_not_converted(bench: ConsumerBench) -> None:
     _, (member,) = bench.stable(1, protocols=[("range", b"metadata")])
     answer = bench.enter("c", "t")
     assert (answer.error_code, "malformed" in answer.error_message) == (ErrorCode.GROUP_ID_NOT_FOUND, True)
@@ -290,7 +290,7 @@ def test_join_that_a_conversion_overtakes_is_answered(bench: ConsumerBench) -> N
     assert joined.member_id in bench.the_group().members
 
 
-def test_take_over_that_comes_late_takes_nothing_from_those_who_were_faster(bench: ConsumerBench) -> None:
+def test_a_late_take_over_takes_nothing_from_faster_members(bench: ConsumerBench) -> None:
     bench.enter("a", "t")
     bench.beat("a", -1)
     bench.log.hold = True

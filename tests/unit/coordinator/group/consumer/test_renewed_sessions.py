@@ -33,7 +33,7 @@ def test_it_keeps_a_member_alive_and_silence_does_not() -> None:
 @pytest.mark.parametrize(
     ("generation", "member", "group"), [(1, None, "g"), (-1, None, "g"), (0, "other", "g"), (0, None, "nobody")]
 )
-def test_whoever_must_be_told_something_asks_the_loop(generation: int, member: str | None, group: str) -> None:
+def test_a_member_with_news_asks_the_loop(generation: int, member: str | None, group: str) -> None:
     bench = Bench().start()
     current, (known,) = bench.stable()
     assert renew(bench, known, current)
@@ -110,7 +110,7 @@ def test_it_keeps_a_consumer_alive_and_silence_does_not() -> None:
         {"instance_id": "i"},
     ],
 )
-def test_a_consumer_that_says_something_asks_the_loop(fields: dict[str, Any]) -> None:
+def test_a_consumer_that_sends_something_new_asks_the_loop(fields: dict[str, Any]) -> None:
     bench, epoch = joined()
     assert renew_consumer(bench, "m", epoch) is not None
     assert renew_consumer(bench, "m", epoch, **fields) is None
@@ -119,7 +119,7 @@ def test_a_consumer_that_says_something_asks_the_loop(fields: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("member", "change", "group"), [("m", 1, "g"), ("m", -1, "g"), ("other", 0, "g"), ("m", 0, "nobody")]
 )
-def test_a_consumer_that_must_be_told_something_asks_the_loop(member: str, change: int, group: str) -> None:
+def test_a_consumer_with_news_asks_the_loop(member: str, change: int, group: str) -> None:
     bench, epoch = joined()
     assert renew_consumer(bench, member, epoch + change, group=group) is None
 

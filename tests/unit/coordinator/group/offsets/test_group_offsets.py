@@ -2,7 +2,7 @@
 
 import struct
 
-from kbroker.coordinator.group.classic.session import Leaver
+from kbroker.coordinator.group.requests import Leaver
 from kbroker.errors import ErrorCode
 from tests.unit.coordinator.coordinator_fakes import Bench
 

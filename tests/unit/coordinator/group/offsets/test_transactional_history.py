@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kbroker._fast.records.records import iter_records, parse_batch_header, parse_marker
 from kbroker._fast.wal.commit import FastAppendWait
+from kbroker.coordinator.group.offsets.state import OffsetRecord
 from kbroker.coordinator.group.records import decode_record
-from kbroker.coordinator.group.state import OffsetRecord
 from kbroker.errors import ErrorCode
 from tests.unit.coordinator.coordinator_fakes import Bench, MemoryLog
 

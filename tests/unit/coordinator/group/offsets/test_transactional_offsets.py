@@ -5,7 +5,7 @@ from concurrent.futures import Future
 import pytest
 
 from kbroker._fast.wal.commit import FastAppendWait
-from kbroker.coordinator.group.classic.session import Leaver
+from kbroker.coordinator.group.requests import Leaver
 from kbroker.coordinator.runtime import snapshot as shard_snapshot
 from kbroker.errors import ErrorCode
 from tests.unit.coordinator.coordinator_fakes import Bench, answered
@@ -248,7 +248,7 @@ def test_two_commits_that_wait_for_one_verification_both_go_on() -> None:
     assert bench.all_offsets() == {("t", 0): 0, ("t", 1): 1}
 
 
-def test_shard_loaded_anew_during_the_verification() -> None:
+def test_shard_reloaded_during_the_verification() -> None:
     bench = Bench().start()
     verifying: Future[ErrorCode] = Future()
     bench.verification = lambda: verifying
@@ -435,7 +435,7 @@ def test_aborted_transaction_lets_the_snapshot_write_what_was_before() -> None:
     assert bench.restarted().all_offsets() == {("t", 0): 149, ("t", 1): 1}
 
 
-def test_transaction_that_began_behind_the_snapshot_is_waited_for_too() -> None:
+def test_the_snapshot_waits_for_transactions_that_began_after_its_start() -> None:
     bench = Bench(snapshot_min_records=100).start()
     bench.commit(1, partition=1)
     bench.commit_in_transaction(5, producer=1, partition=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.group.classic.session import Leaver
+from kbroker.coordinator.group.requests import Leaver
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.errors import ErrorCode
 from tests.unit.coordinator.group.consumer.consumer_fakes import assigned
@@ -210,7 +210,7 @@ def test_a_member_leaves(bench: ShareBench) -> None:
     assert bench.share("x", -1, group="none").error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_who_holds_records_is_told_of_members_that_go(bench: ShareBench) -> None:
+def test_members_that_leave_are_reported_to_the_share_partitions(bench: ShareBench) -> None:
     told: list[tuple[str, ...]] = []
     bench.topic("t", 1)
     for name in "ab":

@@ -41,7 +41,7 @@ def test_offsets_of_an_empty_group_are_altered(bench: ShareBench) -> None:
     assert bench.alter(("t", 0, 3), ("t", 1, 4)) == {("t", 0): ErrorCode.NONE, ("t", 1): ErrorCode.NONE}
     assert bench.states.offsets() == {(topic_id, 0): 3, (topic_id, 1): 4}
     assert assigned(bench.share("a", 0, "t")) == {topic_id: every(2)}
-    assert bench.states.offsets() == {(topic_id, 0): 3, (topic_id, 1): 4}, "a join begins nothing anew"
+    assert bench.states.offsets() == {(topic_id, 0): 3, (topic_id, 1): 4}, "a join resets nothing"
 
 
 def test_an_altered_group_comes_into_being(bench: ShareBench) -> None:
@@ -92,7 +92,7 @@ def test_an_alteration_that_fails(bench: ShareBench) -> None:
     assert bench.known() == {topic_id: frozenset({0})}
     bench.states.refusal = lambda verb, key: None
     bench.advance(5)
-    assert bench.states.offsets() == {(topic_id, 0): 5}, "nobody reads the other: it is left alone"
+    assert bench.states.offsets() == {(topic_id, 0): 5}, "no member reads the other: it stays as it is"
 
 
 def test_one_thing_at_a_time(bench: ShareBench) -> None:
@@ -134,7 +134,7 @@ def test_topics_are_forgotten(bench: ShareBench) -> None:
     assert bench.known() == {u: every(1)}
     assert bench.forget("t")[0].error == UNKNOWN
     assert bench.forget("t", group="none") == ErrorCode.GROUP_ID_NOT_FOUND
-    assert assigned(bench.share("a", 0, "t")) == {t: every(2)}, "a member may come back to it"
+    assert assigned(bench.share("a", 0, "t")) == {t: every(2)}, "a member may read it again"
 
 
 def test_a_topic_is_read_again_while_it_is_forgotten(bench: ShareBench) -> None:

@@ -39,7 +39,7 @@ def readers(target: dict[str, Partitions]) -> Counter[tuple[bytes, int]]:
 
 
 @given(group=groups())
-def test_everything_is_read_and_everybody_has_something(group: tuple[Members, dict[bytes, int]]) -> None:
+def test_every_partition_has_a_reader_and_every_member_a_partition(group: tuple[Members, dict[bytes, int]]) -> None:
     members, counts = group
     target = assign_simple(members, counts)
     assert set(target) == set(members)
@@ -77,7 +77,7 @@ def test_a_second_computation_for_equal_subscriptions_changes_nothing(group: tup
     assert all(again[member_id] is target[member_id] for member_id in members)
 
 
-def test_who_shares_a_partition_stays_with_it() -> None:
+def test_members_keep_a_shared_partition() -> None:
     t = TOPICS[0]
     members = {f"m{number}": MemberSpec(None, frozenset({t}), NO_PARTITIONS) for number in range(7)}
     before = assign_simple(members, {t: 3})

@@ -1,0 +1,64 @@
+"""State of which every part is a record: consumer groups and share groups."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+from kbroker.coordinator.group.memory import GroupMemory
+from kbroker.coordinator.group.records import Record
+
+R = TypeVar("R", bound=Record)
+M = TypeVar("M")  # its member
+
+
+class RecordedState(ABC, Generic[R, M]):
+    """Only `apply` changes it, with a record: at append for live traffic, in offset order for a load.
+
+    A record is a tuple of the group id, a name if its type is in NAMED (a member id or an expression), and a value;
+    None removes.
+    """
+
+    GROUP_RECORD: ClassVar[type]  # the group itself with its epoch
+    NAMED: ClassVar[frozenset[type]]
+    APPLY: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
+    LIVE: ClassVar[Mapping[type, Callable[[Any, str], Any]]]  # the value that a record would have now
+
+    group_id: str
+    memory: GroupMemory
+    members: dict[str, M]
+
+    def apply(self, record: R) -> None:
+        """Applies one record of this group. The only place where its state changes."""
+        kind = type(record)
+        name = str(record[1]) if kind in self.NAMED else ""
+        before = self._weight(kind, name)
+        self.APPLY[kind](self, record)
+        self.memory.add(self._weight(kind, name) - before)
+
+    @abstractmethod
+    def _weight(self, kind: type, name: str) -> int:
+        """The bytes of the state that records of a key set, except subscriptions: these are counted where indexed."""
+
+    @abstractmethod
+    def live_keys(self) -> Iterator[tuple[type, str]]:
+        """(record type, name) of each live record."""
+
+    def record(self, kind: type, name: str) -> R | None:
+        """The record with the current state of a key; None if there is none."""
+        value = self.LIVE[kind](self, name)
+        return None if value is None else self._make(kind, name, value)
+
+    def tombstones(self) -> list[R]:
+        """Records that remove the group and all that it has except its offsets."""
+        removed = [
+            self._make(kind, name, None)
+            for kind, name in reversed(list(self.live_keys()))
+            if kind is not self.GROUP_RECORD
+        ]
+        return [*removed, self._make(self.GROUP_RECORD, "", None)]
+
+    def _make(self, kind: type, name: str, value: Any) -> R:
+        record: R = kind(self.group_id, name, value) if kind in self.NAMED else kind(self.group_id, value)
+        return record
