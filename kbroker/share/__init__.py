@@ -1,1 +1,1 @@
-"""Share groups' view of partitions (KIP-932): who holds which records; fetches and acknowledgements."""
+"""Share groups' view of partitions (KIP-932): which member holds which records, fetches and acknowledgements."""

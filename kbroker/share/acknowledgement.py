@@ -1,4 +1,4 @@
-"""Acknowledgements as clients send them (KIP-932, KIP-1222): what they may be, and what they mean."""
+"""Acknowledgements as clients send them, their validation and meaning (KIP-932, KIP-1222)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.share.window import Delivery
 class AcknowledgeType(IntEnum):
     """What a member has done with a record."""
 
-    GAP = 0  # there was none at this offset
+    GAP = 0  # there is no record at this offset
     ACCEPT = 1
     RELEASE = 2
     REJECT = 3
@@ -29,7 +29,7 @@ class AcknowledgementBatch(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Offsets in a row that are acknowledged alike."""
+    """Consecutive offsets with the same acknowledgement."""
 
     first: int
     last: int
@@ -46,7 +46,7 @@ OUTCOMES = {
 
 
 def check(batches: Sequence[AcknowledgementBatch], renew: bool) -> None:
-    """Raises INVALID_REQUEST for batches out of order, overlapping, or with types that are none. `renew`: may be."""
+    """Raises INVALID_REQUEST for batches out of order, overlapping, or of unknown types. `renew`: RENEW is allowed."""
     reached = -1
     highest = AcknowledgeType.RENEW if renew else AcknowledgeType.REJECT
     for first, last, types in batches:
@@ -64,7 +64,7 @@ def check(batches: Sequence[AcknowledgementBatch], renew: bool) -> None:
 
 
 def pieces(batches: Sequence[AcknowledgementBatch], start: int) -> Iterator[Piece]:
-    """Checked batches, without what lies below `start`, in offset order."""
+    """Checked batches in offset order, without offsets below `start`."""
     for first, last, types in batches:
         if last < start:
             continue

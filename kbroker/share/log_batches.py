@@ -1,4 +1,4 @@
-"""What was read of a log, as share groups see it: which batches hold records for members."""
+"""Log data as share groups see it: which batches hold records for members."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Aborted = Sequence[tuple[int, int, int, int]]  # producer id, first offset, last
 
 
 def log_batches(buffers: Iterable[bytes | memoryview], aborted: Aborted, read_committed: bool) -> list[LogBatch]:
-    """The batches in `buffers`. Control batches hold nothing for anybody; with `read_committed`, nor do those of
-    transactions that were aborted.
+    """The batches in `buffers`. Control batches hold no records for members; with `read_committed`, nor do batches of
+    aborted transactions.
 
-    `aborted` is the partition's list as of before the read; nothing at or above its last stable offset may have been
-    read for `read_committed`, so that the end of every transaction in `buffers` is known.
+    `aborted` is the partition's list from before the read. For `read_committed` nothing at or above the last stable
+    offset may have been read, so that the end of every transaction in `buffers` is known.
     """
     batches = [batch for buffer in buffers for batch in iter_batches(buffer)]
     headers = [header for header, _ in batches if header.is_transactional]
@@ -33,8 +33,8 @@ def log_batches(buffers: Iterable[bytes | memoryview], aborted: Aborted, read_co
 
 
 def _overlapping(aborted: Aborted, begin: int, end: int) -> dict[int, list[tuple[int, int]]]:
-    """(first, last) of the aborted transactions that overlap these offsets, by producer: one producer's do not overlap,
-    so there are few, however many the partition has."""
+    """(first, last) of the aborted transactions that overlap these offsets, by producer. Those of one producer do
+    not overlap, so there are few, however many the partition has."""
     found: dict[int, list[tuple[int, int]]] = {}
     for producer_id, first, last, _ in list(aborted):  # other threads add to it
         if first <= end and last >= begin:

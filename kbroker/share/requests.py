@@ -1,4 +1,4 @@
-"""What handlers ask of the share partitions, and what they are told."""
+"""Requests to the share partitions, and their answers."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Acknowledgements = Mapping[TopicIdPartition, Sequence[AcknowledgementBatch]]
 
 
 class Connection(Protocol):
-    """What is used of a kbroker._fast.net.reactor.Connection."""
+    """The part of kbroker._fast.net.reactor.Connection that is needed here."""
 
-    on_closed: Callable[[], object] | None  # called once, in a turn of its reactor
+    on_closed: Callable[[], object] | None  # called once, by its reactor's thread
 
     @property
     def closed(self) -> bool:
-        """Nobody is there to be answered."""
+        """True if the client has disconnected."""
         ...
 
     @property
     def unsent_bytes(self) -> int:
-        """Of complete answers."""
+        """The unsent bytes of complete answers."""
         ...
 
     @property
     def is_quiet(self) -> bool:
-        """No request is in progress, and every answer is sent."""
+        """True if no request is in progress and every answer is sent."""
         ...
 
 
@@ -46,11 +46,11 @@ class FetchRequest:
     max_bytes: int
     max_records: int
     batch_size: int
-    strict: bool  # max_records is kept to the record, not to the batch
-    renew: bool  # there are renewing acknowledgements; nothing is fetched then
+    strict: bool  # max_records limits records exactly, not by batch
+    renew: bool  # some acknowledgements renew; then nothing is fetched
     partitions: Sequence[TopicIdPartition]
     forgotten: Sequence[TopicIdPartition]
-    acknowledgements: Acknowledgements  # without the partitions that have none
+    acknowledgements: Acknowledgements  # without partitions that have none
     connection: Connection
 
 
@@ -66,7 +66,7 @@ class AcknowledgeRequest:
 
 @dataclass(slots=True)
 class PartitionAnswer:
-    """One partition of a ShareFetch; NONE and nothing acquired is no news."""
+    """One partition of a ShareFetch's answer; NONE and nothing acquired: it is left out."""
 
     error: ErrorCode = ErrorCode.NONE
     acquired: Acquisition = field(default_factory=Acquisition)
@@ -74,7 +74,7 @@ class PartitionAnswer:
 
 @dataclass(slots=True)
 class FetchAnswer:
-    """All of a ShareFetch; a partition may have an acknowledgement only, or nothing if the session is new."""
+    """The answer to a ShareFetch; a partition may have an acknowledgement only, or nothing if the session is new."""
 
     lock_duration_ms: int
     partitions: dict[TopicIdPartition, PartitionAnswer] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class FetchAnswer:
 
 @dataclass(slots=True)
 class AcknowledgeAnswer:
-    """All of a ShareAcknowledge: an error or None for each partition."""
+    """The answer to a ShareAcknowledge: an error or None for each partition."""
 
     lock_duration_ms: int
     acknowledged: dict[TopicIdPartition, KafkaError | None] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Share sessions (KIP-932): which partitions a member fetches, told once and changed by differences.
+"""Share sessions (KIP-932): the partitions that a member fetches, sent once and changed incrementally.
 
 A session belongs to a member of a group. Epoch 0 opens it, the following requests count up, -1 closes it. Slots are
-bounded; when all are taken, the one that was unused for longest makes place if that is long enough ago.
+bounded; when all are taken, the least recently used session is evicted if it has been idle for long enough.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class TopicIdPartition(NamedTuple):
 
 @dataclass(slots=True)
 class ShareSession:
-    """`epoch` is the next one expected. `partitions` are in the order in which they came."""
+    """`epoch` is the next one expected. `partitions` are in order of arrival."""
 
     epoch: int = 1
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
     used_at: float = 0.0  # monotonic seconds
-    connection: object = None  # that it was opened on
+    connection: object = None  # on which it was opened
 
     def in_turn(self) -> list[TopicIdPartition]:
-        """The partitions, each fetch beginning with another one, so that none is left out."""
+        """The partitions, rotated by one for each fetch so that none starves."""
         partitions = list(self.partitions)
         shift = self.epoch % len(partitions) if partitions else 0
         return partitions[shift:] + partitions[:shift]
 
 
 class ShareSessions:
-    """Loop thread only. `on_closed` is told of sessions that end otherwise than by their member's request."""
+    """Loop thread only. `on_closed` is called for sessions that end without a request of their member."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ShareSessions:
         return len(self._sessions)
 
     def open(self, key: SessionKey, partitions: Iterable[TopicIdPartition], connection: object = None) -> ShareSession:
-        """A new session; an earlier one of the member ends. Raises SHARE_SESSION_LIMIT_REACHED."""
+        """A new session; it replaces an earlier one of the member. Raises SHARE_SESSION_LIMIT_REACHED."""
         if self.close(key):
             self._on_closed(key)
         if len(self._sessions) >= self._sessions_max:
@@ -104,7 +104,7 @@ class ShareSessions:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         self._change(session, added, forgotten)
         session.epoch = 1 if epoch == _EPOCH_LAST else epoch + 1
-        self._sessions[key] = self._sessions.pop(key)  # the order is that of use
+        self._sessions[key] = self._sessions.pop(key)  # in order of use
         return session
 
     def _change(
@@ -120,20 +120,20 @@ class ShareSessions:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Too many partitions in a share session.")
 
     def opened_on(self, connection: object) -> list[SessionKey]:
-        """The sessions that end with this connection."""
+        """The sessions of this connection."""
         return [key for key, session in self._sessions.items() if session.connection is connection]
 
     def has_group(self, group_id: str) -> bool:
-        """Whether any member of the group has a session."""
+        """True if any member of the group has a session."""
         return group_id in self._in_groups
 
     def expect(self, key: SessionKey) -> None:
-        """Raises SHARE_SESSION_NOT_FOUND where there is none."""
+        """Raises SHARE_SESSION_NOT_FOUND if there is none."""
         if key not in self._sessions:
             raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
 
     def close(self, key: SessionKey) -> bool:
-        """Ends a session; whether there was one."""
+        """Ends a session; False if there was none."""
         if self._sessions.pop(key, None) is None:
             return False
         self._in_groups[key.group_id] -= 1

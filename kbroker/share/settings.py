@@ -1,4 +1,4 @@
-"""What a share group's configs say of its partitions."""
+"""The configs of a share group that concern its partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EARLIEST = "earliest"
 
 
 class BrokerNumbers(Protocol):
-    """What is used of the broker configs (kbroker.cluster.config_defs.BrokerConfigs)."""
+    """The part of kbroker.cluster.config_defs.BrokerConfigs that is needed here."""
 
     def number(self, name: str) -> int:
         """The value of a number."""
@@ -20,7 +20,7 @@ class BrokerNumbers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """Configs of one group, with the broker's where the group has none."""
+    """Configs of one group, or the broker's if the group has none."""
 
     lock_duration_ms: int = 30_000  # share.record.lock.duration.ms
     delivery_count_limit: int = 5  # share.delivery.count.limit

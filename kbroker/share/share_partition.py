@@ -1,15 +1,15 @@
-"""One partition as one share group works on it: who holds which records, and what of it is durable (KIP-932).
+"""One partition as one share group works on it: which member holds which records, and what of it is durable (KIP-932).
 
-What becomes of a record:
+The states of a record:
 
     available ──acquired by a member──► acquired ──accepted──► acknowledged
         ▲                                │   └──rejected, gap, or delivered too often──► archived
         └──released, lock timed out, session closed──┘
 
-An acknowledgement takes effect when it is durable: until then its records are neither free nor done with, and a write
-that fails gives them back to the member. One write is on its way at a time; what comes meanwhile goes with the next.
-What the broker itself decides (locks that time out, sessions that close, records that nobody may see) holds at once and
-is written behind: a crash before that gives the same records again.
+An acknowledgement takes effect when it is durable: until then its records are neither available nor completed, and if
+the write fails they return to the member. One write is in flight at a time; later changes go with the next one. What
+the broker itself decides (lock time-outs, closed sessions, records that no member may see) takes effect at once and is
+written afterwards: after a crash before that the same records are delivered again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _WRITE_RETRY_SECONDS = 1.0
 
-# The state has another owner now, or has gone with its topic or group: what is held here is void.
+# The state has another owner now, or was deleted with its topic or group: what is held here is void.
 _FENCED = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_REQUEST)
 
 
@@ -49,7 +49,7 @@ class LogBatch(NamedTuple):
 
     first: int
     last: int
-    deliverable: bool  # not a control batch, nor of an aborted transaction where those are left out
+    deliverable: bool  # not a control batch, nor of an aborted transaction with read_committed
     data: bytes | memoryview
 
 
@@ -63,7 +63,7 @@ class AcquiredRange(NamedTuple):
 
 @dataclass(slots=True)
 class Acquisition:
-    """What a member gets: ranges in offset order, and the batches that hold them."""
+    """The records that a member gets: ranges in offset order, and the batches that hold them."""
 
     ranges: list[AcquiredRange] = field(default_factory=list)
     data: list[bytes | memoryview] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Acquisition:
     data_bytes: int = 0
 
     def add(self, taken: Sequence[AcquiredRange], data: bytes | memoryview, batch_size: int) -> None:
-        """One log batch's part; ranges of less than `batch_size` records are joined where they say the same."""
+        """One log batch's part; ranges of less than `batch_size` records are joined if they have the same state."""
         self.data.append(data)
         self.data_bytes += len(data)
         for first, last, deliveries in taken:
@@ -89,10 +89,10 @@ class Acquisition:
 
 
 class SharePartition:
-    """Touched by the loop thread only. Built from durable state.
+    """Loop thread only. Built from durable state.
 
-    `on_progress` is called when there may be something to acquire that there was not before, `on_fenced` when the state
-    belongs to somebody else and this object is of no use any more.
+    `on_progress` is called when there may be something new to acquire, `on_fenced` when the state has another owner and
+    this object is useless.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class SharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody holds records, and what is durable says all."""
+        """True if no member holds records and all state is durable."""
         if self._writing or self._waiting or self._unsaved:
             return False
         return all(run.state is not Delivery.ACQUIRED for run in self.window.runs)
@@ -137,7 +137,7 @@ class SharePartition:
     # -- acquiring -----------------------------------------------------------------------------------------------
 
     def position(self, offset: int = 0) -> int | None:
-        """Where to read for records to acquire, at or above `offset`; None while the group holds all it may."""
+        """Where to read for records to acquire, at or above `offset`; None while the group holds as many as it may."""
         available = self.window.next_available(offset)
         if available is not None:
             return available
@@ -159,8 +159,8 @@ class SharePartition:
     ) -> None:
         """Acquires what is available among `batches`, which were read from `position` on.
 
-        `into.records` may pass `records_max` by a part of one batch, unless `strict`; what the group may hold is never
-        passed. Offsets that the log does not hold any more, and batches that nobody may see, are archived.
+        `into.records` may exceed `records_max` by a part of one batch, unless `strict`; the bound of the group is never
+        exceeded. Offsets that the log no longer has, and batches that no member may see, are archived.
         """
         settings = self._settings()
         lock_ends = self._loop.monotonic() + settings.lock_duration_ms / 1000
@@ -207,7 +207,7 @@ class SharePartition:
         return taken
 
     def _archive(self, first: int, last: int) -> None:
-        """Takes records out that nobody is to get; those in somebody's hands stay there."""
+        """Archives records that no member is to get, except those that a member holds."""
         window = self.window
         for run in [run for run in window.between(first, last) if run.is_available]:
             for piece in window.cut(max(run.first, first), min(run.last, last)):
@@ -217,7 +217,7 @@ class SharePartition:
             window.append(Run(window.end, last, Delivery.ARCHIVED, 0, unsaved=True))
             self._unsaved = True
         if window.runs and window.runs[0].is_done:
-            window.tidy()  # what is archived at the start takes no room
+            window.tidy()  # archived records at the start take no room
 
     # -- acknowledging -------------------------------------------------------------------------------------------
 
@@ -225,8 +225,8 @@ class SharePartition:
         """All of the batches, or none. Done when it is durable.
 
         Fails with INVALID_REQUEST for batches that no client sends, or beyond what was acquired; INVALID_RECORD_STATE
-        where the member does not hold a record; or with what the write failed with. Records below the start are passed
-        over: they are gone.
+        if the member does not hold a record; or with the error of the write. Records below the start are skipped: they
+        are completed.
         """
         done: Future[None] = Future()
         try:
@@ -256,7 +256,7 @@ class SharePartition:
                 raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "Member is not the owner of the record.")
 
     def _apply(self, piece: Piece) -> int:
-        """Begins what the piece asks for; the number of runs that must be written."""
+        """Begins the acknowledgement of a piece; returns the number of runs to write."""
         settings, changed = self._settings(), 0
         for run in self.window.cut(piece.first, piece.last):
             if piece.kind is AcknowledgeType.RENEW:
@@ -277,7 +277,7 @@ class SharePartition:
     # -- giving up -----------------------------------------------------------------------------------------------
 
     def release(self, member: str) -> None:
-        """The member is gone: what it holds is free again, or archived where it was delivered often enough."""
+        """The member has left: its records are available again, or archived if at the delivery limit."""
         self._give_up([run for run in self.window.runs if run.member == member])
 
     def _locks_due(self) -> None:
@@ -299,7 +299,7 @@ class SharePartition:
             self._on_progress()
 
     def _arm(self, lock_ends: float | None) -> None:
-        """One timer for all locks, at the earliest that ends; later ones are seen when it fires."""
+        """One timer for all locks, at the earliest end; later ones are checked when it fires."""
         if lock_ends is None or self.fenced:
             return
         if self._lock_timer is not None:
@@ -316,7 +316,7 @@ class SharePartition:
             self._save()
 
     def close(self) -> None:
-        """It is not used any more: timers end, and what waits for a write fails."""
+        """Ends its use: timers are cancelled, and what waits for a write fails."""
         self.fenced = True
         for timer in (self._lock_timer, self._retry_timer):
             if timer is not None:
@@ -328,7 +328,7 @@ class SharePartition:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Writes what has changed, unless a write is on its way: then it goes with the next."""
+        """Writes what has changed, unless a write is in flight: then it goes with the next one."""
         if self._writing or self.fenced or not (self._waiting or self._unsaved):
             return
         number = self._write_number
@@ -336,7 +336,7 @@ class SharePartition:
         self._writing = True
         self._unsaved = False
         waiting, self._waiting = self._waiting, []
-        # A record that was given up and has been acquired again since needs no word: what is durable still holds.
+        # A record that was released and acquired again since needs no write: the durable state still holds.
         decided = [run for run in self.window.runs if run.state is not Delivery.ACQUIRED]
         chosen = [run for run in decided if run.write == number or (run.unsaved and run.settled)]
         for run in chosen:
@@ -376,12 +376,12 @@ class SharePartition:
         is_fenced = isinstance(failure, KafkaError) and failure.code in _FENCED
         if is_fenced:
             logger.info("share state of %s: %s", self, failure)
-            failure = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # as Kafka answers it
+            failure = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # like Kafka
         else:
             logger.warning("share state of %s: %s", self, failure)
         for future in waiting:
             future.set_exception(failure)
-        if self.fenced:  # by now another object may stand for the partition
+        if self.fenced:  # another object may represent the partition now
             return
         for run in self.window.runs:
             run.unsaved = run.state is not Delivery.ACQUIRED

@@ -1,4 +1,4 @@
-"""The partition side of share groups: what handlers and the group coordinator call (KIP-932).
+"""The partition side of share groups: the interface for handlers and the group coordinator (KIP-932).
 
 Every public method may be called by any thread and never blocks. One thread owns all share partitions, sessions and
 waiting fetches, so none of them has a lock.
@@ -42,7 +42,7 @@ _STARVED_RETRY_SECONDS = 0.05
 
 
 class SharePartitions:
-    """`settings_of` says a group's configs as of now, `answer_bytes` is for all answers that are not sent yet.
+    """`settings_of` returns a group's current configs; `answer_bytes` bounds all unsent answers.
 
     The other arguments are PartitionCache's and ShareSessions'.
     """
@@ -81,7 +81,7 @@ class SharePartitions:
             self._session_ended,
         )
         self.answers = AnswerMemory(answer_bytes)
-        self._fetches: dict[SessionKey, ShareFetch] = {}  # those that wait, one of each member
+        self._fetches: dict[SessionKey, ShareFetch] = {}  # waiting ones, one per member
         self._starved_timer: Timer | None = None
         self._unanswered: set[Future[Any]] = set()
         self._stopped = False
@@ -91,7 +91,7 @@ class SharePartitions:
         self.loop.start()
 
     def stop(self) -> None:
-        """Answers everything that waits, and ends the thread."""
+        """Answers all waiting requests and ends the thread."""
         self.loop.post(self._stop)
         self.loop.stop()
         self.loop.run_pending()
@@ -107,13 +107,13 @@ class SharePartitions:
     # -- the group side ------------------------------------------------------------------------------------------
 
     def member_left(self, group_id: str, member_id: str) -> None:
-        """The member is in the group no more: it waits for nothing. Its session stays, to acknowledge what it holds."""
+        """The member has left the group: its fetch ends. Its session stays, so that it can acknowledge records."""
         self.loop.post(partial(self._end_waiting, SessionKey(group_id, member_id)))
 
     def before_state_reset(self, group_id: str, topic_id: bytes, index: int, go_on: Callable[[], None]) -> None:
-        """The durable state is about to be begun anew or removed (ShareStates.before_reset): nothing is written then.
+        """The durable state is about to be reset or deleted (ShareStates.before_reset): writes must stop.
 
-        A write that came behind the removal would find no state.
+        A write after the deletion would find no state.
         """
 
         def drop() -> None:
@@ -123,13 +123,13 @@ class SharePartitions:
         self.loop.post(drop)
 
     def state_reset(self, group_id: str, topic_id: bytes, index: int) -> None:
-        """The durable state was begun anew or removed (ShareStates.on_reset): what is held of it is void."""
+        """The durable state was reset or deleted (ShareStates.on_reset): what is held of it is void."""
         self.loop.post(partial(self.cache.drop, PartitionKey(group_id, topic_id, index)))
 
     # -- the ends of sessions and connections --------------------------------------------------------------------
 
     def _session_ended(self, member: SessionKey) -> None:
-        """The member waits for nothing any more, and what it holds is free."""
+        """Ends the member's fetch and releases what it holds."""
         self._end_waiting(member)
         for share_partition in self.cache.of_group(member.group_id):
             share_partition.release(member.member_id)
@@ -214,7 +214,7 @@ class SharePartitions:
         refused: Future[None] = Future()
         found = self.cache.get(key)
         code = found if isinstance(found, ErrorCode) else ErrorCode.INVALID_RECORD_STATE
-        refused.set_exception(KafkaError(code))  # not in memory: nobody holds anything of it
+        refused.set_exception(KafkaError(code))  # not in memory: no member holds records of it
         return refused
 
     # -- ShareFetch ----------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class SharePartitions:
         if connection.on_closed is None:
             connection.on_closed = partial(self._connection_closed, connection)
         self._post(partial(self._fetch, request, done), done)
-        if connection.closed:  # perhaps before it was told whom to call
+        if connection.closed:  # perhaps before its on_closed was set
             self._connection_closed(connection)
         return done
 
@@ -237,7 +237,7 @@ class SharePartitions:
         except KafkaError as error:
             if error.code is not ErrorCode.SHARE_SESSION_LIMIT_REACHED or request.max_wait_ms <= 0:
                 raise
-            # The client asks again at once: it waits here.
+            # The client would retry at once: it waits here.
             waits_ms = min(request.max_wait_ms, SHARE_SLOT_WAIT_MS_MAX)
             self.loop.call_later(waits_ms / 1000, partial(_fail, done, error))
             return
@@ -263,7 +263,7 @@ class SharePartitions:
             part_done()
             return
         shared = [(where, self.cache.get(PartitionKey(group_id, *where))) for where in partitions]
-        # It may wait for long: without what is done.
+        # It may wait for long: without its completed acknowledgements.
         request = replace(request, partitions=(), forgotten=(), acknowledgements={})
         self._begin(request, shared, answer, part_done)
 
@@ -276,7 +276,7 @@ class SharePartitions:
             on_done()
 
         earlier = self._fetches.get(request.member)
-        if earlier is not None:  # of a client that did not wait for its answer
+        if earlier is not None:  # the client did not wait for its answer
             earlier.end()
         fetch = ShareFetch(request, shared, answer, self.answers, fetched)
         self._fetches[request.member] = fetch
@@ -287,7 +287,7 @@ class SharePartitions:
             self._retry_starved()
 
     def _retry_starved(self) -> None:
-        """Fetches without memory for their answers look again, until there is some: clients read without telling."""
+        """Retries fetches that lacked memory for their answers: no event tells that a client has read."""
         if self._starved_timer is None:
             self._starved_timer = self.loop.call_later(_STARVED_RETRY_SECONDS, self._starved_again)
 
@@ -301,7 +301,7 @@ class SharePartitions:
             self._retry_starved()
 
     def _session_partitions(self, request: FetchRequest) -> list[TopicIdPartition]:
-        """What to fetch; raises KafkaError where the session is not what the request takes it for."""
+        """The partitions to fetch; raises KafkaError if the request does not fit its session."""
         member, epoch = request.member, request.session_epoch
         if epoch == FINAL_EPOCH:
             self.sessions.expect(member)

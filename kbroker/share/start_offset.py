@@ -1,4 +1,4 @@
-"""Where a share group begins in a partition that it has not read yet (share.auto.offset.reset)."""
+"""The start offset of a share group in a partition that it has not read yet (share.auto.offset.reset)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The records of a partition that a share group works on: from its start offset to where it has read to.
+"""The records of a partition that a share group works on: from its start offset to the end of what it has read.
 
-    done with | start ... runs of records: available, acquired, acknowledged, archived ... end | not read yet
+    completed | start ... runs of records: available, acquired, acknowledged, archived ... end | not read yet
 
-Kafka's SPSO is `start`, its SPEO the offset before `end`. A run is records in a row that share everything; it is cut
-where an acquisition or an acknowledgement ends within it, and neighbours that say the same are made one again.
+Kafka's SPSO is `start`, its SPEO the offset before `end`. A run is consecutive records with the same state; it is split
+where an acquisition or an acknowledgement ends within it, and neighbours with the same state are joined again.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ class Run:
     last: int
     state: Delivery
     count: int  # deliveries so far
-    member: str | None = None  # who holds them while they are acquired
+    member: str | None = None  # which holds them while they are acquired
     lock_ends: float = 0.0  # monotonic seconds, while they are acquired
-    # While a write is to make an acknowledgement durable: its number, and what a failure brings back.
+    # While a write makes an acknowledgement durable: its number, and the state to restore if it fails.
     write: int = 0
     before: Run | None = None
-    unsaved: bool = False  # changed by the broker itself: the next write says so
+    unsaved: bool = False  # changed by the broker itself: goes with the next write
 
     @property
     def settled(self) -> bool:
-        """No acknowledgement of it is on its way."""
+        """True if no acknowledgement of it is being written."""
         return self.write == 0
 
     @property
     def is_available(self) -> bool:
-        """It can be acquired."""
+        """True if it can be acquired."""
         return self.state is Delivery.AVAILABLE and self.write == 0
 
     @property
     def is_done(self) -> bool:
-        """Nothing will ever change it."""
+        """True if its state is final."""
         return self.state.is_final and self.write == 0
 
     def says(self) -> tuple[Delivery, int, str | None, float, int, bool]:
-        """Everything but where it is."""
+        """Its state without its offsets."""
         return (self.state, self.count, self.member, self.lock_ends, self.write, self.unsaved)
 
 
 class Window:
-    """Runs without holes between `start` and `end`. The number of runs is bounded by the records that it may hold."""
+    """Runs without gaps between `start` and `end`. The bound on held records bounds the number of runs."""
 
     def __init__(self, start: int, batches: Sequence[StateBatch] = ()) -> None:
-        """From durable state: what lies between its batches was acquired and never acknowledged."""
+        """From durable state: records between its batches were acquired and never acknowledged."""
         self.start = start
         self.runs: list[Run] = []
         position = start
@@ -110,13 +110,13 @@ class Window:
                 yield run
 
     def cut(self, first: int, last: int) -> list[Run]:
-        """The runs that make up [first, last] within the window, cut at both ends."""
+        """The runs of [first, last] within the window, split at both ends."""
         self._cut_at(first)
         self._cut_at(last + 1)
         return [run for run in self.between(first, last) if run.first >= first and run.last <= last]
 
     def append(self, run: Run) -> None:
-        """Adds records that were read, behind the end."""
+        """Adds records that were read, at the end."""
         assert run.first == self.end
         self.runs.append(run)
 
@@ -136,7 +136,7 @@ class Window:
     # -- moving on -----------------------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Moves the start over what is done with, and makes neighbours that say the same one."""
+        """Moves the start over completed records, and joins neighbours with the same state."""
         done = 0
         for run in self.runs:
             if not run.is_done:
@@ -154,7 +154,7 @@ class Window:
         self.runs = kept
 
     def move_start(self, offset: int) -> None:
-        """The log begins at `offset` now: what lies below is gone, in whatever state."""
+        """The log starts at `offset` now: records below it are dropped in any state."""
         if offset <= self.start:
             return
         self.runs = [run for run in self.runs if run.last >= offset]
@@ -164,7 +164,7 @@ class Window:
         self.tidy()
 
     def start_after(self, write: int) -> int:
-        """Where the start will be once the write of this number is durable."""
+        """The start offset once the write of this number is durable."""
         start = self.start
         for run in self.runs:
             if not run.state.is_final or run.write not in (0, write):

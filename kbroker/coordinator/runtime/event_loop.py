@@ -1,7 +1,7 @@
 """The coordinator's one thread: a queue of operations and a heap of timers.
 
-All coordinator state is touched only by the thread that runs the loop, so none of it has a lock. Tests run the
-loop by hand (`run_pending`) with a manual clock and no thread.
+Only the thread that runs the loop changes coordinator state, so the state has no locks. Other threads may read single
+values of it and postpone timers. Tests run the loop by hand (`run_pending`) with a manual clock and no thread.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _IDLE_WAIT_SECONDS = 3_600.0
 
 
 class Timer:
-    """One scheduled call. Owned by the loop thread."""
+    """One scheduled call. Loop thread only, except `postpone`."""
 
     __slots__ = ("_loop", "callback", "cancelled", "deadline", "queued_deadline")
 
     def __init__(self, loop: EventLoop, deadline: float, callback: Callback) -> None:
         self._loop = loop
         self.callback: Callback | None = callback
-        self.cancelled = False  # also after it fired: whoever then had to wait for its turn looks again
+        self.cancelled = False  # also set after it fired: an operation that queued since then checks it
         self.deadline = deadline  # monotonic seconds
-        self.queued_deadline = deadline  # where it lies in the heap; never later than `deadline`
+        self.queued_deadline = deadline  # its place in the heap; never later than `deadline`
 
     @property
     def active(self) -> bool:
@@ -41,7 +41,7 @@ class Timer:
         return self.callback is not None
 
     def cancel(self) -> None:
-        """Makes it never fire (again)."""
+        """Prevents it from firing."""
         self.cancelled = True
         if self.callback is not None:
             self.callback = None
@@ -50,8 +50,8 @@ class Timer:
     def postpone(self, delay_seconds: float) -> bool:
         """Moves the deadline to `delay_seconds` from now; False if it is not active or would move closer.
 
-        Only a number changes: a heartbeat must not cost a heap operation. The one method that any thread may call; a
-        timer that fires at the same moment may not notice.
+        Any thread. Only a number changes: a heartbeat must not cost a heap operation. A timer that is about to fire
+        may miss it.
         """
         deadline = self._loop.monotonic() + delay_seconds
         if self.callback is None or deadline < self.queued_deadline:
@@ -77,12 +77,12 @@ class EventLoop:
         return self._clock.monotonic()
 
     def post(self, callback: Callback) -> None:
-        """Queues `callback` for the loop thread. May be called by any thread."""
+        """Queues `callback` for the loop thread. Any thread."""
         self._queue.put(callback)
 
     @property
     def queue_length(self) -> int:
-        """Callbacks that were posted and have not been called yet. May be read by any thread."""
+        """Callbacks that were posted and have not run yet. Any thread."""
         return self._queue.qsize()
 
     def call_later(self, delay_seconds: float, callback: Callback) -> Timer:
@@ -106,7 +106,7 @@ class EventLoop:
         self._thread = None
 
     def run_pending(self) -> None:
-        """Runs everything posted or due now, also what that posts or makes due. For tests and for stop."""
+        """Runs all that is posted or due now, and what that posts or makes due in turn. For tests and for stop."""
         while True:
             try:
                 callback = self._queue.get_nowait()
@@ -118,7 +118,7 @@ class EventLoop:
                 self._call(callback)
 
     def note_cancelled(self) -> None:
-        """Called by a timer that was cancelled; drops dead timers when they are most of the heap."""
+        """A timer was cancelled: drops cancelled timers when they are most of the heap."""
         self._cancelled += 1
         if self._cancelled > _COMPACT_ABOVE and self._cancelled * 2 > len(self._timers):
             self._timers = [entry for entry in self._timers if entry[2].callback is not None]
@@ -128,7 +128,7 @@ class EventLoop:
     def _run(self) -> None:
         while True:
             now = self.monotonic()
-            while self._run_due_timer(now):  # not those that they set: what is posted has its turn first
+            while self._run_due_timer(now):  # not the timers that they set: posted callbacks come first
                 pass
             try:
                 callback = self._queue.get(timeout=self.seconds_to_next_timer())
@@ -139,7 +139,7 @@ class EventLoop:
             self._call(callback)
 
     def seconds_to_next_timer(self) -> float:
-        """How long nothing is due, unless something is posted; no longer than a thread can wait."""
+        """The time until the next timer is due, at most as long as a thread can wait."""
         if not self._timers:
             return _IDLE_WAIT_SECONDS
         return min(max(0.0, self._timers[0][0] - self.monotonic()), threading.TIMEOUT_MAX)
@@ -150,7 +150,7 @@ class EventLoop:
         heapq.heappush(self._timers, (deadline, next(self._sequence), timer))
 
     def _run_due_timer(self, now: float) -> bool:
-        """Runs one timer that is due at `now`, or puts a postponed one back. False if none is due."""
+        """Runs one timer that is due at `now`, or requeues a postponed one. False if none is due."""
         if not self._timers or self._timers[0][0] > now:
             return False
         timer = heapq.heappop(self._timers)[2]
@@ -168,5 +168,5 @@ class EventLoop:
         try:
             callback()
         except Exception:
-            # One broken operation must not end the thread that serves every group.
+            # A bug in one operation must not end the thread that serves every group.
             logger.exception("coordinator operation failed")

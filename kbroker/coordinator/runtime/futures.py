@@ -1,4 +1,4 @@
-"""One Future for the answers of several."""
+"""Waiting for several futures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.coordinator.runtime.result import complete
 
 
 def when_all(futures: Sequence[Future[Any]], act: Callable[[], None]) -> None:
-    """Calls `act` once all are done, however they ended: on the thread that completes the last, or here."""
+    """Calls `act` once all are done or failed: on the thread that completes the last one, or here."""
     lock = threading.Lock()
     remaining = len(futures)
 
@@ -30,14 +30,14 @@ def when_all(futures: Sequence[Future[Any]], act: Callable[[], None]) -> None:
 
 
 def gathered(futures: Sequence[Future[Any]]) -> Future[list[Any]]:
-    """Done when all are, with their results in order; none of them may fail."""
+    """A future of all results, in order; none of the futures may fail."""
     done: Future[list[Any]] = Future()
     when_all(futures, lambda: complete(done, [future.result() for future in futures]))
     return done
 
 
 def settled(futures: Sequence[Future[Any]]) -> Future[list[BaseException | None]]:
-    """Done when all are, with the error of each in order (None: it has none)."""
+    """A future of the errors of all, in order (None: no error)."""
     done: Future[list[BaseException | None]] = Future()
     when_all(futures, lambda: complete(done, [future.exception() for future in futures]))
     return done

@@ -1,4 +1,4 @@
-"""Which partition of `__consumer_offsets` holds a group (Kafka: abs(hash(group id)) % partitions)."""
+"""The partition of an internal topic that holds a group or a transactional id (Kafka: abs(hash(key)) % partitions)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def java_hash(text: str) -> int:
 
 
 def group_partition(group_id: str, partition_count: int) -> int:
-    """The partition that holds the group. Kafka's abs maps the smallest integer to 0."""
+    """The partition that holds the key. Kafka's abs maps the smallest integer to 0."""
     value = java_hash(group_id)
     return 0 if value == -(1 << 31) else abs(value) % partition_count

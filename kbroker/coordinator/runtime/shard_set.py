@@ -1,4 +1,4 @@
-"""All shards of one internal topic: the thread that runs them, the topic's creation, and who coordinates which key."""
+"""All shards of one internal topic: the thread that runs them, the creation of the topic, and the shard of each key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShardSet(Generic[S]):
     """One loop thread owns all the shards' state; a few worker threads load shards and create the topic.
 
     `open_logs()` gives the topic's logs in partition order, None while the topic does not exist. `ensure_topic()`
-    creates it; it may block and is called by a worker. Methods may be called by any thread unless said otherwise.
+    creates it; it may block, and a worker thread calls it. Methods may be called by any thread unless said otherwise.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ShardSet(Generic[S]):
     # -- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the thread, and to load all shards if the topic exists."""
+        """Starts the thread and, if the topic exists, the loads of all shards."""
         self.start_by_hand()
         self.loop.start()
 
@@ -70,10 +70,10 @@ class ShardSet(Generic[S]):
             self.loop.post(partial(self._open_shards, logs))
 
     def stop(self) -> None:
-        """Answers everything that waits with NOT_COORDINATOR and ends the threads."""
+        """Answers all waiting requests with NOT_COORDINATOR and ends the threads."""
         self.loop.post(self._stop_shards)
         self.loop.stop()
-        self.loop.run_pending()  # what was posted meanwhile is refused
+        self.loop.run_pending()  # refuses what was posted meanwhile
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _stop_shards(self) -> None:
@@ -89,7 +89,7 @@ class ShardSet(Generic[S]):
 
     @property
     def queue_length(self) -> int:
-        """What the loop thread has not looked at yet, and requests that wait in the shards. Any thread."""
+        """Callbacks that the loop thread has not run yet, and requests that wait in the shards."""
         return self.loop.queue_length + sum(runtime.queue_length for runtime in self.runtimes)
 
     def _note_loaded(self) -> None:
@@ -104,7 +104,7 @@ class ShardSet(Generic[S]):
     # -- the topic -----------------------------------------------------------------------------------------------
 
     def locate(self) -> Future[ErrorCode]:
-        """NONE once this broker can coordinate; creates the internal topic if need be (FindCoordinator)."""
+        """NONE once this broker can coordinate; creates the internal topic if necessary (FindCoordinator)."""
         request = Request(lambda shard, future: None, identity)
         self.post(partial(self._locate, request), request)
         return request.future
@@ -155,8 +155,9 @@ class ShardSet(Generic[S]):
     # -- dispatch ------------------------------------------------------------------------------------------------
 
     def runtime(self, key: str) -> ShardRuntime[S]:
-        """The shard of a group id or transactional id. Loop thread."""
-        return self.runtimes[group_partition(key, len(self.runtimes))]
+        """The shard of a group id or transactional id."""
+        runtimes = self.runtimes  # read once: the loop thread replaces the list when the topic is created
+        return runtimes[group_partition(key, len(runtimes))]
 
     def submit(self, key: str, request: Request) -> Future:
         """Runs the request on its key's shard; returns its future."""
@@ -177,7 +178,7 @@ class ShardSet(Generic[S]):
             self.runtime(key).submit(request)
 
     def submit_to_all(self, new_request: Callable[[], Request]) -> Future[list[Any]]:
-        """Runs one request on each shard; the answers in partition order, or a list with one error after a stop."""
+        """Runs one request on each shard; the answers are in partition order. After a stop: a list with one error."""
         done: Future[list[Any]] = Future()
 
         def ask_all() -> None:

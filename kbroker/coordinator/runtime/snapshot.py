@@ -1,13 +1,13 @@
-"""Keeps a shard's log short: when most of it is dead, the live state is written again behind it.
+"""Keeps a shard's log short: when most of it is dead, the live state is written again at its end.
 
-The snapshot is taken in slices between other operations. That is right because each slice says the state at the moment
-of its append, and a key that is new since the snapshot began has its record behind the snapshot's start anyway. Once
-the last slice is durable the log start moves to where the log ended when the snapshot began; until then the old records
-are simply read again.
+A snapshot is written in slices between other operations. That is correct because each slice has the state at the time
+of its append, and a key that is new since the snapshot began has its record after the snapshot's start anyway. Once the
+last slice is durable, the log start moves to where the log ended when the snapshot began. A load before that reads the
+old records again.
 
-A key that an open transaction has written waits for the end of that transaction, and the snapshot with it: between the
-transaction's record and its marker no record can say the state without changing the order of the two. Transactions end
-by their time-out at the latest, as they do for Kafka's cleaner, which waits for them likewise.
+A key that an open transaction has written waits for the end of that transaction, and the snapshot with it: a record
+with the key's state between the transaction's record and its marker would change the order of the two. A transaction
+ends by its time-out at the latest; Kafka's log cleaner waits in the same way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SLICE_RECORDS = 1_000
 
 
 def is_due(size: LogSize, config: ShardConfig) -> bool:
-    """True when the log holds much more than what is live."""
+    """True if the log holds much more than its live records."""
     return size.total_bytes > max(GROWTH_FACTOR * size.live_bytes, config.snapshot_min_bytes) or (
         size.total_records > max(GROWTH_FACTOR * size.live_records, config.snapshot_min_records)
     )
@@ -37,15 +37,15 @@ class Snapshot:
         self._shard = shard
         self._keys: Iterator[Any] = iter(list(shard.live_keys()))
         self._unsettled: list[Any] = []
-        self.waits = False  # for the next marker: all that is left are keys that an open transaction has written
-        self.dead_bytes = size.total_bytes  # what lies before the snapshot
+        self.waits = False  # for the next marker: only keys that an open transaction has written are left
+        self.dead_bytes = size.total_bytes  # before the snapshot
         self.dead_records = size.total_records
-        self.start_offset = start_offset  # the end of the log now: what is appended from here on stays
+        self.start_offset = start_offset  # the current end of the log: what is appended from now on stays
         self.live_bytes = 0
         self.live_records = 0
 
     def next_slice(self) -> list[Any]:
-        """Live records to write next. Empty at the end, and while it `waits`."""
+        """The live records to write next. Empty at the end, and while it `waits`."""
         records: list[Any] = []
         for key in self._keys:
             self._take(key, records)

@@ -1,4 +1,4 @@
-"""Merging state batches: what was known of records and what a write says of them (KIP-932)."""
+"""Merging state batches: the known state of records and that of a write (KIP-932)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Batches = tuple[StateBatch, ...]
 def combine(old: Sequence[StateBatch], new: Iterable[StateBatch], start_offset: int) -> Batches:
     """One sorted list without overlaps, and nothing below the start offset.
 
-    Where two say something of the same record, the higher delivery count wins, then the higher state: deliveries are
+    If two cover the same record, the higher delivery count wins, then the higher state: deliveries are
     only ever added, and acknowledged and archived are final.
     """
     batches = [*old, *new]
@@ -30,7 +30,7 @@ def combine(old: Sequence[StateBatch], new: Iterable[StateBatch], start_offset: 
 
 
 def merged(batches: Iterable[StateBatch]) -> Batches:
-    """Neighbours that say the same made one. In offset order, without overlaps."""
+    """Joins neighbours of the same state. In offset order, without overlaps."""
     result: list[StateBatch] = []
     for batch in batches:
         last = result[-1] if result else None

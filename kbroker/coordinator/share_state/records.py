@@ -1,7 +1,8 @@
 """Share states to and from the records of `__share_group_state` (protocol/share_state_records.py).
 
-Updates hold everything that has changed since their snapshot, not only the last write: so the newest snapshot and the
-newest update of a partition say all, and the topic can be compacted. Kafka's readers merge them to the same state.
+An update holds everything that has changed since its snapshot, not only the last write: so the newest snapshot and the
+newest update of a partition are its whole state, and the topic can be compacted. Kafka's readers
+merge them to the same state.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ class UpdateRecord(NamedTuple):
 
 
 class SnapshotRemoved(NamedTuple):
-    """The state is gone."""
+    """The state is deleted."""
 
     key: ShareKey
 
 
 class UpdateRemoved(NamedTuple):
-    """The state is gone: its updates are too."""
+    """The state is deleted, and its updates with it."""
 
     key: ShareKey
 

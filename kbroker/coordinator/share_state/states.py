@@ -21,16 +21,16 @@ from kbroker.coordinator.share_state.store import SharePartitionState, StateBatc
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.internal_log import InternalLog
 
-# Called when a state has begun, begun anew or ended: what is known of it elsewhere is void.
+# Called when a state was initialized, reset or deleted: what other code holds of it is void.
 OnReset = Callable[[str, bytes, int], None]
-# Called before that is written, with how to go on: what writes to the state must have stopped by then.
+# Called before that is written, with a function to continue: writes to the state must have stopped by then.
 BeforeReset = Callable[[str, bytes, int, Callable[[], None]], None]
 
 
 class ShareStates:
     """A ShareStateStore. Arguments are ShardSet's; every method may be called by any thread and never blocks.
 
-    Futures fail with a KafkaError: FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST (a write where there is no
+    Futures fail with a KafkaError: FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST (a write without a
     state), COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR. They complete on the coordinator's thread.
     """
 
@@ -58,7 +58,7 @@ class ShareStates:
         self.loop = self.shards.loop
 
     def start(self) -> None:
-        """Starts the thread, and to load all shards if the topic exists."""
+        """Starts the thread and, if the topic exists, the loads of all shards."""
         self.shards.start()
 
     def start_by_hand(self) -> None:
@@ -66,12 +66,12 @@ class ShareStates:
         self.shards.start_by_hand()
 
     def stop(self) -> None:
-        """Fails everything that waits with NOT_COORDINATOR and ends the threads."""
+        """Fails all waiting requests with NOT_COORDINATOR and ends the threads."""
         self.shards.stop()
 
     @property
     def states(self) -> int:
-        """How many are held now."""
+        """How many states there are."""
         return sum(len(runtime.shard.states) for runtime in self.shards.runtimes)
 
     # -- the store -----------------------------------------------------------------------------------------------
@@ -79,12 +79,12 @@ class ShareStates:
     def initialize(
         self, group_id: str, topic_id: bytes, partition: int, state_epoch: int, start_offset: int
     ) -> Future[None]:
-        """Begins a state, or begins it anew under a higher state epoch. -1: the start offset is not known yet."""
+        """Initializes a state, or resets it under a higher state epoch. -1: the start offset is not known yet."""
         key = ShareKey(group_id, topic_id, partition)
         return self._reset(key, lambda shard: shard.initialize(key, state_epoch, start_offset), needs_topic=True)
 
     def read(self, group_id: str, topic_id: bytes, partition: int) -> Future[SharePartitionState | None]:
-        """The state; None if it was never initialised."""
+        """The state; None if it was never initialized."""
         key = ShareKey(group_id, topic_id, partition)
 
         def run(shard: ShareStateShard) -> Result:
@@ -104,7 +104,7 @@ class ShareStates:
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> Future[None]:
-        """Merges batches into the state; of two that speak of the same record the later delivery counts."""
+        """Merges batches into the state; of two that cover the same record, the later delivery counts."""
         key = ShareKey(group_id, topic_id, partition)
 
         def run(shard: ShareStateShard) -> Result:
@@ -113,7 +113,7 @@ class ShareStates:
         return self._submit(key, run)
 
     def delete(self, group_id: str, topic_id: bytes, partition: int) -> Future[None]:
-        """Removes the state; done when there is none."""
+        """Deletes the state; also succeeds if there is none."""
         key = ShareKey(group_id, topic_id, partition)
         return self._reset(key, lambda shard: shard.delete(key))
 
@@ -165,6 +165,6 @@ class ShareStates:
 
 
 def coordinator_key(key: ShareKey) -> str:
-    """What Kafka hashes to find the partition of `__share_group_state`."""
+    """The key that Kafka hashes to find the partition of `__share_group_state`."""
     topic_id = base64.urlsafe_b64encode(key.topic_id).rstrip(b"=").decode()
     return f"{key.group_id}:{topic_id}:{key.partition}"

@@ -1,7 +1,7 @@
-"""The seam between share groups and the durable state of their partitions (KIP-932).
+"""The interface between share groups and the durable state of their partitions (KIP-932).
 
 The group side says which partitions a group reads, from which offset and under which state epoch. The partition side
-keeps what the group has done with the records: a start offset, and what is known of those behind it.
+keeps what the group has done with the records: a start offset, and the delivery state of records after it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 # The start offset is not known yet: share.auto.offset.reset decides at the first fetch.
 UNKNOWN_START_OFFSET = -1
-# The delivery complete count is not known: a version wrote the state that did not count.
+# The delivery complete count is not known: an older version wrote the state.
 UNKNOWN_DELIVERY_COMPLETE_COUNT = -1
 
 
@@ -26,12 +26,12 @@ class StateBatch(NamedTuple):
 
 
 class SharePartitionState(NamedTuple):
-    """What is durable of one partition in one group."""
+    """The durable state of one partition in one group."""
 
     state_epoch: int
     leader_epoch: int
     start_offset: int  # -1: UNKNOWN_START_OFFSET
-    delivery_complete_count: int  # records behind the start offset that are done with
+    delivery_complete_count: int  # records from the start offset on whose delivery is complete
     batches: tuple[StateBatch, ...]
 
 
@@ -44,11 +44,11 @@ class ShareStateStore(Protocol):
     def initialize(
         self, group_id: str, topic_id: bytes, partition: int, state_epoch: int, start_offset: int
     ) -> Future[None]:
-        """Begins a state, or begins it anew under a higher state epoch."""
+        """Initializes a state, or resets it under a higher state epoch."""
         ...
 
     def read(self, group_id: str, topic_id: bytes, partition: int) -> Future[SharePartitionState | None]:
-        """The state; None if it was never initialised."""
+        """The state; None if it was never initialized."""
         ...
 
     def write(
@@ -66,5 +66,5 @@ class ShareStateStore(Protocol):
         ...
 
     def delete(self, group_id: str, topic_id: bytes, partition: int) -> Future[None]:
-        """Removes the state; done when there is none."""
+        """Deletes the state; also succeeds if there is none."""
         ...

@@ -1,5 +1,5 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: partitions join a transaction, which the first of them begins; and the check
-whether they are in it (KIP-890).
+"""AddPartitionsToTxn and AddOffsetsToTxn: partitions join a transaction, and the first one begins it. Also the
+check that partitions are in it (KIP-890).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class PartitionsRequest:
     producer_id: int
     producer_epoch: int
     partitions: frozenset[TopicPartition]
-    version: int = 0  # transaction.version that the client works by
+    version: int = 0  # transaction.version that the client uses
 
 
 def add_partitions(shard: TransactionShard, request: PartitionsRequest) -> Result:
-    """Puts the partitions into the transaction. Answers NONE for all of them, or raises KafkaError."""
+    """Adds the partitions to the transaction. Answers NONE for all of them, or raises KafkaError."""
     transaction = _open_to(shard, request)
     ongoing = transaction.state is TransactionState.ONGOING
     if ongoing and request.partitions <= transaction.partitions:
@@ -51,7 +51,7 @@ def add_partitions(shard: TransactionShard, request: PartitionsRequest) -> Resul
 
 
 def verify_partitions(shard: TransactionShard, request: PartitionsRequest) -> Result:
-    """Answers for each partition NONE if it is in the transaction, else TRANSACTION_ABORTABLE; or raises KafkaError."""
+    """Answers NONE for each partition in the transaction, else TRANSACTION_ABORTABLE; or raises KafkaError."""
     transaction = _open_to(shard, request)
     return Result(
         response={

@@ -20,7 +20,7 @@ STATE_BY_TITLE = {state.title: state for state in TransactionState}
 
 @dataclass(frozen=True, slots=True)
 class ListFilter:
-    """What a listed transaction must be; None asks for nothing."""
+    """Conditions for a listed transaction; None: no condition."""
 
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] | None = None
@@ -28,7 +28,7 @@ class ListFilter:
     matches_id: Callable[[str], Any] | None = None
 
     def passes(self, transactional_id: str, transaction: Transaction, now_ms: int) -> bool:
-        """Whether it is to be listed."""
+        """True if it is to be listed."""
         if self.states is not None and transaction.state not in self.states:
             return False
         if self.producer_ids is not None and transaction.producer_id not in self.producer_ids:
@@ -41,7 +41,7 @@ class ListFilter:
 
 
 def list_transactions(shard: TransactionShard, wanted: ListFilter) -> Result:
-    """The transactional ids of this shard that pass."""
+    """The transactional ids of this shard that pass the filter."""
     now_ms = shard.now_ms()
     return Result(
         response=[
@@ -83,5 +83,5 @@ def describe(shard: TransactionShard, transactional_id: str) -> Result:
 
 
 def not_described(transactional_id: str, error: ErrorCode) -> k65.TransactionState:
-    """A transactional id that cannot be described."""
+    """The answer for a transactional id that cannot be described."""
     return k65.TransactionState(transactional_id=transactional_id, error_code=error)

@@ -20,4 +20,4 @@ class TransactionConfig(ShardConfig):
     transactional_ids_max: int = limits.TRANSACTIONAL_IDS_MAX
     bytes_max: int = 16 * limits.MIB  # of memory, of all transactional ids with their partitions
     partitions_max: int = limits.PARTITIONS_PER_TRANSACTION_MAX
-    completion_wait_ms: int = 100  # add.partitions.to.txn.retry.backoff.max.ms: for the end of the transaction before
+    completion_wait_ms: int = 100  # add.partitions.to.txn.retry.backoff.max.ms: for the end of the previous transaction

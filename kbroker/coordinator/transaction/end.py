@@ -13,8 +13,8 @@ the current epoch (C) or, from transaction.version 2 on, with the one before it 
 | Empty          | 48, 48                   | 48           | next epoch  | 90           | 90          |
 
 48 INVALID_TXN_STATE, 51 CONCURRENT_TRANSACTIONS, 90 PRODUCER_FENCED (also any other epoch). While markers are written,
-version 2 says 51 whatever the epoch or producer id: a transaction is answered before its markers, and the abort of an
-empty one right behind it is no sign of a fenced producer (KAFKA-18464).
+version 2 answers 51 for any epoch and producer id: a transaction is answered before its markers, and the abort of an
+empty one right after it does not mean a fenced producer (KAFKA-18464).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from kbroker.coordinator.transaction.state import (
 )
 from kbroker.errors import ErrorCode, KafkaError
 
-EPOCH_PER_TRANSACTION = 2  # the transaction.version from which on each EndTxn grants a new epoch
+EPOCH_PER_TRANSACTION = 2  # the transaction.version from which each EndTxn grants a new epoch
 
 _RESULT_OF = {TransactionState.COMPLETE_COMMIT: True, TransactionState.COMPLETE_ABORT: False}
 
 
 @dataclass(frozen=True, slots=True)
 class EndRequest:
-    """EndTxn of a client that works by `version` of transaction.version."""
+    """EndTxn of a client that uses `version` of transaction.version."""
 
     transactional_id: str
     producer_id: int
@@ -50,7 +50,7 @@ class EndRequest:
 
 
 def end_transaction(shard: TransactionShard, request: EndRequest) -> Result:
-    """Decides a transaction. Raises KafkaError; what `take_producer_id` raises passes through."""
+    """Decides a transaction. Raises KafkaError and what `take_producer_id` raises."""
     if request.version >= EPOCH_PER_TRANSACTION:
         return _end_with_new_epoch(shard, request)
     transaction = shard.transaction_of(request.transactional_id, request.producer_id)
@@ -63,10 +63,10 @@ def end_transaction(shard: TransactionShard, request: EndRequest) -> Result:
 
 
 def fence(transaction: Transaction, now_ms: int, *, holder_may_go_on: bool) -> Transaction:
-    """An open transaction aborted under an epoch that nobody has: its producer can write no more under the old one.
+    """The abort of an open transaction under an epoch that no producer has, which fences the old one.
 
-    `holder_may_go_on`: it is granted that epoch when it asks (KIP-360, KIP-890), unless its epochs are used up. Else it
-    is fenced for good.
+    `holder_may_go_on`: its producer gets that epoch when it asks (KIP-360, KIP-890), unless its epochs are used up.
+    Otherwise it is fenced for good.
     """
     aborted = _decide(transaction, commit=False, now_ms=now_ms)
     known = holder_may_go_on and not transaction.is_exhausted
@@ -87,7 +87,7 @@ def _decided(shard: TransactionShard, request: EndRequest, prepared: Transaction
 
 
 def _repeated(request: EndRequest, transaction: Transaction) -> Result:
-    """The transaction has been decided already: an answer without a write, if it was decided like that."""
+    """The transaction was decided before: an answer without a write, if the decision is the same."""
     if _RESULT_OF.get(transaction.state) is not request.commit:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
     return Result(response=ProducerIdentity(transaction.producer_id, transaction.producer_epoch))
@@ -117,11 +117,11 @@ def _end_with_new_epoch(shard: TransactionShard, request: EndRequest) -> Result:
 
 
 def _with_new_epoch(shard: TransactionShard, request: EndRequest, transaction: Transaction) -> Transaction:
-    """The decision, and the epoch for the next transaction; a new producer id is reserved where none is left."""
+    """The decision, and the epoch for the next transaction; a new producer id is reserved if no epoch is left."""
     now_ms = shard.now_ms()
     next_id = shard.take_producer_id() if transaction.is_exhausted else NO_PRODUCER_ID
     return _decide(transaction, request.commit, now_ms).changed(
-        # Without partitions (an abort of nothing) this may be a state that has no start time, or an old one.
+        # Without partitions (an abort of nothing) the state may have no start time, or an old one.
         start_ms=transaction.start_ms if transaction.state is TransactionState.ONGOING else now_ms,
         producer_epoch=transaction.producer_epoch + 1,
         last_producer_epoch=transaction.producer_epoch,

@@ -1,4 +1,4 @@
-"""What time does: transactions that are open too long are aborted, transactional ids out of use are removed."""
+"""Time-outs: transactions that are open too long are aborted, unused transactional ids are removed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from kbroker.coordinator.transaction.end import fence
 from kbroker.coordinator.transaction.shard import TransactionShard
 from kbroker.coordinator.transaction.state import Transaction, TransactionRecord, TransactionState
 
-_RECORDS_AT_ONCE = 1_000  # the rest waits for the next round
+_RECORDS_AT_ONCE = 1_000  # the rest is left for the next round
 
 
 def abort_timed_out(shard: TransactionShard) -> Result:
-    """Aborts the transactions that are open for longer than their time-out. Their producers may go on with the next."""
+    """Aborts transactions that are open for longer than their time-out. Their producers may begin the next one."""
     now_ms = shard.now_ms()
     late = [
         (transactional_id, transaction)

@@ -5,8 +5,8 @@
 | none                             | a new producer id, epoch 0                                              |
 | PrepareCommit, PrepareAbort      | CONCURRENT_TRANSACTIONS                                                 |
 | Ongoing                          | aborted under a higher epoch; CONCURRENT_TRANSACTIONS when that is durable |
-| Empty, Complete*                 | the next epoch; a new producer id where none is left                    |
-| the same, asked for again        | the epoch that was granted already                                      |
+| Empty, Complete*                 | the next epoch; a new producer id if no epoch is left                   |
+| the same, a repeated request     | the epoch that was granted before                                       |
 | another epoch or id is expected  | PRODUCER_FENCED                                                         |
 """
 
@@ -33,7 +33,7 @@ from kbroker.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class InitRequest:
-    """InitProducerId with a transactional id; the producer may say what it believes to be (KIP-360)."""
+    """InitProducerId with a transactional id; the producer may name its current id and epoch (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -42,12 +42,12 @@ class InitRequest:
 
     @property
     def expects(self) -> bool:
-        """Whether the producer says what it is."""
+        """True if the producer names its current id and epoch."""
         return self.producer_id != NO_PRODUCER_ID
 
 
 def init_producer_id(shard: TransactionShard, request: InitRequest) -> Result:
-    """A new identity. Raises KafkaError; what `take_producer_id` raises passes through."""
+    """A new identity. Raises KafkaError and what `take_producer_id` raises."""
     if not 0 < request.timeout_ms <= shard.config.timeout_max_ms:
         raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     transaction = shard.transactions.get(request.transactional_id)
@@ -63,7 +63,7 @@ def init_producer_id(shard: TransactionShard, request: InitRequest) -> Result:
     if transaction.state is TransactionState.ONGOING:
         if request.expects and request.producer_epoch != transaction.producer_epoch:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
-        # Who says what it is asks again, and gets the epoch under which this is aborted.
+        # A producer that names its id retries, and gets the epoch under which this is aborted.
         fenced = fence(transaction, shard.now_ms(), holder_may_go_on=request.expects)
         aborted = TransactionRecord(request.transactional_id, fenced)
         return shard.prepared([aborted], refused(ErrorCode.CONCURRENT_TRANSACTIONS))
@@ -71,7 +71,7 @@ def init_producer_id(shard: TransactionShard, request: InitRequest) -> Result:
 
 
 def _may_be_holder(request: InitRequest, transaction: Transaction) -> bool:
-    """Whether the producer id is the current one, the next one, or the one before it that ran out of epochs."""
+    """True if the producer id is the current one, the next one, or the previous one that ran out of epochs."""
     return request.producer_id in (transaction.producer_id, transaction.granted.producer_id) or (
         request.producer_id == transaction.previous_producer_id and request.producer_epoch >= LAST_GRANTED_EPOCH
     )
@@ -79,7 +79,7 @@ def _may_be_holder(request: InitRequest, transaction: Transaction) -> bool:
 
 def _next(shard: TransactionShard, request: InitRequest, transaction: Transaction) -> Transaction:
     if request.expects and transaction.was_granted_after(request.producer_id, request.producer_epoch):
-        # The answer was lost. Nobody else has asked since: that would have cleared the last epoch.
+        # The answer was lost. No other producer has asked since: that would have cleared the last epoch.
         return _reset(shard, request, transaction, previous_producer_id=transaction.previous_producer_id)
     if request.expects and request.producer_epoch != transaction.producer_epoch:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)

@@ -1,4 +1,4 @@
-"""Producer ids for the loop thread, which cannot wait for a block of them to be claimed."""
+"""Producer ids for the loop thread, which cannot block while a range of them is claimed."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ class ProducerIdSource(Protocol):
     """Where unused producer ids come from (cluster.producer_ids.ProducerIds)."""
 
     def take(self) -> int | None:
-        """The next id, or None when it must be waited for."""
+        """The next id, or None if it must be awaited (`take_later`)."""
         ...
 
     def take_later(self) -> Future[int]:
-        """The next id when there is one; raises KafkaError when none can be had now."""
+        """The next id once there is one; fails with KafkaError if none can be claimed now."""
         ...
 
 
 class OutOfProducerIds(Exception):
-    """There is no id at the moment: call `refill`, and run the operation again from its start."""
+    """There is no id at the moment: call `refill`, then restart the operation."""
 
 
 class ProducerIdPool:
-    """Loop thread only. `post` queues a call for it from any thread."""
+    """Loop thread only. `post` queues a call for the loop thread from any thread."""
 
     def __init__(self, source: ProducerIdSource, post: Callable[[Callable[[], None]], None]) -> None:
         self._source = source
         self._post = post
-        self._spare: list[int] = []  # waited for, by requests that were given up or answered otherwise meanwhile too
+        self._spare: list[int] = []  # awaited ids, also of requests that were abandoned or answered otherwise meanwhile
 
     def take(self) -> int:
-        """An id that nobody else gets. Raises OutOfProducerIds."""
+        """A unique id. Raises OutOfProducerIds."""
         if self._spare:
             return self._spare.pop()
         taken = self._source.take()
@@ -43,14 +43,14 @@ class ProducerIdPool:
         return taken
 
     def refill(self, again: Callable[[], None], refuse: Callable[[ErrorCode], None]) -> None:
-        """Calls `again` on the loop thread when there is an id, or `refuse`."""
+        """Calls `again` on the loop thread once there is an id, or `refuse` if there is none."""
 
         def waited(taken: Future[int]) -> None:
             def go_on() -> None:
                 try:
                     self._spare.append(taken.result())
                 except KafkaError:
-                    # As Kafka: every client tries that again without looking for another coordinator.
+                    # Like Kafka: every client retries this without looking for another coordinator.
                     refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
                 except Exception:
                     refuse(ErrorCode.UNKNOWN_SERVER_ERROR)

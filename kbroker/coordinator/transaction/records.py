@@ -4,7 +4,7 @@
     v0  TransactionLogKey         TransactionLogValue v1; v0, written by older Kafka, is read too
 
 A null value removes. Tag 1000 of the value is kbroker's own: lastProducerEpoch, which Kafka keeps in memory only. With
-it a producer that repeats a request across a restart is told from a fenced one. Other readers skip it.
+it a producer that repeats a request across a restart is distinguished from a fenced one. Other readers skip it.
 """
 
 from __future__ import annotations

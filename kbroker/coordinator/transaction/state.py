@@ -1,9 +1,9 @@
-"""What the coordinator knows of a transactional id, and the rules of its producer epochs (KIP-98, KIP-360, KIP-890).
+"""The state of a transactional id, and the rules of its producer epochs (KIP-98, KIP-360, KIP-890).
 
     Empty ─► Ongoing ─► PrepareCommit | PrepareAbort ─► CompleteCommit | CompleteAbort ─► Ongoing | Empty
 
 An epoch is granted once. A transaction that the coordinator ends by itself (time-out, a new producer) is ended under a
-higher epoch that is told to nobody, which fences the producer that had it open.
+higher epoch that no producer gets, which fences the producer that had it open.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from kbroker.errors import ErrorCode
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
-LAST_GRANTED_EPOCH = 32_766  # 32767 is kept for fencing the producer that has this one
+LAST_GRANTED_EPOCH = 32_766  # 32767 is reserved for fencing the producer that has this one
 
 TRANSACTION_BYTES = 600
-PARTITION_BYTES = 400  # with a long name of its topic, which each request brings anew
+PARTITION_BYTES = 400  # with a long topic name, of which each request brings a new copy
 
 TopicPartition = tuple[str, int]
 
 
 class TransactionState(IntEnum):
-    """States by their number in records. Dead and PrepareEpochFence are in no record and never last here: ids
+    """States by their number in records. Dead and PrepareEpochFence are in no record and never stored: ids
     are removed and producers fenced in one step; tools may filter by them.
     """
 
@@ -65,21 +65,21 @@ class Transaction:
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = -1  # of the transaction: its first partition; -1: there was none yet
     previous_producer_id: int = NO_PRODUCER_ID  # before the last change of state
-    next_producer_id: int = NO_PRODUCER_ID  # with epoch 0 from Complete* on; told to the producer already
-    last_producer_epoch: int = NO_PRODUCER_EPOCH  # whose holder may ask for the current one; -1: nobody
-    client_version: int = 0  # transaction.version that the client works by
+    next_producer_id: int = NO_PRODUCER_ID  # with epoch 0 from Complete* on; the producer has it already
+    last_producer_epoch: int = NO_PRODUCER_EPOCH  # its holder may ask for the current one; -1: no producer may
+    client_version: int = 0  # transaction.version that the client uses
 
     def changed(self, **changes: Any) -> Transaction:
         """The next state."""
         return replace(self, **{"previous_producer_id": self.producer_id, **changes})
 
     def is_held_with(self, producer_epoch: int) -> bool:
-        """Whether a producer has been told this epoch and no later one."""
+        """True if a producer has got this epoch and no later one."""
         return producer_epoch == self.producer_epoch and 0 <= producer_epoch <= LAST_GRANTED_EPOCH
 
     @property
     def is_exhausted(self) -> bool:
-        """No epoch is left to be granted to a producer."""
+        """True if no epoch is left to grant."""
         return self.producer_epoch >= LAST_GRANTED_EPOCH
 
     @property
@@ -90,7 +90,7 @@ class Transaction:
         return ProducerIdentity(self.producer_id, self.producer_epoch)
 
     def was_granted_after(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the current epoch was granted to the holder of this one, who then may not have got the answer."""
+        """True if the current epoch was granted to the holder of this one, which may have missed the answer."""
         if producer_epoch != self.last_producer_epoch or producer_epoch == NO_PRODUCER_EPOCH:
             return False
         if producer_id == self.producer_id:
@@ -104,7 +104,7 @@ class Transaction:
 
 
 class TransactionRecord(NamedTuple):
-    """A record of `__transaction_state`; without a value the transactional id is gone."""
+    """A record of `__transaction_state`; without a value the transactional id is removed."""
 
     transactional_id: str
     value: Transaction | None
@@ -119,5 +119,5 @@ class ProducerIdentity(NamedTuple):
 
 
 def refused(error: ErrorCode) -> ProducerIdentity:
-    """That answer when there is nothing to give."""
+    """The answer of a refused request."""
     return ProducerIdentity(error=error)

@@ -1,4 +1,4 @@
-"""Requests that wait a moment for the end of a transaction's markers, instead of being told to come again."""
+"""Requests that wait briefly for a transaction's markers, instead of being refused with a retriable error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Wait(NamedTuple):
 class CompletionWaits:
     """The waiting requests of one shard, by transactional id. Loop thread only.
 
-    `post` queues a call for the loop thread: requests are begun again from there, not in the middle of a replay.
+    `post` queues a call for the loop thread: requests restart from there, not in the middle of a replay.
     """
 
     def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
@@ -54,7 +54,7 @@ class CompletionWaits:
             self._post(wait.again)
 
     def refuse_all(self, error: ErrorCode) -> None:
-        """Answers all."""
+        """Refuses all waiting requests."""
         waits, self._waits = self._waits, {}
         for parked in waits.values():
             for wait in parked:

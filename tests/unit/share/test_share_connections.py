@@ -1,4 +1,4 @@
-"""What the ends of connections, slow readers and hostile members leave behind in the share partitions: nothing."""
+"""Closed connections, slow readers and hostile members leave nothing in the share partitions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_member_waits_in_one_fetch_at_a_time() -> None:
     assert not broker.share_partitions._fetches
 
 
-def test_nobody_waits_long_for_a_session_slot() -> None:
+def test_a_request_waits_briefly_for_a_session_slot() -> None:
     broker = Broker()
     for member in "abc":
         broker.fetch(member)
@@ -127,7 +127,7 @@ def got_bytes(answer: Any) -> int:
     return sum(len(partition.records or b"") for topic in answer.responses for partition in topic.partitions)
 
 
-def test_answers_that_nobody_reads_are_bounded() -> None:
+def test_unread_answers_are_bounded() -> None:
     broker = slow_broker(40_000)
     total = 0
     for number in range(90):
@@ -182,7 +182,7 @@ def test_a_late_refusal_of_an_old_state_leaves_the_new_one_alone() -> None:
     assert errors(broker.acknowledge("b", {0: [(2, 3, [ACCEPT])]})) == {0: 0}
 
 
-def test_a_cold_read_that_cannot_even_begin_holds_nobody_up() -> None:
+def test_a_cold_read_that_cannot_begin_delays_no_other_fetch() -> None:
     broker = Broker()
     broker.append(records=2)
     broker.logs[0].cold_below = 2
@@ -224,7 +224,7 @@ def test_a_fetch_that_waits_keeps_none_of_its_request() -> None:
     assert not fetch._request.partitions
 
 
-def test_an_answer_after_the_stop_hurts_nobody() -> None:
+def test_an_answer_after_the_stop_is_ignored() -> None:
     broker = Broker()
     broker.append(records=2)
     broker.fetch("a")

@@ -57,7 +57,7 @@ def test_a_member_that_left_and_says_nothing_keeps_its_records_for_the_locks_tim
     assert acquired(waiting.result(timeout=0)) == [(0, 1, 2)]
 
 
-def test_a_member_that_left_and_comes_again_begins_anew() -> None:
+def test_a_member_that_left_and_rejoins_starts_afresh() -> None:
     broker = Broker()
     broker.append(records=2)
     broker.fetch("a")

@@ -92,7 +92,7 @@ class Bench:
 
 
 def log(*sizes: int, first: int = 0) -> list[LogBatch]:
-    """Batches of so many records; a negative number is a batch that nobody may have."""
+    """Batches of so many records; a negative number is a batch that no member may get."""
     batches = []
     for size in sizes:
         batches.append(LogBatch(first, first + abs(size) - 1, size > 0, b"x" * abs(size)))
@@ -170,7 +170,7 @@ def test_a_wrong_acknowledgement_changes_nothing(batches: list[tuple[int, int, l
     assert bench.states.writes == 0
 
 
-def test_an_acknowledgement_of_what_nobody_has_acquired_is_of_no_record() -> None:
+def test_an_acknowledgement_of_records_that_were_not_acquired_is_refused() -> None:
     bench = Bench()
     assert bench.refused("a", (0, 4, [ACCEPT])) is ErrorCode.INVALID_RECORD_STATE
     bench.acquire("a", log(10))
@@ -258,7 +258,7 @@ def test_limits_of_records_are_kept_to_the_batch_or_to_the_record() -> None:
     assert Bench().acquire("a", log(10, 10, 10), batch_size=11) == [(0, 19, 1), (20, 29, 1)]
 
 
-def test_batches_that_nobody_may_have_and_holes_in_the_log_are_passed_over() -> None:
+def test_undeliverable_batches_and_gaps_in_the_log_are_skipped() -> None:
     bench = Bench()
     assert bench.acquire("a", [*log(-3, 5, -1), *log(4, first=20)]) == [(3, 7, 1), (20, 23, 1)]
     assert bench.durable.start_offset == 3
@@ -406,7 +406,7 @@ def _history(seed: int) -> None:
 
 
 def _take_counts(bench: Bench, model: Model) -> None:
-    """Deliveries of records that nobody acknowledged since are forgotten by a crash, never more than those."""
+    """A crash loses the deliveries of records that no member has acknowledged since, and no others."""
     for run in bench.partition.window.runs:
         for offset in range(run.first, run.last + 1):
             if model.records[offset].count == -1:

@@ -368,7 +368,7 @@ def test_limits_of_a_fetch() -> None:
 
 
 def test_only_the_first_batch_passes_max_bytes() -> None:
-    """As in a fetch: a batch that does not fit behind what is taken waits, in the same partition and in the next."""
+    """A batch that no longer fits after the acquired ones waits, as in a fetch, in the same partition and the next."""
     broker = Broker()
     broker.append(size=1_000)
     broker.append(size=200_000)
@@ -399,7 +399,7 @@ def test_cold_data_is_read_for_one_fetch_and_not_twice() -> None:
     assert acquired(third.result(timeout=0)) == [(0, 1, 2)]
 
 
-def test_aborted_records_are_for_nobody_in_read_committed() -> None:
+def test_aborted_records_are_not_delivered_in_read_committed() -> None:
     def history(broker: Broker) -> None:
         log = broker.logs[0]
         log.append(2, producer_id=7, producer_epoch=0, transactional=True)  # 0-1, aborted at 4
@@ -452,7 +452,7 @@ def test_where_a_group_begins_is_durable_before_it_reads(reset: str, start: int)
     assert acquired(fetch.result(timeout=0))[0][0] == start
 
 
-def test_a_state_that_began_anew_is_read_again() -> None:
+def test_a_reset_state_is_read_again() -> None:
     broker = Broker()
     broker.append(records=4)
     assert broker.got("a") == [(0, 3, 1)]

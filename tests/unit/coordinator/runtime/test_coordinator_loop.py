@@ -85,7 +85,7 @@ def test_a_timer_that_is_never_due_leaves_the_thread_alive() -> None:
     loop = EventLoop(SystemClock())
     loop.call_later((2**63 - 1) / 1000, lambda: None)  # offsets.retention.check.interval.ms at its highest
     loop.start()
-    for _ in range(2):  # behind the second one the thread has waited for the timer
+    for _ in range(2):  # after the second one the thread has waited for the timer
         ran = threading.Event()
         loop.post(ran.set)
         assert ran.wait(5)

@@ -173,7 +173,7 @@ def test_new_producer_ends_the_open_transaction_of_the_old_one() -> None:
     assert bench.now().state is TransactionState.PREPARE_ABORT  # type: ignore[union-attr]
     bench.markers.release()
     bench.run()
-    # Not a lost answer: the epoch above the zombie's was given to nobody.
+    # Not a lost answer: no producer has got the epoch above the zombie's.
     assert bench.end(zombie, False, version=2).error is FENCED
     assert bench.init(zombie).error is FENCED
     assert bench.init() == ProducerIdentity(1000, 2)
@@ -205,7 +205,7 @@ def test_lost_answers_are_given_again_also_after_a_restart() -> None:
     bench = bench.restarted()
     assert bench.end(second[:2], True, version=2) == third
     assert bench.init(second[:2]) == third
-    # Once somebody else has asked, nobody is told again.
+    # Once another instance has asked, none gets it again.
     bench.init()
     assert bench.init(second[:2]).error is FENCED
     assert bench.init(third[:2]).error is FENCED
@@ -246,7 +246,7 @@ def test_last_epoch_but_one() -> None:
     assert bench.init() == ProducerIdentity(2000, 1)
 
 
-def test_new_id_for_the_holder_of_the_last_epoch_is_told_again() -> None:
+def test_new_id_for_the_holder_of_the_last_epoch_is_returned_again() -> None:
     bench = at_epoch(32_766)
     assert bench.init((50, 32_766)) == ProducerIdentity(2000, 0)
     for _ in range(2):
@@ -261,7 +261,7 @@ def test_fencing_the_holder_of_the_last_epoch() -> None:
     assert bench.add((50, 32_766)) is NONE
     assert bench.init().error is CONCURRENT
     assert bench.markers.at(A) == [(50, 32_767, False)]
-    # That epoch fences and is nobody's.
+    # That epoch fences, and no producer has it.
     assert bench.add((50, 32_767)) is FENCED
     assert bench.end((50, 32_767), False, version=2).error is FENCED
     assert bench.end((50, 32_767), False).error is FENCED
@@ -523,7 +523,7 @@ def test_open_too_long() -> None:
     producer = bench.init(timeout_ms=15_000)[:2]
     bench.add(producer, A)
     bench.advance(14)
-    bench.add(producer, B)  # does not begin it anew
+    bench.add(producer, B)  # does not restart it
     assert state(bench) == "Ongoing"
     bench.advance(7)
     assert state(bench) == "CompleteAbort"
@@ -549,7 +549,7 @@ def test_a_producer_whose_transaction_timed_out_aborts_and_goes_on(commit: bool,
         assert bench.end(following, True, version=2).error is NONE
 
 
-def test_who_asks_for_a_new_epoch_in_a_transaction_gets_it_at_the_next_try() -> None:
+def test_a_producer_that_asks_for_a_new_epoch_in_a_transaction_gets_it_at_the_next_try() -> None:
     bench = TransactionBench().start()
     producer = bench.init()[:2]
     bench.add(producer)
