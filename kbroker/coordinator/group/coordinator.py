@@ -42,8 +42,9 @@ from kbroker.coordinator.group.share.partition_states import PartitionStates
 from kbroker.coordinator.group.share.state import StateTopic
 from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.key_partition import group_partition
+from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import Marker, Result, complete
-from kbroker.coordinator.runtime.shard_runtime import Request, ShardState
+from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.coordinator.share_state.store import ShareStateStore
 from kbroker.errors import ErrorCode

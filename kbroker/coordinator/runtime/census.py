@@ -7,8 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import Result, complete
-from kbroker.coordinator.runtime.shard_runtime import Request, S
+from kbroker.coordinator.runtime.shard_runtime import S
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.errors import ErrorCode
 

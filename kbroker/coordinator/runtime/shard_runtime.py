@@ -12,28 +12,26 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from kbroker._fast.records.records import build_batch
 from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker.clock import Clock
-from kbroker.coordinator.runtime import load as shard_load
-from kbroker.coordinator.runtime import snapshot as shard_snapshot
+from kbroker.coordinator.runtime.batches import Batch, to_batches
 from kbroker.coordinator.runtime.config import ShardConfig
 from kbroker.coordinator.runtime.event_loop import EventLoop, Timer
-from kbroker.coordinator.runtime.load import LogSize
-from kbroker.coordinator.runtime.result import Marker, Operation, ProducerStamp, Result, complete
+from kbroker.coordinator.runtime.load import LogSize, load
+from kbroker.coordinator.runtime.request import Request, RequestQueue, internal
+from kbroker.coordinator.runtime.result import Operation, Result, complete
 from kbroker.coordinator.runtime.shard import Shard
+from kbroker.coordinator.runtime.snapshot_writer import OnAppend, SnapshotWriter
 from kbroker.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from kbroker.log.internal_log import InternalLog
+from kbroker.log.internal_log import InternalLog
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +41,6 @@ _APPEND_RETRY_FIRST_MS = 2
 _APPEND_RETRY_LAST_MS = 100
 _LOAD_RETRY_FIRST_MS = 500
 _LOAD_RETRY_LAST_MS = 30_000
-_SNAPSHOT_RETRY_MS = 10_000
-_SNAPSHOT_AFTER_LOAD_MS = 10_000  # requests that waited for the load are answered first
 
 # Zombies, records after the end of their transaction, no room for a producer id: the log refuses them by design.
 _EXPECTED = (
@@ -75,40 +71,16 @@ class ShardState(Enum):
 
 
 @dataclass(slots=True)
-class Request:
-    """One operation on a shard, and how to answer it."""
-
-    run: Callable[[Any, Future], Result | None]  # the shard, the request's future
-    error_response: Callable[[ErrorCode], Any]
-    future: Future = field(default_factory=Future)
-    needs_topic: bool = False  # may write: the internal topic is created first
-    is_read: bool = False  # its answer shows state, so it waits for earlier writes
-    waits_for_load: bool = False  # kept while the shard loads, instead of being refused
-    is_internal: bool = False  # no client retries it: it counts in no queue's bound and waits for space without limit
-    give_up_at: float = 0.0  # monotonic seconds: when its wait in queues ends; 0: it has not waited
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """One batch to append: encoded records, or a marker."""
-
-    data: bytes = b""
-    records: Sequence[Any] = ()
-    stamp: ProducerStamp | None = None
-    marker: Marker | None = None
-
-
-@dataclass(slots=True)
 class _Write:
     """A decision that is being appended."""
 
     result: Result
     request: Request | None
-    batches: deque[_Batch]  # still to append
+    batches: deque[Batch]  # still to append
     give_up_at: float = 0.0  # monotonic seconds
     retry_ms: int = _APPEND_RETRY_FIRST_MS
     appended: bool = False  # some of its batches are in the log
-    on_append: Callable[[int, int], None] | None = None  # bytes, records
+    on_append: OnAppend | None = None
 
 
 @dataclass(slots=True)
@@ -141,16 +113,21 @@ class ShardRuntime(Generic[S]):
         self._log: InternalLog | None = None
         self._epoch = 0  # grows with each load; callbacks of an earlier epoch are stale
         self._load_retry_ms = _LOAD_RETRY_FIRST_MS
-        self._after_load: deque[Request] = deque()
-        self._backlog: deque[Request] = deque()  # after the blocked write
+        self._after_load = RequestQueue(config, loop.monotonic, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        # after the blocked write
+        self._backlog = RequestQueue(config, loop.monotonic, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._blocked: _Write | None = None
         self._pending: deque[_Pending] = deque()
-        self._size = LogSize()
-        self._snapshot: shard_snapshot.Snapshot | None = None
-        self._snapshot_not_before = 0.0
+        self._snapshots = SnapshotWriter(
+            loop,
+            executor,
+            config,
+            is_blocked=lambda: self._blocked is not None,
+            write=self._write_slice,
+            when_durable=lambda result: self._execute_read(result, None),
+        )
         self.load_seconds = 0.0  # of the last load, without its wait for a worker
         self.loaded_records = 0  # in the last load
-        self.refused = 0  # requests whose wait timed out or that found the queue full
         self.state = ShardState.ABSENT
         self.shard: S = new_shard()
         self.shard.attach(self)
@@ -160,42 +137,25 @@ class ShardRuntime(Generic[S]):
     def submit(self, request: Request) -> None:
         """Runs the request now, queues it after a blocked write, or answers with the reason why not."""
         if self.state is ShardState.LOADING and request.waits_for_load:
-            self._enqueue(self._after_load, request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self._after_load.add(request)
         elif self.state is ShardState.LOADING:
-            _refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            request.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         elif self.state is ShardState.STOPPED:
-            _refuse(request, ErrorCode.NOT_COORDINATOR)
+            request.refuse(ErrorCode.NOT_COORDINATOR)
         elif self._blocked is not None:
-            self._enqueue(self._backlog, request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._backlog.add(request)
         else:
             self._run(request)
+
+    @property
+    def refused(self) -> int:
+        """Requests that found a queue full or waited too long. Any thread."""
+        return self._after_load.refused + self._backlog.refused
 
     @property
     def queue_length(self) -> int:
         """Requests that wait for a load or a blocked write. Any thread."""
         return len(self._after_load) + len(self._backlog)
-
-    def _enqueue(self, queue: deque[Request], request: Request, error: ErrorCode) -> None:
-        if len(queue) >= self._config.backlog_max and not request.is_internal:
-            self.refused += 1
-            _refuse(request, error)
-            return
-        if not request.give_up_at:
-            request.give_up_at = self._loop.monotonic() + self._config.append_timeout_ms / 1000
-        queue.append(request)
-
-    def _refuse_overdue(self, queue: deque[Request], error: ErrorCode) -> None:
-        """Refuses requests that have waited too long; the queue is in order of arrival."""
-        now = self._loop.monotonic()
-        kept = []
-        while queue and (queue[0].is_internal or queue[0].give_up_at <= now):
-            request = queue.popleft()
-            if request.is_internal:
-                kept.append(request)
-            else:
-                self.refused += 1
-                _refuse(request, error)
-        queue.extendleft(reversed(kept))
 
     def now_ms(self) -> int:
         """Wall clock."""
@@ -210,7 +170,7 @@ class ShardRuntime(Generic[S]):
 
         def due() -> None:
             if epoch == self._epoch and self.state in (ShardState.ACTIVE, ShardState.ABSENT):
-                self.submit(_internal(lambda shard, future: None if timer.cancelled else operation()))
+                self.submit(internal(lambda shard, future: None if timer.cancelled else operation()))
 
         timer = self._loop.call_later(delay_ms / 1000, due)
         return timer
@@ -221,24 +181,31 @@ class ShardRuntime(Generic[S]):
             if result is not None:
                 self._execute(result, request)
         except KafkaError as error:
-            _refuse(request, error.code)
+            request.refuse(error.code)
         except Exception:
             logger.exception("coordinator operation failed")
-            _refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+            request.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _execute(self, result: Result, request: Request | None) -> None:
         if result.marker is not None:
-            self._write(_Write(result, request, deque([_Batch(marker=result.marker)])))
+            self._write(_Write(result, request, deque([Batch(marker=result.marker)])))
         elif result.records:
             try:
-                batches = deque(self._batches(result.records, result.stamp))
+                batches = self._batches(result)
             except ValueError as error:
                 # Flexible requests can carry longer strings than the records' layouts.
                 logger.warning("%s: cannot be stored: %s", self._log, error)
                 self._finish(result, request, ErrorCode.UNKNOWN_SERVER_ERROR)
             else:
                 self._write(_Write(result, request, batches))
-        elif request is not None and request.is_read and self._pending:
+        elif request is not None and request.is_read:
+            self._execute_read(result, request)
+        else:
+            self._finish(result, request, ErrorCode.NONE)
+
+    def _execute_read(self, result: Result, request: Request | None) -> None:
+        """Finishes the result when all appends so far are durable."""
+        if self._pending:
             self._pending[-1].reads.append((result, request))
         else:
             self._finish(result, request, ErrorCode.NONE)
@@ -259,7 +226,7 @@ class ShardRuntime(Generic[S]):
         assert self._log is not None, "a write before the topic exists"
         if self._blocked is not None and self._blocked is not write:
             # It follows from the completion of an earlier write: it queues like any other.
-            self._backlog.append(_internal(lambda shard, future: write.result))
+            self._backlog.add(internal(lambda shard, future: write.result))
             return
         try:
             while write.batches:
@@ -272,8 +239,16 @@ class ShardRuntime(Generic[S]):
             logger.log(logging.INFO if expected else logging.ERROR, "%s: append refused: %s", self._log, refused)
             self._give_up(write, ErrorCode(refused.code))
             return
-        self._unblock(write)
+        self._unblock(self._log, write)
         self._snapshot_if_due()
+
+    def _write_slice(self, result: Result, on_append: OnAppend) -> None:
+        """Appends a slice of a snapshot."""
+        self._write(_Write(result, None, self._batches(result), on_append=on_append))
+
+    def _batches(self, result: Result) -> deque[Batch]:
+        max_bytes = self._config.snapshot_batch_bytes
+        return deque(to_batches(result.records, result.stamp, self.shard.encode, self.now_ms(), max_bytes))
 
     def _append_next(self, log: InternalLog, write: _Write) -> None:
         batch = write.batches[0]
@@ -290,25 +265,10 @@ class ShardRuntime(Generic[S]):
             self.shard.replay_marker(batch.marker)
         for record in batch.records:
             self.shard.replay(record, batch.stamp)
-        self._size.total_bytes += len(batch.data)
-        self._size.total_records += max(len(batch.records), 1)
+        self._snapshots.size.total_bytes += len(batch.data)
+        self._snapshots.size.total_records += max(len(batch.records), 1)
         if write.on_append is not None:
             write.on_append(len(batch.data), len(batch.records))
-
-    def _batches(self, records: Sequence[Any], stamp: ProducerStamp | None) -> Iterator[_Batch]:
-        """The records as one record batch, or several if they are large. Records of a transaction are apart."""
-        now_ms, max_bytes = self.now_ms(), self._config.snapshot_batch_bytes
-        encoded: list[tuple[bytes, bytes | None, int, None]] = []
-        size = first = 0
-        for position, record in enumerate(records):
-            key, value = self.shard.encode(record)
-            length = len(key) + len(value or b"")
-            if encoded and size + length > max_bytes:
-                yield _Batch(_build(encoded, stamp), records[first:position], stamp)
-                encoded, size, first = [], 0, position
-            encoded.append((key, value, now_ms, None))
-            size += length
-        yield _Batch(_build(encoded, stamp), records[first:], stamp)
 
     def _wait_for_space(self, write: _Write) -> None:
         now = self._loop.monotonic()
@@ -324,7 +284,7 @@ class ShardRuntime(Generic[S]):
             if epoch == self._epoch and self._blocked is write:
                 self._write(write)
                 if self._blocked is not None:
-                    self._refuse_overdue(self._backlog, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                    self._backlog.refuse_overdue()
 
         self._loop.call_later(write.retry_ms / 1000, retry)
         write.retry_ms = min(write.retry_ms * 2, _APPEND_RETRY_LAST_MS)
@@ -341,7 +301,7 @@ class ShardRuntime(Generic[S]):
             # Part of it is in the log: its request is refused, and the shard reloads what is durable.
             self._unload(_client_error(error))
             if write.request is not None:
-                _refuse(write.request, _client_error(error))
+                write.request.refuse(_client_error(error))
             self._start_load()
             return
         write.batches.clear()
@@ -352,19 +312,18 @@ class ShardRuntime(Generic[S]):
         if unblocked:
             self._run_backlog()
 
-    def _unblock(self, write: _Write) -> None:
+    def _unblock(self, log: InternalLog, write: _Write) -> None:
         unblocked = self._blocked is write
         if unblocked:
             self._blocked = None
-        if write.result.marker is not None and self._snapshot is not None and self._snapshot.waits:
-            # Now and not from the queue, in which each time the next transaction may come first.
-            self._snapshot_step(self._snapshot)
+        if write.result.marker is not None:
+            self._snapshots.marker_appended(log)
         if unblocked:
             self._run_backlog()
 
     def _run_backlog(self) -> None:
         while self._backlog and self._blocked is None:
-            self._run(self._backlog.popleft())
+            self._run(self._backlog.pop())
 
     def _durable_any_thread(self, epoch: int, pending: _Pending, error: int) -> None:
         self._loop.post(partial(self._durable, epoch, pending, error))
@@ -404,7 +363,7 @@ class ShardRuntime(Generic[S]):
         """Worker thread: builds a shard that no other thread sees yet."""
         begun = self._clock.monotonic()
         try:
-            shard, size = shard_load.load(log, self._new_shard)
+            shard, size = load(log, self._new_shard)
         except Exception:
             logger.exception("%s: loading failed, will be retried", log)
             self._loop.post(partial(self._load_failed, epoch))
@@ -414,7 +373,7 @@ class ShardRuntime(Generic[S]):
     def _load_failed(self, epoch: int) -> None:
         if epoch != self._epoch or self.state is not ShardState.LOADING:
             return
-        self._refuse_overdue(self._after_load, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        self._after_load.refuse_overdue()
 
         def retry() -> None:
             if epoch == self._epoch and self.state is ShardState.LOADING:
@@ -429,14 +388,11 @@ class ShardRuntime(Generic[S]):
         self._load_retry_ms = _LOAD_RETRY_FIRST_MS
         self.load_seconds, self.loaded_records = seconds, size.total_records
         self.shard = shard
-        self._size = size
         shard.attach(self)
         self.state = ShardState.ACTIVE
-        waiting, self._after_load = self._after_load, deque()
-        if size.total_records:
-            self._snapshot_not_before = self._loop.monotonic() + _SNAPSHOT_AFTER_LOAD_MS / 1000
-            self._loop.call_later(_SNAPSHOT_AFTER_LOAD_MS / 1000, self._snapshot_if_due)
-        self._execute(shard.activate(), _internal(lambda shard, future: None))
+        waiting = self._after_load.drain()
+        self._snapshots.loaded(size, self._snapshot_if_due)
+        self._execute(shard.activate(), internal(lambda shard, future: None))
         for request in waiting:
             self.submit(request)
         self._on_loaded()
@@ -446,99 +402,25 @@ class ShardRuntime(Generic[S]):
         self._epoch += 1
         waiting = [answer[1] for pending in self._pending for answer in pending.reads]
         waiting += [pending.write.request for pending in self._pending if pending.write is not None]
-        waiting += [self._blocked.request if self._blocked is not None else None, *self._backlog]
+        waiting += [self._blocked.request if self._blocked is not None else None, *self._backlog.drain()]
         self._pending.clear()
-        self._backlog.clear()
         self._blocked = None
-        self._snapshot = None
+        self._snapshots.cancel()
         for request in waiting:
             if request is not None:
-                _refuse(request, error)
+                request.refuse(error)
         self.shard.deactivate(error)
 
     def stop(self) -> None:
         """Refuses all requests from now on, and the parked ones."""
         self._unload(ErrorCode.NOT_COORDINATOR)
         self.state = ShardState.STOPPED
-        for request in self._after_load:
-            _refuse(request, ErrorCode.NOT_COORDINATOR)
-        self._after_load.clear()
-
-    # -- snapshots -----------------------------------------------------------------------------------------------
+        for request in self._after_load.drain():
+            request.refuse(ErrorCode.NOT_COORDINATOR)
 
     def _snapshot_if_due(self) -> None:
-        if (
-            self._snapshot is None
-            and self.state is ShardState.ACTIVE
-            and self._log is not None
-            and self._loop.monotonic() >= self._snapshot_not_before
-            and shard_snapshot.is_due(self._size, self._config)
-        ):
-            self._snapshot = shard_snapshot.Snapshot(self.shard, self._size, self._log.next_offset)
-            self._loop.post(partial(self._snapshot_step, self._snapshot))
-
-    def _snapshot_step(self, snapshot: shard_snapshot.Snapshot) -> None:
-        """Writes one slice and posts itself for the next; other operations run in between."""
-        if snapshot is not self._snapshot:
-            return
-        step = partial(self._snapshot_step, snapshot)
-        if self._blocked is not None:
-            self._loop.call_later(_APPEND_RETRY_LAST_MS / 1000, step)
-            return
-        records = snapshot.next_slice()
-        if not records:
-            if not snapshot.waits:
-                self._finish_snapshot(snapshot)
-            return
-        batches = deque(self._batches(records, None))
-        result = Result(records, on_complete=partial(self._slice_done, snapshot))
-        self._write(_Write(result, None, batches, on_append=snapshot.note_append))
-        self._loop.post(step)
-
-    def _slice_done(self, snapshot: shard_snapshot.Snapshot, error: ErrorCode) -> None:
-        if error:
-            self._drop_snapshot(snapshot)
-
-    def _drop_snapshot(self, snapshot: shard_snapshot.Snapshot) -> None:
-        if self._snapshot is snapshot:
-            self._snapshot = None
-            self._snapshot_not_before = self._loop.monotonic() + _SNAPSHOT_RETRY_MS / 1000
-
-    def _finish_snapshot(self, snapshot: shard_snapshot.Snapshot) -> None:
-        assert self._log is not None
-        advance = Result(on_complete=partial(self._advance_start, self._log, snapshot))
-        if self._pending:
-            self._pending[-1].reads.append((advance, None))
-        else:
-            self._finish(advance, None, ErrorCode.NONE)
-
-    def _advance_start(self, log: InternalLog, snapshot: shard_snapshot.Snapshot, error: ErrorCode) -> None:
-        offset = snapshot.start_offset
-
-        def advance() -> None:
-            try:
-                log.advance_start(offset)
-            except Exception:
-                logger.exception("%s: could not raise the log start to %d", log, offset)
-                self._loop.post(partial(self._drop_snapshot, snapshot))
-            else:
-                self._loop.post(partial(self._log_shortened, snapshot))
-
-        self._executor.submit(advance)
-
-    def _log_shortened(self, snapshot: shard_snapshot.Snapshot) -> None:
-        if snapshot is self._snapshot:
-            snapshot.shorten(self._size)
-            self._snapshot = None
-
-
-def _internal(run: Callable[[Any, Future], Result | None]) -> Request:
-    """A request of the coordinator to itself."""
-    return Request(run, lambda error: None, is_internal=True)
-
-
-def _refuse(request: Request, error: ErrorCode) -> None:
-    complete(request.future, request.error_response(error))
+        if self.state is ShardState.ACTIVE and self._log is not None:
+            self._snapshots.start_if_due(self.shard, self._log)
 
 
 def _client_error(error: ErrorCode) -> ErrorCode:
@@ -546,10 +428,3 @@ def _client_error(error: ErrorCode) -> ErrorCode:
     if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return _APPEND_ERRORS.get(error, error)
-
-
-def _build(records: list[tuple[bytes, bytes | None, int, None]], stamp: ProducerStamp | None) -> bytes:
-    if stamp is None:
-        return build_batch(records)
-    # Like Kafka's coordinator: a transactional batch without a sequence.
-    return build_batch(records, producer_id=stamp.producer_id, producer_epoch=stamp.producer_epoch, transactional=True)

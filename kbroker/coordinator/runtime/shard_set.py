@@ -13,8 +13,9 @@ from kbroker.coordinator.runtime.config import ShardConfig
 from kbroker.coordinator.runtime.event_loop import EventLoop
 from kbroker.coordinator.runtime.futures import gathered
 from kbroker.coordinator.runtime.key_partition import group_partition
+from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import complete
-from kbroker.coordinator.runtime.shard_runtime import Request, S, ShardRuntime, ShardState
+from kbroker.coordinator.runtime.shard_runtime import S, ShardRuntime, ShardState
 from kbroker.errors import ErrorCode
 from kbroker.log.internal_log import InternalLog
 from kbroker.log_throttle import UNTHROTTLED

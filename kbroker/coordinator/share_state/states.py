@@ -11,8 +11,8 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from kbroker.clock import Clock
+from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import Result
-from kbroker.coordinator.runtime.shard_runtime import Request
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.coordinator.share_state.config import ShareStateConfig
 from kbroker.coordinator.share_state.records import ShareKey

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from kbroker.clock import Clock
+from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import Marker, Result, complete
-from kbroker.coordinator.runtime.shard_runtime import Request, ShardState
+from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.coordinator.transaction import add_partitions, init_producer_id
 from kbroker.coordinator.transaction import admin as transaction_admin

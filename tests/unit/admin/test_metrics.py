@@ -16,7 +16,8 @@ from kbroker.background.proposals import InboxMetrics
 from kbroker.clock import ManualClock
 from kbroker.coordinator.group.classic.group import ClassicGroup
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
-from kbroker.coordinator.runtime.shard_runtime import Request, ShardState
+from kbroker.coordinator.runtime.request import Request
+from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.coordinator.transaction.state import Transaction, TransactionState
 from kbroker.errors import ErrorCode
 from kbroker.limits import MIB
