@@ -1,4 +1,4 @@
-"""A coordinator that runs by hand: manual clock, logs in memory, workers that run when told."""
+"""A coordinator that runs by hand: a manual clock, logs in memory, and workers that run on demand."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class MemoryLog:
         return sum(len(batch) for base, batch in self.batches if base >= self.start_offset)
 
     def restarted(self) -> MemoryLog:
-        """The log as a new process finds it: what was durable."""
+        """The log as a new process finds it: its durable part."""
         log = MemoryLog()
         log.batches = list(self.batches)
         log.start_offset = self.start_offset
@@ -124,7 +124,7 @@ class MemoryLog:
 
 
 class HandExecutor(Executor):
-    """Runs work when it is told to; at once unless `hold`."""
+    """Runs work at once, or with `hold` on demand."""
 
     def __init__(self) -> None:
         self.hold = False
@@ -149,7 +149,7 @@ def answered(value: Any) -> Future[Any]:
 
 
 def bytes_of(shard: GroupShard) -> int:
-    """What the shard's groups take, counted from what is there."""
+    """The memory of the shard's groups, computed from their state."""
     pending = shard.pending_offsets
     return sum(
         bytes_of_group(group) + sum(group_memory.of_offset(value) for _, _, value in group.offsets)
@@ -182,7 +182,7 @@ def bytes_of_group(group: Group) -> int:
 
 
 class Bench:
-    """One coordinator and short-hands for its clients."""
+    """One coordinator and shortcuts for its clients."""
 
     def __init__(
         self,
@@ -222,14 +222,14 @@ class Bench:
         self.has_topic = True
 
     def restarted(self, **config: Any) -> Bench:
-        """A new coordinator on what was durable, at the same time of day."""
+        """A new coordinator on the durable part of the logs, at the same time."""
         bench = Bench([log.restarted() for log in self.logs], self.has_topic, self.clock, **config)
         bench.topics = self.topics
         return bench.start()
 
     @property
     def bytes(self) -> int:
-        """What the groups take."""
+        """The memory of the groups."""
         return self.coordinator.counts.bytes
 
     @property
@@ -242,7 +242,7 @@ class Bench:
             assert runtime.shard.counts.bytes == bytes_of(runtime.shard)
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass; every timer fires at its own moment."""
+        """Advances the clock; each timer fires at its own time."""
         target = self.clock.monotonic() + seconds
         self.run()
         while True:
@@ -375,7 +375,7 @@ class Bench:
         instance: str | None = None,
         metadata: str = "",
     ) -> Future[Any]:
-        """A TxnOffsetCommit. The transaction coordinator says what `verification` holds."""
+        """A TxnOffsetCommit. The transaction coordinator answers `verification`."""
 
         def verify(partition: int) -> Future[ErrorCode]:
             self.verified.append((producer, epoch, partition))
@@ -409,12 +409,12 @@ class Bench:
         return future
 
     def committed(self, **where: Any) -> int | None:
-        """The committed offset as a client sees it now."""
+        """The committed offset that a client gets now."""
         value = self.fetch(**where).result(0)[0][1][0][1]
         return None if value is None else value.offset
 
     def stable_offset(self, **where: Any) -> int | ErrorCode | None:
-        """The committed offset as a client sees it that asks for a stable one; UNSTABLE_OFFSET_COMMIT."""
+        """The committed offset that a client gets with require_stable, or UNSTABLE_OFFSET_COMMIT."""
         value = self.fetch(stable=True, **where).result(0)[0][1][0][1]
         return value if value is None or isinstance(value, ErrorCode) else value.offset
 
@@ -431,7 +431,7 @@ class Bench:
         }
 
     def fetch_all(self, group: str = "g", *, stable: bool) -> dict[tuple[str, int], Any]:
-        """What an OffsetFetch without topics answers."""
+        """The answer to an OffsetFetch without topics."""
         future = self.coordinator.fetch_offsets(FetchRequest(group, None, stable))
         self.run()
         return {(topic, partition): value for topic, parts in future.result(0) for partition, value in parts}

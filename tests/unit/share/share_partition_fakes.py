@@ -1,4 +1,4 @@
-"""What share partitions run on in tests: states in memory that can fail or wait, and logs made of record batches."""
+"""Fakes for share partitions: states in memory that can fail or wait, and logs made of record batches."""
 
 from __future__ import annotations
 
@@ -72,20 +72,20 @@ class MemoryStates:
         return _answered(None)
 
     def release(self) -> None:
-        """Ends the writes that wait."""
+        """Completes waiting writes."""
         while self._waiting:
             self._waiting.popleft()(self.failures.popleft() if self.failures else None)
 
 
 class Producers:
-    """What is used of a partition's producer state."""
+    """The part of a partition's producer state that is needed."""
 
     def __init__(self) -> None:
         self.aborted: list[tuple[int, int, int, int]] = []
 
 
 class BatchLog:
-    """A partition in memory: what share groups use of kbroker._fast.partition.partition.Partition."""
+    """A partition in memory: the part of kbroker._fast.partition.partition.Partition that share groups use."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []
@@ -129,7 +129,7 @@ class BatchLog:
         return None if offset < self.cold_below else self._read(offset, upper, max_bytes)
 
     def read_objects(self, offset: int, upper: int, max_bytes: int) -> list[memoryview]:
-        """What objects hold."""
+        """The data in objects."""
         found = self._read(offset, upper, max_bytes)
         return [memoryview(found)] if found else []
 
@@ -149,7 +149,7 @@ class BatchLog:
 
 
 class Connection:
-    """What is used of a reactor's Connection. Its client takes every answer at once, unless told not to."""
+    """The part of a reactor's Connection that is needed. Its client reads every answer at once, unless stopped."""
 
     def __init__(self) -> None:
         self.on_closed: Callable[[], object] | None = None

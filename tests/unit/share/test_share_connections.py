@@ -108,7 +108,7 @@ def test_a_stop_answers_what_waits_for_a_write_or_a_slot() -> None:
 
 
 def stop_reading(broker: Broker, member: str) -> None:
-    """The member's answers stay in memory from here on."""
+    """The member's answers stay in memory from now on."""
     broker.connection(member).is_quiet = False
     broker.connection(member).unsent_bytes = 1 << 40
 

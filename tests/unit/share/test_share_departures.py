@@ -1,4 +1,4 @@
-"""Members that leave their group while the last acknowledgements are on their way, and groups without sessions."""
+"""Members that leave their group while their last acknowledgements are in flight, and groups without sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DAYS_MS = 2**31 - 1
 
 
 def leave(broker: Broker, member: str) -> None:
-    """What the group coordinator says when the member has left."""
+    """What the group coordinator calls when the member has left."""
     broker.share_partitions.member_left("g", member)
     broker.loop.run_pending()
 

@@ -218,7 +218,7 @@ def test_a_lock_that_ended_during_a_failed_write_ends_then() -> None:
 
 @pytest.mark.parametrize("failure", [ErrorCode.FENCED_STATE_EPOCH, ErrorCode.INVALID_REQUEST])
 def test_another_owner_of_the_state_ends_it(failure: ErrorCode, caplog: pytest.LogCaptureFixture) -> None:
-    """Or that it is gone (INVALID_REQUEST): the client is told what makes it look again, as in Kafka."""
+    """Not INVALID_REQUEST (deleted): the client gets an error on which it refreshes its metadata, as in Kafka."""
     bench = Bench()
     bench.acquire("a", log(10))
     bench.states.failures.append(failure)
@@ -329,7 +329,7 @@ class Record:
 
 
 class Model:
-    """What should be: every record by itself, everything durable at once."""
+    """The expected behaviour: each record by itself, everything durable at once."""
 
     def __init__(self, size: int, deliverable: list[bool], limit: int) -> None:
         self.records = [Record() for _ in range(size)]

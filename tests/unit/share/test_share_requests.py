@@ -25,7 +25,7 @@ Acks = dict[int, list[tuple[int, int, list[int]]]]
 
 
 class Broker:
-    """The share partitions of a broker with one topic of two partitions, and short-hands for members of group "g"."""
+    """The share partitions of a broker with one topic of two partitions, and shortcuts for members of group "g"."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock = ManualClock()
@@ -121,7 +121,7 @@ class Broker:
         return self._handle(share_fetch, request)
 
     def fetch(self, member: str, partitions: Iterable[int] = (0,), **more: Any) -> k78.ShareFetchResponse:
-        """One that waits no longer than partitions take to load."""
+        """A fetch that waits no longer than partitions take to load."""
         waits = 0 if more.get("is_renew_ack") else 1
         answer = self.asked(member, partitions, **{"max_wait_ms": waits, **more})
         if not answer.done():
@@ -165,7 +165,7 @@ class Broker:
         self.logs[partition].append(records, **more)
 
     def wake(self, partition: int = 0) -> None:
-        """New data is durable: what the log does then."""
+        """New data is durable: wakes the log's waiters."""
         for shared in self.share_partitions.cache._groups.get("g", {}).values():
             if shared.log is self.logs[partition] and len(shared.log.waiters):
                 shared._data_any_thread()

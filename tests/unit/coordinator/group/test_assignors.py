@@ -1,4 +1,4 @@
-"""Server-side assignors: what each promises, for groups of any shape."""
+"""Server-side assignors: their guarantees, for groups of any shape."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def flat(partitions: Partitions) -> set[tuple[bytes, int]]:
 
 @st.composite
 def groups(draw: st.DrawFn, *, alike: bool = False) -> tuple[Members, dict[bytes, int]]:
-    """Members with a target from before, when topics and subscriptions may have been others."""
+    """Members with an old target, from other topics and subscriptions."""
     counts = draw(topic_counts)
     ids = draw(st.lists(names, min_size=1, max_size=8, unique=True))
     all_topics = frozenset(counts)

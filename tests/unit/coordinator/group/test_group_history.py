@@ -16,7 +16,7 @@ PARTITIONS = range(3)
 
 
 class GroupHistory(RuleBasedStateMachine):
-    """Clients join, sync, commit, leave and fall silent; appends become durable late; the broker restarts."""
+    """Clients join, sync, commit, leave and go silent; appends become durable late; the broker restarts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class GroupHistory(RuleBasedStateMachine):
     # -- what must hold ------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Takes in the answers that have come, in the order of the requests."""
+        """Processes the answers that have arrived, in the order of the requests."""
         for group, future in self.joins:
             if future.done() and future.result(0).error_code == 0:
                 answer = future.result(0)

@@ -50,7 +50,7 @@ def test_many_small_protocols_count_with_what_they_take_in_memory() -> None:
 
 
 def test_subscriptions_are_not_kept_a_second_time_nor_made_larger_to_be_read() -> None:
-    """What says "consumer" and names 200,000 topics of two letters takes a megabyte, not fifteen."""
+    """A consumer subscription with 200,000 topics of two letters takes a megabyte, not fifteen."""
     bench = Bench(group_bytes_max=ROOM * KIB).start()
     subscription = struct.pack(">hi", 0, 200_000) + b"\0\2ab" * 199_999 + b"\0\1t" + b"\xff" * 4
     tracemalloc.start()

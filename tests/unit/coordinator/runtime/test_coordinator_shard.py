@@ -335,7 +335,7 @@ def test_commits_during_a_snapshot_win(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("live", [0, 3])
 def test_what_is_new_before_the_first_slice_stays(live: int) -> None:
-    """A snapshot begins with a commit; the next one, of a new group, is queued already."""
+    """A snapshot begins with a commit; the next commit, of a new group, is already queued."""
     bench = Bench(snapshot_min_records=100).start()
     for partition in range(live):
         bench.commit(1, partition=partition, group="live")

@@ -168,7 +168,7 @@ def test_what_was_not_durable_is_forgotten() -> None:
 
 @pytest.mark.parametrize("updates_per_snapshot", [0, 1, 3, 500])
 def test_only_the_newest_record_of_each_key_is_needed(updates_per_snapshot: int) -> None:
-    """As compaction may leave it: the newest snapshot and the newest update of a partition."""
+    """A log after compaction: the newest snapshot and the newest update of a partition."""
     bench = StateBench(updates_per_snapshot=updates_per_snapshot)
     bench.initialize(start=0)
     rng = random.Random(updates_per_snapshot)

@@ -33,7 +33,7 @@ Tag = tuple[int, int]  # client, number of its transaction
 
 
 class DataPartitions(MarkedPartitions):
-    """Partitions with data in front of the markers."""
+    """Partitions with data before the markers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,12 +43,12 @@ class DataPartitions(MarkedPartitions):
         self.data.append((len(self.durable), partition, producer_id, tag))
 
     def markers_of(self, partition: tuple[str, int], producer_id: int) -> int:
-        """Appended so far, also those that are not durable."""
+        """All appended markers, also those that are not durable."""
         pending = [(where, marker) for where, marker, _ in self._waiting]
         return sum(where == partition and marker.producer_id == producer_id for where, marker in self.durable + pending)
 
     def outcomes(self) -> dict[Tag, set[bool | None]]:
-        """How each transaction ended in the partitions it wrote to; None: not at all."""
+        """How each transaction ended in the partitions that it wrote to; None: it did not."""
         found: dict[Tag, set[bool | None]] = {}
         for position, partition, producer_id, tag in self.data:
             ends = [
@@ -62,7 +62,7 @@ class DataPartitions(MarkedPartitions):
 
 @dataclass
 class Client:
-    """A producer; it repeats what was not answered, and gives up when it is fenced."""
+    """A producer; it repeats unanswered requests, and gives up when it is fenced."""
 
     number: int
     transactional_id: str
@@ -240,7 +240,7 @@ class TransactionHistory(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 3), seconds=st.sampled_from([0.2, 12.0]), commit=st.sampled_from([None, True, False]))
     def a_good_day(self, pick: int, seconds: float, commit: bool | None) -> None:
-        """One producer has the broker to itself for a while."""
+        """One producer runs alone for a while."""
         self.all_is_well()
         self.asks_for_an_identity(pick, False)
         self.writes(pick, A)
@@ -269,7 +269,7 @@ class TransactionHistory(RuleBasedStateMachine):
     @precondition(lambda self: len(self.clients) > 3)
     @rule()
     def a_record_is_lost(self) -> None:
-        """An append fails after it was accepted: the shard is loaded again from what is durable."""
+        """An append fails after it was accepted: the shard reloads its durable state."""
         for log in self.bench.logs:
             if log._waiting:
                 log.next_offset = log._waiting[0][0]

@@ -22,7 +22,7 @@ CURRENT, RETRY, OLD, FUTURE = EPOCH, EPOCH - 1, EPOCH - 2, EPOCH + 1
 
 
 def bench_in(state: TransactionState) -> TransactionBench:
-    """A started coordinator whose id "x" is in `state`, epoch 4 having been the one before."""
+    """A started coordinator whose id "x" is in `state`, with epoch 4 as the previous one."""
     bench = TransactionBench()
     bench.markers.hold = True
     has_partitions = state in (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)

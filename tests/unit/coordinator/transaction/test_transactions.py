@@ -374,7 +374,7 @@ def test_too_many_partitions() -> None:
 
 
 def test_ids_and_partitions_are_bounded_by_memory_each() -> None:
-    """Ids, which stay for days, leave room for the partitions of transactions."""
+    """Ids live for days; they leave room for the partitions of transactions."""
     most = 4 * PARTITION_BYTES  # one partition, and two ids
     assert most * IDS_SHARE <= 2 * (TRANSACTION_BYTES + getsizeof("a"))
     bench = TransactionBench(bytes_max=most, state_log_partitions=4).start()

@@ -1,4 +1,4 @@
-"""A transaction coordinator that runs by hand: manual clock, logs in memory, partitions that take markers when told."""
+"""A transaction coordinator that runs by hand: a manual clock, logs in memory, and partitions that take markers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MarkedPartitions:
             count = None if count is None else count - 1
 
     def crash(self) -> None:
-        """What is not durable is lost."""
+        """Drops what is not durable."""
         self._waiting.clear()
 
     def at(self, partition: tuple[str, int]) -> list[tuple[int, int, bool]]:
@@ -90,7 +90,7 @@ class CountedIds:
         return self._waiting[-1]
 
     def claim(self, error: ErrorCode | None = None) -> None:
-        """Ends the waiting, with ids or without."""
+        """Completes waiting requests, with ids or without."""
         waiting, self._waiting = self._waiting, []
         self.dry = self.dry and error is not None
         for future in waiting:
@@ -102,7 +102,7 @@ class CountedIds:
 
 
 class TransactionBench:
-    """One coordinator and short-hands for its clients, all of transactional id "x" unless said otherwise."""
+    """One coordinator and shortcuts for its clients, all of transactional id "x" unless said otherwise."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class TransactionBench:
         return self
 
     def restarted(self) -> TransactionBench:
-        """A new broker on what was durable, at the same time of day."""
+        """A new broker on the durable part of the logs, at the same time."""
         self.markers.crash()
         return TransactionBench(
             [log.restarted() for log in self.logs],
@@ -166,7 +166,7 @@ class TransactionBench:
         self.coordinator.loop.run_pending()
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass; every timer fires at its own moment."""
+        """Advances the clock; each timer fires at its own time."""
         target = self.clock.monotonic() + seconds
         self.run()
         while True:

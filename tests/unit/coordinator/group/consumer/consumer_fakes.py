@@ -1,4 +1,4 @@
-"""A coordinator of consumer groups that runs by hand, and clients of it that behave as Kafka's do."""
+"""A coordinator of consumer groups that runs by hand, and clients that behave like Kafka's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.coordinator.coordinator_fakes import Bench, MemoryLog
 
 
 class Topics:
-    """A catalog that tests change."""
+    """A topic catalog that tests can change."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, TopicInfo] = {}
@@ -76,21 +76,21 @@ class ConsumerBench(Bench):
         return self
 
     def restarted(self, **config: Any) -> ConsumerBench:
-        """A new coordinator on what was durable, at the same time of day."""
+        """A new coordinator on the durable part of the logs, at the same time."""
         logs = [log.restarted() for log in self.logs]
         bench = ConsumerBench(logs, self.has_topic, self.clock, self.catalog, **config)
         bench.group_configs = self.group_configs
         return bench.start()
 
     def topic(self, name: str, partitions: int) -> bytes:
-        """Creates a topic or adds partitions, and lets the coordinator know."""
+        """Creates a topic or adds partitions, and notifies the coordinator."""
         topic_id = self.catalog.put(name, partitions)
         self.coordinator.on_topic_changed(name)
         self.run()
         return topic_id
 
     def drop_topic(self, name: str) -> None:
-        """Deletes a topic, and lets the coordinator know."""
+        """Deletes a topic, and notifies the coordinator."""
         del self.catalog.by_name[name]
         self.coordinator.on_topic_changed(name)
         self.run()
@@ -104,7 +104,7 @@ class ConsumerBench(Bench):
     def send(
         self, member_id: str, epoch: int, *, group: str = "g", client: str = "c", **fields: Any
     ) -> Future[Any]:
-        """One ConsumerGroupHeartbeat, not waited for."""
+        """One ConsumerGroupHeartbeat; its future."""
         return self.coordinator.consumer_heartbeat(
             ConsumerHeartbeat(group, member_id, epoch, client, "/127.0.0.1", **fields)
         )
@@ -129,7 +129,7 @@ class ConsumerBench(Bench):
         return None
 
     def records(self) -> list[Any]:
-        """What the log holds, decoded."""
+        """The decoded records of the log."""
         from kbroker._fast.records.records import iter_records
         from kbroker.coordinator.group.records import decode_record
 
@@ -147,7 +147,7 @@ def assigned(answer: Any) -> Partitions | None:
 
 
 class Client:
-    """A member as clients behave: takes assignments over, gives up what is gone, joins again when it is fenced."""
+    """A member that behaves like a client: takes assignments over, gives partitions up, rejoins when it is fenced."""
 
     def __init__(self, bench: ConsumerBench, member_id: str, *topics: str, **fields: Any) -> None:
         self.bench = bench
@@ -161,7 +161,7 @@ class Client:
         self.slow = False  # does not give partitions up
 
     def beat(self, *, lose_answer: bool = False, full: bool = False) -> Any:
-        """One heartbeat: a join, or what is new to say, and takes the answer in."""
+        """One heartbeat: a join or the changed fields; processes the answer."""
         if self.epoch == 0:
             answer = self.bench.enter(self.member_id, *self.topics, **self.fields)
         else:
@@ -193,7 +193,7 @@ class Client:
         self.reconcile()
 
     def reconcile(self) -> None:
-        """Owns what it was given; if slow, still also what it had."""
+        """Owns the assigned partitions; a slow one also keeps its old ones."""
         if not self.slow:
             self.owned = self.wanted
 
@@ -222,7 +222,7 @@ class ClassicClient:
         self.rejoins = 0
 
     def beat(self) -> None:
-        """Takes the next step: what is parked is looked at, else joins or sends a heartbeat."""
+        """Takes the next step: checks a parked request, or joins, or sends a heartbeat."""
         if self._joining is not None:
             self._joined()
         elif self._syncing is not None:
@@ -233,7 +233,7 @@ class ClassicClient:
             self._judge(self.bench.heartbeat(self.member_id, self.generation, instance=self.instance_id))
 
     def restart(self, bench: ConsumerBench) -> None:
-        """Its coordinator is another one now; what was parked is lost."""
+        """It has a new coordinator; parked requests are lost."""
         self.bench = bench
         if self._joining is not None or self._syncing is not None:
             self._joining = self._syncing = None

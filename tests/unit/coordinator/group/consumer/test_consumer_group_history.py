@@ -75,7 +75,7 @@ class ConsumerGroupHistory(RuleBasedStateMachine):
         self.check()
 
     def beat(self, client: Client, **how: Any) -> None:
-        """A heartbeat; a static member waits while its former self holds the instance."""
+        """A heartbeat; a static member waits while its former member id holds the instance."""
         if client.epoch == 0:
             fields = dict(client.fields)
             answer = self.bench.enter(client.member_id, *client.topics, **fields)

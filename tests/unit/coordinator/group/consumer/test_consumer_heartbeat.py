@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: epochs, reconciliation, fencing, what is answered when, and what is refused."""
+"""ConsumerGroupHeartbeat: epochs, reconciliation, fencing, when requests are answered, and refusals."""
 
 from __future__ import annotations
 

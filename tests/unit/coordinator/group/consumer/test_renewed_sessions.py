@@ -1,4 +1,4 @@
-"""Heartbeats that the requesting thread answers itself: only where nothing is to be told."""
+"""Heartbeats that the requesting thread answers itself: only if there is no news for the member."""
 
 from typing import Any
 

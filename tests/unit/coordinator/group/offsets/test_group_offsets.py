@@ -1,4 +1,4 @@
-"""Committed offsets: what is kept, shown, expired and deleted."""
+"""Committed offsets: commit, fetch, expiry and deletion."""
 
 import struct
 

@@ -29,7 +29,7 @@ Key = tuple[str, str, int]
 
 @dataclass
 class Model:
-    """What a log says."""
+    """The state that a log stands for."""
 
     committed: dict[Key, tuple[int, int]] = field(default_factory=dict)  # record offset, committed offset
     pending: dict[int, dict[Key, tuple[int, int]]] = field(default_factory=dict)  # by producer id
@@ -148,7 +148,7 @@ class TransactionalHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.bench.log._waiting)
     @rule()
     def appends_fail(self) -> None:
-        """All of them, as when a log is replaced; the shard loads again what is durable."""
+        """All of them, as when a log is replaced; the shard reloads its durable state."""
         self.bench.log.hold = False
         self.bench.log.release(error=ErrorCode.KAFKA_STORAGE_ERROR)
         self.bench.run()

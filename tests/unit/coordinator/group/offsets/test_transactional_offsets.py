@@ -450,7 +450,7 @@ def test_the_snapshot_waits_for_transactions_that_began_after_its_start() -> Non
 
 
 def test_snapshot_is_written_between_two_transactions_that_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next transaction's commit is queued already when the marker is appended."""
+    """The next transaction's commit is already queued when the marker is appended."""
     monkeypatch.setattr(shard_snapshot, "_SLICE_RECORDS", 1)
     bench = Bench(snapshot_min_records=100).start()
     bench.commit_in_transaction(1, partition=1)

@@ -1,4 +1,4 @@
-"""A coordinator of share groups that runs by hand, with a state store that a test holds up or lets fail."""
+"""A coordinator of share groups that runs by hand, with a state store that a test can stall or fail."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FakeStates:
         return future
 
     def release(self) -> None:
-        """Lets what is held go on, and what follows from it."""
+        """Resumes held calls, and what follows from them."""
         self.hold = False
         while self._held:
             self._held.pop(0)()
@@ -128,14 +128,14 @@ class ShareBench(ConsumerBench):
         return self
 
     def restarted(self, **config: Any) -> ShareBench:
-        """A new coordinator on what was durable, with the states as they are, at the same time of day."""
+        """A new coordinator on the durable part of the logs and the same states, at the same time."""
         logs = [log.restarted() for log in self.logs]
         bench = ShareBench(logs, self.has_topic, self.clock, self.catalog, self.states, **config)
         bench.group_configs = self.group_configs
         return bench.start()
 
     def go_on(self) -> None:
-        """Lets the states' store go on."""
+        """Resumes the state store."""
         self.states.release()
         self.run()
 
@@ -150,7 +150,7 @@ class ShareBench(ConsumerBench):
     def send_share(
         self, member_id: str, epoch: int, *topics: str, group: str = "g", client: str = "c", rack: str | None = None
     ) -> Future[Any]:
-        """One ShareGroupHeartbeat, not waited for."""
+        """One ShareGroupHeartbeat; its future."""
         names = frozenset(topics) if topics else None
         heartbeat = ShareHeartbeat(group, member_id, epoch, client, "/127.0.0.1", rack, names)
         future = self.coordinator.share_heartbeat(heartbeat)
@@ -177,14 +177,14 @@ class ShareBench(ConsumerBench):
         return future.result(0)
 
     def known(self, group: str = "g") -> dict[bytes, frozenset[int]]:
-        """The partitions of which the group has state."""
+        """The partitions for which the group has state."""
         future = self.coordinator.share_partitions(group)
         self.run()
         return {topic_id: topic.partitions for topic_id, topic in future.result(0)}
 
 
 class ShareClient:
-    """A member as clients behave: joins again when it is fenced."""
+    """A member that behaves like a client: rejoins when it is fenced."""
 
     def __init__(self, bench: ShareBench, member_id: str, *topics: str, group: str = "g") -> None:
         self.bench = bench

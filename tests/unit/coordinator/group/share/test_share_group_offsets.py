@@ -1,4 +1,4 @@
-"""Where share groups are: alter and delete offsets, the end of groups and topics, and what a crash cuts short."""
+"""Offsets of share groups: alter and delete, deleted groups and topics, and operations that a crash interrupts."""
 
 from __future__ import annotations
 

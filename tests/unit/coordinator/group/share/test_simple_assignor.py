@@ -1,4 +1,4 @@
-"""The `simple` assignor: every partition read, every member busy, balanced, and as little moved as that takes."""
+"""The `simple` assignor: every partition has a reader, every member a partition; balanced, with minimal moves."""
 
 from __future__ import annotations
 
