@@ -119,7 +119,7 @@ class Group(ABC):
 
     def leave(self, shard: GroupTable, leavers: list[Leaver]) -> Result:
         """LeaveGroup. The answer has one entry per leaver, in order, each with its own error."""
-        return Result(response=unknown_leavers(leavers))
+        return Result(response=leave_response(leavers, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)))
 
     # -- offsets -------------------------------------------------------------------------------------------------
 
@@ -144,16 +144,12 @@ class Group(ABC):
         return set()
 
 
-def unknown_leavers(leavers: list[Leaver]) -> LeaveGroupResponse:
-    """LeaveGroup's answer if none of the leavers is a member."""
+def leave_response(leavers: list[Leaver], errors: list[ErrorCode]) -> LeaveGroupResponse:
+    """LeaveGroup's answer, with the error of each leaver."""
     return LeaveGroupResponse(
         members=[
-            MemberResponse(
-                member_id=leaver.member_id,
-                group_instance_id=leaver.group_instance_id,
-                error_code=ErrorCode.UNKNOWN_MEMBER_ID,
-            )
-            for leaver in leavers
+            MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error)
+            for leaver, error in zip(leavers, errors, strict=True)
         ]
     )
 

@@ -27,7 +27,6 @@ class ClassicGroup(ClassicGeneration, Group):
 
     @property
     def state_name(self) -> str:
-        """The state, as ListGroups names it."""
         return self.state.value
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -49,7 +48,6 @@ class ClassicGroup(ClassicGeneration, Group):
         self.cancel_timers()
 
     def answer_parked(self, error: ErrorCode) -> None:
-        """Answers all parked requests with an error."""
         for member in self.members.values():
             rebalance.answer_join(self, member, rebalance.join_error(error, member.member_id))
             rebalance.fail_sync(member, error)
@@ -57,19 +55,15 @@ class ClassicGroup(ClassicGeneration, Group):
     # -- requests of members -------------------------------------------------------------------------------------
 
     def join(self, shard: GroupTable, request: JoinRequest, future: Future) -> Result:
-        """JoinGroup; `future` is parked while a rebalance goes on."""
         return join.join_group(shard, self, request, future)
 
     def sync(self, shard: GroupTable, request: SyncGroupRequest, future: Future) -> Result:
-        """SyncGroup; `future` is parked until the assignments are durable."""
         return sync.sync_group(shard, self, request, future)
 
     def heartbeat(self, shard: GroupTable, request: HeartbeatRequest) -> Result:
-        """Heartbeat."""
         return session.heartbeat_of_member(shard, self, request)
 
     def leave(self, shard: GroupTable, leavers: list[Leaver]) -> Result:
-        """LeaveGroup."""
         return session.remove_leavers(shard, self, leavers)
 
     # -- offsets -------------------------------------------------------------------------------------------------
@@ -83,7 +77,6 @@ class ClassicGroup(ClassicGeneration, Group):
             rebalance.restart_session(shard, self, member)
 
     def check_transactional_commit(self, request: Committer) -> None:
-        """Raises KafkaError unless the member that a TxnOffsetCommit names may commit."""
         self._committing_member(request, transactional=True)
 
     def _committing_member(self, request: Committer, *, transactional: bool) -> ClassicGroupMember | None:

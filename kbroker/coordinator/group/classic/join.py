@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from typing import Protocol
 
 from kbroker.coordinator.group.classic import rebalance
 from kbroker.coordinator.group.classic.generation import ClassicGeneration
@@ -19,14 +18,6 @@ from kbroker.errors import ErrorCode, KafkaError
 State = ClassicGroupState
 
 
-class KnowsMembers(Protocol):
-    """A group in which a member can be looked up, by its member id or its instance id."""
-
-    @property
-    def static_members(self) -> dict[str, str]: ...
-    def bytes_of(self, member_id: str) -> int: ...
-
-
 def join(shard: GroupTable, request: JoinRequest, future: Future) -> Result:
     """Handles one JoinGroup, of a group of any type; `future` may be parked. Raises KafkaError to refuse."""
     config = shard.config
@@ -35,7 +26,7 @@ def join(shard: GroupTable, request: JoinRequest, future: Future) -> Result:
     if not config.session_timeout_min_ms <= request.session_timeout_ms <= config.session_timeout_max_ms:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
     if request.group_id not in shard.groups:
-        check_room(shard, None, request)
+        check_room(shard, request, -of_group(request.group_id))
         if request.member_id:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         shard.check_group_bound()
@@ -45,7 +36,7 @@ def join(shard: GroupTable, request: JoinRequest, future: Future) -> Result:
 def join_group(shard: GroupTable, group: ClassicGeneration, request: JoinRequest, future: Future) -> Result:
     """Handles one JoinGroup of a classic group."""
     try:
-        check_room(shard, group, request)
+        check_room(shard, request, group.bytes_of(request))
         _check_size(shard, group, request.member_id)
         if request.member_id:
             return _join_existing(shard, group, request, future)
@@ -89,17 +80,12 @@ def _answer_when_durable(result: Result, future: Future) -> None:
     result.response, result.on_complete = None, done
 
 
-def check_room(shard: GroupTable, group: KnowsMembers | None, request: JoinRequest) -> None:
-    """Refuses a join for which there is no memory, beyond what the member that it replaces takes already.
+def check_room(shard: GroupTable, request: JoinRequest, taken: int) -> None:
+    """Refuses a join for which there is no memory. `taken` are the bytes of the member that it replaces.
 
     So existing members go on, also under a new id (static ones), while others are kept out.
     """
-    needed = of_classic_member(request)
-    if group is None:
-        taken = -of_group(request.group_id)
-    else:
-        taken = group.bytes_of(request.member_id or group.static_members.get(request.group_instance_id or "", ""))
-    shard.check_room(needed - taken, newcomer=taken <= 0)
+    shard.check_room(of_classic_member(request) - taken, newcomer=taken <= 0)
 
 
 def _check_size(shard: GroupTable, group: ClassicGeneration, member_id: str) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from kbroker.coordinator.group.classic.member import ClassicGroupMember, Protocols
 from kbroker.coordinator.group.classic.state import CONSUMER_PROTOCOL_TYPE
 from kbroker.coordinator.group.memory import GroupMemory, of_classic_member, of_pending_member
+from kbroker.coordinator.group.requests import JoinRequest
 from kbroker.coordinator.runtime.event_loop import Timer
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.records import subscribed_topics
@@ -62,9 +63,9 @@ class ClassicMembers:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
-    def bytes_of(self, member_id: str) -> int:
-        """The bytes that a member takes, 0 if there is none."""
-        member = self.members.get(member_id)
+    def bytes_of(self, request: JoinRequest) -> int:
+        """The bytes of the member that joins again, 0 for a new one."""
+        member = self.members.get(request.member_id or self.static_members.get(request.group_instance_id or "", ""))
         return 0 if member is None else member.weight
 
     # -- joining and leaving -------------------------------------------------------------------------------------

@@ -6,11 +6,10 @@ from kbroker.coordinator.group.classic import rebalance
 from kbroker.coordinator.group.classic.generation import ClassicGeneration
 from kbroker.coordinator.group.classic.state import ClassicGroupState
 from kbroker.coordinator.group.requests import Leaver
-from kbroker.coordinator.group.table import GroupTable, unknown_leavers
+from kbroker.coordinator.group.table import GroupTable, leave_response
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
-from kbroker.protocol.apis.k13_leave_group import LeaveGroupResponse, MemberResponse
 
 
 def heartbeat(shard: GroupTable, request: HeartbeatRequest) -> Result:
@@ -56,19 +55,16 @@ def leave(shard: GroupTable, group_id: str, leavers: list[Leaver]) -> Result:
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = shard.groups.get(group_id)
-    return Result(response=unknown_leavers(leavers)) if group is None else group.leave(shard, leavers)
+    if group is None:
+        return Result(response=leave_response(leavers, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)))
+    return group.leave(shard, leavers)
 
 
 def remove_leavers(shard: GroupTable, group: ClassicGeneration, leavers: list[Leaver]) -> Result:
     """Removes members from a classic group."""
     errors = [_remove(shard, group, leaver) for leaver in leavers]
     result = rebalance.members_gone(shard, group) if ErrorCode.NONE in errors else Result()
-    result.response = LeaveGroupResponse(
-        members=[
-            MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error)
-            for leaver, error in zip(leavers, errors, strict=True)
-        ]
-    )
+    result.response = leave_response(leavers, errors)
     return result
 
 

@@ -17,13 +17,12 @@ from kbroker.coordinator.group.consumer.members import PROTOCOL_TYPE, new_member
 from kbroker.coordinator.group.consumer.state import ClassicMetadata, ConsumerMember, MemberMetadata, MemberState
 from kbroker.coordinator.group.consumer.update import GroupUpdate
 from kbroker.coordinator.group.requests import JoinRequest, Leaver
-from kbroker.coordinator.group.table import GroupTable
+from kbroker.coordinator.group.table import GroupTable, leave_response
 from kbroker.coordinator.group.timers import TimerKind
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.apis.k11_join_group import JoinGroupResponse
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
-from kbroker.protocol.apis.k13_leave_group import LeaveGroupResponse, MemberResponse
 from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 
 # -- JoinGroup ---------------------------------------------------------------------------------------------------
@@ -169,13 +168,7 @@ def _classic_member(
 def leave(shard: GroupTable, group: ConsumerEpochs, leavers: list[Leaver]) -> Result:
     """Removes members. The answer has one entry per leaver, in order, each with its own error."""
     leaving: list[str] = []
-    answers = []
-    for leaver in leavers:
-        error = _name(group, leaver, leaving)
-        answers.append(
-            MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error)
-        )
-    response = LeaveGroupResponse(members=answers)
+    response = leave_response(leavers, [_name(group, leaver, leaving) for leaver in leavers])
     if conversion.may_downgrade(shard, group, without=leaving):
         return conversion.downgrade(shard, group, without=leaving, response=response)
     update = GroupUpdate(shard, group)

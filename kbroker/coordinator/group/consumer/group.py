@@ -61,7 +61,7 @@ class ConsumerGroup(ConsumerEpochs, RecordedGroup[ConsumerGroupRecord, ConsumerM
 
     def join(self, shard: GroupTable, request: JoinRequest, future: Future) -> Result:
         """JoinGroup of a member of the classic protocol; without members the group becomes a classic one."""
-        check_room(shard, self, request)
+        check_room(shard, request, self.bytes_of(request))
         if self.members:
             return classic_members.join(shard, self, request)
         if request.member_id:
@@ -83,11 +83,9 @@ class ConsumerGroup(ConsumerEpochs, RecordedGroup[ConsumerGroupRecord, ConsumerM
     # -- offsets -------------------------------------------------------------------------------------------------
 
     def check_commit(self, shard: GroupTable, request: CommitRequest) -> None:
-        """Raises KafkaError unless the member that an OffsetCommit names may commit."""
         check_committer(self, request, version=request.version)
 
     def check_transactional_commit(self, request: Committer) -> None:
-        """Raises KafkaError unless the member that a TxnOffsetCommit names may commit."""
         check_committer(self, request, version=None)
 
     def check_fetch(self, request: FetchRequest) -> None:

@@ -20,6 +20,7 @@ from kbroker.coordinator.group.consumer.state import (
     ResolvedRegex,
 )
 from kbroker.coordinator.group.memory import GroupMemory, of_consumer_member, of_names
+from kbroker.coordinator.group.requests import JoinRequest
 from kbroker.coordinator.group.topic_partitions import Partitions
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -167,8 +168,9 @@ class ConsumerMembers:
                 return replace(metadata, topic_names=subscription.topic_names)
         return metadata
 
-    def bytes_of(self, member_id: str) -> int:
-        """The bytes that a member takes, 0 if there is none; without its subscription."""
+    def bytes_of(self, request: JoinRequest) -> int:
+        """The bytes of the member that joins again, 0 for a new one; without its subscription."""
+        member_id = request.member_id or self.static_members.get(request.group_instance_id or "", "")
         return of_consumer_member(self.members.get(member_id))
 
     def cost_of(self, metadata: MemberMetadata) -> int:
