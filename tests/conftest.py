@@ -27,7 +27,7 @@ def closed_behind_the_last_test() -> Iterator[None]:
 
 @pytest.fixture
 def memory_path() -> Iterator[Path]:
-    """As tmp_path, in memory: on a slow disk a log has no time for lone records."""
+    """As tmp_path, in memory, for what a slow disk would hold up."""
     from tests.reference.memory_folder import memory_folder  # where a test wants it: `tests` may not be on the path
 
     path = memory_folder()

@@ -250,7 +250,6 @@ class Broker:
             "" if wal.torn_at_lsn is None else f", an unacknowledged tail cut off at {wal.torn_at_lsn}",
         )  # fmt: skip
         self.wal.start(wait_seconds=0)  # appends wait until the first segment is ready; clients are served meanwhile
-        self.wal.ticks.start()
 
     def _arena(self, sizes: LogSizes) -> Arena:
         try:

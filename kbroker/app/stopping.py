@@ -128,7 +128,6 @@ class Stopping:
         if closing.is_alive():
             self._in_order = False
             logger.error("the log could not be closed: its disk does not answer")
-        self._step(broker.wire.stop)
 
     def _release(self) -> None:
         """Both logs get a checkpoint if that spares the next start something; then the claim is given back."""

@@ -22,7 +22,6 @@ from kbroker.wire.dispatch import AdvertisedListener, WireRequest
 logger = logging.getLogger("kbroker.wire")
 
 BACKLOG = 1024
-STOP_SECONDS = 10.0
 
 # Their answers may tell of many topics or groups however short the request is. They wait for no object store, but for
 # Metadata that creates topics (handlers.base.Waiting): few are in progress at a time, and others wait for those.
@@ -147,13 +146,9 @@ class WireServer:
 
     def start(self) -> None:
         for number, reactor in enumerate(self.reactors):
-            self._begin(reactor.run, f"kbroker-io-{number}")
-        self._begin(self.reactors[0].stand_in, "kbroker-io-stand-in")
-
-    def _begin(self, target: Callable[[], None], name: str) -> None:
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        thread.start()
-        self._threads.append(thread)
+            thread = threading.Thread(target=reactor.run, name=f"kbroker-io-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def stop_accepting(self) -> None:
         """Closes the listening sockets; connections go on."""
@@ -167,18 +162,11 @@ class WireServer:
             return all([*pool.map(lambda reactor: reactor.drain(timeout_seconds), self.reactors)])
 
     def stop(self) -> None:
-        """Ends the I/O threads; open connections are cut. Waits for a disk that hangs, but not for long.
-
-        To be called again once the log is closed, as such a thread ends then.
-        """
+        """Ends the I/O threads; open connections are cut."""
         for reactor in reversed(self.reactors):
             reactor.stop()
-        has_ended = True
         for thread in self._threads:
-            thread.join(STOP_SECONDS if has_ended else 0)
-            has_ended = has_ended and not thread.is_alive()
-        if not has_ended:
-            logger.warning("an I/O thread has not ended: it may be in a commit, and the log's disk does not answer")
+            thread.join()
 
     @property
     def connection_count(self) -> int:

@@ -57,10 +57,44 @@ def marker(*, commit: bool, producer_id: int, epoch: int, coordinator_epoch: int
     )
 
 
+def close_all(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 def release_wakeup(wal: Wal, descriptor: int) -> None:
     """What is left to close of a log that is dropped rather than closed (a crash)."""
     wal.remove_wakeup_fd(descriptor)
     os.close(descriptor)
+
+
+class SyncGate:
+    """Holds each sync of a log until the test lets it pass; at the end of the context all pass."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._began = os.eventfd(0, os.EFD_SEMAPHORE)
+        self._gate = os.eventfd(0, os.EFD_SEMAPHORE)
+        weakref.finalize(self, close_all, self._began, self._gate)
+
+    def __enter__(self) -> SyncGate:
+        self._faults.began_fd, self._faults.gate_fd = self._began, self._gate
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._faults.gate_fd = -1
+        self.open(1 << 20)
+
+    def await_sync(self) -> None:
+        """Returns when one more sync has begun."""
+        poller = select.poll()
+        poller.register(self._began, select.POLLIN)
+        assert poller.poll(10_000), "no sync has begun"
+        os.eventfd_read(self._began)
+
+    def open(self, count: int = 1) -> None:
+        """Lets so many syncs pass, begun or to come."""
+        os.eventfd_write(self._gate, count)
 
 
 class Log:

@@ -1,5 +1,4 @@
-# Mutexes and condition variables of POSIX threads. No mutex is held while taking the GIL, but a
-# reactor's, which nobody waits for who has the GIL.
+# Mutexes and condition variables of POSIX threads. No mutex is held while taking the GIL.
 
 from posix.time cimport timespec
 

@@ -1,9 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from kbroker._fast.net.channel cimport Channel, FrameBudget, Scratch
-from kbroker._fast.base.pthread cimport pthread_cond_t, pthread_mutex_t
 from kbroker._fast.net.request cimport RequestSink
-from kbroker._fast.base.thread_load cimport ThreadLoad
 
 cdef enum:
     LISTENERS_MAX = 16
@@ -31,18 +29,10 @@ cdef int append_channel(Channel*** array, int32_t* count, int32_t* capacity, Cha
 
 
 cdef class Poller(RequestSink):
-    """The reactor's sockets and lists as the loop uses them without the GIL. Only who holds `lock` touches them."""
+    """The reactor's sockets and lists as the loop uses them without the GIL. Only the reactor's thread touches them."""
     cdef FrameMemory memory
-    cdef pthread_mutex_t lock           # held by the reactor's thread but while it waits and commits
-    cdef unsigned long thread_id        # of whose rounds these are; 0: the reactor does not run
-    cdef unsigned long owner_id         # of the reactor's thread
+    cdef unsigned long thread_id        # of the reactor's thread; 0: it does not run
     cdef bint stopped
-    cdef int32_t ended                  # atomic
-    cdef pthread_cond_t begun           # a commit, or `ended`
-    cdef bint stand_in_rests            # and waits for that
-    cdef readonly int64_t commits       # begun and ended by the reactor's thread: odd while it is in one; atomic
-    cdef int64_t commit_began_ns        # atomic
-    cdef bint has_committed             # a lone record, and some may wait to be told
     cdef bint signalled                 # the thread will not wait for long
     cdef object logger
     cdef public int64_t clock_offset_ms # added to the monotonic clock; for tests
@@ -71,7 +61,6 @@ cdef class Poller(RequestSink):
     cdef int32_t waiting_count
     cdef int32_t waiting_capacity
     cdef readonly int64_t disk_waits    # sends that had to wait for the disk
-    cdef readonly int64_t stand_ins     # commits during which the reactor's thread was stood in for
     cdef bint any_starved
     cdef bint any_held_back             # requests wait until others' answers have been read
     cdef bint wal_moved
@@ -79,7 +68,6 @@ cdef class Poller(RequestSink):
     cdef int64_t release_ms             # when sent answers must be released
     cdef int64_t next_deadline_ms       # of the heap's first request, copied for use without the GIL
     cdef bint has_stalled
-    cdef ThreadLoad load
     cdef int open(self, bint with_wal) except -1
     cdef int release_sent(self) except -1       # with the GIL
     cdef int add_fd(self, int fd, uint64_t tag) noexcept nogil
@@ -93,17 +81,7 @@ cdef class Poller(RequestSink):
     cdef int turn(self) except -1
     cdef int try_turn(self) except -1
     cdef int abandon_round(self) except -1
-    cdef int bury(self) except -1
-    cdef int close_all(self) except -1
     cdef int signal(self) except -1             # with the GIL
-    cdef bint wait(self, int64_t wait_ms, int64_t commit) noexcept nogil
-    cdef void commit_left(self) noexcept nogil
-    cdef bint is_in(self, int64_t commit) noexcept nogil
-    cdef bint poll_during(self, int64_t commit) noexcept nogil
-    cdef int64_t await_long_commit(self) noexcept nogil
-    cdef void await_commit(self, int64_t seen) noexcept nogil
-    cdef void end(self) noexcept nogil
-    cdef void wake_owner(self) noexcept nogil
     cdef void accept_all(self, int32_t listener) noexcept nogil
     cdef void rest_accepts(self, int32_t listeners) noexcept nogil
     cdef void accept_again(self, int32_t listeners) noexcept nogil
@@ -115,4 +93,3 @@ cdef class Poller(RequestSink):
     cdef void mark_ready(self, Channel* ch) noexcept nogil
     cdef void mark_dirty(self, Channel* ch) noexcept nogil
     cdef void read_clock(self) noexcept nogil
-    cdef void tell_load(self, int64_t woken_us) noexcept nogil

@@ -9,8 +9,5 @@ class Poller(RequestSink):
     clock_offset_ms: int
     wall_offset_ms: int
     disk_waits: int
-    commits: int
-    stand_ins: int
-    def stand_in(self) -> None: ...
     @property
     def socket_bytes(self) -> tuple[int, int, int]: ...

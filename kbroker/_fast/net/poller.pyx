@@ -1,8 +1,6 @@
-"""The part of a reactor that runs without the GIL: wait, accept, receive, cut frames, send, commit; and what stands in
-for its thread while that is in a long commit."""
+"""The part of a reactor that runs without the GIL: wait, accept, receive, cut frames, send."""
 
 cimport cython
-from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_DECREF
 from libc.errno cimport EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
@@ -10,7 +8,6 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove
 from posix.unistd cimport close, read, write
 
-from kbroker._fast.base.atomic cimport load32, load64, store64, swap32
 from kbroker._fast.net.channel cimport (
     SEND_AGAIN,
     SEND_DONE,
@@ -24,21 +21,8 @@ from kbroker._fast.net.channel cimport (
     monotonic_us,
     wall_clock_ms,
 )
-from kbroker._fast.base.pthread cimport (
-    monotonic_ns,
-    pthread_cond_destroy,
-    pthread_cond_init,
-    pthread_cond_signal,
-    pthread_cond_wait,
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-    sleep_until,
-)
 from kbroker._fast.net.request cimport RequestSink, Response
 from kbroker._fast.net.stale cimport OUTPUT_PAUSE_BYTES
-from kbroker._fast.base.thread_load cimport has_time, this_thread, worked
 
 cdef extern from "sys/epoll.h" nogil:
     ctypedef union epoll_data_t:
@@ -108,9 +92,6 @@ cdef enum:
     ALONE_NS = 10000000         # without a commit: nobody produces beside who is alone
     RELEASE_DELAY_MS = 50       # sent answers keep WAL files for no longer than this
     RETRY_DELAY_MS = 100        # stalled requests are retried at least so often
-    NO_COMMIT = 0
-    LONG_COMMIT_NS = 10000000   # behind which the reactor's thread is stood in for
-    IDLE_LOOKS_MAX = 10         # for such commits, so far apart, with none begun between them
 
 
 cdef class FrameMemory:
@@ -165,8 +146,6 @@ cdef inline bint may_be_read(const Channel* ch) noexcept nogil:
 
 cdef class Poller(RequestSink):
     def __cinit__(self):
-        pthread_mutex_init(&self.lock, NULL)
-        pthread_cond_init(&self.begun, NULL)
         self.epoll_fd = -1
         self.event_fd = -1
         self.wal_fd = -1
@@ -183,8 +162,6 @@ cdef class Poller(RequestSink):
             close(self.wal_fd)
         if self.cache_fd >= 0:
             close(self.cache_fd)
-        pthread_mutex_destroy(&self.lock)
-        pthread_cond_destroy(&self.begun)
         free(self.scratch.data)
         free(self.scratch.released)
         free(self.ready)
@@ -362,12 +339,6 @@ cdef class Poller(RequestSink):
     cdef int abandon_round(self) except -1:
         raise NotImplementedError
 
-    cdef int bury(self) except -1:
-        raise NotImplementedError
-
-    cdef int close_all(self) except -1:
-        raise NotImplementedError
-
     cdef int try_turn(self) except -1:
         try:
             return self.turn()
@@ -377,117 +348,13 @@ cdef class Poller(RequestSink):
 
     cdef int signal(self) except -1:
         """Wakes the reactor's thread."""
+        cdef uint64_t one = 1
         if not self.signalled:
             self.signalled = True
-            self.wake_owner()
+            write(self.event_fd, &one, 8)
         return 0
 
-    def stand_in(self) -> None:
-        """Takes the rounds of the reactor's thread while that is in a commit which takes long (decision 005).
-
-        For a thread of its own. Returns when run() does.
-        """
-        cdef int64_t commit
-        cdef bint has_work
-        while True:
-            with nogil:
-                commit = self.await_long_commit()
-            if commit == NO_COMMIT:
-                return
-            self.thread_id = PyThread_get_thread_ident()
-            self.stand_ins += 1
-            try:
-                while self.is_in(commit):
-                    with nogil:
-                        has_work = self.poll_during(commit)
-                    if has_work:
-                        self.try_turn()
-                        self.bury()
-                if self.stopped:
-                    self.close_all()
-            except Exception:
-                self.logger.exception("a round in the I/O thread's place failed")
-            finally:
-                if self.thread_id == PyThread_get_thread_ident():
-                    self.thread_id = self.owner_id
-                pthread_mutex_unlock(&self.lock)
-
     # -- without ---------------------------------------------------------------------------------------------------
-
-    cdef int64_t await_long_commit(self) noexcept nogil:
-        """The number of a commit that takes long, with the lock held; NO_COMMIT: the reactor ends."""
-        cdef int64_t commit, seen = NO_COMMIT
-        cdef int32_t idle_looks = 0
-        while not load32(&self.ended):
-            commit = load64(&self.commits)
-            if commit & 1 and monotonic_ns() - load64(&self.commit_began_ns) >= LONG_COMMIT_NS:
-                pthread_mutex_lock(&self.lock)
-                if self.is_in(commit):
-                    return commit
-                pthread_mutex_unlock(&self.lock)
-            idle_looks = idle_looks + 1 if commit == seen else 0
-            seen = commit
-            if idle_looks < IDLE_LOOKS_MAX:
-                sleep_until(monotonic_ns() + LONG_COMMIT_NS)
-            else:
-                self.await_commit(commit)
-        return NO_COMMIT
-
-    cdef void await_commit(self, int64_t seen) noexcept nogil:
-        pthread_mutex_lock(&self.lock)
-        self.stand_in_rests = True
-        while self.commits == seen and not self.ended:
-            pthread_cond_wait(&self.begun, &self.lock)
-        self.stand_in_rests = False
-        pthread_mutex_unlock(&self.lock)
-
-    cdef bint is_in(self, int64_t commit) noexcept nogil:
-        """Under the lock. Whether the reactor's thread is in that commit, and may be stood in for."""
-        return load64(&self.commits) == commit and not self.stopped
-
-    cdef bint poll_during(self, int64_t commit) noexcept nogil:
-        """As poll(), by the stand-in. False also when the commit is over."""
-        self.send_dirty()
-        self.read_clock()
-        return self.wait(min(self.wakes_ms() - self.loop_ms, LONG_COMMIT_NS // 1000000), commit)
-
-    cdef void commit_left(self) noexcept nogil:
-        """Makes durable what this thread has appended."""
-        cdef bint done
-        store64(&self.commit_began_ns, monotonic_ns())
-        store64(&self.commits, self.commits + 1)
-        if self.stand_in_rests:
-            pthread_cond_signal(&self.begun)
-        pthread_mutex_unlock(&self.lock)
-        done = self.wal.commit_left_c()
-        store64(&self.commits, self.commits + 1)
-        pthread_mutex_lock(&self.lock)
-        self.thread_id = self.owner_id
-        self.has_committed = done
-        self.wal_moved = self.wal_moved or done
-        self.read_clock()
-
-    cdef void end(self) noexcept nogil:
-        """By the reactor's thread, behind all else: nobody serves, commits or stands in any more."""
-        if self.wal_fd >= 0:
-            store64(&self.wal.resting_io_thread, 0)
-            self.wal.hand_over()
-            self.wal.tell_moved()
-        swap32(&self.ended, 1)
-        pthread_cond_signal(&self.begun)
-        pthread_mutex_unlock(&self.lock)
-
-    cdef void wake_owner(self) noexcept nogil:
-        cdef uint64_t one = 1
-        write(self.event_fd, &one, 8)
-
-    cdef void tell_load(self, int64_t woken_us) noexcept nogil:
-        """Whether this thread has time for commits."""
-        cdef int64_t resting
-        worked(&self.load, woken_us * 1000, self.scratch.now_us * 1000)
-        resting = this_thread() if has_time(&self.load) else 0
-        if resting != self.wal.resting_io_thread:
-            store64(&self.wal.resting_io_thread, resting)
 
     cdef void accept_all(self, int32_t listener) noexcept nogil:
         cdef int fd
@@ -516,35 +383,13 @@ cdef class Poller(RequestSink):
 
     cdef bint poll(self) noexcept nogil:
         """One round of sending, waiting and receiving. True when there is work that needs the GIL."""
-        cdef int64_t wait_ms, woken_us = self.scratch.now_us
-        self.send_dirty()
-        self.read_clock()
-        wait_ms = self.wakes_ms() - self.loop_ms
-        if self.wal_fd >= 0:
-            self.tell_load(woken_us)
-            if self.has_committed:
-                self.has_committed = False
-                self.wal.tell_moved()
-            if self.wal.left_to_io:
-                if wait_ms > 0:
-                    self.commit_left()
-                    return True
-                self.wal.hand_over()
-        return self.wait(wait_ms, NO_COMMIT)
-
-    cdef bint wait(self, int64_t wait_ms, int64_t commit) noexcept nogil:
-        """Waits and receives. True when there is work that needs the GIL. `commit`: this is the stand-in, during that."""
         cdef epoll_event events[EVENTS_PER_POLL]
         cdef int i, n
         cdef uint64_t tag, count
         cdef bint called = False
-        pthread_mutex_unlock(&self.lock)
-        n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, <int>wait_ms)
-        pthread_mutex_lock(&self.lock)
-        if commit != NO_COMMIT and not self.is_in(commit):
-            if n > 0:
-                self.wake_owner()           # what has come is for that one
-            return False
+        self.send_dirty()
+        self.read_clock()
+        n = epoll_wait(self.epoll_fd, events, EVENTS_PER_POLL, <int>(self.wakes_ms() - self.loop_ms))
         self.read_clock()
         self.scratch.used = 0
         for i in range(n):

@@ -9,7 +9,7 @@ from kbroker._fast.net.request cimport DeadlineHeap, Request
 
 
 cdef class Connection:
-    """One client. Owned by its reactor, and used only by who has its turn."""
+    """One client. Owned by its reactor, and used only by the reactor's thread in a turn."""
     cdef Channel* channel               # NULL once closed
     cdef readonly Reactor reactor
     cdef readonly object listener       # as given to Reactor.add_listener
@@ -24,8 +24,8 @@ cdef class Connection:
 cdef class Reactor(Acceptor):
     """One thread that owns sockets: see kbroker._fast.net.reactor for its loop.
 
-    Everything here belongs to who holds `lock`, but for the inbox lists, which any thread appends to while it holds the
-    GIL. That is the thread that owns them, or its stand-in during a long commit (decision 005).
+    Everything here belongs to the thread in run(), but for the inbox lists, which any thread appends to while it holds
+    the GIL.
     """
     cdef object dispatch                # dispatch(request) for all but Produce and Fetch
     cdef readonly int32_t number        # the first one (0) drains the WAL's commits
@@ -58,7 +58,6 @@ cdef class Reactor(Acceptor):
     cdef int process(self, Channel* ch) except -1
     cdef bint lingers(self, Connection connection) except -1
     cdef int run_woken(self) except -1
-    cdef int move_on(self, Connection connection) except -1
     cdef int start_frames(self, Connection connection) except -1
     cdef bint may_start(self, Connection connection) except -1
     cdef bint may_answer(self, Connection connection) except -1
@@ -74,4 +73,6 @@ cdef class Reactor(Acceptor):
     cdef int sweep(self) except -1
     cdef int close_excess(self) except -1
     cdef int grant_starved(self) except -1
+    cdef int bury(self) except -1
+    cdef int close_all(self) except -1
     cdef int call_later(self, object function) except -1

@@ -42,14 +42,12 @@ from kbroker._fast.requests.fetch_path cimport FetchRequest
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.net.poller cimport append_channel, charge_frame
 from kbroker._fast.requests.produce_path cimport ProduceRequest
-from kbroker._fast.base.pthread cimport pthread_mutex_lock
 from kbroker._fast.net.request cimport DeadlineHeap, Request, Response
 from kbroker._fast.net.stale cimport OUTPUT_PAUSE_BYTES, close_if_stale, peer_has_closed
 
 cdef enum:
     SWEEP_INTERVAL_MS = 1000
     STALLED_FAILURES = 8        # a retry round ends after so many that still have to wait
-    READERS_FIRST_MAX = 3       # of a lone record: what is sent to them, is sent with the GIL
 
 
 cdef class Connection:
@@ -124,9 +122,7 @@ cdef class Reactor(Acceptor):
 
     def run(self) -> None:
         """The loop; returns after stop(). The thread that calls this owns the reactor."""
-        with nogil:
-            pthread_mutex_lock(&self.lock)
-        self.owner_id = self.thread_id = PyThread_get_thread_ident()
+        self.thread_id = PyThread_get_thread_ident()
         try:
             while not self.stopped:
                 with nogil:
@@ -139,7 +135,6 @@ cdef class Reactor(Acceptor):
             try:
                 self.close_all()
             finally:
-                self.end()
                 self.wal.cache.remove_waiter(self.scratch.waiter)
                 if self.wal_fd >= 0:
                     self.wal.remove_wakeup_fd(self.wal_fd)
@@ -365,7 +360,7 @@ cdef class Reactor(Acceptor):
         """Resumes requests and moves connections on until nothing is left to do."""
         cdef list woken, touched
         cdef Request request
-        cdef Connection connection, last
+        cdef Connection connection
         while self.woken or self.touched:
             if self.woken:
                 woken = self.woken
@@ -380,20 +375,11 @@ cdef class Reactor(Acceptor):
             if self.touched:
                 touched = self.touched
                 self.touched = []
-                # A lone record's producer waits until the readers' answers are out (decision 005).
-                last = touched[0] if self.has_committed and 1 < len(touched) <= 1 + READERS_FIRST_MAX else None
                 for connection in touched:
-                    if connection is not last:
-                        self.move_on(connection)
-                if last is not None:
-                    if self.dirty_count <= READERS_FIRST_MAX and (last.channel == NULL or not last.channel.dirty):
-                        self.send_new()
-                    self.move_on(last)
+                    connection.touched = False
+                    if connection.channel != NULL:
+                        self.try_process(connection.channel, True)
         return 0
-
-    cdef int move_on(self, Connection connection) except -1:
-        connection.touched = False
-        return 0 if connection.channel == NULL else self.try_process(connection.channel, True)
 
     cdef bint may_start(self, Connection connection) except -1:
         """Whether the connection's next frame may start now."""

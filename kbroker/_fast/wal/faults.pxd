@@ -15,7 +15,9 @@ cdef class Faults:
     cdef public int64_t sync_after
     cdef public int64_t sync_count
     cdef public int sync_errno
-    cdef public int sync_us              # a sync takes so much longer
+    cdef public int64_t sync_ns          # a sync takes so much longer by the log's clock
+    cdef public int began_fd             # eventfd: a sync adds 1 as it begins, where there is a gate
+    cdef public int gate_fd              # eventfd: a sync takes 1 before it goes on; -1: there is no gate
     cdef public int64_t prepare_count    # creations of segment files that fail; -1: all
     cdef public int prepare_errno
     cdef Py_ssize_t write(self, int fd, const uint8_t* p, int64_t n, off_t position) noexcept nogil

@@ -7,7 +7,9 @@ class Faults:
     sync_after: int
     sync_count: int
     sync_errno: int
-    sync_us: int
+    sync_ns: int
+    began_fd: int
+    gate_fd: int
     prepare_count: int
     prepare_errno: int
     def prepare(self) -> None: ...

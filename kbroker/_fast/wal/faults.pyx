@@ -1,11 +1,11 @@
-"""The WAL's writes and syncs, and failures of them to order: tests can make the k-th fail."""
+"""The WAL's writes and syncs, and failures of them to order: tests can make the k-th fail, or hold it."""
 
 import os
 
 from libc.errno cimport EINTR, EINVAL, EIO, errno
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from posix.types cimport off_t
-from posix.unistd cimport fdatasync, pwrite, usleep
+from posix.unistd cimport fdatasync, pwrite, read, write
 
 from kbroker._fast.wal.format cimport page_up
 
@@ -13,6 +13,7 @@ from kbroker._fast.wal.format cimport page_up
 cdef class Faults:
     def __cinit__(self):
         self.write_errno = self.sync_errno = self.prepare_errno = EIO
+        self.began_fd = self.gate_fd = -1
 
     cdef Py_ssize_t write(self, int fd, const uint8_t* p, int64_t n, off_t position) noexcept nogil:
         # Like pwrite, but returns -errno.
@@ -52,6 +53,7 @@ cdef class Faults:
         return 0
 
     cdef int sync(self, int fd) noexcept nogil:
+        cdef uint64_t one = 1
         if self.sync_count != 0:
             if self.sync_after > 0:
                 self.sync_after -= 1
@@ -59,8 +61,9 @@ cdef class Faults:
                 if self.sync_count > 0:
                     self.sync_count -= 1
                 return self.sync_errno
-        if self.sync_us > 0:
-            usleep(self.sync_us)
+        if self.gate_fd >= 0:
+            write(self.began_fd, &one, 8)
+            read(self.gate_fd, &one, 8)
         return 0 if fdatasync(fd) == 0 else errno
 
     def prepare(self):

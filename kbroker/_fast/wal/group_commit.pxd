@@ -1,42 +1,31 @@
-# Whether a commit waits a moment for company, to share its sync (decision 004).
+# Group commit: whether a commit waits for company, to share its sync (decision 004).
 #
-# Producers with a few requests in flight send the next when one is acknowledged. What they send then comes just after the
-# next commit has begun, so they fall into two halves, each of which waits for the other's sync as well as its own. Waiting
-# until all have come back costs less than a sync when they come back within a part of one.
+# Producers with a few requests in flight send the next one when one is acknowledged. It comes just after the next commit
+# has begun, so the requests fall into two halves, each of which waits for the other's sync as well as its own. Waiting
+# until all are back costs less than a sync when they come back within a part of one.
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 cdef enum:
     GATHER_BYTES_MAX = 65536    # more needs no company: writing it takes longer than the sync
     GATHER_NS_MAX = 500000
-    ENTRY_NS = 10000            # that an entry costs on its way round: while many do, the log should be writing
-    VAIN_MAX = 6                # after so many waits in vain, one commit in 63 tries
-
-cdef struct GroupCommit:
-    int64_t cut                 # entries that commits have covered so far
-    int64_t awaited             # how many there are once all that were on their way during the last commit (covered by
-                                # it, or come meanwhile) have come again; 0: none are waited for
-    int64_t wait_ns             # how long a commit may wait for them
-    bint alone                  # the last commit had one entry, and nothing came beside it
-    int32_t vain                # waits in a row that did not see them all, at most VAIN_MAX
-    int32_t skip                # commits, the one that waited included, before the next try
+    ENTRY_NS = 10000            # what an entry costs on its way: while many come, the log should be writing
+    FAILURES_MAX = 6            # after so many waits that failed in a row, one commit in 63 waits
 
 
-cdef inline bint should_gather(const GroupCommit* g, int64_t entries, int64_t pending_bytes) noexcept nogil:
-    return g.skip == 0 and entries < g.awaited and pending_bytes < GATHER_BYTES_MAX
-
-
-cdef inline void gathered(GroupCommit* g, bint all_came) noexcept nogil:
-    g.vain = 0 if all_came else min(g.vain + 1, <int32_t>VAIN_MAX)
-    g.skip = (1 << g.vain) - 1
-
-
-cdef inline void committed(GroupCommit* g, int64_t cut, int64_t entries, int64_t size, int64_t sync_ns) noexcept nogil:
-    """A commit of so many bytes has covered the entries up to `cut`; there are `entries` by now."""
-    if g.skip > 0:
-        g.skip -= 1
-    cdef int64_t on_the_way = entries - g.cut
-    g.awaited = cut + on_the_way if size < GATHER_BYTES_MAX and on_the_way * ENTRY_NS <= sync_ns else 0
-    g.alone = on_the_way <= 1
-    g.cut = cut
-    g.wait_ns = min(sync_ns - sync_ns // 4, <int64_t>GATHER_NS_MAX)
+@cython.final
+cdef class GroupCommit:
+    """Protected by the log's lock. Time comes from the caller."""
+    cdef int64_t cut            # entries that commits have covered so far
+    cdef readonly int64_t awaited   # how many entries there are once all that were on their way during the last commit
+                                    # (covered by it, or appended meanwhile) have come again; 0: none are awaited
+    cdef readonly int64_t wait_ns   # how long a commit may wait for them
+    cdef public int64_t wait_ns_max
+    cdef int32_t failures       # waits in a row that did not see them all, at most FAILURES_MAX
+    cdef int32_t skip           # commits, the one that waited included, before the next wait
+    # Whether to wait with `entries` in the log, of which so many bytes are not durable.
+    cpdef bint should_gather(self, int64_t entries, int64_t pending_bytes) noexcept nogil
+    cpdef void gathered(self, bint all_came) noexcept nogil
+    # A commit of so many bytes has covered the entries up to `cut`; there are `entries` by now.
+    cpdef void committed(self, int64_t cut, int64_t entries, int64_t size, int64_t sync_ns) noexcept nogil

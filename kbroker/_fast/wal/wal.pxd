@@ -4,10 +4,8 @@ from posix.types cimport off_t
 from kbroker._fast.wal.arena cimport Arena
 from kbroker._fast.base.atomic cimport load64
 from kbroker._fast.wal.commit cimport STORAGE_ERROR, CommitQueue, ObjectCommits, settle_commits, settle_objects
-from kbroker._fast.wal.core_ticks cimport CoreTicks
 from kbroker._fast.wal.group_commit cimport GroupCommit
-from kbroker._fast.base.pthread cimport monotonic_ns, pthread_cond_broadcast, pthread_cond_t, pthread_mutex_t
-from kbroker._fast.base.thread_load cimport ThreadLoad
+from kbroker._fast.base.pthread cimport monotonic_ns, pthread_cond_t, pthread_mutex_t
 from kbroker._fast.wal.cache cimport WalCache
 from kbroker._fast.wal.faults cimport Faults
 from kbroker._fast.wal.segment cimport WalSegment
@@ -37,7 +35,7 @@ cdef struct SegmentSlot:  # what the nogil side knows of a segment; one per cell
 
 
 cdef class Wal:
-    """The write-ahead log: reserve and copy into the arena, group commit by one at a time. See docs/formats/wal.md.
+    """The write-ahead log: reserve and copy into the arena, group commit by a thread of its own. See docs/formats/wal.md.
 
     `lock` (a C mutex, never held while taking the GIL) protects head, residency, the segment table and every
     partition's reservation; it is held for one memcpy at the longest.
@@ -45,7 +43,6 @@ cdef class Wal:
     cdef readonly Arena arena
     cdef readonly CommitQueue commits            # what waits for the durable position
     cdef readonly ObjectCommits object_commits   # what waits for the flushed position
-    cdef readonly CoreTicks ticks        # wanted while lone records come and go
     cdef int16_t objects_failed          # Kafka error for all that waits for the flushed position; 0: none
     cdef int16_t refusal                 # Kafka error for every append and all that waits; 0: none
     cdef readonly str directory
@@ -80,11 +77,6 @@ cdef class Wal:
     cdef bint stopping
     cdef bint closed
     cdef bint has_failed
-    cdef bint file_failed                # a commit has; the WAL thread replaces the file
-    cdef bint in_commit
-    cdef readonly bint left_to_io        # what is not durable is the I/O thread's to commit (decision 005)
-    cdef bint last_was_quick             # the last commit
-    cdef int32_t syncing                 # calls of sync() that wait; atomic
     cdef bint replacing                  # a replacement file has not committed anything yet
     cdef int32_t pin_wanted              # an append waits for a pin to go
     cdef int prepare_fd                  # eventfd: the preparer should look
@@ -96,9 +88,8 @@ cdef class Wal:
     cdef readonly int64_t bytes_written
     cdef readonly int64_t entries
     cdef int64_t awaited_entries         # a commit waits until there are so many; 0: none does
-    cdef public int64_t resting_io_thread  # threading.get_ident() of the I/O thread while it has time, else 0
-    cdef ThreadLoad load                 # of commits, whoever makes them
-    cdef GroupCommit group
+    cdef int64_t commit_ended_ns         # when the last commit ended, monotonic; atomic
+    cdef readonly GroupCommit group
     cdef readonly int64_t append_waits
     cdef readonly int64_t failed_files
     cdef readonly int64_t group_waits    # commits that waited for company (decision 004)
@@ -112,13 +103,6 @@ cdef class Wal:
         return self.refusal if self.refusal else STORAGE_ERROR
 
     cdef int64_t durable(self) noexcept nogil            # everything below is on disk
-    # For the I/O thread, behind what it has appended, while `left_to_io`. Makes that durable; nobody is woken for it but
-    # other drains: call tell_moved() behind the answers. False: it is the WAL thread's.
-    cdef bint commit_left_c(self) noexcept nogil
-    cdef inline void tell_moved(self) noexcept nogil:
-        pthread_cond_broadcast(&self.moved)
-
-    cdef void hand_over(self) noexcept nogil             # what is left to the I/O thread is the WAL thread's
     # Pins [lsn, lsn + length) in memory and returns its address, or NULL when it is no longer resident.
     cdef const uint8_t* pin(self, int64_t lsn, int64_t length) noexcept nogil
     cdef void unpin(self, int64_t lsn, int64_t length) noexcept nogil
@@ -130,7 +114,7 @@ cdef class Wal:
     cdef inline bint has_rested(self, int64_t ns) noexcept nogil: # without a commit, and none is under way
         return (
             load64(&self.head) == load64(&self.durable_end)
-            and monotonic_ns() - load64(&self.load.ended_ns) >= ns
+            and monotonic_ns() - load64(&self.commit_ended_ns) >= ns
         )
 
     # Reads from the file (page cache). Returns bytes read or -errno.
@@ -147,6 +131,5 @@ cdef class Wal:
     cdef void wake(self) noexcept nogil
     cdef void signal(self, int fd) noexcept nogil
     cdef bint commit_loop(self) noexcept nogil
-    cdef bint commit(self, bint lone) noexcept nogil
-    cdef bint is_left(self, int64_t start, int64_t end) noexcept nogil
+    cdef bint commit(self) noexcept nogil
     cdef void gather(self) noexcept nogil

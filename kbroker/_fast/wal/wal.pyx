@@ -1,10 +1,9 @@
 """The write-ahead log: appends into the arena, and the group commit that makes them durable.
 
 Life of an entry: `append` reserves space under the lock, copies the batch into the arena behind a 72-byte header and
-publishes it by moving `head`; the WAL thread, or for lone records the I/O thread (decision 005), writes [durable, head)
-of one segment with one pwrite and one fdatasync, moves `durable_end` and writes to the wake-up descriptors; when the
-segment is full the keeper seals it; only then may the ring reuse its place. Lock order: the keeper's files lock, a
-reactor's, then the GIL, then `lock`.
+publishes it by moving `head`; the WAL thread, and no other (decision 005), writes [durable, head) of one segment with
+one pwrite and one fdatasync, moves `durable_end` and writes to the wake-up descriptors; when the segment is full the
+keeper seals it; only then may the ring reuse its place. Lock order: the keeper's files lock, then the GIL, then `lock`.
 """
 
 import os
@@ -21,7 +20,7 @@ from posix.unistd cimport close, pread, write
 from kbroker._fast.base.atomic cimport add32, load32, load64, store64, swap32
 from kbroker._fast.base.crc32c cimport crc32c_c
 from kbroker._fast.base.endian cimport store_i32, store_i64
-from kbroker._fast.wal.group_commit cimport GATHER_BYTES_MAX, GroupCommit, committed, gathered, should_gather
+from kbroker._fast.wal.group_commit cimport GATHER_BYTES_MAX, GroupCommit
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.pthread cimport (
     deadline, monotonic_cond_init, monotonic_ns, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_signal,
@@ -29,7 +28,6 @@ from kbroker._fast.base.pthread cimport (
     pthread_mutex_unlock, wait_precisely,
 )
 from kbroker._fast.base.streaming_copy cimport streaming_copy
-from kbroker._fast.base.thread_load cimport has_time, this_thread, worked
 from kbroker._fast.wal.cache cimport WalCache
 from kbroker._fast.wal.format cimport (
     ENTRY_CRC_START, ENTRY_HEADER_BYTES, KIND_BATCH, KIND_FILLER, PAGE_BYTES, SEGMENT_HEADER_BYTES, EntryHeader,
@@ -46,7 +44,6 @@ cdef enum:
     PINNED = -10          # a reader still holds the place; the lock is released and the append tries again
     PIN_TRIES = 200
     POPULATE_BYTES = 262144     # of the arena at a time
-    QUICK_COMMIT_NS = 1000000   # the I/O thread may be kept from other connections for as long
 
 
 cdef class Wal:
@@ -63,13 +60,13 @@ cdef class Wal:
         self.arena = arena
         self.commits = CommitQueue()
         self.object_commits = ObjectCommits()
-        self.ticks = CoreTicks()
         self.directory = os.fspath(directory)
         self.cluster_id = cluster_id.encode("ascii") if isinstance(cluster_id, str) else bytes(cluster_id)
         self.incarnation = int.from_bytes(os.urandom(8), "little") | 1
         self.segment_bytes = segment_bytes
         self.wal_bytes = wal_bytes
         self.faults = faults if faults is not None else Faults()
+        self.group = GroupCommit()
         self.populate_end = arena.arena_bytes
         self.segments = []
         self.cache = WalCache(cache_bytes)
@@ -154,9 +151,7 @@ cdef class Wal:
         store64(&self.head, end)
         store64(&self.data_end, end)
         self.entries += 1
-        self.left_to_io = self.is_left(lsn, end)
         awaited = self.entries >= self.awaited_entries or end - self.durable_end >= GATHER_BYTES_MAX
-        awaited = awaited and not self.left_to_io
         pthread_mutex_unlock(&self.lock)
         if awaited:
             pthread_cond_signal(&self.work)  # before, it would run at once, only to wait for the lock
@@ -181,7 +176,6 @@ cdef class Wal:
             if code != 0:
                 return code
             self.put_filler(self.current_end)
-            self.left_to_io = False
             pthread_cond_signal(&self.work)  # the filler counts, also when the append has to wait after all
         if start == self.current_end:
             following = &self.slots[(start // self.segment_bytes) % self.slot_count]
@@ -237,30 +231,26 @@ cdef class Wal:
     # -- the WAL thread ----------------------------------------------------------------------------------------
 
     cdef bint commit_loop(self) noexcept nogil:
-        # Makes durable what has been published. Returns when a file has failed, True, or when all is done and no more
-        # will come.
-        cdef bint failed
+        # Makes durable what has been published. Returns True when a file has failed, False when the WAL is closed and
+        # everything is durable.
         pthread_mutex_lock(&self.lock)
         self.group.cut = self.entries
         while True:
-            while self.in_commit or not (
-                self.stopping or self.file_failed or (self.head != self.durable_end and not self.left_to_io)
-            ):
+            while self.head == self.durable_end and not self.stopping:
                 pthread_cond_wait(&self.work, &self.lock)
-            if self.file_failed or self.head == self.durable_end:
-                failed = self.file_failed
-                self.file_failed = False
+            if self.head == self.durable_end:
                 pthread_mutex_unlock(&self.lock)
-                return failed
-            self.left_to_io = False
-            if should_gather(&self.group, self.entries, self.head - self.durable_end):
+                return False
+            if self.group.should_gather(self.entries, self.head - self.durable_end):
                 self.gather()
-            self.commit(False)
+            if not self.commit():
+                pthread_mutex_unlock(&self.lock)
+                return True
 
-    cdef bint commit(self, bint lone) noexcept nogil:
-        # Under the lock, which is given up meanwhile. Writes and syncs what has been published, of one segment. False:
+    cdef bint commit(self) noexcept nogil:
+        # Under the lock, which is released meanwhile. Writes and syncs what has been published, of one segment. False:
         # the file has failed.
-        cdef int64_t cut = self.entries, start = self.durable_end, end, written_end, first_lsn, began_ns, taken_ns
+        cdef int64_t cut = self.entries, start = self.durable_end, end, written_end, first_lsn, began_ns, ended_ns
         cdef SegmentSlot* slot = &self.slots[(start // self.segment_bytes) % self.slot_count]
         cdef int error, fd = slot.fd, direct_fd = slot.direct_fd
         if self.head < slot.end_lsn and self.head & (PAGE_BYTES - 1):
@@ -270,29 +260,22 @@ cdef class Wal:
         if end == slot.end_lsn and slot.data_end < end:
             written_end = max(slot.data_end, start)
         invariant(slot.ready and slot.first_lsn <= start and start <= written_end and written_end <= end)
-        invariant(not self.in_commit and end <= self.head and self.head - start <= self.arena.arena_bytes)
+        invariant(end <= self.head and self.head - start <= self.arena.arena_bytes)
         first_lsn = slot.first_lsn
-        self.in_commit = True
-        self.left_to_io = False
         pthread_mutex_unlock(&self.lock)
         began_ns = monotonic_ns()
         error = self.faults.write_range(fd, direct_fd, SEGMENT_HEADER_BYTES + start - first_lsn,
                                         self.arena.base + start % self.arena.arena_bytes, written_end - start)
         if error == 0 and written_end > start:
             error = self.faults.sync(fd)
-        taken_ns = monotonic_ns() - began_ns
-        if lone:
-            self.ticks.lone_commit(began_ns, self.load.ended_ns, written_end - start)
+        ended_ns = monotonic_ns() + self.faults.sync_ns
         pthread_mutex_lock(&self.lock)
-        self.in_commit = False
-        self.last_was_quick = taken_ns <= QUICK_COMMIT_NS
-        worked(&self.load, began_ns, began_ns + taken_ns)
-        self.commit_ns += taken_ns
-        committed(&self.group, cut, self.entries, end - start, taken_ns)
+        store64(&self.commit_ended_ns, ended_ns)
+        self.commit_ns += ended_ns - began_ns
+        self.group.committed(cut, self.entries, end - start, ended_ns - began_ns)
         if error != 0:
             self.last_errno = error
             self.failed_files += 1
-            self.file_failed = True
             return False
         self.syncs += 1
         self.bytes_written += written_end - start
@@ -300,38 +283,9 @@ cdef class Wal:
         store64(&self.durable_end, end)
         if end == slot.end_lsn:
             self.signal(self.seal_fd)
-        if not lone or self.wakeup_count > 1:
-            self.wake()
-        if not lone or load32(&self.syncing) or not self.last_was_quick:
-            self.tell_moved()  # last: what begins then is not in the answer's way
+        self.wake()
+        pthread_cond_broadcast(&self.moved)  # last: what begins then is not in the answer's way
         return True
-
-    cdef bint is_left(self, int64_t start, int64_t end) noexcept nogil:
-        # Under the lock. Whether who has appended up to `end` is the I/O thread, and commits that itself (decision 005).
-        return (
-            (self.left_to_io or start == self.durable_end)  # nothing else is on its way, or waits for company
-            and load64(&self.resting_io_thread) == this_thread()
-            and self.last_was_quick
-            and self.group.alone
-            and has_time(&self.load)
-            and end - self.durable_end < GATHER_BYTES_MAX
-        )
-
-    cdef bint commit_left_c(self) noexcept nogil:
-        cdef bint done = False
-        pthread_mutex_lock(&self.lock)
-        if self.left_to_io:
-            done = self.commit(True)
-            if self.stopping or self.file_failed or self.head != self.durable_end:
-                pthread_cond_signal(&self.work)
-        pthread_mutex_unlock(&self.lock)
-        return done
-
-    cdef void hand_over(self) noexcept nogil:
-        pthread_mutex_lock(&self.lock)
-        self.left_to_io = False
-        pthread_cond_signal(&self.work)
-        pthread_mutex_unlock(&self.lock)
 
     cdef void gather(self) noexcept nogil:
         # Under the lock. Waits until as many entries are there as expected, or until they have not come in time.
@@ -344,7 +298,7 @@ cdef class Wal:
                 and not self.stopping and code == 0):
             code = pthread_cond_timedwait(&self.work, &self.lock, &until)
         self.awaited_entries = 0
-        gathered(&self.group, code == 0)
+        self.group.gathered(code == 0)
 
     cdef void wake(self) noexcept nogil:
         # Under the lock.
@@ -523,32 +477,15 @@ cdef class Wal:
             pthread_mutex_unlock(&self.lock)
         if self.thread is not None:
             self.thread.join()
-        self.ticks.stop()
         self.keeper.stop()
         self.cache.close()
 
-    def commit_left(self):
-        """Makes durable what this thread has appended, if that is left to it (decision 005); False: it is not."""
-        cdef bint done
-        with nogil:
-            done = self.commit_left_c()
-        return bool(done)
-
     def sync(self, double timeout=30.0):
         """Waits until everything appended before the call is durable. False on time-out or failure."""
-        add32(&self.syncing, 1)
-        try:
-            if self.left_to_io:
-                self.hand_over()  # by the I/O thread, which may be this one
-            return self.wait_durable(load64(&self.head), timeout)
-        finally:
-            add32(&self.syncing, -1)
+        return self.wait_durable(load64(&self.head), timeout)
 
     def wait_durable(self, int64_t lsn, double timeout):
-        """Waits until everything below ``lsn`` is durable, for ``timeout`` seconds. False then, or on failure.
-
-        Not by the I/O thread, nor with a lock that it may take: a lone record's waiters are told behind its answers.
-        """
+        """Waits until everything below ``lsn`` is durable, for ``timeout`` seconds. False then, or on failure."""
         cdef timespec until
         cdef int code = 0
         cdef bint reached

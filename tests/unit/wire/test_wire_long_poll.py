@@ -73,6 +73,14 @@ def test_a_fetch_behind_a_fetch_ends_it_too(tmp_path):
         until(lambda: broker.reactor.parked_count == 1)
 
 
+def test_a_fetch_received_with_a_produce_starts_after_its_answer(tmp_path):
+    with wire_broker(tmp_path) as broker, Client(broker) as client:
+        first = client.frame(0, 9, produce_request(batch(b"v")))
+        client.socket.sendall(first + client.frame(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS)))
+        assert produced(client.receive()[1]).base_offset == 0
+        assert values(fetched(client.receive()[1]).records) == [b"v"]
+
+
 def test_closing_a_connection_takes_its_fetch_away(tmp_path):
     with wire_broker(tmp_path) as broker:
         with Client(broker) as client:

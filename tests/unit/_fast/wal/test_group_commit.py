@@ -1,68 +1,112 @@
-"""Commits that wait for company, and those that must not (decision 004)."""
+"""Group commit: commits that wait for company, and those that must not (decision 004)."""
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
-from kbroker._fast.wal.faults import Faults
-from tests.reference.wal_harness import Log, batch
+from kbroker._fast.wal.group_commit import GroupCommit
+from tests.reference.wal_harness import Log, SyncGate, batch
 
+US = 1_000
+MS = 1_000_000
+SECOND = 1_000_000_000
 PAGE = 4096
-ATTEMPTS = 40
+MUCH = 65536
 
 
-def slow_log(path: Path, sync_us: int) -> Log:
-    faults = Faults()
-    faults.sync_us = sync_us
-    path.mkdir(exist_ok=True)
-    return Log(path, faults=faults).start()
+def test_entries_one_after_another_are_not_waited_for() -> None:
+    group = GroupCommit()
+    for count in range(1, 100):
+        assert not group.should_gather(count, PAGE)
+        group.committed(count, count, PAGE, MS)
 
 
-def append_and_see_it_written(log: Log) -> int:
-    """Returns while the commit that covers it is under way, with the entry's end."""
-    _, end = log.append(batch())
-    while log.wal.head_lsn % PAGE and log.wal.durable_lsn < end:  # a commit begins with a filler up to the page's end
-        threading.Event().wait(0.0005)
-    return end
+def test_a_commit_waits_until_all_are_back_that_were_on_their_way() -> None:
+    group = GroupCommit()
+    group.committed(1, 3, PAGE, MS)  # one was covered, two came meanwhile
+    assert group.should_gather(3, PAGE)
+    assert not group.should_gather(4, PAGE)
 
 
-def test_one_after_another_none_waits(tmp_path: Path) -> None:
-    with slow_log(tmp_path, 20_000) as log:
+def test_a_commit_of_many_bytes_does_not_wait() -> None:
+    group = GroupCommit()
+    group.committed(1, 3, PAGE, MS)
+    assert not group.should_gather(3, MUCH)
+    group.committed(3, 5, MUCH, MS)
+    assert not group.should_gather(5, PAGE)
+
+
+def test_a_commit_does_not_wait_for_more_entries_than_a_sync_has_time_for() -> None:
+    group = GroupCommit()
+    group.committed(50, 100, PAGE, MS)
+    assert group.should_gather(100, PAGE)
+    group = GroupCommit()
+    group.committed(50, 101, PAGE, MS)
+    assert not group.should_gather(101, PAGE)
+
+
+def test_a_wait_takes_three_quarters_of_a_sync_and_half_a_millisecond_at_most() -> None:
+    group = GroupCommit()
+    group.committed(1, 1, PAGE, 200 * US)
+    assert group.wait_ns == 150 * US
+    group.committed(2, 2, PAGE, SECOND)
+    assert group.wait_ns == 500 * US
+
+
+def waits(group: GroupCommit, commits: int, all_came: bool) -> int:
+    """Two entries are on their way during each commit; how many commits waited."""
+    count = 0
+    for _ in range(commits):
+        entries = group.awaited - 1
+        if group.should_gather(entries, PAGE):
+            group.gathered(all_came)
+            count += 1
+        group.committed(entries, entries + 1, PAGE, MS)
+    return count
+
+
+def test_waits_that_fail_become_rare_until_one_succeeds() -> None:
+    group = GroupCommit()
+    group.committed(1, 2, PAGE, MS)
+    assert waits(group, 20, all_came=True) == 20
+    assert waits(group, 126, all_came=False) == 7  # the 1st, 2nd, 5th, 12th, 27th, 58th, 121st
+    assert waits(group, 630, all_came=False) == 10
+    assert waits(group, 126, all_came=True) > 63
+
+
+def test_a_log_does_not_wait_for_entries_that_come_one_by_one(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        log.faults.sync_ns = SECOND
         for _ in range(10):
             log.append(batch())
             log.sync()
         assert (log.wal.syncs, log.wal.group_waits) == (10, 0)
 
 
-def test_a_commit_waits_for_those_that_the_last_one_has_freed(tmp_path: Path) -> None:
-    with slow_log(tmp_path, 300_000) as log:
-        append_and_see_it_written(log)
+def test_a_log_goes_on_when_none_comes_back(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log, SyncGate(log.faults) as gate:
+        log.faults.sync_ns = SECOND
+        log.append(batch())
+        gate.await_sync()
         log.append(batch())
         log.append(batch())
+        gate.open(2)
         log.sync()
-        assert (log.wal.syncs, log.wal.group_waits) == (2, 1)  # none came, and it went on
+        assert (log.wal.syncs, log.wal.group_waits) == (2, 1)
 
 
-def test_who_comes_back_at_once_shares_the_sync(tmp_path: Path) -> None:
+def test_entries_that_come_back_share_the_sync(tmp_path: Path) -> None:
     """Three in flight: what is sent on an acknowledgement is in the commit that begins just then."""
-    for attempt in range(ATTEMPTS):  # on a busy machine a test is not always as quick as that
-        with slow_log(tmp_path / str(attempt), 20_000) as log:
-            first = append_and_see_it_written(log)
-            log.append(batch())
-            log.append(batch())
-            log.until(lambda log=log, first=first: log.wal.durable_lsn >= first)
-            log.append(batch())
-            log.sync()
-            if (log.wal.syncs, log.wal.group_waits, log.wal.entries) == (2, 1, 4):
-                return
-    raise AssertionError("never in the same commit")
-
-
-def test_waits_in_vain_become_rare(tmp_path: Path) -> None:
-    """Each entry comes while the one before is written, whatever the log waits for."""
-    with slow_log(tmp_path, 20_000) as log:
-        for _ in range(40):
-            append_and_see_it_written(log)
+    with Log(tmp_path).start() as log, SyncGate(log.faults) as gate:
+        log.faults.sync_ns = 100 * SECOND
+        log.wal.group.wait_ns_max = 60 * SECOND
+        _, first = log.append(batch())
+        gate.await_sync()
+        log.append(batch())
+        log.append(batch())
+        gate.open()
+        log.until(lambda: log.wal.durable_lsn >= first)
+        log.append(batch())
+        gate.open()
         log.sync()
-        assert 1 <= log.wal.group_waits <= 8
+        assert (log.wal.syncs, log.wal.group_waits, log.wal.entries) == (2, 1, 4)

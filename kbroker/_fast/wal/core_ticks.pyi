@@ -1,9 +1,0 @@
-import threading
-
-CORES_MAX: int
-
-class CoreTicks:
-    @property
-    def threads(self) -> list[threading.Thread]: ...
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
