@@ -27,11 +27,11 @@ CLOCK_FUNCTIONS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter
 # Beside clock.py: commands that run outside the broker and have nobody to inject a clock.
 READS_THE_TIME = {"kbroker/clock.py", "kbroker/cli/consume.py", "kbroker/cli/produce.py"}
 # Compiled code that reads the clocks itself: the monotonic one in one place, and that of records' time stamps.
-READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("net/channel.pyx", "base/pthread.pxd")}
+READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("net/poller.pyx", "base/pthread.pxd")}
 PRINTS = {"kbroker/app/broker.py": 1}  # the line that says it is ready
 POLLS = {"tests/unit/wire/wire_harness.py"}  # for what the I/O thread is about to do on its own
 # C structures and code below Python; nothing in them is called from Python.
-NO_PYTHON_API = {"net.channel", "wal.batches"}
+NO_PYTHON_API = {"net.channel", "net.epoll", "net.receive", "net.send", "net.sender", "net.transport", "wal.batches"}
 # Files that still import each other. None may be added.
 CIRCLES = {
     ("kbroker.admin.metrics", "kbroker.app.broker", "kbroker.app.stopping"),
@@ -249,6 +249,12 @@ def test_files_do_not_import_in_circles() -> None:
     allowed = [set(circle) for circle in CIRCLES]
     new = [circle for circle in circles if len(circle) > 1 and not any(known >= set(circle) for known in allowed)]
     assert new == []
+
+
+def test_only_a_transport_receives_from_and_sends_to_clients() -> None:
+    system_call = re.compile(r"\b(recv|recvmsg|sendmsg|sendfile|writev)\(|MSG_PEEK")
+    found = {name for name, text in library(".pyx", ".pxd") if "/_fast/net/" in name and system_call.search(text)}
+    assert found == {"kbroker/_fast/net/transport.pyx"}
 
 
 def served_versions(docstring: str) -> tuple[str, int, int, int] | None:

@@ -19,7 +19,7 @@ class RequestInfo(NamedTuple):
     client_host: str
     advertised_host: str  # of the listener that the client came through
     advertised_port: int
-    connection: Any = None  # a Connection of _fast.net.reactor; None where many requests have this envelope: heartbeats
+    connection: Any = None  # of _fast.net.connection; None where many requests have this envelope: heartbeats
 
 
 class Waiting(NamedTuple):

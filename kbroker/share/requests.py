@@ -15,7 +15,7 @@ Acknowledgements = Mapping[TopicIdPartition, Sequence[AcknowledgementBatch]]
 
 
 class Connection(Protocol):
-    """The part of kbroker._fast.net.reactor.Connection that is needed here."""
+    """What is used of a kbroker._fast.net.connection.Connection."""
 
     on_closed: Callable[[], object] | None  # called once, by its reactor's thread
 

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from kbroker import limits
 from kbroker._fast.net.answer_memory import AnswerMemory
-from kbroker._fast.net.poller import FrameMemory
+from kbroker._fast.net.frame import FrameMemory
 from kbroker._fast.net.reactor import Reactor
 from kbroker._fast.requests.fetch_session import FetchSessions
+from kbroker._fast.requests.paths import FetchPath, ProducePath
+from kbroker._fast.requests.request_context import RequestContext
 from kbroker._fast.wal.wal import Wal
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.wire.connection_quotas import ConnectionQuotas
@@ -94,7 +96,16 @@ class WireServer:
         """`logs` has by_name and by_id; `executor` judges and re-encodes large compressed batches."""
         self._memory = FrameMemory(options.frame_memory_bytes, options.frame_bytes_max)
         self._answers = AnswerMemory(options.answer_memory_bytes, LONG_ANSWERS)
-        self._sessions = FetchSessions(options.fetch_sessions_max)
+        self.context = RequestContext(
+            FetchSessions(options.fetch_sessions_max),
+            topics_by_name=logs.by_name,
+            topics_by_id=logs.by_id,
+            node_id=options.node_id,
+            cold_reader=cold_reader,
+            executor=executor,
+            fetch_bytes_max=options.fetch_bytes_max,
+            fetch_near_bytes=options.fetch_near_bytes,
+        )
         self.quotas = ConnectionQuotas(options.connections_max)
         self.reactors = [
             Reactor(
@@ -102,15 +113,9 @@ class WireServer:
                 dispatch,
                 logger,
                 self._memory,
-                self._sessions,
+                produce=ProducePath(self.context, self._memory),
+                fetch=FetchPath(self.context, self._memory),
                 number=number,
-                topics_by_name=logs.by_name,
-                topics_by_id=logs.by_id,
-                node_id=options.node_id,
-                cold_reader=cold_reader,
-                executor=executor,
-                fetch_bytes_max=options.fetch_bytes_max,
-                fetch_near_bytes=options.fetch_near_bytes,
                 idle_ms=options.idle_ms,
                 no_progress_ms=options.no_progress_ms,
                 quotas=self.quotas,
@@ -135,8 +140,7 @@ class WireServer:
 
         Until then their producers are told to come again (NOT_ENOUGH_REPLICAS).
         """
-        for reactor in self.reactors:
-            reactor.transactions = transactions
+        self.context.transactions = transactions
 
     def limit_connections(self, connections_max: int, per_address: int, overrides: Mapping[str, int]) -> None:
         """New limits. Of more connections than `connections_max` those quiet for longest are closed within a second."""

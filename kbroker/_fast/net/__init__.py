@@ -1,1 +1,1 @@
-"""Sockets: the poller, the reactor, connections, and requests in their order."""
+"""Sockets: transports and frames, events, connections, requests in their order, and the reactor that runs them."""

@@ -11,12 +11,14 @@ cdef class Acceptor(Poller):
     cdef bint accepts_rest              # the listeners are not watched: as many connections are open as may be
     cdef bint draining
     cdef readonly int32_t connection_count
-    cdef int32_t dead_count             # connections that are closed and still have their descriptors
+    cdef int32_t dropped_count           # connections that are closed and still have their descriptors
 
     cdef int adopt_accepted(self) except -1
     cdef int place(self, int fd, int32_t listener) except -1
     cdef int adopt(self, int fd, int32_t listener, str peer) except -1
     cdef int call_later(self, object function) except -1
+    cdef int watch_listeners(self) except -1
+    cdef int rest_listeners(self) except -1
     cdef int64_t open_descriptors(self) except -1       # of all reactors' connections
     cdef int regulate_accepts(self) except -1
     cdef int tell_room(self) except -1

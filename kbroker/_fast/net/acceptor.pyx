@@ -11,7 +11,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from posix.unistd cimport close
 
 from kbroker._fast.net.peer_name cimport peer_name
-from kbroker._fast.net.poller cimport LISTENERS_MAX, TAG_LISTENER, Poller
+from kbroker._fast.net.poller cimport LISTENERS_MAX, NUMBER_LISTENER, Poller
 
 
 cdef class Acceptor(Poller):
@@ -35,7 +35,7 @@ cdef class Acceptor(Poller):
             raise ValueError("too many listeners")
         self.listeners.append(listener)
         self.listener_fds[i] = fd
-        if fd >= 0 and self.add_fd(fd, TAG_LISTENER + i) < 0:
+        if fd >= 0 and self.epoll.add(fd, NUMBER_LISTENER + i) < 0:
             raise OSError("cannot watch a listening socket")
 
     def stop_accepting(self) -> None:
@@ -43,7 +43,7 @@ cdef class Acceptor(Poller):
         cdef object done = threading.Event()
 
         def leave():
-            self.rest_accepts(<int32_t>len(self.listeners))
+            self.rest_listeners()
             for i in range(len(self.listeners)):
                 self.listener_fds[i] = -1
             done.set()
@@ -63,6 +63,20 @@ cdef class Acceptor(Poller):
 
     cdef int call_later(self, object function) except -1:
         raise NotImplementedError
+
+    cdef int watch_listeners(self) except -1:
+        cdef int32_t i
+        for i in range(len(self.listeners)):
+            if self.listener_fds[i] >= 0:
+                self.epoll.add(self.listener_fds[i], NUMBER_LISTENER + i)
+        return 0
+
+    cdef int rest_listeners(self) except -1:
+        cdef int32_t i
+        for i in range(len(self.listeners)):
+            if self.listener_fds[i] >= 0:
+                self.epoll.remove(self.listener_fds[i])
+        return 0
 
     cdef int adopt(self, int fd, int32_t listener, str peer) except -1:
         """Makes a connection of an accepted socket, on this reactor's thread."""
@@ -101,7 +115,7 @@ cdef class Acceptor(Poller):
         cdef Acceptor other
         cdef int64_t total = 0
         for other in self.peers:
-            total += other.connection_count + other.dead_count
+            total += other.connection_count + other.dropped_count
         return total
 
     cdef int regulate_accepts(self) except -1:
@@ -109,14 +123,14 @@ cdef class Acceptor(Poller):
         cdef int64_t room = self.quotas.connections_max - self.open_descriptors()
         self.accept_room = <int32_t>max(0, min(room, INT32_MAX))
         if self.accept_room == 0 and not self.accepts_rest:
-            self.rest_accepts(<int32_t>len(self.listeners))
+            self.rest_listeners()
             self.accepts_rest = True    # before the line, which lets other reactors run: they tell of room by this
             self.logger.warning(
                 "%d connections are open, the limit (max.connections): new ones wait until others close",
                 self.quotas.connections_max,
             )
         elif self.accept_room > 0 and self.accepts_rest and self.accept_errno == 0:
-            self.accept_again(<int32_t>len(self.listeners))
+            self.watch_listeners()
         self.accepts_rest = self.accept_room == 0
         return 0
 
@@ -133,7 +147,7 @@ cdef class Acceptor(Poller):
             self.logger.warning("cannot accept connections: %s", os.strerror(self.accept_errno))
             self.accept_errno = 0
             if not self.accepts_rest:
-                self.accept_again(<int32_t>len(self.listeners))
+                self.watch_listeners()
         return 0
 
 

@@ -35,7 +35,7 @@ cdef inline int64_t answer_limit(Channel* ch, int64_t now_ms, int64_t near_bytes
     if max_bytes <= near_bytes:
         return max_bytes
     if now_ms >= ch.round_trip_ms:
-        ch.round_trip_us = round_trip_us(ch.fd)
+        ch.round_trip_us = round_trip_us(ch.transport.fd)
         ch.round_trip_ms = now_ms + ROUND_TRIP_KEPT_MS
     limit = max(near_bytes, ch.round_trip_us * ANSWER_BYTES_PER_RTT_US)
     return min(max_bytes, max(limit, min_bytes))

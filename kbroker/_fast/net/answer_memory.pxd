@@ -10,7 +10,7 @@ cdef enum:
 cdef class AnswerMemory:
     """The budget of complete answers in memory, shared by all reactors. Touched only with the GIL.
 
-    A request whose answer may be long begins only while there is room, behind all that wait already. What it will take
+    A request whose answer may be long begins only while there is room, after all that wait already. What it will take
     is not known before, so few of them are in progress at a time. Answers to Produce, Fetch and ShareFetch are not
     counted: they are small, refer to the log, or have a bound of their own.
     """

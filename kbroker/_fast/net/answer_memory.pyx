@@ -23,7 +23,7 @@ cdef class AnswerMemory:
             self.may_be_long[api_key] = True
 
     cdef bint waits(self, int16_t api_key):
-        """Whether a request must wait: for room, or behind others that do."""
+        """Whether a request must wait: for room, or for others that wait."""
         return 0 <= api_key < API_KEYS and self.may_be_long[api_key] and (len(self.waiting) > 0 or not self.has_room())
 
     cdef int begin(self, Request request) except -1:

@@ -2,9 +2,21 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._fast.base.endian cimport store_i16, store_i32, store_i64
+from kbroker._fast.net.frame cimport Frame
 from kbroker._fast.wal.read_plan cimport ReadPlan
 from kbroker._fast.wal.wal cimport Wal
 from kbroker._fast.wal.cache cimport WalFile
+
+cdef enum:
+    # API keys that decide how frames are received, and in which order requests start.
+    PRODUCE = 0
+    FETCH = 1
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    SASL_AUTHENTICATE = 36
+
+cdef enum:
+    HEADER_BYTES_MIN = 8    # of a request: key, version, correlation id
 
 cdef enum PartKind:
     PART_OWNED = 0      # bytes of Output.data
@@ -18,7 +30,7 @@ cdef struct OutputPart:
     WalFile file            # PART_WAL: the segment's
 
 cdef struct Output:
-    # One response as the socket sees it, length prefix included. Read without the GIL in the reactor's turn only.
+    # One response as the socket sees it, length prefix included. Once queued, only the reactor's thread touches it.
     uint8_t* data
     int64_t size
     int64_t capacity
@@ -29,7 +41,7 @@ cdef struct Output:
     int32_t part            # progress: the part being sent, and how much of it went out
     int64_t offset
     int64_t sent_bytes
-    int32_t ahead_count     # parts behind the last one that the next answer is expected to send: read ahead
+    int32_t ahead_count     # parts after the last one that the next answer is expected to send: read ahead
     int32_t wanted          # parts that the cache of WAL files has been asked for
     int64_t wanted_bytes
     PyObject* owner         # the Response; the queue that holds the Output holds one reference to it
@@ -112,37 +124,34 @@ cdef class Request:
     cdef str close_reason
     cdef bint resume_queued
     cdef bint counts_in_progress        # among the few whose answers may be long
-    cdef bint blocking                  # nothing behind it may start, not even another Produce
+    cdef bint blocking                  # no later request may start, not even another Produce
+    cdef bint stalled                   # it waits for space in the log, or for room for a producer id
     cdef bint cancelled                 # the connection is gone
-    cdef Request next                   # behind it on the connection
+    cdef Request next                   # the following one of the connection
     cdef int64_t deadline_ms
     cdef int32_t heap_index             # in the sink's timer heap, -1: none
     cpdef int release_frame(self) except -1
-    # What the reactor may ask of a request in progress, on its own thread.
-    cdef int hurry(self) except -1      # a later request waits: answer now with what there is, if that is possible
-    cdef int expire(self) except -1     # deadline_ms has passed
-    cdef int resume(self) except -1     # something it waited for has happened
-    cdef int cancel(self) except -1     # the connection is gone
+    # What the reactor asks of a request that it has started, on its own thread.
+    cdef int begin(self, Frame* frame) except -1    # the request is in its connection's queue; takes the frame over
+    cdef int complete_early(self) except -1         # a later request waits: answer with what there is, if possible
+    cdef int expire(self) except -1                 # deadline_ms has passed
+    cdef int resume(self) except -1                 # something it waited for has happened
+    cdef int cancel(self) except -1                 # the connection is gone
 
 
 cdef class RequestSink:
     """What a request in progress needs of the reactor that owns its connection."""
     cdef readonly Wal wal
-    cdef public dict topics_by_name
-    cdef public dict topics_by_id
-    cdef public int32_t node_id
-    cdef public object cold_reader      # request(partition_log, offset, upper, max_bytes, callback), or None
-    cdef public object transactions     # kbroker.coordinator.transaction.coordinator.TransactionCoordinator, or None
-    cdef public object executor         # for work that takes over a millisecond
-    cdef public object sessions         # FetchSessions, shared by all reactors
-    cdef public int64_t fetch_bytes_max
     cdef int64_t loop_ms                # monotonic clock at the last wake-up
     cdef int64_t wall_ms                # wall clock at the last wake-up
+    cdef DeadlineHeap deadlines         # of requests in progress
+    cdef list stalled_requests          # that are resumed when the log has moved
     cdef int finish(self, Request request) except -1          # any thread: `done` is set, queue the answer
     cdef int charge_answer(self, Request request, Response response) except -1   # any thread: it is complete
     cdef int set_aside(self, Request request) except -1       # any thread: it waits, with little in memory
     cdef int resume_later(self, Request request) except -1    # any thread: call request.resume() in a turn of the reactor
-    cdef int stall(self, Request request) except -1           # in its turn: resume() when the WAL has moved
+    # In a turn of the reactor:
+    cdef int stall(self, Request request) except -1           # resume() when the log has moved
     cdef int unstall(self, Request request) except -1
     cdef int set_deadline(self, Request request, int64_t deadline_ms) except -1
     cdef int clear_deadline(self, Request request) except -1
@@ -150,7 +159,7 @@ cdef class RequestSink:
 
 cdef class DeadlineHeap:
     """Requests by deadline: a binary heap that knows each request's place, so an answered one leaves at once."""
-    cdef list items             # behind `count`: None
+    cdef list items             # from `count` on: None
     cdef Py_ssize_t count
     cdef int add(self, Request request) except -1
     cdef int discard(self, Request request) except -1

@@ -21,10 +21,7 @@ class Request:
     def close_connection(self, reason: str = "") -> None: ...
 
 class RequestSink:
-    topics_by_name: dict[str, Any]
-    topics_by_id: dict[bytes, Any]
-    node_id: int
-    cold_reader: Any
-    executor: Any
-    sessions: Any
-    fetch_bytes_max: int
+    @property
+    def stalled_count(self) -> int: ...
+    @property
+    def parked_count(self) -> int: ...

@@ -14,7 +14,7 @@ from kbroker._fast.wal.segment cimport WalSegment
 
 
 cdef enum:
-    COPIED_BYTES_MAX = 262144   # of one answer; what is behind stays a reference
+    COPIED_BYTES_MAX = 262144   # of one answer; what follows stays a reference
     IDLE_PLACES_MAX = 1024      # that an empty heap of deadlines keeps
 
 
@@ -49,7 +49,7 @@ cdef class Response:
         return 0
 
     cdef OutputPart* new_part(self, int32_t kind, int64_t start, int64_t length) except NULL:
-        """Room for one more part, behind all others; the caller counts it."""
+        """Room for one more part, after all others; the caller counts it."""
         cdef OutputPart* part
         cdef int32_t capacity
         cdef int32_t count = self.out.count + self.out.ahead_count
@@ -170,7 +170,7 @@ cdef class Response:
 
 
 cdef Response new_response(int32_t correlation_id, bint header_tags):
-    """Response header v0 (correlation id), or v1 (and no tagged fields), behind room for the length prefix."""
+    """Response header v0 (correlation id), or v1 (and no tagged fields), after room for the length prefix."""
     cdef Response response = Response.__new__(Response)
     response.put_i32(0)
     response.put_i32(correlation_id)
@@ -207,7 +207,7 @@ cdef class Request:
         return self.frame[10:10 + length].decode("utf-8", "replace")
 
     cpdef int release_frame(self) except -1:
-        """Nobody will ask for `body` again: its bytes go, and no longer count against the memory of frames."""
+        """`body` is not needed any more: its bytes go, and no longer count against the memory of frames."""
         self.frame = None
         self.charge = None
         return 0
@@ -240,7 +240,10 @@ cdef class Request:
             self.done = True
             self.sink.finish(self)
 
-    cdef int hurry(self) except -1:
+    cdef int begin(self, Frame* frame) except -1:
+        raise NotImplementedError
+
+    cdef int complete_early(self) except -1:
         return 0
 
     cdef int expire(self) except -1:
@@ -254,6 +257,20 @@ cdef class Request:
 
 
 cdef class RequestSink:
+    def __cinit__(self):
+        self.deadlines = DeadlineHeap()
+        self.stalled_requests = []
+
+    @property
+    def stalled_count(self) -> int:
+        """Produce requests that wait for space in the log."""
+        return len(self.stalled_requests)
+
+    @property
+    def parked_count(self) -> int:
+        """Requests with a deadline: parked fetches, stalled produces."""
+        return self.deadlines.count
+
     cdef int finish(self, Request request) except -1:
         raise NotImplementedError
 
@@ -267,16 +284,21 @@ cdef class RequestSink:
         raise NotImplementedError
 
     cdef int stall(self, Request request) except -1:
-        raise NotImplementedError
+        self.stalled_requests.append(request)
+        return 0
 
     cdef int unstall(self, Request request) except -1:
-        raise NotImplementedError
+        if request in self.stalled_requests:
+            self.stalled_requests.remove(request)
+        return 0
 
     cdef int set_deadline(self, Request request, int64_t deadline_ms) except -1:
-        raise NotImplementedError
+        self.deadlines.discard(request)
+        request.deadline_ms = deadline_ms
+        return self.deadlines.add(request)
 
     cdef int clear_deadline(self, Request request) except -1:
-        raise NotImplementedError
+        return self.deadlines.discard(request)
 
 
 cdef class DeadlineHeap:

@@ -2,21 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-from kbroker._fast.net.channel cimport Channel, FrameBudget
-
-cdef extern from * nogil:
-    """
-    #include <sys/socket.h>
-    static int kb_peer_has_closed(int fd) {
-        char next;
-        return recv(fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-    }
-    """
-    bint peer_has_closed "kb_peer_has_closed"(int fd)   # and all that it sent before has been received
-
-cdef enum:
-    OUTPUT_PAUSE_BYTES = 65536  # with as much unsent a connection is not read
-
+from kbroker._fast.net.channel cimport OUTPUT_PAUSE_BYTES, Channel
+from kbroker._fast.net.frame cimport FrameBudget
 
 cdef inline void close_if_stale(Channel* ch, const FrameBudget* budget, int64_t now_ms, int64_t idle_ms,
                                 int64_t no_progress_ms) noexcept nogil:

@@ -63,7 +63,7 @@ cdef int put_fetch_topic(Response response, int16_t version, bytes topic, int32_
 cdef int put_fetch_partition(Response response, int16_t version, int32_t index, int16_t error, int64_t high_watermark,
                              int64_t last_stable_offset, int64_t log_start_offset, list aborted,
                              int64_t records_bytes) except -1
-# The tagged fields behind the records. diverging_end < 0 and leader_epoch < 0: left out.
+# The tagged fields after the records. diverging_end < 0 and leader_epoch < 0: left out.
 cdef int put_fetch_partition_end(Response response, int16_t version, int32_t diverging_epoch, int64_t diverging_end,
                                  int32_t leader_id, int32_t leader_epoch) except -1
 cdef int put_fetch_tags(Response response, int16_t version) except -1

@@ -4,11 +4,16 @@ from kbroker._fast.wal.commit cimport Waiter
 from kbroker._fast.requests.fetch_codec cimport FetchFrame
 from kbroker._fast.requests.fetch_session cimport FetchSession, FetchSlot
 from kbroker._fast.wal.read_plan cimport ReadPlan
+from kbroker._fast.net.frame cimport FrameBudget
 from kbroker._fast.net.request cimport Request, Response
+from kbroker._fast.requests.request_context cimport RequestContext
 
 
 cdef class FetchRequest(Request):
     """One Fetch request: looked up, planned, and answered at once or parked on the waiters of its partitions."""
+    cdef RequestContext context
+    cdef FrameBudget* budget        # of its frame
+    cdef FetchFrame* asked          # what its frame asks for, until begin returns
     cdef list slots                 # FetchSlot, in the order they are served
     cdef FetchSession session       # None: sessionless
     cdef bint incremental           # unchanged partitions are left out
@@ -20,7 +25,7 @@ cdef class FetchRequest(Request):
     cdef bytes found_topic          # what this attempt has looked up last, ...
     cdef object found_log           # ... and found, ...
     cdef list found_partitions      # ... and its partitions
-    cdef int begin(self, const uint8_t* frame, FetchFrame* parsed) except -1
+    cdef int answer_or_park(self, const uint8_t* frame, FetchFrame* parsed) except -1
     cdef int open_slots(self, const uint8_t* frame, FetchFrame* parsed) except -1
     cdef int update_session(self, const uint8_t* frame, FetchFrame* parsed) except -1
     cdef int refuse(self, int16_t error) except -1

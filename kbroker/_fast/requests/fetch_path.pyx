@@ -25,6 +25,7 @@ from kbroker._fast.partition.partition cimport READ_COLD, Partition, ReadHint
 from kbroker._fast.wal.read_plan cimport ReadPlan
 from kbroker._fast.partition.producer_state cimport aborted_between
 from kbroker._fast.records.record_batch cimport CONTROL, TRANSACTIONAL, BatchInfo, parse_header
+from kbroker._fast.net.frame cimport Frame, frame_free
 from kbroker._fast.net.request cimport Request, Response, new_response
 
 cdef enum:
@@ -78,10 +79,16 @@ cdef list _aborted_with_data(list aborted, object parts):
 
 
 cdef class FetchRequest(Request):
-    cdef int begin(self, const uint8_t* frame, FetchFrame* parsed) except -1:
-        """Answers or parks. The frame is not needed afterwards."""
+    cdef int begin(self, Frame* frame) except -1:
+        try:
+            return self.answer_or_park(frame.data, self.asked)
+        finally:
+            self.asked = NULL
+            frame_free(frame, self.budget)
+
+    cdef int answer_or_park(self, const uint8_t* frame, FetchFrame* parsed) except -1:
         self.max_wait_ms = parsed.max_wait_ms
-        self.max_bytes = min(<int64_t>parsed.max_bytes, self.sink.fetch_bytes_max)
+        self.max_bytes = min(<int64_t>parsed.max_bytes, self.context.fetch_bytes_max)
         self.min_bytes = min(<int64_t>parsed.min_bytes, self.max_bytes)
         self.read_committed = parsed.isolation_level == 1
         if parsed.session_epoch > 0:
@@ -98,7 +105,7 @@ cdef class FetchRequest(Request):
 
     cdef int open_slots(self, const uint8_t* frame, FetchFrame* parsed) except -1:
         """A full request: sessionless (epoch -1, which also ends a session), or the start of one (epoch 0)."""
-        cdef FetchSessions sessions = <FetchSessions>self.sink.sessions
+        cdef FetchSessions sessions = <FetchSessions>self.context.sessions
         cdef FetchEntry* entry
         cdef FetchSlot slot
         cdef bytes topic = None
@@ -123,7 +130,7 @@ cdef class FetchRequest(Request):
 
     cdef int update_session(self, const uint8_t* frame, FetchFrame* parsed) except -1:
         """An incremental request: changes the session's partitions, then serves all of them."""
-        cdef FetchSessions sessions = self.sink.sessions
+        cdef FetchSessions sessions = self.context.sessions
         cdef FetchSession session = sessions.find(parsed.session_id, self.sink.loop_ms)
         cdef FetchEntry* entry
         cdef FetchSlot slot
@@ -175,9 +182,9 @@ cdef class FetchRequest(Request):
         if slot.topic is not self.found_topic:
             self.found_topic = slot.topic
             if self.api_version >= FETCH_TOPIC_ID_VERSION:
-                self.found_log = self.sink.topics_by_id.get(slot.topic)
+                self.found_log = self.context.topics_by_id.get(slot.topic)
             else:
-                self.found_log = self.sink.topics_by_name.get(slot.topic.decode("utf-8", "replace"))
+                self.found_log = self.context.topics_by_name.get(slot.topic.decode("utf-8", "replace"))
             self.found_partitions = None if self.found_log is None else self.found_log.partitions
         slot.topic_log = self.found_log
         if self.found_partitions is not None and 0 <= slot.index < len(self.found_partitions):
@@ -290,13 +297,13 @@ cdef class FetchRequest(Request):
         cdef int64_t size = 0
         if not slot.cold_asked:
             slot.cold_asked = True
-            if self.sink.cold_reader is None:
+            if self.context.cold_reader is None:
                 slot.cold_error = KAFKA_STORAGE_ERROR
             else:
                 answer = ColdAnswer.__new__(ColdAnswer)
                 (<ColdAnswer>answer).request = self
                 (<ColdAnswer>answer).slot = slot
-                self.sink.cold_reader.request(
+                self.context.cold_reader.request(
                     slot.partition.log, slot.fetch_offset, slot.upper, limit, partial(_deliver, slot.partition, answer)
                 )
         if slot.cold_error != 0:
@@ -421,7 +428,7 @@ cdef class FetchRequest(Request):
             elif slot.bytes > 0:
                 for part in slot.cold:
                     response.add_object(part)
-            put_fetch_partition_end(response, version, slot.diverging_epoch, slot.diverging_end, self.sink.node_id,
+            put_fetch_partition_end(response, version, slot.diverging_epoch, slot.diverging_end, self.context.node_id,
                                     slot.leader_epoch if version >= LEADER_HINT_VERSION else -1)
             slot.told_high_watermark = slot.high_watermark
             slot.told_log_start = slot.log_start
@@ -465,7 +472,7 @@ cdef class FetchRequest(Request):
             try:
                 partition.plan_read(offset, slot.upper, limit, False, ahead)
             except Exception:
-                pass        # whoever does read it meets the error, and says so
+                pass        # the fetch that reads it meets the error and reports it
             partition.hint = hint
         if ahead is not None and ahead.count > 0:
             response.add_ahead(self.sink.wal, ahead)
@@ -513,13 +520,13 @@ cdef class FetchRequest(Request):
         self.attempt(False)
         return 0
 
-    cdef int hurry(self) except -1:
+    cdef int complete_early(self) except -1:
         if not self.done and self.wait is not None:
             self.attempt(True)
         return 0
 
     cdef int expire(self) except -1:
-        return self.hurry()
+        return self.complete_early()
 
     cdef int cancel(self) except -1:
         self.leave()

@@ -26,7 +26,7 @@ cdef class FetchSlot:
     cdef int32_t diverging_epoch
     cdef int64_t diverging_end      # -1: none
     cdef int64_t next_offset        # where its next read goes on, when the plan ended before the arena; else anything
-    cdef int64_t end_offset         # behind the batches of the plan, if there are any
+    cdef int64_t end_offset         # after the batches of the plan, if there are any
     cdef int32_t first_ref          # batches [first_ref, end_ref) of the plan
     cdef int32_t end_ref
     cdef int64_t bytes

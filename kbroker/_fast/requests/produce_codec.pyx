@@ -114,7 +114,13 @@ cdef ProduceFrame* parse_produce(const uint8_t* frame, Py_ssize_t size) noexcept
     ):
         free_produce(request)
         return NULL
+    request.base.free = _free_parsed
+    request.base.size = request.capacity * <int64_t>sizeof(ProduceItem)
     return request
+
+
+cdef void _free_parsed(Parsed* parsed) noexcept nogil:
+    free_produce(<ProduceFrame*>parsed)
 
 
 cdef void free_produce(ProduceFrame* request) noexcept nogil:
@@ -127,7 +133,18 @@ cdef void free_produce(ProduceFrame* request) noexcept nogil:
         free(request)
 
 
-cdef void prevalidate(ProduceFrame* request, const uint8_t* frame, int64_t now_ms) noexcept nogil:
+cdef Parsed* parse_and_judge(const uint8_t* frame, int32_t size, int64_t now_ms, int64_t bytes_max) noexcept nogil:
+    cdef ProduceFrame* request = parse_produce(frame, size)
+    if request == NULL:
+        return NULL
+    if request.base.size > bytes_max:
+        free_produce(request)
+        return NULL
+    _judge(request, frame, now_ms)
+    return &request.base
+
+
+cdef void _judge(ProduceFrame* request, const uint8_t* frame, int64_t now_ms) noexcept nogil:
     cdef ValidationRules lenient
     cdef ProduceItem* item
     cdef int32_t i

@@ -1,10 +1,11 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from kbroker._fast.net.channel cimport Frame, FrameBudget
+from kbroker._fast.net.frame cimport Frame, FrameBudget
 from kbroker._fast.wal.commit cimport CommitQueue, Completion, WaitList
 from kbroker._fast.partition.partition cimport Partition, TopicRules
 from kbroker._fast.requests.produce_codec cimport ProduceFrame, ProduceItem
 from kbroker._fast.net.request cimport Request
+from kbroker._fast.requests.request_context cimport RequestContext
 from kbroker._fast.requests.verification cimport Verifications
 
 
@@ -16,6 +17,7 @@ cdef class ProduceRequest(Request):
     stays in the log. Where the WAL has no space, a compressed batch is being judged or re-encoded on a worker, or the transaction
     coordinator is asked, the rest waits (`blocking`) and the frame is kept, until the request's own timeout.
     """
+    cdef RequestContext context
     cdef Frame* produce                 # owned
     cdef FrameBudget* budget
     cdef ProduceFrame* parsed           # owned through `produce` until its frame is given back, then directly
@@ -24,7 +26,6 @@ cdef class ProduceRequest(Request):
     cdef int32_t looked_up
     cdef int32_t position               # next item to append
     cdef bint expired                   # no more appends: answer NOT_ENOUGH_REPLICAS
-    cdef bint stalled
     cdef bint wants_producer            # it waits for room for a new producer id
     cdef bint failed                    # some partition has an error (acks=0 closes the connection)
     cdef int64_t record_errors          # to be named in the answer, of the batches judged so far
@@ -36,7 +37,6 @@ cdef class ProduceRequest(Request):
     cdef WaitList pending_waiters
     cdef CommitQueue pending_queue      # where that goes
     cdef list object_positions          # in the answer, of the errors of object-durable partitions; None: there are none
-    cdef int begin(self) except -1
     cdef int run(self) except -1
     cdef int wait_for_room(self, bint for_producer) except -1
     cdef int start_worker(self) except -1

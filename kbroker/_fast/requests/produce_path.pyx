@@ -2,11 +2,11 @@
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp
 
-from kbroker._fast.net.channel cimport Frame, FrameBudget, frame_free, frame_own
+from kbroker._fast.net.frame cimport Frame, frame_free, frame_own
 from kbroker._fast.wal.commit cimport CommitQueue, Completion, WaitList
 from kbroker._fast.records.decompression_memory cimport Share, memory
 from kbroker._fast.base.endian cimport store_i16, store_i64
@@ -35,6 +35,7 @@ from kbroker._fast.records.record_batch cimport (
     validate_compressed,
 )
 from kbroker._fast.net.request cimport Request, new_response
+from kbroker._fast.requests.produce_rules cimport CODEC_MASK, depends_on_topic, is_batch, recodes, rules_of
 from kbroker._fast.requests.verification cimport VERIFY_RETRY_MS, Verifications
 from kbroker._fast.wal.wal cimport APPEND_WAIT
 
@@ -59,9 +60,7 @@ cdef enum:
     ZSTD_VERSION = 7
     RECORD_ERRORS_MAX = 10000   # of one request, after which of each batch only the first bad record is named
     RECORD_ERRORS_VERSION = 8
-    CODEC_MASK = 7
     CODEC_ZSTD = 4
-    LOG_APPEND_TIME = 8
     TRANSACTIONAL = 16
     WORKER_BYTES = 16384            # of compressed batches in one request that the I/O thread judges itself
     INLINE_BYTES = 262144           # and what these may decompress to
@@ -74,28 +73,6 @@ cdef enum:
 cdef tuple REASON_TEXTS = tuple([text.encode() for text in REASONS])
 
 cdef bytes ADMIN_CLIENT_ID = b"__admin_client"     # may write to internal topics
-
-
-cdef inline bint _is_batch(const ProduceItem* item) noexcept nogil:
-    """The header was read and its CRC holds."""
-    return item.code == 0 or item.code == VALIDATE_COMPRESSED
-
-
-cdef inline bint _recodes(const ProduceItem* item, TopicRules topic) noexcept:
-    """Whether the topic wants another codec than the batch has."""
-    return topic.codec >= 0 and topic.codec != item.info.attributes & CODEC_MASK
-
-
-cdef inline ValidationRules _rules_of(TopicRules topic, int64_t now_ms) noexcept:
-    cdef ValidationRules rules
-    rules.now_ms = now_ms
-    rules.timestamp_before_max_ms = topic.timestamp_before_max_ms
-    rules.timestamp_after_max_ms = topic.timestamp_after_max_ms
-    rules.max_message_bytes = topic.max_message_bytes
-    rules.max_decompressed_message_bytes = topic.max_decompressed_message_bytes
-    rules.compacted = topic.compacted
-    rules.log_append_time = topic.log_append_time
-    return rules
 
 
 cdef list _record_errors(const ProduceItem* item):
@@ -111,23 +88,6 @@ cdef list _record_errors(const ProduceItem* item):
     return errors
 
 
-cdef inline bint _depends_on_topic(const ProduceItem* item, const ValidationRules* rules) noexcept nogil:
-    """Whether the judgement made with lenient rules may not hold under these."""
-    return (
-        not _is_batch(item)
-        or rules.compacted
-        or rules.log_append_time
-        or item.info.attributes & LOG_APPEND_TIME
-        or item.info.size > rules.max_message_bytes
-        or rules.timestamp_before_max_ms != INT64_MAX
-        or (
-            rules.timestamp_after_max_ms != INT64_MAX
-            and item.result.true_max_timestamp > rules.now_ms
-            and item.result.true_max_timestamp - rules.now_ms > rules.timestamp_after_max_ms
-        )
-    )
-
-
 cdef class ProduceRequest(Request):
     def __dealloc__(self):
         if self.produce != NULL:
@@ -135,10 +95,12 @@ cdef class ProduceRequest(Request):
         else:
             free_produce(self.parsed)
 
-    cdef int begin(self) except -1:
+    cdef int begin(self, Frame* frame) except -1:
         """Looks up the partitions and appends what can be; the frame may lie in scratch memory until this returns."""
         cdef int16_t error
         cdef int32_t i
+        self.produce = frame
+        self.parsed = <ProduceFrame*>frame.parsed
         self.now_ms = self.sink.wall_ms
         self.blocking = True
         self.partitions = []
@@ -170,7 +132,7 @@ cdef class ProduceRequest(Request):
             return INVALID_REQUIRED_ACKS
         for i in range(self.parsed.count):
             item = &self.parsed.items[i]
-            if _is_batch(item) and item.info.attributes & TRANSACTIONAL:
+            if is_batch(item) and item.info.attributes & TRANSACTIONAL:
                 if self.parsed.transactional_id.length < 0:
                     return TRANSACTIONAL_ID_AUTHORIZATION_FAILED
                 if item.info.producer_id < 0:
@@ -188,10 +150,10 @@ cdef class ProduceRequest(Request):
         if item.topic_number != self.looked_up or not self.partitions:
             self.looked_up = item.topic_number
             if self.parsed.version >= TOPIC_ID_VERSION:
-                self.topic = self.sink.topics_by_id.get(PyBytes_FromStringAndSize(name, 16))
+                self.topic = self.context.topics_by_id.get(PyBytes_FromStringAndSize(name, 16))
             else:
                 try:
-                    self.topic = self.sink.topics_by_name.get(PyUnicode_DecodeUTF8(name, item.topic.length, NULL))
+                    self.topic = self.context.topics_by_name.get(PyUnicode_DecodeUTF8(name, item.topic.length, NULL))
                 except UnicodeDecodeError:
                     self.topic = None
         if self.topic is None:
@@ -205,7 +167,7 @@ cdef class ProduceRequest(Request):
     cdef int32_t unknown(self, const ProduceItem* item) except -3000:
         """The error of a partition that was not found."""
         cdef const char* name = <const char*>self.produce.data + item.topic.start
-        if self.parsed.version < TOPIC_ID_VERSION or PyBytes_FromStringAndSize(name, 16) in self.sink.topics_by_id:
+        if self.parsed.version < TOPIC_ID_VERSION or PyBytes_FromStringAndSize(name, 16) in self.context.topics_by_id:
             return UNKNOWN_TOPIC_OR_PARTITION
         return UNKNOWN_TOPIC_ID
 
@@ -222,12 +184,12 @@ cdef class ProduceRequest(Request):
         cdef int64_t work = 0
         for i in range(self.parsed.count):
             work += self.work_bytes(&self.parsed.items[i], <Partition>self.partitions[i])
-        if work == 0 or self.sink.executor is None:
+        if work == 0 or self.context.executor is None:
             return 0
         if work <= WORKER_BYTES and self.judge_here():
             return 0
         self.own_frame()
-        self.sink.executor.submit(self.judge_on_worker)
+        self.context.executor.submit(self.judge_on_worker)
         return 1
 
     cdef bint judge_here(self) except -1:
@@ -256,13 +218,13 @@ cdef class ProduceRequest(Request):
     cdef int64_t work_bytes(self, const ProduceItem* item, Partition partition) noexcept:
         """What a codec will have to do for the batch, in bytes of judging a compressed one."""
         cdef int64_t size = item.info.size
-        cdef bint recodes
-        if partition is None or item.judged or not _is_batch(item):
+        cdef bint is_recoded
+        if partition is None or item.judged or not is_batch(item):
             return 0
-        recodes = _recodes(item, partition.rules)
+        is_recoded = recodes(item, partition.rules)
         if item.code != VALIDATE_COMPRESSED:
-            return size if recodes else 0
-        return size * (RECODE_WEIGHT if recodes else 1) + RECORD_BYTES * <int64_t>item.info.record_count
+            return size if is_recoded else 0
+        return size * (RECODE_WEIGHT if is_recoded else 1) + RECORD_BYTES * <int64_t>item.info.record_count
 
     def judge_on_worker(self) -> None:
         """Judges and re-encodes what goes through a codec, while the I/O thread leaves this request alone."""
@@ -305,7 +267,7 @@ cdef class ProduceRequest(Request):
         for i in range(self.parsed.count):
             item = &self.parsed.items[i]
             partition = self.partitions[i]
-            if partition is None or not _is_batch(item) or not item.info.attributes & TRANSACTIONAL:
+            if partition is None or not is_batch(item) or not item.info.attributes & TRANSACTIONAL:
                 continue
             if item.info.producer_id < 0 or partition.leader_epoch < 0:
                 continue
@@ -323,7 +285,7 @@ cdef class ProduceRequest(Request):
             item.code = asked.begin(i, partition, &item.info, self.now_ms)
         if asked is None:
             return 0
-        if not asked.ask(self.sink.transactions, PyUnicode_DecodeUTF8(
+        if not asked.ask(self.context.transactions, PyUnicode_DecodeUTF8(
                 <const char*>self.produce.data + self.parsed.transactional_id.start,
                 self.parsed.transactional_id.length, "replace")):
             self.take_verdicts()
@@ -360,14 +322,14 @@ cdef class ProduceRequest(Request):
         `room`, or NULL: how many decompressed bytes may be judged here, less those that were. VALIDATE_COMPRESSED, and
         the batch is as it was, when that is not enough.
         """
-        cdef ValidationRules rules = _rules_of(partition.rules, self.now_ms)
+        cdef ValidationRules rules = rules_of(partition.rules, self.now_ms)
         cdef const uint8_t* p = self.produce.data + item.records.start
         cdef int32_t code = item.code
         cdef int64_t before = 0 if room == NULL else room[0]
         cdef Faults* faults = NULL
         if self.parsed.version >= RECORD_ERRORS_VERSION and self.record_errors < RECORD_ERRORS_MAX:
             faults = &item.faults
-        if item.records.length > 0 and _depends_on_topic(item, &rules):
+        if item.records.length > 0 and depends_on_topic(item, &rules):
             if item.records.length > RELEASE_GIL_BYTES:
                 with nogil:
                     code = validate_batch(p, item.records.length, &rules, &item.info, &item.result, faults)
@@ -381,14 +343,14 @@ cdef class ProduceRequest(Request):
             return UNSUPPORTED_COMPRESSION_TYPE
         if code == VALIDATE_COMPRESSED:
             code = validate_compressed(p, &rules, &item.info, &item.result, faults, room)
-            if code == 0 and room != NULL and (item.result.renumber or _recodes(item, partition.rules)):
+            if code == 0 and room != NULL and (item.result.renumber or recodes(item, partition.rules)):
                 room[0] -= RECODE_WEIGHT * (before - room[0])
                 if room[0] < 0:
                     return VALIDATE_COMPRESSED
         self.record_errors += item.faults.count
         if code == 0:
             stamp_timestamps(self.produce.data + item.records.start, &item.info, &rules, &item.result)
-            if item.result.renumber or _recodes(item, partition.rules):
+            if item.result.renumber or recodes(item, partition.rules):
                 code = self.recode(item, partition.rules)
         return code
 
@@ -415,8 +377,8 @@ cdef class ProduceRequest(Request):
             return INVALID_TOPIC
         if partition.leader_epoch < 0:
             return NOT_LEADER_OR_FOLLOWER
-        if self.expired and not item.judged and _is_batch(item):
-            return NOT_ENOUGH_REPLICAS      # nobody waits for it any more: no codec work on this thread
+        if self.expired and not item.judged and is_batch(item):
+            return NOT_ENOUGH_REPLICAS      # no client waits for it any more: no codec work on this thread
         if not item.judged:
             item.code = self.judge(item, partition, NULL)
             item.judged = True
@@ -515,7 +477,7 @@ cdef class ProduceRequest(Request):
         else:
             log_start = partition.log_start_offset
         position = put_produce_partition(self.response, self.parsed, i, error, base_offset, append_time, log_start,
-                                         record_errors, message, self.sink.node_id, epoch)
+                                         record_errors, message, self.context.node_id, epoch)
         if error == 0:
             item.error_position = position
         if i + 1 == self.parsed.count or self.parsed.items[i + 1].topic_number != item.topic_number:
@@ -536,7 +498,7 @@ cdef class ProduceRequest(Request):
         cdef CommitQueue last = self.sink.wal.commits
         put_produce_end(self.response, self.parsed)
         self.response.finish()
-        self.produce.produce = NULL
+        self.produce.parsed = NULL
         frame_free(self.produce, self.budget)
         self.produce = NULL
         self.partitions = None
@@ -611,7 +573,7 @@ cdef class ProduceRequest(Request):
         if self.produce == NULL:
             return self.expire_objects()
         if asked is not None and asked.is_open() and asked.answered and self.sink.loop_ms < self.timeout_at_ms():
-            asked.ask_again(self.sink.transactions)
+            asked.ask_again(self.context.transactions)
             return self.wait_for_coordinator()
         if self.wants_producer and self.sink.loop_ms < self.producer_timeout_at_ms():
             return self.run()

@@ -36,7 +36,7 @@ cdef class Verifications:
     cdef bint is_open(self) noexcept
     # Notes one question: 0, or the error that the item gets instead.
     cdef int32_t begin(self, int32_t item, Partition partition, const BatchInfo* info, int64_t now_ms) except -3000
-    # Asks about everything noted. 0: there is nobody to ask, or nothing; settle() knows what that means.
+    # Asks about everything noted. 0: there is no coordinator, or nothing to ask; settle() knows what that means.
     cdef bint ask(self, object coordinator, str transactional_id) except -1
     cdef int ask_again(self, object coordinator) except -1
     cdef int send(self, object coordinator, list partitions) except -1
@@ -52,4 +52,4 @@ cdef class Verifications:
 
 cdef class Answer:
     """Waits for one answer of the coordinator, on whatever thread it comes."""
-    cdef Verifications verifications        # None: nobody waits any more
+    cdef Verifications verifications        # None: it waits no more

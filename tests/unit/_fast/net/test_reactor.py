@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker._fast.net.poller import FrameMemory
+from kbroker._fast.net.frame import FrameMemory
 from kbroker._fast.requests.fetch_session import FetchSessions
 from kbroker.wire.listener import WireOptions
 from tests.unit.wire.wire_harness import Client, batch, produce_request, produced, until, wire_broker
@@ -34,7 +34,7 @@ def test_sessions_are_refused_when_none_may_go(tmp_path):
     from tests.unit.wire.wire_harness import fetch_request
 
     with wire_broker(tmp_path, {"t": 2}, options=WireOptions()) as broker, Client(broker) as client:
-        broker.reactor.sessions = FetchSessions(1)
+        broker.server.context.sessions = FetchSessions(1)
         small = client.ask(1, 12, fetch_request(("t", 0, 0), session=(0, 0))).session_id
         assert small > 0
         assert client.ask(1, 12, fetch_request(("t", 0, 0), session=(0, 0))).session_id == 0

@@ -1,0 +1,231 @@
+"""From complete frames to requests in progress, and from complete requests to queued answers."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int16_t
+
+from kbroker._fast.base.endian cimport load_i16, load_i32
+from kbroker._fast.base.invariant cimport invariant
+from kbroker._fast.base.pthread cimport monotonic_ns
+from kbroker._fast.net.channel cimport OUTPUT_PAUSE_BYTES, channel_keep, channel_pop, channel_queue, is_allowed
+from kbroker._fast.net.frame cimport charge_frame, frame_free
+from kbroker._fast.net.poller cimport Poller
+from kbroker._fast.net.request cimport FETCH, HEADER_BYTES_MIN, PRODUCE
+
+
+cdef class RequestOrder(Connections):
+    def __cinit__(self):
+        self.counters = ApiCounters()
+        self.touched = []
+        self.woken = []
+
+    cdef int try_process(self, Channel* ch, bint answered) except -1:
+        try:
+            if answered:
+                self.flush(<Connection>ch.connection)
+            return self.process(ch)
+        except Exception:
+            self.logger.exception("a connection failed")
+            ch.closing = True
+            return self.drop(ch)
+
+    cdef int process(self, Channel* ch) except -1:
+        """Starts what a ready channel has received; what must wait leaves the scratch buffer."""
+        cdef Connection connection = <Connection>ch.connection
+        ch.ready = False
+        if connection.channel == NULL:
+            return 0                            # dropped in this round already
+        if not ch.closing or ch.reason == NULL: # what a peer sent before it closed counts
+            self.start_frames(connection)
+        if ch.closing and not self.stays_half_closed(connection):
+            return self.drop(ch)
+        if channel_keep(ch, &self.memory.budget) < 0:
+            return self.fail(connection, "no memory for a frame")
+        if ch.closing:
+            if ch.held >= 0:
+                self.wal.cache.release(ch.held)
+                ch.held = -1
+            self.epoll.remove(ch.transport.fd)  # it would report the end again and again
+        else:
+            self.sender.mark_dirty(ch)
+        return 0
+
+    cdef int run_woken(self) except -1:
+        """Resumes requests and moves connections on until nothing is left to do."""
+        cdef list woken, touched
+        cdef Request request
+        cdef Connection connection
+        while self.woken or self.touched:
+            if self.woken:
+                woken = self.woken
+                self.woken = []
+                for request in woken:
+                    request.resume_queued = False
+                    try:
+                        request.resume()
+                    except Exception:
+                        self.logger.exception("a request failed while it was resumed")
+                        self.fail(<Connection>request.connection, "internal error")
+            if self.touched:
+                touched = self.touched
+                self.touched = []
+                for connection in touched:
+                    connection.touched = False
+                    if connection.channel != NULL:
+                        self.try_process(connection.channel, True)
+        return 0
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    cdef int start_frames(self, Connection connection) except -1:
+        cdef Channel* ch = connection.channel
+        cdef Frame* frame
+        while ch.first != NULL and not ch.close_when_sent and ch.output_bytes < OUTPUT_PAUSE_BYTES:
+            if not self.may_start(connection) or connection.channel == NULL or self.draining:
+                break
+            frame = channel_pop(ch)
+            if ch.partial != NULL:
+                ch.read_ms = self.loop_ms   # its rest was not received while this one waited
+            try:
+                self.start(connection, frame)
+            except Exception:
+                self.logger.exception("a request of %s failed", connection.peer)
+                self.fail(connection, "internal error")
+            if connection.channel == NULL:
+                break
+            self.flush(connection)
+        return 0
+
+    cdef bint may_start(self, Connection connection) except -1:
+        """Whether the connection's next frame may start now."""
+        cdef Channel* ch = connection.channel
+        if ch.in_flight > 0 and connection.head.api_key == FETCH and not connection.head.done:
+            connection.head.complete_early()
+            self.flush(connection)
+            if connection.channel == NULL or ch.in_flight > 0 or ch.output_bytes >= OUTPUT_PAUSE_BYTES:
+                return False
+        if ch.in_flight == 0:
+            return self.may_answer(connection)
+        return (
+            ch.first.size >= 2
+            and load_i16(ch.first.data) == PRODUCE
+            and connection.tail.api_key == PRODUCE
+            and not connection.tail.blocking
+            and ch.in_flight < self.in_flight_max
+        )
+
+    cdef bint may_answer(self, Connection connection) except -1:
+        """Whether there is memory for the answer to the connection's next frame; else the connection waits for it."""
+        cdef Channel* ch = connection.channel
+        if ch.held_back:
+            return False
+        if connection is not self.admitted and ch.first.size >= 2 and self.answers.waits(load_i16(ch.first.data)):
+            ch.held_back = True
+            self.answers.waiting.append(connection)
+            return False
+        self.admitted = None
+        return True
+
+    cdef int start_held_back(self) except -1:
+        """Starts what waited for memory for its answer, in order, as far as there is some now."""
+        cdef object waiting = self.answers.waiting
+        cdef Connection connection
+        cdef Channel* ch
+        while waiting and self.answers.has_room():
+            connection = waiting[0]
+            if connection.reactor is not self:
+                (<Poller>connection.reactor).signal()
+                break
+            waiting.popleft()
+            ch = connection.channel
+            if ch != NULL:
+                ch.held_back = False
+                self.admitted = connection
+                if ch.transport.calls.peer_has_closed(&ch.transport):
+                    self.drop(ch)
+                else:
+                    self.try_process(ch, False)
+                self.admitted = None
+        return self.run_woken()
+
+    cdef int start(self, Connection connection, Frame* frame) except -1:
+        """Begins one request; takes the frame over."""
+        cdef int16_t api_key
+        if frame.size < HEADER_BYTES_MIN:
+            frame_free(frame, &self.memory.budget)
+            return self.fail(connection, "a frame too short for a request header")
+        api_key = load_i16(frame.data)
+        if not is_allowed(connection.channel, api_key, self.loop_ms):
+            frame_free(frame, &self.memory.budget)
+            return self.fail(connection, "a request before its client was authenticated, or after that has expired")
+        if api_key == PRODUCE:
+            return self.start_below(self.produce, connection, frame)
+        if api_key == FETCH:
+            return self.start_below(self.fetch, connection, frame)
+        return self.start_above(connection, frame)
+
+    cdef int start_below(self, RequestPath path, Connection connection, Frame* frame) except -1:
+        """Of the APIs that are served below Python."""
+        cdef Request request = path.open(connection, frame)
+        cdef int16_t version
+        if request is None:
+            version = load_i16(frame.data + 2)
+            frame_free(frame, &self.memory.budget)
+            return self.fail(connection, f"{path.name} request (version {version}) malformed or not supported")
+        self.enqueue(connection, request, frame)
+        return request.begin(frame)
+
+    cdef int start_above(self, Connection connection, Frame* frame) except -1:
+        """Of all other APIs."""
+        cdef Request request = Request.__new__(Request)
+        try:
+            request.frame = PyBytes_FromStringAndSize(<const char*>frame.data, frame.size)
+            request.charge = charge_frame(self.memory, frame.size)
+            self.enqueue(connection, request, frame)
+        finally:
+            frame_free(frame, &self.memory.budget)
+        self.dispatch(request)
+        return 0
+
+    cdef int enqueue(self, Connection connection, Request request, const Frame* frame) except -1:
+        request.api_key = load_i16(frame.data)
+        request.api_version = load_i16(frame.data + 2)
+        request.correlation_id = load_i32(frame.data + 4)
+        request.arrival_us = frame.arrival_us
+        request.sink = self
+        connection.append(request)
+        self.counters.received(request.api_key, frame.size + 4)
+        self.answers.begin(request)
+        return 0
+
+    # -- answering -------------------------------------------------------------------------------------------------
+
+    cdef int flush(self, Connection connection) except -1:
+        """Queues the answers that are complete, in order."""
+        cdef Channel* ch = connection.channel
+        cdef Request request = connection.head
+        while request is not None and request.done:
+            connection.head = request.next
+            request.next = None
+            if connection.head is None:
+                connection.tail = None
+            ch.in_flight -= 1
+            invariant(ch.in_flight >= 0)
+            self.answers.end(request)
+            if request.response is not None:
+                if ch.output_count == 0:
+                    ch.write_ms = self.loop_ms
+                if channel_queue(ch, &request.response.out) < 0:
+                    raise MemoryError
+                Py_INCREF(request.response)
+            self.counters.answered(request, monotonic_ns() // 1000 + self.clock_offset_ms * 1000)
+            request.response = None
+            request.release_frame()
+            request.connection = None
+            if request.close_after:
+                return self.fail(connection, request.close_reason)
+            request = connection.head
+        if self.draining and ch.in_flight == 0:
+            ch.close_when_sent = True
+        self.sender.mark_dirty(ch)
+        return 0
