@@ -8,7 +8,7 @@ cdef class RequestContext:
     cdef readonly int32_t node_id
     cdef readonly object cold_reader    # request(partition_log, offset, upper, max_bytes, callback), or None
     cdef readonly object executor       # for work that takes over a millisecond
-    cdef public object transactions     # kbroker.coordinator.transactions.TransactionCoordinator, or None
+    cdef public object transactions     # kbroker.coordinator.transaction.coordinator.TransactionCoordinator, or None
     cdef public object sessions         # FetchSessions
     cdef readonly int64_t fetch_bytes_max
     cdef readonly int64_t fetch_near_bytes  # of one answer to a client whose round trips are short
