@@ -13,10 +13,11 @@ from broker_process import BrokerProcess
 from feature_table import pytest_collection_modifyitems as pytest_collection_modifyitems
 from feature_table import pytest_runtest_logreport as pytest_runtest_logreport
 from feature_table import pytest_sessionfinish as pytest_sessionfinish
+from program_driver import ProgramDriver
 from s3_server import BUCKET, S3Server, find_server, s3_server
 from spark_session import spark as spark
 
-# For tests where the kind of store plays no part; the others run on both.
+# For tests in which the kind of store plays no part; others run on both.
 ON_A_FOLDER = pytest.mark.parametrize("store", ["folder"], indirect=True)
 IN_A_BUCKET_WHEN_SLOW = pytest.mark.parametrize(
     "store", ["folder", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.slow])], indirect=True
@@ -91,3 +92,12 @@ def broker(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
     assert " ERROR " not in log, log
     assert "Traceback" not in log, log
     assert process.process.poll() is None, f"the broker ended\n{log}"
+
+
+@pytest.fixture
+def driver(request: pytest.FixtureRequest) -> Iterator[ProgramDriver]:
+    """The client of this case, from `program_driver`; its programs end with the test."""
+    driver: ProgramDriver = request.param
+    require(driver.installed(), f"no program for {driver.name}: run scripts/fetch_tools.sh")
+    yield driver
+    driver.close()

@@ -1,8 +1,8 @@
-"""Which client's tests of which feature passed: kept in the file that KBROKER_FEATURE_TABLE names.
+"""Records which client's tests of which feature passed, in the file that KBROKER_FEATURE_TABLE names.
 
-A test says `feature(client, feature, ...)`; a module's mark may give the client alone and its tests the features. Runs
-of parts add up: a run replaces what the file has of the tests it ran, and what it has of modules that are gone.
-scripts/client_table.py makes the table; a test that was skipped does not count as passed.
+The marks of a test name clients and features: `feature(client, feature, ...)` on its module, the test or a case. A run
+replaces the file's results of the tests it ran with that client, and drops those of modules that no longer exist.
+A skipped test has not passed. scripts/client_table.py prints the table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _marked: dict[str, set[tuple[str, str]]] = {}  # node id -> (client, feature)
 
 
 def features_of(item: pytest.Item) -> set[tuple[str, str]]:
-    """(client, feature) of a test by its marks and its module's. Raises UsageError on names not in the lists above."""
+    """(client, feature) of a test by all its marks. Raises UsageError on names not in the lists above."""
     names = [str(name) for mark in item.iter_markers("feature") for name in mark.args]
     clients = {name for name in names if name in CLIENTS}
     features = {name for name in names if name in FEATURES}
@@ -68,7 +68,7 @@ def pytest_sessionfinish() -> None:
 
 
 def runs() -> Iterator[tuple[tuple[str, str, str], bool]]:
-    """((client, feature, test), whether all parameters passed) of this run."""
+    """((client, feature, test), whether all its cases passed) of this run."""
     together: dict[tuple[str, str, str], bool] = {}
     for node_id, passed in _passed.items():
         test = node_id.rpartition("/")[2].partition("[")[0]
@@ -78,14 +78,14 @@ def runs() -> Iterator[tuple[tuple[str, str, str], bool]]:
 
 
 def merged(before: Results, ran: dict[tuple[str, str, str], bool]) -> Results:
-    """The results of earlier runs with those of this one instead, without tests of modules that are gone."""
-    again = {test for _, _, test in ran}
+    """The results of earlier runs, replaced by those of this run, without those of modules that no longer exist."""
+    again = {(client, test) for client, _, test in ran}
     kept: dict[tuple[str, str, str], bool] = {
         (client, feature, test): passed
         for client, features in before.items()
         for feature, tests in features.items()
         for test, passed in tests.items()
-        if test not in again and (Path(__file__).parent / test.partition("::")[0]).exists()
+        if (client, test) not in again and (Path(__file__).parent / test.partition("::")[0]).exists()
     }
     results: Results = {}
     for (client, feature, test), passed in (kept | ran).items():

@@ -36,7 +36,7 @@ func create(request *lines.Request) (any, error) {
 func topics(request *lines.Request) (any, error) {
 	return administer(request, func(admin sarama.ClusterAdmin) ([]string, error) {
 		listed, err := admin.ListTopics()
-		return slices.Collect(maps.Keys(listed)), err
+		return slices.AppendSeq([]string{}, maps.Keys(listed)), err
 	})
 }
 
@@ -110,7 +110,7 @@ func deleteRecords(request *lines.Request) (any, error) {
 func groups(request *lines.Request) (any, error) {
 	return administer(request, func(admin sarama.ClusterAdmin) ([]string, error) {
 		listed, err := admin.ListConsumerGroups()
-		return slices.Collect(maps.Keys(listed)), err
+		return slices.AppendSeq([]string{}, maps.Keys(listed)), err
 	})
 }
 
