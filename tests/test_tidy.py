@@ -23,13 +23,25 @@ FUNCTION_LINES_MAX = 70
 LONG_FILES: dict[str, str] = {}  # path: why it is longer; for a split that is under way
 
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "misc", "base_utils"}
+# What can be waited for with a time-out, and the calls that do.
+WAITED_FOR = {"Event", "Condition", "Semaphore", "Barrier", "poll", "epoll", "DefaultSelector"}
+WAITS = {"wait", "wait_for", "acquire", "poll", "select"}
 CLOCK_FUNCTIONS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"}
 # Beside clock.py: commands that run outside the broker and have nobody to inject a clock.
 READS_THE_TIME = {"kbroker/clock.py", "kbroker/cli/consume.py", "kbroker/cli/produce.py"}
 # Compiled code that reads the clocks itself: the monotonic one in one place, and that of records' time stamps.
 READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("net/poller.pyx", "base/pthread.pxd")}
 PRINTS = {"kbroker/app/broker.py": 1}  # the line that says it is ready
-POLLS = {"tests/unit/wire/wire_harness.py"}  # for what the I/O thread is about to do on its own
+# Pauses of the tests: where polling is written, and files that are to lose theirs. The numbers only go down.
+PAUSES = {
+    "tests/integration/until.py": 1,
+    "tests/unit/_fast/wal/test_core_ticks.py": 4,
+    "tests/unit/_fast/wal/test_group_commit.py": 1,
+    "tests/unit/_fast/wal/test_lone_commits.py": 1,
+    "tests/unit/storage/flush/test_admission.py": 1,
+    "tests/unit/storage/flush/test_flusher_objects.py": 2,
+    "tests/unit/wire/test_wire_lone_records.py": 1,
+}
 # C structures and code below Python; nothing in them is called from Python.
 NO_PYTHON_API = {"net.channel", "net.epoll", "net.receive", "net.send", "net.sender", "net.transport", "wal.batches"}
 # Files that still import each other. None may be added.
@@ -141,12 +153,89 @@ def test_time_comes_from_the_clock() -> None:
     assert found == []
 
 
-def test_tests_do_not_sleep() -> None:
-    found = []
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of a chain of names; "" for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{owner}.{node.attr}" if (owner := dotted(node.value)) else node.attr
+    return ""
+
+
+def is_pause(call: ast.Call) -> bool:
+    """Whether a call only lets time pass: nothing can end it early."""
+    name = dotted(call.func)
+    if name in ("sleep", "time.sleep"):
+        return True
+    if name == "asyncio.sleep":
+        return not (isinstance(call.args[0], ast.Constant) and call.args[0].value == 0)
+    if name == "select.select":
+        return all(isinstance(argument, ast.List | ast.Tuple) and not argument.elts for argument in call.args[:3])
+    if name.startswith("subprocess.") or name == "os.system":
+        return any(
+            isinstance(node, ast.Constant) and str(node.value).split()[:1] == ["sleep"] for node in ast.walk(call)
+        )
+    if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):  # as Event().wait(seconds)
+        return call.func.attr in WAITS and dotted(call.func.value.func).rpartition(".")[2] in WAITED_FOR
+    return False
+
+
+def events_only_waited_for(tree: ast.Module) -> Iterator[int]:
+    """Lines that make an Event of which the file does nothing but wait for it."""
+    made = {}
+    waits: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if dotted(node.value.func).rpartition(".")[2] == "Event":
+                made |= {dotted(target).rpartition(".")[2]: node.lineno for target in targets}
+        elif isinstance(node, ast.Attribute) and node.attr == "wait":
+            waits.add(node.value)
+    used = {
+        dotted(node).rpartition(".")[2]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and node not in waits
+    }
+    yield from (line for name, line in made.items() if name and name not in used)
+
+
+def test_tests_do_not_pause() -> None:
+    found = {}
     for path in tracked(".py"):
-        if path.is_relative_to(ROOT / "tests") and name_of(path) not in POLLS:
-            found += [f"{name_of(path)}:{line}" for call, line in calls(path.read_text()) if call == "time.sleep"]
-    assert found == []
+        if path.is_relative_to(ROOT / "tests"):
+            tree = ast.parse(path.read_text())
+            lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and is_pause(node)]
+            lines += events_only_waited_for(tree)
+            if len(lines) > PAUSES.get(name_of(path), 0):
+                found[name_of(path)] = sorted(lines)
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "pauses"),
+    [
+        ("time.sleep(1)", True),
+        ("threading.Event().wait(1)", True),
+        ("threading.Condition().wait_for(holds, 1)", True),
+        ("select.select([], [], [], 1)", True),
+        ("select.select([descriptor], [], [], 1)", False),
+        ("select.poll().poll(1)", True),
+        ("asyncio.sleep(1)", True),
+        ("asyncio.sleep(0)", False),
+        ("subprocess.run(['sleep', '1'])", True),
+        ("subprocess.run('sleep 1', shell=True)", True),
+        ("done.wait(1)", False),
+        ("process.wait(1)", False),
+    ],
+)
+def test_a_pause_is_found_by_whatever_name(source: str, pauses: bool) -> None:
+    assert any(is_pause(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)) is pauses
+
+
+def test_an_event_that_is_never_set_is_a_pause() -> None:
+    waited, used = "done = Event()\ndone.wait(1)", "done = Event()\nstart(done)\ndone.wait(1)"
+    assert list(events_only_waited_for(ast.parse(waited))) == [1]
+    assert list(events_only_waited_for(ast.parse(used))) == []
 
 
 def test_the_library_logs_and_does_not_print() -> None:

@@ -16,6 +16,7 @@ from tests.crash.raw_client import EARLIEST, LATEST, RawClient, batches_of
 
 _PADDING = random.Random(4711).randbytes(1 << 16).hex().encode()
 VIOLATIONS_SHOWN = 10
+WAIT_SECONDS = 60.0
 
 Origin = tuple[str, int]  # (producer, its number for that partition)
 
@@ -51,7 +52,7 @@ class Ledger:
     commits_tried: dict[int, int] = field(default_factory=dict)
     commits_done: dict[int, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Condition = field(default_factory=threading.Condition)  # notified of acknowledgements
 
     def violation(self, text: str) -> None:
         """Something that must not happen; `check` fails with the first few."""
@@ -81,6 +82,14 @@ class Ledger:
                     self.violations.append(
                         f"offset {base_offset + i} of partition {partition} acknowledged to {origin} and {earlier}"
                     )
+            self._lock.notify_all()
+
+    def wait_for_more(self, records: int) -> None:
+        """Returns once that many more records have been acknowledged, or something was violated."""
+        with self._lock:
+            goal = len(self.acknowledged) + records
+            done = self._lock.wait_for(lambda: len(self.acknowledged) >= goal or self.violations, WAIT_SECONDS)
+            assert done, f"{goal - len(self.acknowledged)} of {records} acknowledgements are missing"
 
     def refuse(self, partition: int, producer: str, first: int, count: int) -> None:
         """The broker said that these records were not appended; they are not sent again."""

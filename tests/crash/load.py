@@ -1,7 +1,7 @@
-"""A load of producers, a consumer and its commits that lives through any number of broker deaths.
+"""A load of producers and a consumer that commits, which survives any number of broker kills.
 
-An idempotent producer sends what has no answer again, in order and with its sequences, until it has one. A plain one
-never sends anything twice: what has no answer may be there or not, but never two times.
+An idempotent producer resends unanswered batches, in order and with their sequences, until they are answered. A plain
+one never sends anything twice: an unanswered batch may be in the log or not, but never two times.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from kbroker._fast.records.records import build_batch, iter_records
 from kbroker.errors import ErrorCode
 from tests.crash.ledger import Ledger, origin_of, value_of
 from tests.crash.raw_client import RawClient, batches_of, produce_request
+from tests.integration.until import until
 
 WINDOW = 5  # requests in flight of one producer
 RECORDS_MAX = 8
 PACE_SECONDS = 0.03
+BROKER_SECONDS = 120.0  # a restart takes no longer
 GROUP = "checker"
 RETRIABLE = {
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -61,7 +63,7 @@ KINDS = (
 
 @dataclass
 class Sent:
-    """One batch on its way."""
+    """One batch in flight."""
 
     partition: int
     first: int  # number of its first record
@@ -70,7 +72,7 @@ class Sent:
 
 
 class Worker:
-    """A thread that keeps a connection to a broker that comes and goes."""
+    """A thread with a connection to the broker, which it opens again after each restart."""
 
     def __init__(self, load: Load, name: str) -> None:
         self.load = load
@@ -80,28 +82,31 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            while not self.done():
-                with (
-                    contextlib.suppress(OSError),
-                    RawClient(self.load.address, self.load.timeout_seconds) as client,
-                ):
+            while (client := self._connect()) is not None:
+                with contextlib.suppress(OSError), client:
                     self.session(client)
-                    continue
-                self.lost()
-                self.load.hurry.wait(0.05)
         except BaseException as error:
             self.ledger.violation(f"{self.name}: {error!r}")
             raise
 
+    def _connect(self) -> RawClient | None:
+        """A new connection, as soon as the broker is up; None once the thread may end."""
+        clients: list[RawClient] = []
+
+        def connected() -> bool:
+            if not self.done():
+                clients.append(RawClient(self.load.address, self.load.timeout_seconds))
+            return True
+
+        until(connected, "broker", seconds=BROKER_SECONDS, retried=(OSError,))
+        return clients[0] if clients else None
+
     def done(self) -> bool:
-        """True when the thread may end."""
+        """Whether the thread may end."""
         return self.load.stopping.is_set()
 
-    def lost(self) -> None:
-        """The connection ended."""
-
     def session(self, client: RawClient) -> None:
-        """Uses one connection until told to stop; OSError when it ends."""
+        """Uses one connection until told to stop. Raises OSError when the connection ends."""
         raise NotImplementedError
 
 
@@ -114,7 +119,7 @@ class Producer(Worker):
         self.random = random.Random(seed)
         self.producer_id = (-1, -1)
         self.sequences: dict[int, int] = {}
-        self.waiting: list[Sent] = []  # idempotent: no good answer yet, in order of their sequences
+        self.waiting: list[Sent] = []  # idempotent: not acknowledged yet, in order of their sequences
 
     def done(self) -> bool:
         return super().done() and not self.waiting
@@ -127,10 +132,10 @@ class Producer(Worker):
                 self._send_blindly(client)
             else:
                 self._exchange(client)
-            self.load.stopping.wait(PACE_SECONDS)  # the broker's share of the processor
+            self.load.stopping.wait(PACE_SECONDS)  # leaves the broker its share of the CPU
 
     def _exchange(self, client: RawClient) -> None:
-        """Sends what waits and new batches, up to the window, and takes all answers."""
+        """Sends the unanswered batches and new ones, up to the window, and receives all answers."""
         flight = self.waiting[: self.kind.window]
         while len(flight) < self.kind.window and not self.load.stopping.is_set():
             flight.append(self._next())
@@ -145,9 +150,7 @@ class Producer(Worker):
                     self.load.produce_timeout_ms,
                 )
             )
-        failed: set[int] = (
-            set()
-        )  # partitions with a batch that was not taken: those behind it cannot be either
+        failed: set[int] = set()  # partitions that refused a batch, and so refuse those after it
         for sent in flight:
             answer = client.receive().responses[0].partition_responses[0]
             if answer.error_code == 0:
@@ -171,7 +174,7 @@ class Producer(Worker):
     def _send_blindly(self, client: RawClient) -> None:
         sent = self._next()
         client.send(produce_request(self.load.topic, [(sent.partition, sent.batch)], acks=0))
-        client.topic(self.load.topic)  # answered after it: keeps the sender from running far ahead
+        client.topic(self.load.topic)  # answered after the batch: keeps the sender from running far ahead
 
     def _next(self) -> Sent:
         partition = self.random.randrange(self.ledger.partitions)
@@ -198,7 +201,7 @@ class Producer(Worker):
 
 
 class Consumer(Worker):
-    """Follows all partitions and commits how far it got."""
+    """Reads all partitions to their ends and commits its positions."""
 
     def __init__(self, load: Load) -> None:
         super().__init__(load, "consumer")
@@ -258,16 +261,15 @@ class Load:
         self.ledger = ledger
         self.timeout_seconds = timeout_seconds
         self.produce_timeout_ms = produce_timeout_ms
-        self.refusals = 0  # answers with an error; a lost count does no harm
+        self.refusals = 0  # answers with an error; about, as threads race
         self.stopping = threading.Event()
-        self.hurry = threading.Event()
         self.producers = [Producer(self, kind, seed * 100 + i) for i, kind in enumerate(kinds)]
         self.consumer = Consumer(self)
         ledger.complete |= {kind.name for kind in kinds if kind.idempotent}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Load]:
-        """Runs the load around the body. After it, every idempotent record has its answer, or a violation says so."""
+        """Runs the load around the body. At the end, every idempotent record has its answer, or a violation says so."""
         workers: list[Worker] = [*self.producers, self.consumer]
         for worker in workers:
             worker.thread.start()
@@ -275,7 +277,7 @@ class Load:
             yield self
         except BaseException:
             for producer in self.producers:
-                producer.waiting = []  # nobody will judge it: end at once
+                producer.waiting = []  # so that it ends at once
             self.stopping.set()
             raise
         self.stopping.set()

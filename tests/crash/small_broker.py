@@ -78,16 +78,6 @@ def peak_rss_bytes(pid: int) -> int:
 LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \S+: ")
 
 
-def spawn(broker: BrokerProcess, *extra: str) -> subprocess.Popen[bytes]:
-    """Starts a broker and waits for nothing; what it says is dropped."""
-    return subprocess.Popen(
-        broker.command(*extra),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **broker.environ},
-    )
-
-
 @dataclass(frozen=True)
 class Refusal:
     """A start that ended by itself."""

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker._fast.records.records import build_batch
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
-from tests.crash.small_broker import Place, connect, in_s3, refused_start, small_broker, spawn
+from tests.crash.small_broker import Place, connect, in_s3, refused_start, small_broker
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.s3_server import S3Server
 
@@ -118,12 +118,11 @@ def test_killed_in_the_first_start(
     """Wherever the first start was killed, the next one on the directory needs no take-over."""
     broker = small_broker(tmp_path / "data", in_s3(s3, prefix, endpoint=proxy.endpoint), small=QUIET)
     held = proxy.inject(Fault(Strike.DELAY, methods, path_part, times=1, seconds=60))
-    starting = spawn(broker)
+    broker.spawn()
     try:
         assert proxy.wait_for(lambda: held.struck)
     finally:
-        starting.kill()
-        starting.wait()
+        broker.kill()
     proxy.heal()
     try:
         broker.start()

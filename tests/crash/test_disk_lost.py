@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._fast.records.records import build_batch, iter_records
-from tests.crash.checker import PARTITIONS, TOPIC, check_all, pause
+from tests.crash.checker import PARTITIONS, TOPIC, check_all
 from tests.crash.ledger import Ledger
 from tests.crash.load import COMMIT_RETRIABLE, Load
 from tests.crash.raw_client import LATEST, RawClient, batches_of
@@ -247,13 +247,13 @@ def test_sigterm_under_load(tmp_path: Path, place: Place) -> None:
             client.create_topic(TOPIC, PARTITIONS)
         load = Load((broker.host, broker.port), TOPIC, ledger, 7)
         with load.running():
-            pause(1.5)
+            ledger.wait_for_more(1_500)
             assert broker.stop() == 0, broker.log()
             shutil.rmtree(broker.data_dir)
             successor = small_broker(tmp_path / "second", place)
             successor.port = broker.port
             broker = successor.start()
-            pause(0.5)
+            ledger.wait_for_more(500)
         records = check_all(broker, ledger, finished=True)
         assert records >= ledger.counts()[0] > 0
         assert broker.stop() == 0, broker.log()

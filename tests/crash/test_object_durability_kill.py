@@ -12,7 +12,7 @@ import pytest
 
 from kbroker._fast.records.records import build_batch
 from kbroker.errors import ErrorCode
-from tests.crash.checker import PARTITIONS, TOPIC, check_all, pause
+from tests.crash.checker import PARTITIONS, TOPIC, check_all
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.ledger import Ledger
 from tests.crash.load import Load
@@ -20,7 +20,6 @@ from tests.crash.raw_client import LATEST
 from tests.crash.small_broker import Place, connect, free_port, in_s3, metrics, small_broker
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.s3_server import S3Server
-from tests.integration.until import until
 
 OBJECT = {"kbroker.durability": "object"}
 # Flushes by age or size would hide what does not wait for its own.
@@ -28,6 +27,7 @@ SLOW = (
     "--memory-bytes", "64MiB", "--arena-bytes", "8MiB", "--wal-bytes", "32MiB", "--flush-seconds", "3600",
 )  # fmt: skip
 BATCH = build_batch([(b"key", b"value", 0, None)])
+RECORDS_BETWEEN_LOSSES = (100, 800)  # acknowledged
 
 
 def lose_disk_and_start(broker: BrokerProcess) -> None:
@@ -49,13 +49,11 @@ def run_losses(folder: Path, place: Place, rounds: int, seed: int) -> dict[str, 
         load = Load((broker.host, broker.port), TOPIC, ledger, seed)
         with load.running():
             for _ in range(rounds):
-                acknowledged = ledger.counts()[0]
-                until(lambda before=acknowledged: ledger.counts()[0] > before, "acknowledgement")
-                pause(draw.uniform(0.2, 2.0))
+                ledger.wait_for_more(draw.randint(*RECORDS_BETWEEN_LOSSES))
                 lose_disk_and_start(broker)
                 counted["lost"] += 1
                 check_all(broker, ledger, finished=False, partitions=[draw.randrange(PARTITIONS)])
-            pause(0.5)
+            ledger.wait_for_more(RECORDS_BETWEEN_LOSSES[0])
         counted["records"] = check_all(broker, ledger, finished=True)
         lose_disk_and_start(broker)
         assert check_all(broker, ledger, finished=True) == counted["records"]
@@ -87,7 +85,7 @@ def test_the_same_disk_after_a_kill(tmp_path: Path, place: Place) -> None:
             client.create_topic(TOPIC, PARTITIONS, OBJECT)
         with Load((broker.host, broker.port), TOPIC, ledger, 5).running():
             for turn in range(4):
-                pause(0.7)
+                ledger.wait_for_more(300)
                 if turn % 2:
                     lose_disk_and_start(broker)
                 else:
@@ -124,7 +122,8 @@ def test_an_outage_holds_object_topics_only(
             assert not client.fetch("o", 0, 1, max_wait_ms=10).records
             assert metrics(port)["kbroker_object_acks_waiting"] >= 1
             waiting = pool.submit(other.produce, "o", 0, BATCH, timeout_ms=60_000)
-            pause(0.5)
+            before = outage.struck
+            assert proxy.wait_for(lambda: outage.struck >= before + 3)
             assert not waiting.done()
             proxy.heal()
             taken = waiting.result(60)

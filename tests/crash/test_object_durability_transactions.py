@@ -21,7 +21,7 @@ from aiokafka import TopicPartition as AioTopicPartition
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.crash.checker import TOPIC, pause
+from tests.crash.checker import TOPIC
 from tests.crash.small_broker import Place, connect, small_broker
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.until import until
@@ -32,9 +32,11 @@ SLOW = (
 )  # fmt: skip
 SECONDS = 60.0
 CALL_SECONDS = 30.0
+RETRY_SECONDS = 0.1
 TRANSACTION_MS = 40_000
 ABORTED = 4  # every so many
 GROUP = "copies"
+COMMITS_BETWEEN_DEATHS = (2, 8)
 DEATHS = 4 if "KBROKER_CRASH_ROUNDS" in os.environ else 2  # `make crash` sets it
 # Not rebootstrap, which is the default: librdkafka then discards its only broker at a death, but not from its cache of
 # coordinators, and TxnOffsetCommit waits for that one, whatever its time-out (its issues 5456 and 5511).
@@ -86,8 +88,8 @@ class LibrdkafkaCopier(Copier):
             while not self.stop.is_set():
                 try:
                     self._session(group)
-                except KafkaException:  # the transaction that a death met
-                    pause(0.1)
+                except KafkaException:  # of a transaction during which the broker was killed
+                    self.stop.wait(RETRY_SECONDS)
         finally:
             group.close()
 
@@ -124,7 +126,7 @@ class AiokafkaCopier(Copier):
                 await asyncio.wait_for(producer.start(), SECONDS)
                 await self._session(producer)
             except (TimeoutError, AioKafkaError):
-                await asyncio.sleep(0.1)
+                await asyncio.to_thread(self.stop.wait, RETRY_SECONDS)
             finally:
                 with contextlib.suppress(TimeoutError, AioKafkaError):
                     await asyncio.wait_for(producer.stop(), CALL_SECONDS)
@@ -200,11 +202,10 @@ def run_deaths(broker: BrokerProcess, copier: Copier, draw: random.Random, keep_
         running = pool.submit(copier.run)
         try:
             for _ in range(DEATHS):
-                before = len(copier.committed)
+                least = len(copier.committed) + draw.randint(*COMMITS_BETWEEN_DEATHS)
                 until(
-                    lambda least=before + 2: len(copier.committed) >= least or running.done(), "commit", seconds=SECONDS
+                    lambda least=least: len(copier.committed) >= least or running.done(), "commit", seconds=SECONDS
                 )
-                pause(draw.uniform(0.0, 1.0))
                 die()
             before = len(copier.committed)
             until(lambda: len(copier.committed) > before or running.done(), "commit after the deaths", seconds=SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.ledger import Ledger
 from tests.crash.load import Load
 from tests.crash.raw_client import LATEST, RawClient
-from tests.crash.small_broker import Place, connect, free_port, in_s3, metrics, refused_start, small_broker, spawn
+from tests.crash.small_broker import Place, connect, free_port, in_s3, metrics, refused_start, small_broker
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.s3_server import S3Server
 from tests.integration.until import until
@@ -333,22 +332,20 @@ def test_a_broker_that_noticed_nothing_is_stopped_by_the_seal(
 
 
 def test_two_starts_at_the_same_moment(tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str) -> None:
-    """Both find the cluster free; one of them gets it, and the other says so."""
+    """Both find the cluster free; one starts, and the other exits with an error."""
     place = in_s3(s3, prefix, endpoint=proxy.endpoint)
     first = small_broker(tmp_path / "first", place, small=QUIET).start()
     assert first.stop() == 0
     held = proxy.inject(Fault(Strike.DELAY, "PUT", "_claims", times=2, seconds=60))
-    processes = [spawn(small_broker(tmp_path / name, place, small=QUIET)) for name in ("second", "third")]
-    ended = threading.Event()
+    brokers = [small_broker(tmp_path / name, place, small=QUIET) for name in ("second", "third")]
+    processes = [broker.spawn() for broker in brokers]
     try:
         assert proxy.wait_for(lambda: held.struck == 2)
         proxy.heal()
         until(lambda: any(process.poll() is not None for process in processes), "refusal")
         codes = [process.poll() for process in processes]
         assert sorted(codes, key=str) == [1, None]
-        ended.wait(0.5)
-        assert [process.poll() for process in processes] == codes
+        brokers[codes.index(None)].wait_ready()
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        for broker in brokers:
+            broker.kill()

@@ -1,13 +1,12 @@
-"""Waiting for what another process does."""
+"""Polling for what another thread or process does: the one place in the tests that sleeps."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
-PAUSE_SECONDS = 0.05
-_pause = threading.Event()
+FIRST_PAUSE_SECONDS = 0.001
+PAUSE_SECONDS_MAX = 0.05
 
 
 def until(
@@ -17,8 +16,12 @@ def until(
     seconds: float = 60.0,
     retried: tuple[type[Exception], ...] = (),
 ) -> None:
-    """Asks until the answer is yes, or one of the errors that are `retried` no longer comes. Raises AssertionError."""
+    """Returns once `holds` returns something true; calls it again after any of the errors `retried`.
+
+    Raises AssertionError, with `what` was missing, when it does not within `seconds`.
+    """
     deadline = time.monotonic() + seconds
+    pause = FIRST_PAUSE_SECONDS
     last: Exception | None = None
     while True:
         try:
@@ -28,4 +31,5 @@ def until(
             last = error
         if time.monotonic() > deadline:
             raise AssertionError(f"no {what if isinstance(what, str) else what()} after {seconds} s") from last
-        _pause.wait(PAUSE_SECONDS)
+        time.sleep(pause)
+        pause = min(2 * pause, PAUSE_SECONDS_MAX)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from kbroker.protocol.apis import k01_fetch as fetch
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from kbroker.wire.dispatch import AdvertisedListener
 from kbroker.wire.listener import WireOptions, WireServer, bind
+from tests.integration.until import until as poll
 
 MIB = 1 << 20
 NOW_MS = 1_700_000_000_000
@@ -297,8 +297,5 @@ def later(broker: WireBroker, ms: int) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits for what another thread is about to do; fails after ten seconds."""
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    """Waits for what another thread is about to do. AssertionError after ten seconds."""
+    poll(condition, "change", seconds=10)
