@@ -20,14 +20,14 @@ FAST = PACKAGE / "_fast"
 
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
-LONG_FILES: dict[str, str] = {}  # path: why it is longer; for a split that is under way
+LONG_FILES: dict[str, str] = {}  # path: why it is longer; for a split in progress
 
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "misc", "base_utils"}
 # What can be waited for with a time-out, and the calls that do.
 WAITED_FOR = {"Event", "Condition", "Semaphore", "Barrier", "poll", "epoll", "DefaultSelector"}
 WAITS = {"wait", "wait_for", "acquire", "poll", "select"}
 CLOCK_FUNCTIONS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"}
-# Beside clock.py: commands that run outside the broker and have nobody to inject a clock.
+# Beside clock.py: commands that run outside the broker, where no clock is injected.
 READS_THE_TIME = {"kbroker/clock.py", "kbroker/cli/consume.py", "kbroker/cli/produce.py"}
 # Compiled code that reads the clocks itself: the monotonic one in one place, and that of records' time stamps.
 READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("net/poller.pyx", "base/pthread.pxd")}

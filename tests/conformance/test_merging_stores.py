@@ -16,7 +16,7 @@ def opened(tmp_path: Path, store: ObjectStore) -> Storage:
     return s
 
 
-def test_packs_become_objects(store: ObjectStore, tmp_path: Path) -> None:
+def test_packs_are_merged_into_objects(store: ObjectStore, tmp_path: Path) -> None:
     (tmp_path / "wal").mkdir()
     s = opened(tmp_path, store)
     s.add_topic("t", 2)
@@ -33,7 +33,7 @@ def test_packs_become_objects(store: ObjectStore, tmp_path: Path) -> None:
     s.close()
 
 
-def test_the_store_copies_what_is_long_enough(store: ObjectStore, tmp_path: Path) -> None:
+def test_long_parts_are_copied_by_the_store(store: ObjectStore, tmp_path: Path) -> None:
     (tmp_path / "wal").mkdir()
     s = opened(tmp_path, store)
     s.add_topic("t", 1)

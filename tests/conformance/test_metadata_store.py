@@ -1,4 +1,4 @@
-"""What every metadata store does, whichever backend it is."""
+"""What every metadata store does, whatever its backend."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_missing_key_is_none(store: MetadataStore) -> None:
     assert store.range("") == []
 
 
-def test_what_was_put_is_read_with_its_version(store: MetadataStore) -> None:
+def test_a_key_is_read_with_its_version(store: MetadataStore) -> None:
     first = put(store, "a", b"1")
     second = put(store, "a", b"\x00\xff")
     found = store.get("a")
@@ -52,7 +52,7 @@ def test_what_was_put_is_read_with_its_version(store: MetadataStore) -> None:
     assert 0 < first < second
 
 
-def test_range_is_sorted_and_only_the_prefix(store: MetadataStore) -> None:
+def test_a_range_is_sorted_and_has_the_prefix_only(store: MetadataStore) -> None:
     for key in ("b/2", "b/1", "b", "c", "b0", "b/é"):
         put(store, key, key.encode())
     assert [row.key for row in store.range("b/")] == ["b/1", "b/2", "b/é"]
@@ -85,7 +85,7 @@ def test_delete_then_create_again_has_a_new_version(store: MetadataStore) -> Non
     assert store.transact([Compare("a", version)], [Put("a", b"3")]) is None
 
 
-def test_one_winner_among_racing_writers(store: MetadataStore) -> None:
+def test_one_of_many_racing_writers_wins(store: MetadataStore) -> None:
     wins = []
     start = threading.Barrier(4)
 
@@ -120,7 +120,7 @@ def test_a_watch_sees_later_changes_below_its_prefix_in_order(store: MetadataSto
     assert events == [Event("t/1", b"1", one), Event("t/1", None, two), Event("t/2", b"2", two)]  # type: ignore[arg-type]
 
 
-def test_keys_go_with_their_lease(store: MetadataStore, clock: ManualClock) -> None:
+def test_keys_are_deleted_with_their_lease(store: MetadataStore, clock: ManualClock) -> None:
     events: list[Event] = []
     lease = store.grant_lease(1_000)
     store.transact([], [Put("leased", b"1", lease), Put("kept", b"2")])
@@ -146,7 +146,7 @@ def test_revoking_a_lease_removes_its_keys(store: MetadataStore) -> None:
     assert store.range("") == []
 
 
-def test_a_key_written_again_without_the_lease_stays(store: MetadataStore, clock: ManualClock) -> None:
+def test_a_key_rewritten_without_the_lease_stays(store: MetadataStore, clock: ManualClock) -> None:
     lease = store.grant_lease(1_000)
     store.transact([], [Put("a", b"1", lease)])
     put(store, "a", b"2")

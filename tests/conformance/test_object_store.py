@@ -71,7 +71,7 @@ def test_put_replaces_and_changes_the_etag(store: ObjectStore) -> None:
     assert store.get("key") == b"two"
 
 
-def test_missing_objects(store: ObjectStore) -> None:
+def test_missing_objects_are_not_found(store: ObjectStore) -> None:
     for call in (store.get, store.head):
         with pytest.raises(NotFound):
             call("no/such/key")
@@ -88,7 +88,7 @@ def test_a_key_below_or_above_an_object_does_not_exist(store: ObjectStore) -> No
             store.get(key)
 
 
-def test_delete_many(store: ObjectStore) -> None:
+def test_delete_many_deletes_all_that_exist(store: ObjectStore) -> None:
     keys = [f"many/{i:04d}" for i in range(1, 1206 if not _slow(store) else 12)]
     for key in keys:
         store.put(key, b"")
@@ -106,7 +106,7 @@ def _slow(store: ObjectStore) -> bool:
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/../b", "a/./b", "x" * 1025, "a\0b"])
-def test_unusable_keys_are_refused(store: ObjectStore, key: str) -> None:
+def test_invalid_keys_are_refused(store: ObjectStore, key: str) -> None:
     if _slow(store) and key in ("", "/a"):
         pytest.skip("a prefix stands before the key")
     with pytest.raises(ValueError, match="object key"):
@@ -116,7 +116,7 @@ def test_unusable_keys_are_refused(store: ObjectStore, key: str) -> None:
 # -- ranges ----------------------------------------------------------------------------------------------------------
 
 
-def test_ranges(store: ObjectStore) -> None:
+def test_ranges_are_read_exactly(store: ObjectStore) -> None:
     data = bytes(range(256)) * 40
     store.put("ranges", data)
     assert store.get("ranges", 10, 5) == data[10:15]
@@ -145,7 +145,7 @@ def test_get_into_fills_the_buffer_or_raises(store: ObjectStore) -> None:
         store.get_into("gone", 0, memoryview(bytearray(11)))
 
 
-def test_reads_of_an_expected_version(store: ObjectStore) -> None:
+def test_a_read_of_another_version_is_refused(store: ObjectStore) -> None:
     old = store.put("version", b"old bytes")
     new = store.put("version", b"new bytes")
     assert store.get("version", 0, 3, if_match=new.etag) == b"new"
@@ -181,7 +181,7 @@ def test_listing_is_in_byte_order_with_odd_names(store: ObjectStore) -> None:
     assert keys_of(store, "") == []
 
 
-def test_prefix_is_of_the_key_not_of_a_folder(store: ObjectStore) -> None:
+def test_a_prefix_need_not_end_at_a_folder(store: ObjectStore) -> None:
     for key in ("p/ab/1", "p/ab/2", "p/abc/1", "p/abd", "p/b"):
         store.put(key, b"")
     assert keys_of(store, "p/ab") == ["p/ab/1", "p/ab/2", "p/abc/1", "p/abd"]
@@ -190,7 +190,7 @@ def test_prefix_is_of_the_key_not_of_a_folder(store: ObjectStore) -> None:
     assert keys_of(store, "nothing") == []
 
 
-def test_long_segments(store: ObjectStore, backend: str) -> None:
+def test_key_segments_of_a_long_topic_name_are_stored(store: ObjectStore, backend: str) -> None:
     """A topic name may have 249 characters, and its folder also holds the topic id."""
     if backend == "real":
         pytest.skip("versitygw over a folder: segments of at most 255 bytes")
@@ -208,7 +208,7 @@ def test_long_segments(store: ObjectStore, backend: str) -> None:
     assert keys_of(store, "") == []
 
 
-def test_listing_of_many_pages(store: ObjectStore, backend: str) -> None:
+def test_a_listing_of_many_pages_is_complete(store: ObjectStore, backend: str) -> None:
     if backend == "moto":
         pytest.skip("moto takes 15 ms for each of the puts")
     keys = [f"page/{i:05d}" for i in range(1100)]
@@ -221,7 +221,7 @@ def test_listing_of_many_pages(store: ObjectStore, backend: str) -> None:
 # -- conditions ------------------------------------------------------------------------------------------------------
 
 
-def test_create_only(store: ObjectStore) -> None:
+def test_create_only_refuses_an_existing_key(store: ObjectStore) -> None:
     store.put("once", b"first", if_none_match=True)
     with pytest.raises(PreconditionFailed):
         store.put("once", b"second", if_none_match=True)
@@ -231,7 +231,7 @@ def test_create_only(store: ObjectStore) -> None:
     assert store.get("once") == b"third"
 
 
-def test_replace_only_a_version(store: ObjectStore) -> None:
+def test_a_conditional_replace_needs_the_expected_version(store: ObjectStore) -> None:
     first = store.put("cas", b"1")
     second = store.put("cas", b"2", if_match=first.etag)
     with pytest.raises(PreconditionFailed):
@@ -248,7 +248,7 @@ def test_replace_only_a_version(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("condition", ["create", "replace"])
-def test_of_racing_writers_exactly_one_wins(store: ObjectStore, backend: str, condition: str) -> None:
+def test_exactly_one_of_racing_writers_wins(store: ObjectStore, backend: str, condition: str) -> None:
     if backend == "moto":
         pytest.skip("moto judges a condition and stores in two steps")
     threads, rounds = 8, 20
@@ -290,7 +290,7 @@ def test_a_wrong_checksum_is_refused(store: ObjectStore, backend: str) -> None:
     store.abort_multipart("damaged", upload)
 
 
-def test_a_streamed_body_is_never_held_whole(store: ObjectStore, backend: str) -> None:
+def test_a_streamed_body_is_never_held_in_memory(store: ObjectStore, backend: str) -> None:
     body = PatternBody(32 * MIB if backend in ("local", "real") else 4 * MIB)
     assert isinstance(body, BodySource)
     store.put("first", b"what a store learns by it is not to count")
@@ -330,7 +330,7 @@ def test_a_body_source_that_fails_stores_nothing(store: ObjectStore) -> None:
     store.put("failing", b"works after it")
 
 
-def test_multipart(store: ObjectStore) -> None:
+def test_a_multipart_upload_joins_its_parts(store: ObjectStore) -> None:
     first, last = PatternBody(PART_BYTES_MIN), b"the end"
     source = store.put("source", PatternBody(PART_BYTES_MIN + 1024))
     upload = store.create_multipart("parts")
@@ -350,7 +350,7 @@ def test_multipart(store: ObjectStore) -> None:
     assert store.head("parts").size == meta.size
 
 
-def test_parts_are_copied_from_an_object_of_parts(store: ObjectStore) -> None:
+def test_parts_are_copied_from_a_multipart_object(store: ObjectStore) -> None:
     body = PatternBody(PART_BYTES_MIN + 1024)
     source = store.put("first", body)
     for key in ("second", "third"):
@@ -364,7 +364,7 @@ def test_parts_are_copied_from_an_object_of_parts(store: ObjectStore) -> None:
     assert store.get("third") == store.get("first")
 
 
-def test_multipart_conditions(store: ObjectStore, backend: str) -> None:
+def test_conditions_hold_for_multipart_uploads(store: ObjectStore, backend: str) -> None:
     old = store.put("source", b"x" * 1000)
     store.put("source", b"y" * 1000)
     upload = store.create_multipart("target")
@@ -384,7 +384,7 @@ def test_multipart_conditions(store: ObjectStore, backend: str) -> None:
             store.upload_part("target", upload, 1, b"body")
 
 
-def test_uploads_under_way_are_listed(store: ObjectStore, backend: str) -> None:
+def test_unfinished_uploads_are_listed(store: ObjectStore, backend: str) -> None:
     before = time.time() * 1000 - 60_000  # the server's clock is this machine's; some tell whole seconds
     keys = ["a/1", "a/1", "a/2", "ab/3", "b/4"]
     made = [(key, store.create_multipart(key)) for key in keys]
@@ -416,7 +416,7 @@ def test_uploads_of_other_prefixes_are_not_listed(prefixed: ObjectStore, store: 
 
 
 @pytest.mark.parametrize("numbers", [[], [2, 1], [1, 1], [0], [10_001]])
-def test_bad_part_lists_are_refused(store: ObjectStore, numbers: list[int]) -> None:
+def test_invalid_part_lists_are_refused(store: ObjectStore, numbers: list[int]) -> None:
     upload = store.create_multipart("bad")
     part = store.upload_part("bad", upload, 1, b"")
     parts = [type(part)(number, part.etag, PART_BYTES_MIN, None) for number in numbers]

@@ -95,7 +95,7 @@ class FaultProxy:
         return self.inject(Fault(Strike.CUT))
 
     def heal(self) -> None:
-        """Ends all faults; what was delayed goes on at once."""
+        """Ends all faults; delayed requests are passed on at once."""
         with self._changed:
             self._faults.clear()
             self._healed.set()

@@ -1,7 +1,7 @@
-"""What a load was told, and what that obliges the broker to: the judge of every crash test.
+"""Records what a load was answered, and checks the log against it: the judge of every crash test.
 
-A value says who made it, for which partition and as which one (``producer/partition/number/...``), and its bytes follow
-from that. So whatever comes back can be judged alone, and the ledger needs only one number per record.
+A value names its producer, its partition and its number (``producer/partition/number/...``), which determine its bytes.
+So each record that is read can be judged alone, and the ledger needs only one number per record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def value_of(producer: str, partition: int, number: int) -> bytes:
 
 
 def origin_of(partition: int, record: Record) -> Origin:
-    """Who sent this record; AssertionError if nobody sent exactly these bytes to this partition."""
+    """The sender of this record. AssertionError if these bytes were never sent to this partition."""
     value = bytes(record.value or b"")
     producer, meant_for, number, _ = value.split(b"/", 3)
     origin = producer.decode(), int(number)
@@ -66,7 +66,7 @@ class Ledger:
             assert not self.violations, f"{len(self.violations)} violations:\n{shown}"
 
     def take_numbers(self, partition: int, producer: str, count: int) -> int:
-        """The first of `count` numbers that nobody used."""
+        """The first of `count` unused numbers."""
         with self._lock:
             first = self.sent[partition, producer]
             self.sent[partition, producer] = first + count
@@ -161,7 +161,7 @@ def judge_partition(
     *,
     finished: bool,
 ) -> list[str]:
-    """Holds a whole partition against what was told before it was read.
+    """Checks a whole partition against what was known before it was read.
 
     `finished`: every complete producer has all its answers.
     """
@@ -214,7 +214,7 @@ def verify(
 
 
 def verify_commits(ledger: Ledger, committed: dict[int, tuple[int, str]]) -> None:
-    """No committed offset is behind an acknowledged commit, or was never committed. AssertionError."""
+    """Each committed offset was tried, and is not below an acknowledged commit. AssertionError otherwise."""
     for partition, (offset, metadata) in committed.items():
         done, tried = ledger.commits_done.get(partition, -1), ledger.commits_tried.get(partition, -1)
         assert done <= offset <= tried, (

@@ -80,7 +80,7 @@ LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \S+: ")
 
 @dataclass(frozen=True)
 class Refusal:
-    """A start that ended by itself."""
+    """A start that the broker refused."""
 
     code: int
     lines: list[str]  # of standard error, without what the log says

@@ -1,4 +1,4 @@
-"""One owner at a time: who may start, who is refused, and what a refusal leaves behind."""
+"""One owner at a time: which broker may start, which is refused, and what a refused start leaves."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ def test_a_killed_broker_starts_at_once_on_its_own_directory(tmp_path: Path, pla
         ("PUT", "_metadata"),
     ],
 )
-def test_killed_in_the_first_start(
+def test_a_broker_killed_in_its_first_start_starts_again(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str, methods: str, path_part: str
 ) -> None:
-    """Wherever the first start was killed, the next one on the directory needs no take-over."""
+    """The next start on the directory needs no take-over, at whatever point the first was killed."""
     broker = small_broker(tmp_path / "data", in_s3(s3, prefix, endpoint=proxy.endpoint), small=QUIET)
     held = proxy.inject(Fault(Strike.DELAY, methods, path_part, times=1, seconds=60))
     broker.spawn()
@@ -132,7 +132,7 @@ def test_killed_in_the_first_start(
         broker.kill()
 
 
-def test_an_empty_directory_and_several_clusters(tmp_path: Path, place: Place) -> None:
+def test_an_empty_directory_needs_an_id_among_several_clusters(tmp_path: Path, place: Place) -> None:
     ids = []
     for name in ("one", "two"):
         broker = small_broker(
@@ -176,8 +176,8 @@ def test_the_only_cluster_is_adopted(tmp_path: Path, place: Place) -> None:
         second.kill()
 
 
-def test_a_directory_of_a_cluster_that_the_store_does_not_know(tmp_path: Path, place: Place) -> None:
-    """The wrong bucket or prefix: nothing begins at offset 0 there."""
+def test_a_directory_of_a_cluster_missing_in_the_store_is_refused(tmp_path: Path, place: Place) -> None:
+    """With the wrong bucket or prefix, nothing begins at offset 0 there."""
     broker = small_broker(tmp_path / "data", place, small=QUIET).start()
     try:
         appends(broker, 0)
@@ -197,8 +197,8 @@ def test_a_directory_of_a_cluster_that_the_store_does_not_know(tmp_path: Path, p
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_while_starting_or_idle(tmp_path: Path, number: signal.Signals) -> None:
-    """A clean end, so that any broker may start next."""
+def test_a_signal_while_starting_or_idle_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """The stop is clean: any broker may start next."""
     place = Place((), {})
     broker = small_broker(tmp_path / "data", place, small=QUIET).start()
     try:

@@ -81,7 +81,7 @@ def rounds_of(port: int) -> float:
 
 
 @pytest.mark.crash
-def test_the_newest_values_survive_kills_and_the_loss_of_the_disk(place: Place, tmp_path: Path) -> None:
+def test_newest_values_survive_kills_and_a_lost_disk(place: Place, tmp_path: Path) -> None:
     rng = random.Random(7)
     port = free_port()
     broker = small_broker(tmp_path / "data", place, "--http-listen", f"127.0.0.1:{port}", small=SMALL)

@@ -1,4 +1,4 @@
-"""The data directory is gone: what was flushed comes back from the bucket, and nothing is used twice."""
+"""The data directory is lost: flushed records come from the bucket, and no offset, epoch or id is used twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOW_MS = int(time.time() * 1000)
 
 @dataclass
 class Facts:
-    """What clients were told."""
+    """What clients were answered."""
 
     topic_id: bytes = b""
     leader_epochs: list[int] = field(default_factory=list)
@@ -75,7 +75,7 @@ def fill(client: RawClient) -> Facts:
 
 
 def produce_more(client: RawClient, facts: Facts, batches: int) -> None:
-    """Two records per batch, each batch to both partitions; the sequences go on."""
+    """Two records per batch, each batch to both partitions; the sequences continue."""
     for _ in range(batches):
         for partition, values in enumerate(facts.values):
             new = [b"%d/%d" % (partition, len(values) + i) for i in range(2)]
@@ -118,7 +118,7 @@ def read(client: RawClient, partition: int) -> list[bytes]:
 
 
 def check(client: RawClient, facts: Facts) -> None:
-    """Everything that was told is still so, and goes on where it was; leader epochs have grown."""
+    """All answers still hold, and offsets and sequences continue; leader epochs have grown."""
     topic = client.topic(NAME)
     assert topic.error_code == 0
     if facts.topic_id != bytes(16):
@@ -140,7 +140,7 @@ def check(client: RawClient, facts: Facts) -> None:
     again = client.produce(NAME, 0, facts.last_batch)
     assert (again.error_code, again.base_offset) == (0, facts.last_offset)
     assert client.list_offset(NAME, 0, LATEST) == len(facts.values[0])
-    # A new producer id is new, and the old producer goes on with its sequences.
+    # A new producer id is unused, and the old producer continues with its sequences.
     assert client.init_producer_id()[0] > facts.producer_id
     produce_more(client, facts, 1)
 
@@ -196,7 +196,7 @@ def test_without_its_disk_a_killed_broker_needs_a_take_over(tmp_path: Path, plac
 
 
 @pytest.mark.parametrize("written_since", [True, False], ids=["written since", "not written since"])
-def test_the_wal_of_a_superseded_broker_is_not_taken_up_again(
+def test_the_wal_of_a_superseded_broker_is_not_recovered(
     tmp_path: Path, place: Place, written_since: bool
 ) -> None:
     first = small_broker(tmp_path / "first", place, small=QUIET)
@@ -227,7 +227,7 @@ def test_the_wal_of_a_superseded_broker_is_not_taken_up_again(
         check(client, facts)
 
 
-def test_metadata_database_alone_lost(tmp_path: Path, place: Place) -> None:
+def test_a_lost_metadata_database_is_rebuilt(tmp_path: Path, place: Place) -> None:
     broker = small_broker(tmp_path / "data", place, small=QUIET)
     with running(broker) as client:
         facts = fill(client)
@@ -238,7 +238,7 @@ def test_metadata_database_alone_lost(tmp_path: Path, place: Place) -> None:
 
 
 @pytest.mark.crash
-def test_sigterm_under_load(tmp_path: Path, place: Place) -> None:
+def test_a_clean_stop_under_load_loses_nothing(tmp_path: Path, place: Place) -> None:
     """A clean stop while clients produce: exit 0, and the bucket alone has everything that was acknowledged."""
     broker = small_broker(tmp_path / "first", place).start()
     ledger = Ledger(PARTITIONS)

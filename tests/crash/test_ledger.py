@@ -1,4 +1,4 @@
-"""The judge itself: each kind of fault is found, and a faultless log is passed."""
+"""The judge itself: each kind of fault is found, and a correct log passes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judge(ledger: Ledger, origins: list[Origin], finished: bool = True) -> list[
     return judge_partition(ledger, 0, ledger.told(0), origins, finished=finished)
 
 
-def test_a_faultless_log(ledger: Ledger) -> None:
+def test_a_correct_log_passes(ledger: Ledger) -> None:
     assert judge(ledger, LOG) == []
     ledger.check()
 
@@ -47,24 +47,24 @@ def test_each_fault_is_found(ledger: Ledger, origins: list[Origin], fault: str) 
     assert any(fault in found for found in judge(ledger, origins, finished=False))
 
 
-def test_what_was_refused_must_not_be_there(ledger: Ledger) -> None:
+def test_a_refused_record_in_the_log_is_found(ledger: Ledger) -> None:
     ledger.refuse(0, "b", 1, 1)
     assert any("was refused, and appended" in fault for fault in judge(ledger, LOG))
 
 
-def test_a_producer_that_must_be_complete(ledger: Ledger) -> None:
+def test_a_missing_record_of_a_complete_producer_is_found(ledger: Ledger) -> None:
     ledger.take_numbers(0, "a", 1)
     assert judge(ledger, LOG, finished=False) == []
     assert judge(ledger, LOG) == ["partition 0: 3 of 4 of a"]
 
 
-def test_one_offset_told_to_two(ledger: Ledger) -> None:
+def test_an_offset_acknowledged_twice_is_found(ledger: Ledger) -> None:
     ledger.acknowledge(0, 3, "a", 7, 1)
     with pytest.raises(AssertionError, match="acknowledged to"):
         ledger.check()
 
 
-def test_one_offset_with_two_values(ledger: Ledger) -> None:
+def test_an_offset_with_two_values_is_found(ledger: Ledger) -> None:
     ledger.observe(0, 1, ("b", 0))
     ledger.observe(0, 1, ("b", 1))
     with pytest.raises(AssertionError, match="returned"):
@@ -72,7 +72,7 @@ def test_one_offset_with_two_values(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(("offset", "metadata"), [(4, "at 4"), (-1, ""), (11, "at 11"), (7, "at 6")])
-def test_commits(offset: int, metadata: str) -> None:
+def test_a_commit_that_went_back_is_found(offset: int, metadata: str) -> None:
     ledger = Ledger(1)
     for position in (5, 9, 10):
         ledger.commit_tried(0, position)

@@ -1,4 +1,4 @@
-"""Many small flushes become few objects while the broker runs, is killed, and loses its disk: all is read back."""
+"""Many small flushes are merged into few objects while the broker is killed and loses its disk: all is read back."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def set_merging(broker: BrokerProcess, **values: str) -> None:
 
 
 class Objects:
-    """What lies in the bucket, as another process sees it."""
+    """The bucket's contents, as another process sees them."""
 
     def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in place.environ.items():
@@ -106,7 +106,7 @@ def verify(place: Place) -> str:
 
 
 @pytest.mark.crash
-def test_merging_survives_kills_and_the_loss_of_the_disk(
+def test_merging_survives_kills_and_a_lost_disk(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()

@@ -1,4 +1,4 @@
-"""kbroker.durability=object: killed brokers whose data directories are deleted, a store that is away, a successor."""
+"""kbroker.durability=object: killed brokers that lose their data directories, store outages, a superseded broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORDS_BETWEEN_LOSSES = (100, 800)  # acknowledged
 
 
 def lose_disk_and_start(broker: BrokerProcess) -> None:
-    """kill -9, no data directory any more, and a broker on an empty one."""
+    """kill -9, and a start with an empty data directory."""
     broker.kill()
     shutil.rmtree(broker.data_dir)
     broker.start("--take-over")
@@ -64,7 +64,7 @@ def run_losses(folder: Path, place: Place, rounds: int, seed: int) -> dict[str, 
     return counted
 
 
-def test_nothing_acknowledged_depends_on_the_disk(tmp_path: Path, place: Place) -> None:
+def test_acknowledged_records_survive_lost_disks(tmp_path: Path, place: Place) -> None:
     counted = run_losses(tmp_path, place, 3, 11)
     assert counted["acknowledged"] > 0
     assert counted["observed"] > 0
@@ -72,12 +72,12 @@ def test_nothing_acknowledged_depends_on_the_disk(tmp_path: Path, place: Place) 
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_depends_on_the_disk_many_times(tmp_path: Path, place: Place) -> None:
+def test_acknowledged_records_survive_many_lost_disks(tmp_path: Path, place: Place) -> None:
     print(run_losses(tmp_path, place, 15, 12))
 
 
-def test_the_same_disk_after_a_kill(tmp_path: Path, place: Place) -> None:
-    """The log's tail, of which nobody was told, is taken over; what is seen of it is in objects by then."""
+def test_acknowledged_records_survive_kills_with_and_without_the_disk(tmp_path: Path, place: Place) -> None:
+    """The unacknowledged tail of the log is recovered too, and is not visible before it is in objects."""
     broker = small_broker(tmp_path / "data", place, small=SLOW).start()
     ledger = Ledger(PARTITIONS)
     try:
@@ -96,11 +96,11 @@ def test_the_same_disk_after_a_kill(tmp_path: Path, place: Place) -> None:
         broker.kill()
 
 
-# -- the store is away -----------------------------------------------------------------------------------------
+# -- store outages ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.s3
-def test_an_outage_holds_object_topics_only(
+def test_an_outage_delays_object_topics_only(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
 ) -> None:
     port = free_port()
@@ -118,7 +118,7 @@ def test_an_outage_holds_object_topics_only(
             for offset in range(50):
                 assert client.produce("w", 0, BATCH).base_offset == offset
             assert len(client.fetch("w", 0, 0).records) == 50 * len(BATCH)
-            assert client.list_offset("o", 0, LATEST) == 1  # nobody sees what may be lost
+            assert client.list_offset("o", 0, LATEST) == 1  # a record that may be lost is not visible
             assert not client.fetch("o", 0, 1, max_wait_ms=10).records
             assert metrics(port)["kbroker_object_acks_waiting"] >= 1
             waiting = pool.submit(other.produce, "o", 0, BATCH, timeout_ms=60_000)

@@ -1,7 +1,7 @@
 """kbroker.durability=object: transactions and their offsets, with brokers that are killed and lose their disks.
 
-What commit_transaction has returned for is there, its offset too; what was never to be committed is not; a transaction
-whose commit call a death met is there as a whole or not at all.
+A transaction is there, with its offset, if commit_transaction returned; it is not if it was never committed; and if
+the broker was killed during the call, it is there as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Copier:
         self.bootstrap = bootstrap
         self.tried = 0
         self.committed: set[int] = set()
-        self.unknown: set[int] = set()  # the commit was asked for, and nothing was heard of it
+        self.unknown: set[int] = set()  # the commit was requested and not answered
         self.stop = threading.Event()
 
     def run(self) -> None:
-        """Until told to stop; begins again with a new producer when a transaction cannot go on."""
+        """Until told to stop; opens a new producer when a transaction cannot continue."""
         raise NotImplementedError
 
     def settle(self) -> None:
-        """A new producer of this id: what was decided is complete then, what was not is aborted."""
+        """A new producer of this id: decided transactions are completed, the others aborted."""
         Producer(self.config()).init_transactions(SECONDS)
 
     def config(self) -> dict[str, object]:
@@ -180,7 +180,7 @@ def committed_offset(bootstrap: str) -> int:
 
 
 def judge(copier: Copier, bootstrap: str) -> None:
-    """Everything that was said to be committed, nothing that was not asked to be, nothing by halves."""
+    """All acknowledged transactions are there, none that was never committed, and none in part."""
     found = read_copies(bootstrap)
     halves = {number: parts for number, parts in found.items() if parts != {0, 1, 2}}
     assert not halves
@@ -190,7 +190,7 @@ def judge(copier: Copier, bootstrap: str) -> None:
 
 
 def run_deaths(broker: BrokerProcess, copier: Copier, draw: random.Random, keep_disk: bool) -> None:
-    """Kills the broker at random moments of transactions, then judges, twice where the disk goes."""
+    """Kills the broker at random moments of transactions, then judges, before and after another kill."""
 
     def die() -> None:
         broker.kill()
@@ -225,7 +225,7 @@ def run_deaths(broker: BrokerProcess, copier: Copier, draw: random.Random, keep_
 def test_transactions_and_their_offsets_survive(
     tmp_path: Path, place: Place, client: type[Copier], mode: str
 ) -> None:
-    """In object mode each death takes the disk with it; in wal mode, the control, it stays."""
+    """In object mode each kill loses the disk; in wal mode, the control, the disk stays."""
     broker = small_broker(tmp_path / "data", place, small=SLOW).start()
     try:
         with connect(broker) as connection:

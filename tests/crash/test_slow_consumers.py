@@ -58,7 +58,7 @@ def rate(client: RawClient) -> float:
 
 
 def ask_and_never_read(broker: BrokerProcess, offset: int) -> socket.socket:
-    """A connection with a fetch of much data under way."""
+    """A connection with a large fetch in flight."""
     connection = socket.create_connection((broker.host, broker.port), 10)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     request = fetch_request("t", offset % PARTITIONS, offset, max_wait_ms=500, max_bytes=50 * MIB)
@@ -67,7 +67,7 @@ def ask_and_never_read(broker: BrokerProcess, offset: int) -> socket.socket:
 
 
 @pytest.mark.timeout(120)
-def test_a_producer_beside_a_thousand_consumers_that_do_not_read(tmp_path: Path) -> None:
+def test_a_thousand_consumers_that_do_not_read_do_not_stall_a_producer(tmp_path: Path) -> None:
     broker = small_broker(tmp_path / "data", in_folder(tmp_path / "objects"), small=OPTIONS).start()
     try:
         with connect(broker) as client:

@@ -1,4 +1,4 @@
-"""Starts that must fail: exit code 1, one line on standard error that says why, and nothing made or removed."""
+"""Starts that must fail: exit code 1, one line on standard error with the reason, nothing created or removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUIET = (
 )  # fmt: skip
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"in the way")
     refusal = refused_start(small_broker(tmp_path / "file" / "data", in_folder(tmp_path / "objects")))
     assert refusal.code == 1
@@ -31,7 +31,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert files_of(tmp_path) == {"file"}
 
 
-def test_a_store_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_store_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"in the way")
     refusal = refused_start(small_broker(tmp_path / "data", in_folder(tmp_path / "file" / "objects")))
     assert refusal.code == 1
@@ -86,9 +86,9 @@ def test_a_store_that_ignores_conditions(
 
 
 @pytest.mark.s3
-def test_a_store_that_nobody_serves(tmp_path: Path, s3: S3Server, prefix: str) -> None:
+def test_a_store_that_refuses_connections(tmp_path: Path, s3: S3Server, prefix: str) -> None:
     with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        reserved.bind(("127.0.0.1", 0))  # bound, and not listening
         port = reserved.getsockname()[1]
         place = in_s3(s3, prefix, endpoint=f"http://127.0.0.1:{port}")
         refusal = refused_start(small_broker(tmp_path / "data", place), timeout_seconds=90)
@@ -132,7 +132,7 @@ def test_a_status_port_in_use(tmp_path: Path) -> None:
     assert files_of(tmp_path) == set()
 
 
-def test_more_memory_than_there_is(tmp_path: Path) -> None:
+def test_more_memory_than_the_machine_has(tmp_path: Path) -> None:
     refusal = refused_start(
         small_broker(tmp_path / "data", in_folder(tmp_path / "objects"), small=("--memory-bytes", "1000000GiB"))
     )
@@ -174,7 +174,7 @@ def stopped(tmp_path: Path) -> BrokerProcess:
     return broker
 
 
-def test_a_file_instead_of_the_log(stopped: BrokerProcess) -> None:
+def test_a_file_in_place_of_the_log_folder(stopped: BrokerProcess) -> None:
     log = stopped.data_dir / "wal"
     log.rename(log.with_name("moved"))
     log.write_bytes(b"in the way")
@@ -183,7 +183,7 @@ def test_a_file_instead_of_the_log(stopped: BrokerProcess) -> None:
     assert "the write-ahead log cannot be used" in refusal.line
 
 
-def test_no_room_for_the_control_socket(stopped: BrokerProcess) -> None:
+def test_a_path_too_long_for_the_control_socket(stopped: BrokerProcess) -> None:
     (stopped.data_dir / "control.sock").mkdir()
     refusal = refused_start(stopped)
     assert refusal.code == 1
@@ -253,8 +253,8 @@ def test_a_lost_identity(killed: BrokerProcess) -> None:
     refuses_and_changes_nothing(killed, "identity.json is missing")
 
 
-def test_damaged_metadata_is_built_again_or_refused(killed: BrokerProcess) -> None:
-    """The bucket holds the truth; the local copy may be replaced, and must not be believed."""
+def test_damaged_metadata_is_rebuilt_or_refused(killed: BrokerProcess) -> None:
+    """The bucket is the truth; the local copy may be replaced, and a damaged one is never used."""
     path = killed.data_dir / "metadata.db"
     data = bytearray(path.read_bytes())
     data[:4096] = random.Random(2).randbytes(4096)
@@ -266,7 +266,7 @@ def test_damaged_metadata_is_built_again_or_refused(killed: BrokerProcess) -> No
     assert "metadata.db" in refusal.line
 
 
-def test_rot_in_the_middle_of_the_log(killed: BrokerProcess) -> None:
+def test_corruption_in_the_middle_of_the_log(killed: BrokerProcess) -> None:
     segment = min((killed.data_dir / "wal").glob("*.wal"))
     data = bytearray(segment.read_bytes())
     middle = len(data) // 2
@@ -275,7 +275,7 @@ def test_rot_in_the_middle_of_the_log(killed: BrokerProcess) -> None:
     refuses_and_changes_nothing(killed, segment.name, "damaged at position")
 
 
-def test_a_log_segment_that_is_gone(killed: BrokerProcess) -> None:
+def test_a_missing_log_segment(killed: BrokerProcess) -> None:
     segments = sorted((killed.data_dir / "wal").glob("*.wal"))
     assert len(segments) > 2
     segments[1].unlink()
@@ -330,7 +330,7 @@ runpy.run_module("kbroker", run_name="__main__")
     ],
     ids=["log", "wire", "storage", "after an acknowledgement"],
 )
-def test_a_start_without_memory_leaves_the_cluster_as_free_as_it_was(
+def test_a_start_without_memory_leaves_no_claim(
     tmp_path: Path, step: str, record: bytes, is_free: bool
 ) -> None:
     place = in_folder(tmp_path / "objects")

@@ -1,4 +1,4 @@
-"""A stop while the store is away, refuses, or takes a request and never answers: it ends in time and loses nothing."""
+"""A stop while the store is down, refuses, or never answers a request: it ends in time and loses nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def said_what_is_kept(broker: BrokerProcess) -> None:
 
 
 def outage(proxy: FaultProxy, kind: str) -> Fault:
-    """The store refuses, is gone, or takes requests and does not answer."""
+    """The store refuses, is down, or does not answer requests."""
     match kind:
         case "503":
             return proxy.fail()
@@ -76,7 +76,7 @@ def outage(proxy: FaultProxy, kind: str) -> Fault:
 
 @pytest.mark.parametrize("kind", ["503", "cut", "hangs"])
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "flushing"])
-def test_it_ends_in_time(
+def test_a_stop_ends_in_time_without_the_store(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str, kind: str, busy: bool
 ) -> None:
     place = in_s3(s3, prefix, endpoint=proxy.endpoint)
@@ -97,7 +97,7 @@ def test_it_ends_in_time(
 
 
 @pytest.mark.parametrize("kind", ["503", "hangs"])
-def test_a_second_signal_ends_it_at_once(
+def test_a_second_signal_ends_the_process_at_once(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str, kind: str
 ) -> None:
     place = in_s3(s3, prefix, endpoint=proxy.endpoint)
@@ -118,10 +118,10 @@ def test_a_second_signal_ends_it_at_once(
         broker.kill()
 
 
-def test_a_second_signal_does_not_wait_for_the_answers_in_flight(
+def test_a_second_signal_does_not_wait_for_requests_in_flight(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
 ) -> None:
-    """A producer waits for the bucket, which does not answer."""
+    """One producer waits for the bucket, which does not answer."""
     place = in_s3(s3, prefix, endpoint=proxy.endpoint)
     broker = small_broker(tmp_path / "data", place, "--stop-timeout", "3600", small=QUIET).start()
     try:
@@ -151,8 +151,8 @@ def refuses_connections(broker: BrokerProcess) -> bool:
     return False
 
 
-def test_a_killed_store(tmp_path: Path, prefix: str) -> None:
-    """The server is killed in the middle of a flush, and comes back for the next start."""
+def test_a_stop_ends_in_time_when_the_store_is_killed(tmp_path: Path, prefix: str) -> None:
+    """It is killed in the middle of a flush, and runs again for the next start."""
     with s3_server(tmp_path / "s3") as server:
         broker = small_broker(tmp_path / "data", in_s3(server, prefix), "--stop-timeout", "2", small=QUIET).start()
         try:
@@ -167,10 +167,10 @@ def test_a_killed_store(tmp_path: Path, prefix: str) -> None:
         holds_everything(tmp_path / "data", in_s3(again, prefix))
 
 
-def test_a_flush_that_is_done_in_time_is_a_clean_stop(
+def test_a_flush_that_completes_in_time_is_a_clean_stop(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
 ) -> None:
-    """The store comes back before the deadline."""
+    """The store answers again before the deadline."""
     place = in_s3(s3, prefix, endpoint=proxy.endpoint)
     broker = small_broker(tmp_path / "data", place, "--stop-timeout", "600", small=QUIET).start()
     try:
@@ -189,7 +189,7 @@ def test_a_flush_that_is_done_in_time_is_a_clean_stop(
         broker.kill()
 
 
-def test_a_start_that_hangs_ends_as_well(tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str) -> None:
+def test_a_start_that_hangs_is_stopped_in_time(tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str) -> None:
     place = in_s3(s3, prefix, endpoint=proxy.endpoint)
     for signals, timeout in ((1, "2"), (2, "3600")):
         broker = small_broker(tmp_path / f"data-{signals}", place, "--stop-timeout", timeout, small=QUIET)

@@ -1,4 +1,4 @@
-"""A bucket that answers errors, nothing, late, or an error for what it has done: what the broker does meanwhile."""
+"""A broker whose bucket answers errors, nothing, late, or an error for a request that it executed."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ BATCH = build_batch([(b"key", b"value", 0, None)])
 
 
 @dataclass
-class Behind:
-    """A running broker whose store is behind the proxy."""
+class Proxied:
+    """A running broker that reaches its store through the proxy."""
 
     broker: BrokerProcess
     proxy: FaultProxy
@@ -64,21 +64,21 @@ class Behind:
 
 
 @contextmanager
-def behind(
+def behind_proxy(
     folder: Path, s3: S3Server, proxy: FaultProxy, prefix: str, small: tuple[str, ...]
-) -> Iterator[Behind]:
-    """Starts a broker behind the proxy."""
+) -> Iterator[Proxied]:
+    """Starts a broker that reaches its store through the proxy."""
     place = in_s3(s3, prefix, endpoint=proxy.endpoint)
     port = free_port()
     broker = small_broker(folder / "data", place, "--http-listen", f"127.0.0.1:{port}", small=small).start()
     try:
-        yield Behind(broker, proxy, place, port)
+        yield Proxied(broker, proxy, place, port)
     finally:
         proxy.heal()
         broker.kill()
 
 
-def check_without_the_disk(running: Behind, ledger: Ledger) -> None:
+def check_without_the_disk(running: Proxied, ledger: Ledger) -> None:
     """Stops the broker cleanly and judges what a broker with an empty directory finds in the bucket."""
     assert running.broker.stop() == 0, running.broker.log()[-4000:]
     shutil.rmtree(running.broker.data_dir)
@@ -93,11 +93,11 @@ def check_without_the_disk(running: Behind, ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("kind", ["503", "500", "cut"])
-def test_acknowledgements_go_on_and_flushes_come_back(
+def test_acknowledgements_continue_and_flushes_resume_after_an_outage(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str, kind: str
 ) -> None:
     ledger = Ledger(PARTITIONS)
-    with behind(tmp_path, s3, proxy, prefix, ROOMY) as running:
+    with behind_proxy(tmp_path, s3, proxy, prefix, ROOMY) as running:
         broker = running.broker
         with connect(broker) as client:
             client.create_topic(TOPIC, PARTITIONS)
@@ -119,10 +119,10 @@ def test_acknowledgements_go_on_and_flushes_come_back(
         check_without_the_disk(running, ledger)
 
 
-def test_metadata_changes_are_refused_and_produce_goes_on(
+def test_metadata_changes_are_refused_and_produce_continues(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
 ) -> None:
-    with behind(tmp_path, s3, proxy, prefix, QUIET) as running, connect(running.broker) as client:
+    with behind_proxy(tmp_path, s3, proxy, prefix, QUIET) as running, connect(running.broker) as client:
         client.create_topic("t", 1)
         proxy.fail()
         with connect(running.broker) as other, ThreadPoolExecutor(1) as pool:
@@ -147,11 +147,11 @@ def created(client: RawClient, name: str) -> bool:
     return code in (0, ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
-def test_a_full_log_makes_producers_wait_and_then_refuses(
+def test_producers_wait_for_a_full_log_and_are_then_refused(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
 ) -> None:
     batch = build_batch([(b"key", bytes(200_000), 0, None)])
-    with behind(tmp_path, s3, proxy, prefix, TIGHT) as running, connect(running.broker) as client:
+    with behind_proxy(tmp_path, s3, proxy, prefix, TIGHT) as running, connect(running.broker) as client:
         client.create_topic("t", 1)
         until(lambda: client.commit("g", "t", {0: (0, "")}) == {0: 0}, "first commit")
         proxy.fail()
@@ -165,25 +165,25 @@ def test_a_full_log_makes_producers_wait_and_then_refuses(
             assert appended < 100, "the log takes more than its budget"
         assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert appended > 10
-        # Nothing was appended, reads go on, and the reserve still takes commits.
+        # Nothing was appended, reads continue, and the reserve still takes commits.
         assert client.list_offset("t", 0, LATEST) == appended
         assert client.fetch("t", 0, 0).records
         assert client.commit("g", "t", {0: (7, "")}) == {0: 0}
-        # One that waits when the store comes back is taken.
+        # A request that waits when the store is back is appended.
         with connect(running.broker) as other, ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(other.produce, "t", 0, batch, timeout_ms=60_000)
             proxy.heal()
             taken = waiting.result(60)
         assert (taken.error_code, taken.base_offset) == (0, appended)
-        for i in range(60):  # beyond the budget once more: flushes and recycling go on by themselves
+        for i in range(60):  # beyond the budget once more: flushes and recycling have resumed
             assert client.produce("t", 0, batch).base_offset == appended + 1 + i
         assert client.committed("g", "t", [0]) == {0: (7, "")}
         assert running.broker.stop() == 0, running.broker.log()[-4000:]
 
 
-def test_a_slow_store(tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str) -> None:
-    """Every request takes a second: clients do not notice."""
-    with behind(tmp_path, s3, proxy, prefix, ROOMY) as running, connect(running.broker, 5.0) as client:
+def test_a_slow_store_does_not_slow_clients(tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str) -> None:
+    """Every request to the store takes a second."""
+    with behind_proxy(tmp_path, s3, proxy, prefix, ROOMY) as running, connect(running.broker, 5.0) as client:
         client.create_topic("t", 1)
         slow = proxy.inject(Fault(Strike.DELAY, seconds=1.0))
         offset = 0
@@ -203,7 +203,7 @@ def test_a_slow_store(tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: s
 def test_an_outage_at_start_fails_the_start(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str, path_part: str
 ) -> None:
-    with behind(tmp_path, s3, proxy, prefix, QUIET) as running:
+    with behind_proxy(tmp_path, s3, proxy, prefix, QUIET) as running:
         broker = running.broker
         with connect(broker) as client:
             client.create_topic("t", 1)
@@ -230,10 +230,10 @@ def test_an_outage_at_start_fails_the_start(
 
 
 @pytest.mark.parametrize("path_part", ["_packs", "/0/0", "_manifest", "_metadata", "_claims"])
-def test_a_success_that_looks_like_a_failure(
+def test_a_put_whose_answer_was_lost_is_not_taken_for_a_fence(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str, path_part: str
 ) -> None:
-    """The broker finds its own object and goes on: it does not take it for somebody else's."""
+    """The broker finds its own object and continues: it does not take it for another broker's."""
 
     def be_false() -> list[Fault]:
         strikes = Strike.LOSE_ANSWER, Strike.STATUS_AFTER
@@ -241,7 +241,7 @@ def test_a_success_that_looks_like_a_failure(
 
     false = be_false()
     small = (*QUIET, "--pack-below-bytes", "0") if path_part == "/0/0" else QUIET
-    with behind(tmp_path, s3, proxy, prefix, small) as running, connect(running.broker) as client:
+    with behind_proxy(tmp_path, s3, proxy, prefix, small) as running, connect(running.broker) as client:
         broker = running.broker
         client.create_topic("t", 1)
         for round_number in range(2):
@@ -270,10 +270,10 @@ def puts_done(proxy: FaultProxy) -> int:
 
 
 @pytest.mark.parametrize("kind", ["503", "cut"])
-def test_a_broker_that_was_superseded_in_an_outage_writes_nothing_more(
+def test_a_broker_superseded_in_an_outage_writes_nothing_more(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str, kind: str
 ) -> None:
-    with behind(tmp_path, s3, proxy, prefix, ROOMY) as running, connect(running.broker) as client:
+    with behind_proxy(tmp_path, s3, proxy, prefix, ROOMY) as running, connect(running.broker) as client:
         first = running.broker
         client.create_topic("t", 1)
         assert client.produce("t", 0, BATCH).error_code == 0
@@ -304,11 +304,11 @@ def test_a_broker_that_was_superseded_in_an_outage_writes_nothing_more(
             second.kill()
 
 
-def test_a_broker_that_noticed_nothing_is_stopped_by_the_seal(
+def test_the_seal_stops_a_superseded_broker_that_cannot_read_the_claim(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
 ) -> None:
-    """No look at the claim is answered: the first manifest record or metadata change is refused all the same."""
-    with behind(tmp_path, s3, proxy, prefix, QUIET) as running, connect(running.broker) as client:
+    """No read of the claim is answered; the first manifest record or metadata change is still refused."""
+    with behind_proxy(tmp_path, s3, proxy, prefix, QUIET) as running, connect(running.broker) as client:
         first = running.broker
         client.create_topic("t", 1)
         assert client.produce("t", 0, BATCH).error_code == 0
@@ -331,8 +331,10 @@ def test_a_broker_that_noticed_nothing_is_stopped_by_the_seal(
             second.kill()
 
 
-def test_two_starts_at_the_same_moment(tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str) -> None:
-    """Both find the cluster free; one starts, and the other exits with an error."""
+def test_one_of_two_simultaneous_starts_is_refused(
+    tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
+) -> None:
+    """Both find the cluster free; the refused one exits with an error."""
     place = in_s3(s3, prefix, endpoint=proxy.endpoint)
     first = small_broker(tmp_path / "first", place, small=QUIET).start()
     assert first.stop() == 0

@@ -1,4 +1,4 @@
-"""A broker that lives while another takes its cluster over: it stops acknowledging what only its own log would hold."""
+"""A running broker whose cluster another takes over: it stops acknowledging records that only its log would hold."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def commits(client: RawClient) -> int:
     return client.commit("g", "t", {0: (1, "")})[0]
 
 
-def test_it_stops_by_itself_with_nothing_to_flush(tmp_path: Path, place: Place) -> None:
+def test_a_superseded_broker_with_nothing_to_flush_stops(tmp_path: Path, place: Place) -> None:
     first = small_broker(tmp_path / "first", place, small=QUIET).start()
     second = small_broker(tmp_path / "second", place, small=QUIET)
     try:
@@ -107,10 +107,10 @@ def test_it_stops_by_itself_with_nothing_to_flush(tmp_path: Path, place: Place) 
 
 
 @pytest.mark.s3
-def test_the_next_answer_decides_after_an_outage(
+def test_a_superseded_broker_stops_at_the_first_answer_after_an_outage(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
 ) -> None:
-    """A look that fails proves nothing: it goes on acknowledging while the store is away."""
+    """A failed read of the claim proves nothing: the broker acknowledges while the store is down."""
     first = small_broker(tmp_path / "first", in_s3(s3, prefix, endpoint=proxy.endpoint), small=QUIET).start()
     second = small_broker(tmp_path / "second", in_s3(s3, prefix), small=QUIET)
     try:
@@ -131,10 +131,10 @@ def test_the_next_answer_decides_after_an_outage(
 
 
 @pytest.mark.s3
-def test_waiters_fail_with_an_error_on_which_clients_come_again(
+def test_waiting_producers_get_a_retriable_error(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
 ) -> None:
-    """Records that wait for the bucket, on a connection that is not cut before they are answered."""
+    """Records that wait for the bucket; their connection is not closed before they are answered."""
     first = small_broker(tmp_path / "first", in_s3(s3, prefix, endpoint=proxy.endpoint), small=QUIET).start()
     second = small_broker(tmp_path / "second", in_s3(s3, prefix), small=QUIET)
     try:
@@ -159,8 +159,8 @@ def test_waiters_fail_with_an_error_on_which_clients_come_again(
         second.kill()
 
 
-def test_a_stop_ends_the_wait_of_a_take_over(tmp_path: Path, place: Place) -> None:
-    """Nothing is served then, and the claim is this directory's: it starts again without the option."""
+def test_a_stop_interrupts_the_wait_of_a_take_over(tmp_path: Path, place: Place) -> None:
+    """Nothing is served, and the claim is this directory's: it starts again without the option."""
     first = small_broker(tmp_path / "first", place, small=QUIET).start()
     first.kill()
     second = small_broker(tmp_path / "second", place, small=QUIET)

@@ -1,4 +1,4 @@
-"""Transactions while the log is full and the store is away: what is decided stays decided, and ends by itself."""
+"""Transactions while the log is full and the store is down: decided ones stay so, and complete when there is room."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kbroker.protocol.apis.k65_describe_transactions import DescribeTransactions
 from tests.crash.fault_proxy import FaultProxy
 from tests.crash.raw_client import LATEST, RawClient, fetch_request, produce_request
 from tests.crash.small_broker import connect
-from tests.crash.test_store_outage import TIGHT, behind
+from tests.crash.test_store_outage import TIGHT, behind_proxy
 from tests.integration.s3_server import S3Server
 from tests.integration.until import until
 
@@ -145,10 +145,10 @@ def committed_values(client: RawClient) -> list[bytes]:
     return values
 
 
-def test_ends_have_a_reserve_and_wait_when_that_is_gone(
+def test_transaction_ends_have_a_reserve_and_wait_when_it_is_used_up(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str
 ) -> None:
-    with behind(tmp_path, s3, proxy, prefix, TIGHT) as running, connect(running.broker) as client:
+    with behind_proxy(tmp_path, s3, proxy, prefix, TIGHT) as running, connect(running.broker) as client:
         for name, partitions in (("t", 1), ("filler", 1), ("wide", 8)):
             client.create_topic(name, partitions)
         until(lambda: client.commit("g", "wide", {0: (0, "")}) == {0: 0}, "first commit")
@@ -159,14 +159,14 @@ def test_ends_have_a_reserve_and_wait_when_that_is_gone(
             producer.begin(producer.name.encode())
         proxy.fail()
         fill(client)
-        # Clients have no space any more; transactions end all the same.
+        # Clients have no space left; transactions can still end.
         assert producers[0].end(commit=True) == 0
         assert producers[1].end(commit=False) == 0
         until(lambda: state_of(client, "id-0") == "CompleteCommit", "first transaction's markers")
         until(lambda: state_of(client, "id-1") == "CompleteAbort", "second transaction's markers")
         assert committed_values(client) == [b"id-0"]
         take_the_reserve(client)
-        # Now nothing can be written: ends are refused or wait, and whoever only asks is answered meanwhile.
+        # Now nothing can be written: ends are refused or wait, and read-only requests are answered.
         with ThreadPoolExecutor(4) as pool:
             ends = [pool.submit(producer.end, index % 2 == 0) for index, producer in enumerate(producers[2:])]
             for _ in range(20):
@@ -176,7 +176,7 @@ def test_ends_have_a_reserve_and_wait_when_that_is_gone(
         assert set(codes) <= {0, *RETRIABLE}
         assert codes.count(0) < len(codes), "there was space after all"
         proxy.heal()
-        # All of it ends by itself; who was refused asks again.
+        # All of it ends without a restart; refused clients retry.
         for index, producer in enumerate(producers[2:]):
             until(lambda p=producer, commit=index % 2 == 0: p.end(commit) == 0, "end of a transaction", seconds=60)
         wanted = ["CompleteCommit", "CompleteAbort"] * 3

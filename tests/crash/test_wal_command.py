@@ -1,4 +1,4 @@
-"""`kbroker wal`: after a take-over, what the old broker had acknowledged and not flushed gets back into the cluster."""
+"""`kbroker wal`: after a take-over, records that the old broker had not flushed are produced into the cluster again."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-def test_no_acknowledged_record_is_missing(tmp_path: Path, place: Place) -> None:
+def test_no_acknowledged_record_is_lost_after_a_take_over(tmp_path: Path, place: Place) -> None:
     first = small_broker(tmp_path / "first", place, small=QUIET).start()
     second = small_broker(tmp_path / "second", place, small=QUIET)
     try:
@@ -104,7 +104,7 @@ def test_no_acknowledged_record_is_missing(tmp_path: Path, place: Place) -> None
             _, refusal = wal(place, "ls", first.data_dir, code=1)
             assert f"a broker (pid {first.pid}) runs on" in refusal
             assert refusal.count("\n") == 1
-            # Nothing waits behind the flush: the rest is acknowledged while the other one starts.
+            # Nothing waits for the flush: the rest is acknowledged while the other one starts.
             second.spawn("--take-over")
             number = 30
             with contextlib.suppress(OSError):
@@ -150,7 +150,7 @@ def expected(topic: str, partition: int, records: list) -> list[str]:
     return without_offsets(record_json(topic, partition, record).encode() for record in read)
 
 
-def test_transactions_that_are_not_committed_are_left_out_and_named(tmp_path: Path, place: Place) -> None:
+def test_uncommitted_transactions_are_left_out_and_named(tmp_path: Path, place: Place) -> None:
     broker = small_broker(tmp_path / "data", place, small=QUIET).start()
     try:
         with connect(broker) as client:
@@ -179,7 +179,7 @@ def test_transactions_that_are_not_committed_are_left_out_and_named(tmp_path: Pa
         broker.kill()
 
 
-def test_without_the_bucket_everything_in_the_log_is_shown_and_that_is_said(tmp_path: Path, place: Place) -> None:
+def test_without_the_bucket_the_whole_log_is_shown_with_a_warning(tmp_path: Path, place: Place) -> None:
     broker = small_broker(tmp_path / "data", place, small=QUIET).start()
     try:
         with connect(broker) as client:
@@ -197,7 +197,7 @@ def test_without_the_bucket_everything_in_the_log_is_shown_and_that_is_said(tmp_
         listed, notes = wal(place, "ls", broker.data_dir, *elsewhere)
         assert listed.decode().split("\t")[:5] == ["t", "0", "0", "4", "4"]
         assert "it is not known what of the log is in the bucket" in notes
-        # Nor with the local copy of the metadata gone: the bucket has the names.
+        # Nor without the local copy of the metadata: the bucket has the names.
         (broker.data_dir / "metadata.db").rename(tmp_path / "metadata.db")
         assert wal(place, "ls", broker.data_dir)[0] == known
         printed, notes = wal(place, "cat", broker.data_dir, *elsewhere)
@@ -207,7 +207,7 @@ def test_without_the_bucket_everything_in_the_log_is_shown_and_that_is_said(tmp_
         broker.kill()
 
 
-def test_damage_is_named_and_what_comes_behind_it_is_shown(tmp_path: Path, place: Place) -> None:
+def test_damage_is_named_and_the_entries_after_it_are_shown(tmp_path: Path, place: Place) -> None:
     broker = small_broker(tmp_path / "data", place, small=QUIET).start()
     try:
         with connect(broker) as client:
@@ -223,12 +223,12 @@ def test_damage_is_named_and_what_comes_behind_it_is_shown(tmp_path: Path, place
         values = [json.loads(line)["value"] for line in printed.splitlines()]
         assert values == [f"value {number:04d}" for number in range(20) if number != 7]
         assert notes.count(f"{segment}: damaged at position") == 1
-        # A tear: nothing behind the place proves that it had been durable.
+        # A tear: nothing after the place proves that it had been durable.
         segment.write_bytes(whole.replace(b"value 0019", b"value 0018"))
         printed, notes = wal(place, "cat", broker.data_dir)
         assert len(printed.splitlines()) == 19
         assert "a tail that was not acknowledged is cut off" in notes
-        # A header that is damaged, and entries behind it that prove that the file was used.
+        # A damaged header, and entries after it that prove that the file was used.
         segment.write_bytes(b"\0" * 100 + whole[100:])
         printed, notes = wal(place, "cat", broker.data_dir, code=1)
         assert printed == b""
@@ -238,7 +238,7 @@ def test_damage_is_named_and_what_comes_behind_it_is_shown(tmp_path: Path, place
 
 
 @pytest.mark.parametrize("command", ["ls", "cat"])
-def test_what_is_no_data_directory(tmp_path: Path, place: Place, command: str) -> None:
+def test_other_folders_are_refused(tmp_path: Path, place: Place, command: str) -> None:
     _, line = wal(place, command, tmp_path / "none", code=1)
     assert line.count("\n") == 1
     assert "is not the data directory of a broker" in line

@@ -17,7 +17,7 @@ from tests.reference.wal_harness import SEGMENT, Log, batch, copy_folder
 
 @pytest.mark.parametrize("kind", ["write", "torn", "sync"])
 @pytest.mark.parametrize("at", [0, 1, 3])
-def test_one_failure_goes_on_in_another_file(tmp_path: Path, kind: str, at: int) -> None:
+def test_appends_continue_in_a_new_file_after_one_failure(tmp_path: Path, kind: str, at: int) -> None:
     folder = tmp_path / "wal"
     folder.mkdir()
     faults = Faults()
@@ -55,7 +55,7 @@ def test_one_failure_goes_on_in_another_file(tmp_path: Path, kind: str, at: int)
 
 
 @pytest.mark.parametrize("kind", ["write", "sync", "prepare"])
-def test_failing_for_ever_fails_every_waiter_and_reads_go_on(tmp_path: Path, kind: str) -> None:
+def test_permanent_failure_fails_every_waiter_but_not_reads(tmp_path: Path, kind: str) -> None:
     faults = Faults()
     with Log(tmp_path, faults=faults).start() as log:
         partition = log.partition()
@@ -97,7 +97,7 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
     assert again.partition().read_bytes(0, 20, 1 << 20) == whole
 
 
-def test_a_full_disk_makes_producers_wait_and_ends_by_itself(tmp_path: Path) -> None:
+def test_producers_wait_while_the_disk_is_full(tmp_path: Path) -> None:
     faults = Faults()
     with Log(tmp_path, faults=faults).start() as log:
         log.until(lambda: len(log.wal.segments) >= 3)
@@ -111,7 +111,7 @@ def test_a_full_disk_makes_producers_wait_and_ends_by_itself(tmp_path: Path) -> 
         assert log.append(batch(6000))[0] == before
 
 
-def test_restart_with_the_budget_used_up(tmp_path: Path) -> None:
+def test_a_restart_with_a_full_budget_serves_reads(tmp_path: Path) -> None:
     with Log(tmp_path, wal_segments=4).start() as log:
         log.fill_up(batch(8000), 4)
     with Log(tmp_path, wal_segments=4) as log:
@@ -126,7 +126,7 @@ def test_restart_with_the_budget_used_up(tmp_path: Path) -> None:
         log.sync()
 
 
-def test_many_threads_on_a_small_ring(tmp_path: Path) -> None:
+def test_many_threads_read_what_they_wrote_in_a_small_ring(tmp_path: Path) -> None:
     faults = Faults()
     errors: list[BaseException] = []
     with Log(tmp_path, arena_segments=2, wal_segments=6, chunk_bytes=8192, faults=faults).start() as log:
@@ -188,7 +188,7 @@ def test_many_threads_on_a_small_ring(tmp_path: Path) -> None:
         assert [p.high_watermark() for p in partitions] == [450] * 4
 
 
-def test_a_log_larger_than_the_arena_with_two_thousand_partitions(tmp_path: Path) -> None:
+def test_a_log_larger_than_the_arena_is_recovered(tmp_path: Path) -> None:
     with Log(tmp_path, arena_segments=2, wal_segments=64).start() as log:
         for i in range(9000):
             log.append(batch(80, timestamp=i), log.partition(index=i % 2000))

@@ -42,7 +42,7 @@ def restamp(data: bytes, base: int) -> bytes:
 
 
 @pytest.mark.parametrize("damage", ["truncate", "zero", "garbage"])
-def test_every_byte_of_the_last_entries(tmp_path: Path, damage: str) -> None:
+def test_recovery_keeps_a_prefix_for_damage_at_every_byte(tmp_path: Path, damage: str) -> None:
     segment, durable, spans, end = written(tmp_path / "wal")
     rng = random.Random(5)
     original = segment.read_bytes()
@@ -65,7 +65,7 @@ def test_every_byte_of_the_last_entries(tmp_path: Path, damage: str) -> None:
         assert log.partition().next_offset >= survivors
 
 
-def test_written_on_and_crashed_again(tmp_path: Path) -> None:
+def test_a_recovered_log_survives_another_crash(tmp_path: Path) -> None:
     segment, durable, spans, _ = written(tmp_path / "wal")
     for at in (durable, durable + 30, spans[0][1], spans[1][0] + 80, spans[2][1] - 1):
         folder = tmp_path / f"cut{at}"
@@ -109,7 +109,7 @@ def segments_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.wal")}
 
 
-def test_rot_in_the_middle_names_file_and_position(tmp_path: Path) -> None:
+def test_corruption_in_the_middle_names_file_and_position(tmp_path: Path) -> None:
     fill(tmp_path / "wal")
     segment = sorted((tmp_path / "wal").glob("*.wal"))[1]
     entries = twin.read_segment(segment)[1]
@@ -168,7 +168,7 @@ def test_damage_before_a_new_incarnation_is_corruption(tmp_path: Path) -> None:
         Log(tmp_path).recover()
 
 
-def test_header_pages(tmp_path: Path) -> None:
+def test_damaged_headers_of_used_files_are_corruption(tmp_path: Path) -> None:
     fill(tmp_path / "wal")
     names = sorted((tmp_path / "wal").glob("*.wal"))
     used = [p for p in names if twin.read_segment(p)[1]]
@@ -212,7 +212,7 @@ def holds_stale_entries(segment: Path) -> bool:
     return segment.read_bytes().count(b"\x55" * 2000) > len(twin.read_segment(segment)[1])
 
 
-def test_stale_bytes_of_a_recycled_file_are_not_taken_for_new(tmp_path: Path) -> None:
+def test_stale_bytes_of_a_recycled_file_are_not_recovered(tmp_path: Path) -> None:
     folder = folder_made(tmp_path / "wal")
     with Log(folder, wal_segments=4).start() as log:
         for segment in range(4, 100):  # a file is new, not recycled, where no old one was free in time
@@ -248,7 +248,7 @@ def test_files_that_are_no_segments_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "123.wal").read_text() == "mine too"
 
 
-def test_what_a_sync_that_failed_may_have_left_in_memory_alone_is_written_again(tmp_path, monkeypatch):
+def test_records_of_a_failed_sync_are_written_to_a_new_file(tmp_path, monkeypatch):
     with Log(folder_made(tmp_path / "wal")).start() as log:
         for _ in range(3):
             log.append(batch(20_000))

@@ -69,7 +69,7 @@ def decoded(batch: bytes) -> list[tuple] | None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damaged_batches(seed: int) -> None:
+def test_damaged_batches_are_judged_as_by_iter_records(seed: int) -> None:
     chosen = random.Random(seed)
     refused = 0
     for number in range(ROUNDS // 4):

@@ -1,4 +1,4 @@
-"""Fuzz: whatever a client sends as records, the validator answers with a code, in bounded time and memory."""
+"""Fuzz: the validator answers any records of a client with a code, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mutate(rng: random.Random, batch: bytes, others: list[bytes]) -> bytearray:
     return out
 
 
-def test_mutated_batches() -> None:
+def test_mutated_batches_are_answered_with_a_code() -> None:
     rng = random.Random(os.environ.get("KBROKER_FUZZ_SEED", "batches"))
     batches = corpus(rng, 40)
     deadline = time.monotonic() + SECONDS
@@ -85,7 +85,9 @@ def test_mutated_batches() -> None:
 
 @pytest.mark.parametrize("codec", [1, 3, 4])
 @pytest.mark.parametrize("shape", ["one huge record", "zeros", "endless records"])
-def test_bombs(codec: int, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bombs_are_refused_in_bounded_memory(
+    codec: int, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tens of megabytes from a few kilobytes end in INVALID_RECORD without taking them all into memory."""
     cap = 20_000_000
     monkeypatch.setattr(limits, "DECOMPRESSED_BATCH_BYTES_MAX", cap)

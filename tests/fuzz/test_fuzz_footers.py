@@ -14,7 +14,7 @@ from tests.reference import klix_twin as twin
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "1"))
 
 
-def test_mutated_tails() -> None:
+def test_mutated_tails_parse_or_are_corrupt() -> None:
     rng = random.Random(os.environ.get("KBROKER_FUZZ_SEED", "footers"))
     data = b"".join(build_batch([(None, b"x" * n, 1000 + n % 7, [])], base_offset=2 * n) for n in range(30))
     image = encode_object(data)

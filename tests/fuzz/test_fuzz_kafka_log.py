@@ -94,7 +94,7 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_small_files(name: str) -> None:
+def test_files_of_any_content_parse_or_are_corrupt(name: str) -> None:
     good, parse_again = FILES[name]
     rng = random.Random(f"{SEED} {name}")
     parse_again(good)
@@ -117,7 +117,7 @@ def test_small_files(name: str) -> None:
 
 
 def reseal(rng: random.Random, data: bytearray) -> None:
-    """Makes CRCs right where batches are still found, so that what lies behind that check is reached."""
+    """Corrects CRCs where batches are still found, so that the checks after it are reached."""
     try:
         for header, batch in iter_batches(bytes(data)):
             at = bytes(data).find(bytes(batch))
@@ -127,7 +127,7 @@ def reseal(rng: random.Random, data: bytearray) -> None:
         return
 
 
-def test_partition_folders(tmp_path: Path) -> None:
+def test_damaged_partition_folders_are_read_consistently_or_corrupt(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     batches = [
         data_batch(0, 3, producer=(1000, 0, 0)),

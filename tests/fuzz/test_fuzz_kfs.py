@@ -39,7 +39,7 @@ def segment(rng: random.Random) -> bytes:
     return encode_segment(b"".join(pieces), 7)
 
 
-def test_segments() -> None:
+def test_segments_of_any_content_parse_or_are_corrupt() -> None:
     rng = random.Random(SEED)
     deadline = time.monotonic() + SECONDS
     parsed = tried = 0
@@ -63,7 +63,7 @@ def test_segments() -> None:
     assert 0 < parsed < tried
 
 
-def test_indexes() -> None:
+def test_indexes_of_any_content_parse_or_are_corrupt() -> None:
     rng = random.Random(f"{SEED} index")
     deadline = time.monotonic() + SECONDS
     parsed = tried = 0

@@ -25,7 +25,7 @@ def reseal(data: bytearray) -> None:
         at += 4 + length
 
 
-def test_mutated_logs() -> None:
+def test_mutated_logs_parse_or_are_corrupt() -> None:
     rng = random.Random(os.environ.get("KBROKER_FUZZ_SEED", "klite"))
     topics = [KliteTopic(f"t{n}", bytes([n + 1]) * 16, n + 1, {"a": "b"} if n else {}, {0: 7}) for n in range(3)]
     offsets = {("g", "t1", 0): (5, "m"), ("h", "t2", 1): (6, "")}

@@ -99,7 +99,7 @@ def damage(rng: random.Random, value):
     return value
 
 
-def test_records_and_checkpoints():
+def test_records_and_checkpoints_apply_or_are_corrupt():
     rng = random.Random(os.environ.get("KBROKER_FUZZ_SEED", "6"))
     until = time.monotonic() + SECONDS
     accepted = refused = serial = 0

@@ -48,7 +48,7 @@ def test_frames_round_trip(kind: FrameKind, number: int, content: dict[str, Any]
     assert encode_frame(kind, number, 7, NONCE, dict(reversed(content.items()))) == data
 
 
-def test_every_changed_byte_and_every_cut_is_refused_by_name() -> None:
+def test_every_changed_byte_and_every_cut_is_refused() -> None:
     data = encode_frame(FrameKind.RECORD, 3, 2, NONCE, {"kind": "flush", "payload": {"objects": list(range(50))}})
     for at in range(len(data)):
         for changed in (data[:at], data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :]):
@@ -70,12 +70,12 @@ def frame_with(payload: bytes, plain_bytes: int) -> bytes:
 @pytest.mark.parametrize(
     "plain", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 200_000, b'{"a":NaN', b"9" * 10_000, b'{"a":' * 100_000]
 )
-def test_payloads_that_are_no_json_object(plain: bytes) -> None:
+def test_payloads_that_are_not_json_objects_are_refused(plain: bytes) -> None:
     with pytest.raises(CorruptionError, match="the/key"):
         decode_frame(frame_with(zstandard.compress(plain), len(plain)), "the/key")
 
 
-def test_a_decompression_bomb_is_refused_before_it_unfolds() -> None:
+def test_a_decompression_bomb_is_refused_before_it_is_decompressed() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(4 << 20))
     for claimed in (10, NUMBERED_LOG_JSON_BYTES_MAX + 1, 0):
         with pytest.raises(CorruptionError):
@@ -140,7 +140,7 @@ class LossyStore(MemoryStore):
 
 
 class Writer:
-    """One broker: its log, and what it was told."""
+    """One broker: its log, and its appends with their answers."""
 
     def __init__(self, store: LossyStore, epoch: int) -> None:
         clock = ManualClock()

@@ -1,4 +1,4 @@
-"""Hostile batches: the collector finds what is right or says that they are corrupt."""
+"""Hostile batches: the collector finds the right records or reports corruption."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def some_batch(chance: random.Random) -> bytearray:
     )
 
 
-def test_mutated_batches_with_a_right_crc() -> None:
+def test_mutated_batches_with_a_valid_crc_are_read_or_corrupt() -> None:
     chance = random.Random(20)
     refused = taken = 0
     end = time.monotonic() + SECONDS

@@ -44,7 +44,7 @@ def without_epochs(data: bytes) -> bytes:
     return bytes(blank)
 
 
-def test_fuzz_object_reader() -> None:
+def test_a_damaged_object_is_read_exactly_or_is_an_error() -> None:
     seed = os.environ.get("KBROKER_FUZZ_SEED") or str(random.randrange(1 << 32))
     rng = random.Random(seed)
     end = time.monotonic() + SECONDS

@@ -16,13 +16,13 @@ SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "1"))
 
 
 def reseal(tail: bytearray) -> None:
-    """Makes the CRC right for whatever directory the footer claims, so that the checks behind it are reached."""
+    """Corrects the CRC for the directory that the footer claims, so that the checks after it are reached."""
     _position, length, _count = struct.unpack_from(">QQI", tail, len(tail) - 32)
     start = max(0, len(tail) - 32 - length)
     struct.pack_into(">I", tail, len(tail) - 12, crc32c(tail[start : len(tail) - 12]))
 
 
-def test_mutated_directories() -> None:
+def test_mutated_directories_parse_or_are_corrupt() -> None:
     rng = random.Random(os.environ.get("KBROKER_FUZZ_SEED", "packs"))
     topics = sorted(rng.randbytes(16) for _ in range(4))
     images = [

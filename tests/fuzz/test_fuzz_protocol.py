@@ -96,7 +96,7 @@ def run(classes: list[type[Message]], share: float, read: Callable[[type[Message
         rounds += 1
 
 
-def test_requests() -> None:
+def test_requests_decode_or_raise_a_protocol_error() -> None:
     run(
         [request_class(key) for key in ApiKey],
         0.5,
@@ -104,11 +104,11 @@ def test_requests() -> None:
     )
 
 
-def test_responses() -> None:
+def test_responses_decode_or_raise_a_protocol_error() -> None:
     run([response_class(key) for key in ApiKey], 0.25, decode_whole)
 
 
-def test_records() -> None:
+def test_log_records_decode_or_raise_a_protocol_error() -> None:
     rng = random.Random(SEED)
     deadline = time.monotonic() + SECONDS * 0.1
     rounds = 0
@@ -121,7 +121,7 @@ def test_records() -> None:
         rounds += 1
 
 
-def test_headers() -> None:
+def test_headers_decode_or_raise_a_protocol_error() -> None:
     rng = random.Random(SEED)
     deadline = time.monotonic() + SECONDS * 0.1
     rounds = 0

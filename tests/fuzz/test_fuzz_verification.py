@@ -1,4 +1,4 @@
-"""Fuzz: questions, answers, appends and markers in any order never put a batch behind the marker of its transaction."""
+"""Fuzz: questions, answers, appends and markers in any order never put a batch after the marker of its transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Asked:
     after_offset: int  # log end offset when it was asked about
 
 
-def test_any_order_is_judged_as_the_twin_does() -> None:
+def test_any_order_is_judged_as_by_the_twin() -> None:
     rng = random.Random(os.environ.get("KBROKER_FUZZ_SEED", "verification"))
     deadline = time.monotonic() + SECONDS
     rounds = opened = refused = 0

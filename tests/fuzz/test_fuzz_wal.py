@@ -1,4 +1,4 @@
-"""Hostile WAL files: recovery either refuses with a clear error or yields a prefix; it never crashes or invents."""
+"""Hostile WAL files: recovery refuses with a clear error or yields a prefix; it never crashes or invents records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "3"))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_damaged_files(tmp_path: Path, seed: int) -> None:
+def test_recovery_of_damaged_files_yields_a_prefix_or_refuses(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     source = tmp_path / "source"
     source.mkdir()

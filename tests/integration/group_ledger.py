@@ -1,4 +1,4 @@
-"""Judges what the members of a consumer group said of themselves: who owned and who processed what, and when."""
+"""Judges the reports of a consumer group's members: which member owned and processed what, and when."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def processed(programs: Iterable[JavaProgram]) -> Iterator[Step]:
 
 
 def owners(programs: Iterable[JavaProgram]) -> dict[int, str]:
-    """Who owns each partition now."""
+    """The owner of each partition now."""
     owned: dict[int, str] = {}
     for step in steps(programs):
         _apply(owned, step)
@@ -71,7 +71,7 @@ def _apply(owned: dict[int, str], step: Step) -> None:
 
 
 def check_ownership(programs: Iterable[JavaProgram]) -> None:
-    """No partition had two owners at a time, and who processed a record owned its partition."""
+    """No partition had two owners at a time, and each record was processed by the owner of its partition."""
     owned: dict[int, str] = {}
     for step in steps(programs):
         if step.what == "assigned":

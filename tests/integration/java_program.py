@@ -1,4 +1,4 @@
-"""A Java program of our own that runs beside a test: it says lines of tab-separated fields, and is told lines."""
+"""A Java program of ours that runs beside a test: it writes and reads lines of tab-separated fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Apache Kafka for tests: one KRaft node from the jars in .tools, on a log folder that outlives it."""
+"""A real Apache Kafka for tests: one KRaft node from the jars in .tools, on a log folder that it leaves in place."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class ProductServer:
 
 @contextlib.contextmanager
 def klite(s3: S3Server, folder: Path, prefix: str, cluster_id: str) -> Iterator[ProductServer]:
-    """A klite with nothing on its disk, on what lies below the prefix."""
+    """A klite with an empty disk, on the objects below the prefix."""
     port = free_port()
     command = [
         os.environ[KLITE], "--listen", f"127.0.0.1:{port}", "--advertised-addr", f"127.0.0.1:{port}",

@@ -15,7 +15,7 @@ DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access 
 @contextlib.contextmanager
 def denying_proxy(endpoint: str, denied: Callable[[str], bool]) -> Iterator[str]:
     """The endpoint of a proxy to `endpoint` that answers 403 where `denied` says so of the path and query asked for."""
-    behind = urlsplit(endpoint).netloc
+    server = urlsplit(endpoint).netloc
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -24,8 +24,8 @@ def denying_proxy(endpoint: str, denied: Callable[[str], bool]) -> Iterator[str]
             if denied(self.path):
                 self._answer(403, {"Content-Type": "application/xml"}, DENIED)
                 return
-            connection = http.client.HTTPConnection(behind, timeout=30)
-            # The signature covers the Host header, which has the proxy's name: it goes on as it is.
+            connection = http.client.HTTPConnection(server, timeout=30)
+            # The signature covers the Host header, which has the proxy's name: it is passed on unchanged.
             connection.request("GET", self.path, headers=dict(self.headers))
             response = connection.getresponse()
             body = response.read()

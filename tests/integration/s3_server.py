@@ -30,7 +30,7 @@ class Certificate:
 @dataclass(frozen=True)
 class S3Server:
     """A running server; the process and the folder belong to ``s3_server``. `authority` is a file that holds the
-    certificate of who vouches for it, when it speaks TLS."""
+    certificate of its authority, when it speaks TLS."""
 
     endpoint: str
     folder: Path

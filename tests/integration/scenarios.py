@@ -1,6 +1,6 @@
 """What every client is put through, written once; each client's test module brings a driver.
 
-The broker's state is made so that reads come from all three places: objects alone (the write-ahead log is gone), log
+The broker's state is such that reads come from all three places: objects alone (the write-ahead log is gone), log
 files (after a kill -9 the memory is empty) and memory (just written).
 """
 
@@ -152,7 +152,7 @@ def large_messages(broker: BrokerProcess, driver: Driver, codec: str) -> None:
 
 
 def restarts(broker: BrokerProcess, driver: Driver, codecs: Sequence[str] = CODECS) -> None:
-    """Everything acknowledged outlives kill -9, a clean stop, a move to an empty disk and a lost disk once flushed."""
+    """Acknowledged records survive kill -9, a clean stop, a move to an empty disk and, once flushed, a lost disk."""
     topic = new_topic(broker, driver, "restarts")
     total: Sent = {}
 

@@ -42,7 +42,7 @@ class OtherProgram:
         self._file = volume / "of-another-program"
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Until no more than so much is free, also where the broker has given room back meanwhile."""
+        """Until no more than so much is free, also when the broker frees some meanwhile."""
         with open(self._file, "ab") as file:
             while (free := free_bytes(self._file.parent) - leave_bytes) > 0:
                 try:

@@ -57,7 +57,7 @@ def topic_config(admin: AdminClient, topic: str) -> dict[str, Any]:
 
 
 @pytest.mark.feature("confluent-kafka", "admin")
-def test_create_describe_delete(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_topics_are_created_described_and_deleted(broker: BrokerProcess, admin: AdminClient) -> None:
     topic = f"made-{uuid.uuid4()}"
     done(admin.create_topics([NewTopic(topic, 5, 1, config={"retention.ms": "1234567", "cleanup.policy": "compact"})]))
     described = done(admin.describe_topics(TopicCollection([topic])))
@@ -86,13 +86,13 @@ def test_create_describe_delete(broker: BrokerProcess, admin: AdminClient) -> No
     ],
     ids=lambda value: value.topic[:16] if isinstance(value, NewTopic) else "",
 )
-def test_bad_topics_are_refused(broker: BrokerProcess, admin: AdminClient, topic: NewTopic, code: int) -> None:
+def test_invalid_topics_are_refused(broker: BrokerProcess, admin: AdminClient, topic: NewTopic, code: int) -> None:
     assert error_of(admin.create_topics([topic])) == code
     assert topic.topic not in admin.list_topics(timeout=SECONDS).topics
 
 
 @ON_A_FOLDER
-def test_existing_topic_is_refused(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_a_topic_that_exists_is_refused(broker: BrokerProcess, admin: AdminClient) -> None:
     topic = new_topic(broker, CLIENT, "exists", 1)
     assert error_of(admin.create_topics([NewTopic(topic, 1, 1)])) == KafkaError.TOPIC_ALREADY_EXISTS
 
@@ -103,7 +103,7 @@ def test_validate_only_creates_nothing(broker: BrokerProcess, admin: AdminClient
     assert "only-validated" not in admin.list_topics(timeout=SECONDS).topics
 
 
-def test_topics_outlive_restarts(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_topics_survive_restarts(broker: BrokerProcess, admin: AdminClient) -> None:
     """Ids, partitions and configs are the same after a kill -9 and on an empty disk."""
     topic = new_topic(broker, CLIENT, "lasting", 7, retention_ms="7777777")
     found = topic_id(admin, topic)
@@ -118,8 +118,8 @@ def test_topics_outlive_restarts(broker: BrokerProcess, admin: AdminClient) -> N
     assert end_offsets(broker, topic, 7) == [0] * 7
 
 
-def test_recreated_topic_is_empty_with_a_new_id(broker: BrokerProcess, admin: AdminClient) -> None:
-    """What was in objects, log files and memory under the old id is gone, also after a restart."""
+def test_a_recreated_topic_is_empty_and_has_a_new_id(broker: BrokerProcess, admin: AdminClient) -> None:
+    """Records of the old id in objects, log files and memory are gone, also after a restart."""
     topic = new_topic(broker, CLIENT, "again", 2)
     first_id = topic_id(admin, topic)
     old = spread(generated(60, seed=1), 2)
@@ -160,7 +160,7 @@ def committed(admin: AdminClient, group: str) -> dict[tuple[str, int], int]:
 
 
 @pytest.mark.feature("confluent-kafka", "admin")
-def test_create_partitions(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_partitions_are_added_and_never_removed(broker: BrokerProcess, admin: AdminClient) -> None:
     """New partitions take data at once; fewer than there are is refused; all as before after a restart."""
     topic = new_topic(broker, CLIENT, "grows", 2)
     total = spread(generated(20, seed=1), 2)
@@ -178,7 +178,7 @@ def test_create_partitions(broker: BrokerProcess, admin: AdminClient) -> None:
 
 @ON_A_FOLDER
 def test_broker_configs_are_described(broker: BrokerProcess, admin: AdminClient) -> None:
-    """What UIs and connectors read of a broker."""
+    """Those that UIs and connectors read."""
     config = done(admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]))
     assert config["default.replication.factor"].value == "1"
     assert config["inter.broker.protocol.version"].value
@@ -186,7 +186,7 @@ def test_broker_configs_are_described(broker: BrokerProcess, admin: AdminClient)
 
 
 @ON_A_FOLDER
-def test_configs_of_an_unknown_topic(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_configs_of_an_unknown_topic_are_an_error(broker: BrokerProcess, admin: AdminClient) -> None:
     asked = [ConfigResource(ConfigResource.Type.TOPIC, "nowhere-to-be-found")]
     assert error_of(admin.describe_configs(asked)) == KafkaError.UNKNOWN_TOPIC_OR_PART
 
@@ -201,7 +201,7 @@ def test_cluster_is_described(broker: BrokerProcess, admin: AdminClient) -> None
 
 @pytest.mark.feature("confluent-kafka", "admin")
 @ON_A_FOLDER
-def test_groups_are_listed_described_deleted(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_groups_are_listed_described_and_deleted(broker: BrokerProcess, admin: AdminClient) -> None:
     topic, group = new_topic(broker, CLIENT, "grouped", 3), "group-to-delete"
     scenarios.send(broker, CLIENT, topic, spread(generated(30, seed=1), 3), "none", IDEMPOTENT)
     CLIENT.read_subscribed(broker.bootstrap, topic, group, 30)
@@ -218,8 +218,8 @@ def test_groups_are_listed_described_deleted(broker: BrokerProcess, admin: Admin
 
 
 @pytest.mark.feature("confluent-kafka", "admin")
-def test_offsets_are_altered(broker: BrokerProcess, admin: AdminClient) -> None:
-    """An empty group's offsets can be set by Admin, and outlive a kill -9."""
+def test_offsets_of_an_empty_group_are_altered(broker: BrokerProcess, admin: AdminClient) -> None:
+    """They survive a kill -9."""
     topic, group = new_topic(broker, CLIENT, "altered", 2), "group-to-alter"
     wanted = [TopicPartition(topic, 0, 4), TopicPartition(topic, 1, 9)]
     done(admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)]))
@@ -230,8 +230,8 @@ def test_offsets_are_altered(broker: BrokerProcess, admin: AdminClient) -> None:
 
 @pytest.mark.feature("kafka-python", "admin")
 @ON_A_FOLDER
-def test_kafka_python_admin(broker: BrokerProcess) -> None:
-    """Another admin client speaks other versions."""
+def test_kafka_python_administers_topics(broker: BrokerProcess) -> None:
+    """It sends other versions of the requests."""
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     topic = new_topic(broker, CLIENT, "by-python", 2)
     assert topic in client.list_topics()
@@ -243,7 +243,7 @@ def test_kafka_python_admin(broker: BrokerProcess) -> None:
     client.close()
 
 
-def test_list_offsets_by_time(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_offsets_are_found_by_time_wherever_the_record_is(broker: BrokerProcess, admin: AdminClient) -> None:
     """Times that lie in objects, in log files, in memory, before all and after all."""
     topic = new_topic(broker, CLIENT, "timed", 1)
     messages = [Message(b"k", b"v%d" % n, (), FIRST_TIMESTAMP_MS + n * 1000) for n in range(300)]
@@ -282,8 +282,8 @@ async def _offset_for_time(broker: BrokerProcess, topic: str, timestamp_ms: int)
 
 
 @ON_A_FOLDER
-def test_auto_created_topic(broker: BrokerProcess, admin: AdminClient) -> None:
-    """A producer may name a topic that is not there."""
+def test_a_produce_creates_a_missing_topic(broker: BrokerProcess, admin: AdminClient) -> None:
+    """The topic has the broker's defaults."""
     topic = f"auto-{uuid.uuid4()}"
     sent = spread([Message(None, b"%d" % n) for n in range(10)], 1)
     scenarios.send(broker, CLIENT, topic, sent, "none", IDEMPOTENT)

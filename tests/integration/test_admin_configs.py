@@ -61,7 +61,7 @@ def largest_record(broker: BrokerProcess, topic: str, size: int) -> KafkaError |
     return error
 
 
-def test_topic_configs_take_effect_at_once_and_last(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_altered_topic_configs_apply_at_once_and_survive_restarts(broker: BrokerProcess, admin: AdminClient) -> None:
     topic = new_topic(broker, CLIENT, "limited", 1)
     assert largest_record(broker, topic, 5000) is None
     alter(admin, TOPIC, topic, ("max.message.bytes", SET, "1000"), ("cleanup.policy", APPEND, "compact"))
@@ -79,7 +79,7 @@ def test_topic_configs_take_effect_at_once_and_last(broker: BrokerProcess, admin
     assert config(admin, TOPIC, topic, "max.message.bytes") == ("1048588", ConfigSource.DEFAULT_CONFIG.value)
 
 
-def test_broker_configs_reach_topics_at_once_and_last(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_altered_broker_configs_apply_to_topics_and_survive_restarts(broker: BrokerProcess, admin: AdminClient) -> None:
     topic = new_topic(broker, CLIENT, "follows", 1)
     alter(admin, BROKER, "1", ("message.max.bytes", SET, "1000"))
     try:
@@ -110,7 +110,7 @@ def test_broker_configs_reach_topics_at_once_and_last(broker: BrokerProcess, adm
         (BROKER, "1", "num.partitions", "3", KafkaError.INVALID_REQUEST),
     ],
 )
-def test_bad_changes_are_refused(
+def test_invalid_changes_are_refused(
     broker: BrokerProcess, admin: AdminClient, kind: ResourceType, name: str, key: str, value: str, code: int
 ) -> None:
     topic = new_topic(broker, CLIENT, "refuses", 1)
@@ -121,7 +121,7 @@ def test_bad_changes_are_refused(
 
 @ON_A_FOLDER
 def test_kafka_python_alters_and_describes(broker: BrokerProcess) -> None:
-    """The old API, which replaces all configs."""
+    """With the old API, which replaces all configs."""
     topic = new_topic(broker, CLIENT, "by-python", 1, max_message_bytes="7777")
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     try:
@@ -148,14 +148,14 @@ def configs_tool(broker: BrokerProcess, *arguments: str) -> str:
 
 @ON_A_FOLDER
 @pytest.mark.usefixtures("tools")
-def test_config_command_on_topics_and_brokers(broker: BrokerProcess) -> None:
+def test_the_config_command_alters_topics_and_brokers(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "configured", 1)
     of_topic = ("--entity-type", "topics", "--entity-name", topic)
     configs_tool(broker, *of_topic, "--alter", "--add-config", "retention.ms=4321,cleanup.policy=[compact,delete]")
     described = configs_tool(broker, *of_topic, "--describe")
     assert "retention.ms=4321" in described
     assert "cleanup.policy=compact,delete" in described
-    # As Apache Kafka 4.4: of retention.ms only what has its own name, or log.retention.ms and what is behind that.
+    # As Apache Kafka 4.4: of retention.ms only what has its own name, or log.retention.ms and its fallbacks.
     assert "synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=4321}" in described
     assert "DEFAULT_CONFIG:log.cleanup.policy=delete}" in described
     configs_tool(broker, *of_topic, "--alter", "--delete-config", "retention.ms")
@@ -172,7 +172,7 @@ def test_config_command_on_topics_and_brokers(broker: BrokerProcess) -> None:
 
 @ON_A_FOLDER
 @pytest.mark.usefixtures("tools")
-def test_config_command_on_groups_loggers_and_client_metrics(broker: BrokerProcess) -> None:
+def test_the_config_command_alters_groups_loggers_and_client_metrics(broker: BrokerProcess) -> None:
     group = ("--entity-type", "groups", "--entity-name", f"group-{uuid.uuid4()}")
     configs_tool(broker, *group, "--alter", "--add-config", "consumer.session.timeout.ms=50000")
     broker.kill()
@@ -189,7 +189,7 @@ def test_config_command_on_groups_loggers_and_client_metrics(broker: BrokerProce
 
 @ON_A_FOLDER
 @pytest.mark.usefixtures("tools")
-def test_client_metrics_command_and_a_client_that_pushes(broker: BrokerProcess) -> None:
+def test_a_java_client_pushes_the_metrics_that_were_subscribed_to(broker: BrokerProcess) -> None:
     """A Java producer asks which metrics are wanted and pushes them."""
     server = ("--bootstrap-server", broker.bootstrap)
     arguments = ("--name", "some", "--metrics", "org.apache.kafka.producer.", "--interval", "200")
@@ -217,7 +217,7 @@ def test_client_metrics_command_and_a_client_that_pushes(broker: BrokerProcess) 
 
 @ON_A_FOLDER
 @pytest.mark.usefixtures("tools")
-def test_tools_that_only_ask(broker: BrokerProcess, tmp_path: Any) -> None:
+def test_tools_that_only_ask_are_answered(broker: BrokerProcess, tmp_path: Any) -> None:
     """Elections, features, reassignments, ACLs."""
     server = ("--bootstrap-server", broker.bootstrap)
     topic = new_topic(broker, CLIENT, "asked", 2)

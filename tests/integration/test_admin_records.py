@@ -48,7 +48,7 @@ def send(broker: BrokerProcess, topic: str, count: int, partitions: int = 1) -> 
     scenarios.send(broker, CLIENT, topic, spread(generated(count, seed=count), partitions), "none", IDEMPOTENT)
 
 
-def test_deleted_records_stay_deleted_whatever_happens(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_deleted_records_stay_deleted_after_a_kill_and_a_lost_disk(broker: BrokerProcess, admin: AdminClient) -> None:
     """A kill -9 right after the answer; then the loss of the disk with more deleted than was flushed."""
     topic = new_topic(broker, CLIENT, "shortened", 1)
     send(broker, topic, 50)
@@ -72,7 +72,7 @@ def test_deleted_records_stay_deleted_whatever_happens(broker: BrokerProcess, ad
 
 
 @ON_A_FOLDER
-def test_what_cannot_be_deleted(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_records_that_cannot_be_deleted_are_an_error(broker: BrokerProcess, admin: AdminClient) -> None:
     topic = new_topic(broker, CLIENT, "kept", 1)
     compacted = new_topic(broker, CLIENT, "compacted", 1, cleanup_policy="compact")
     send(broker, topic, 5)
@@ -86,7 +86,7 @@ def test_what_cannot_be_deleted(broker: BrokerProcess, admin: AdminClient) -> No
 
 
 @ON_A_FOLDER
-def test_objects_of_deleted_records_leave_the_store(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_objects_of_deleted_records_are_deleted(broker: BrokerProcess, admin: AdminClient) -> None:
     topic = new_topic(broker, CLIENT, "freed", 1, file_delete_delay_ms="0")
     folder = Path(broker.options[broker.options.index("--object-store") + 1].removeprefix("file:"))
 
@@ -108,7 +108,7 @@ def test_objects_of_deleted_records_leave_the_store(broker: BrokerProcess, admin
 
 
 @ON_A_FOLDER
-def test_delete_records_and_log_dirs_commands(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_delete_records_and_log_dirs_commands_work(broker: BrokerProcess, tmp_path: Path) -> None:
     require(not java_tools.missing(), java_tools.missing())
     server = ("--bootstrap-server", broker.bootstrap)
     topic = new_topic(broker, CLIENT, "by-tools", 2)

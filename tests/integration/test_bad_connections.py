@@ -1,4 +1,4 @@
-"""The log of a broker that is sent nonsense: a line at once, then a count."""
+"""The log of a broker that receives invalid bytes: one line at once, then a count."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def kbroker(tmp_path_factory) -> Iterator[Kbroker]:
     made.broker.kill()
 
 
-def test_topics(kbroker) -> None:
+def test_topics_are_created_listed_and_deleted(kbroker) -> None:
     assert kbroker.run("topic", "create", "first", "-p", "3", "--config", "retention.ms=-1") == [
         "created first with 3 partitions"
     ]
@@ -85,7 +85,7 @@ def test_topics(kbroker) -> None:
     assert "first" not in kbroker.run("topic", "list")
 
 
-def test_topic_errors(kbroker) -> None:
+def test_topic_errors_are_one_line(kbroker) -> None:
     assert kbroker.run("topic", "describe", "no-such", code=1) == ["kbroker: no-such: UNKNOWN_TOPIC_OR_PARTITION"]
     assert kbroker.run("topic", "create", "bad name", code=1)[0].startswith("kbroker: bad name: ")
     kbroker.run("topic", "create", "twice")
@@ -95,7 +95,7 @@ def test_topic_errors(kbroker) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_produce_and_consume(kbroker, codec) -> None:
+def test_produced_records_are_consumed(kbroker, codec) -> None:
     topic = f"records-{codec}"
     kbroker.run("topic", "create", topic, "-p", "3")
     sent = {f"key{n}": f"välue {n}" for n in range(1200)}
@@ -108,7 +108,7 @@ def test_produce_and_consume(kbroker, codec) -> None:
     assert sorted(plain) == sorted(sent.values())
 
 
-def test_keys_go_where_java_sends_them(kbroker) -> None:
+def test_keys_go_to_the_partitions_that_java_chooses(kbroker) -> None:
     kafka = pytest.importorskip("kafka.partitioner.default")
     kbroker.run("topic", "create", "keyed", "-p", "7")
     kbroker.run("produce", "keyed", "--key-separator", "=", lines="".join(f"k{n}=v\n" for n in range(200)))
@@ -122,7 +122,7 @@ def test_produce_to_a_partition_creates_the_topic(kbroker) -> None:
     assert kbroker.run("produce", "made-by-produce", "--partition", "9", lines="x", code=2)
 
 
-def test_groups(kbroker) -> None:
+def test_groups_are_listed_and_described(kbroker) -> None:
     kbroker.run("produce", "grouped", lines="a\nb\nc\n")
     consumer = open_member(kbroker.broker.bootstrap, "grouped", "readers")
     assert next(consumer).value == b"a"
@@ -137,7 +137,7 @@ def test_groups(kbroker) -> None:
     assert "no such group" in kbroker.run("group", "describe", "readers", code=1)[0]
 
 
-def test_a_group_of_the_consumer_protocol(kbroker) -> None:
+def test_a_group_of_the_consumer_protocol_is_described(kbroker) -> None:
     kbroker.run("produce", "regrouped", lines="a\nb\nc\n")
     consumer = Consumer({
         "bootstrap.servers": kbroker.broker.bootstrap, "group.id": "new readers", "group.protocol": "consumer",
@@ -157,7 +157,7 @@ def test_a_group_of_the_consumer_protocol(kbroker) -> None:
         consumer.close()
 
 
-def test_flush_then_objects(kbroker) -> None:
+def test_flushed_records_are_in_the_objects_listed(kbroker) -> None:
     kbroker.run("topic", "create", "flushed", "-p", "2")
     kbroker.run("produce", "flushed", "--key-separator", ":", lines="".join(f"{n}:v{n}\n" for n in range(100)))
     kbroker.run("flush", "--data-dir", str(kbroker.broker.data_dir))
@@ -172,7 +172,7 @@ def test_flush_then_objects(kbroker) -> None:
     assert kbroker.run("object", "verify", *place)[-1].endswith(": no faults")
 
 
-def test_probes_and_metrics(kbroker) -> None:
+def test_probes_and_metrics_are_served(kbroker) -> None:
     assert kbroker.get("/livez") == "ok\n"
     assert json.loads(kbroker.get("/readyz")) == {"ready": True, "broker": "ok", "log": "ok", "store": "ok"}
     before = kbroker.metrics()
@@ -191,7 +191,7 @@ def test_probes_and_metrics(kbroker) -> None:
         kbroker.get("/no-such")
 
 
-def test_no_broker(kbroker) -> None:
+def test_commands_without_a_broker_fail_with_one_line(kbroker) -> None:
     port = free_port()
     result = subprocess.run(
         [sys.executable, "-m", "kbroker", "topic", "list", "-b", f"127.0.0.1:{port}"],
@@ -202,7 +202,7 @@ def test_no_broker(kbroker) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_without_the_data_directory_objects_serve_everything(kbroker) -> None:
+def test_a_broker_without_its_data_directory_serves_everything_from_objects(kbroker) -> None:
     """The last test: it stops the broker. What a clean stop flushed is read back from objects."""
     kbroker.run("topic", "create", "cold", "-p", "2")
     kbroker.run("produce", "cold", "--codec", "lz4", lines="".join(f"line {n}\n" for n in range(3000)))
@@ -224,8 +224,8 @@ def test_without_the_data_directory_objects_serve_everything(kbroker) -> None:
         assert kbroker.broker.stop() == 0
 
 
-def test_object_commands_over_every_store(store, tmp_path) -> None:
-    """As the broker was told, so the object commands are: URL, endpoint, credentials from the usual places."""
+def test_object_commands_work_with_every_store(store, tmp_path) -> None:
+    """They take URL and endpoint as options, as the broker does, and credentials from the usual places."""
     broker = BrokerProcess(tmp_path / "data", *store.options, "--memory-bytes", "96MiB", environ=store.environ).start()
 
     def run(*arguments: str, lines: str | None = None, code: int = 0) -> list[str]:

@@ -128,12 +128,12 @@ CLIENT = AioKafka()
 
 @pytest.mark.feature("produce and consume")
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_and_acks(broker: BrokerProcess, codec: str) -> None:
+def test_every_codec_and_acks_is_read_back(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec)
 
 
 @pytest.mark.feature("produce and consume")
-def test_large_messages(broker: BrokerProcess) -> None:
+def test_large_messages_are_read_back(broker: BrokerProcess) -> None:
     scenarios.large_messages(broker, CLIENT, "snappy")
 
 
@@ -143,19 +143,19 @@ def test_restarts_keep_everything(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.feature("produce and consume")
-def test_real_text(broker: BrokerProcess) -> None:
+def test_keyed_text_keeps_its_order(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "gzip", 6_000)
 
 
 @ON_A_FOLDER
-def test_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None:
+def test_a_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "limit", 1, max_message_bytes="1000")
     with pytest.raises(MessageSizeTooLargeError):
         CLIENT.send(broker.bootstrap, topic, [(0, sized([2000], seed=1)[0])], codec="none", mode=IDEMPOTENT)
 
 
 @pytest.mark.feature("idempotence")
-def test_idempotent_producer_lives_through_kill_9(broker: BrokerProcess) -> None:
+def test_an_idempotent_producer_survives_kills_of_the_broker(broker: BrokerProcess) -> None:
     """One producer, in the middle of sending when the broker is killed: nothing lost, doubled or out of order."""
     topic = new_topic(broker, CLIENT, "through-kill")
     sent: Sent = spread(generated(1500, 9, CLIENT.shape), CLIENT.partitions)

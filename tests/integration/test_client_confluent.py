@@ -131,13 +131,13 @@ CLIENT = Confluent()
 
 @pytest.mark.feature("produce and consume")
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_and_acks(broker: BrokerProcess, codec: str) -> None:
+def test_every_codec_and_acks_is_read_back(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec)
 
 
 @pytest.mark.feature("produce and consume")
 @pytest.mark.parametrize(("store", "codec"), [("folder", "none"), ("s3", "zstd")], indirect=["store"])
-def test_large_messages(broker: BrokerProcess, codec: str) -> None:
+def test_large_messages_are_read_back(broker: BrokerProcess, codec: str) -> None:
     scenarios.large_messages(broker, CLIENT, codec)
 
 
@@ -148,8 +148,8 @@ def test_restarts_keep_everything(broker: BrokerProcess) -> None:
 
 @pytest.mark.feature("restarts")
 @ON_A_FOLDER
-def test_restarts_without_a_write(broker: BrokerProcess) -> None:
-    """Starts that write nothing leave nothing behind that a later start takes for damage."""
+def test_starts_that_write_nothing_damage_nothing(broker: BrokerProcess) -> None:
+    """A later start finds no damage in what they leave."""
     topic = new_topic(broker, CLIENT, "idle", 1)
     total: Sent = {}
     for turn in range(2):
@@ -163,12 +163,12 @@ def test_restarts_without_a_write(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.feature("produce and consume")
-def test_real_text(broker: BrokerProcess) -> None:
+def test_keyed_text_keeps_its_order(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "lz4", 12_000)
 
 
 @ON_A_FOLDER
-def test_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None:
+def test_a_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "limit", 1, max_message_bytes="1000")
     with pytest.raises(KafkaException) as raised:
         CLIENT.send(broker.bootstrap, topic, [(0, sized([2000], seed=1)[0])], codec="none", mode=IDEMPOTENT)
@@ -179,7 +179,7 @@ def test_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> None
 
 
 @pytest.mark.feature("idempotence")
-def test_idempotent_producer_lives_through_kill_9(broker: BrokerProcess) -> None:
+def test_an_idempotent_producer_survives_kills_of_the_broker(broker: BrokerProcess) -> None:
     """One producer, in the middle of sending when the broker is killed: nothing lost, doubled or out of order."""
     topic = new_topic(broker, CLIENT, "through-kill")
     sent: Sent = spread(generated(3000, seed=9), CLIENT.partitions)
@@ -207,8 +207,8 @@ def test_idempotent_producer_lives_through_kill_9(broker: BrokerProcess) -> None
 
 @pytest.mark.feature("restarts")
 @ON_A_FOLDER
-def test_consumer_lives_through_restarts(broker: BrokerProcess) -> None:
-    """An assigned consumer goes on where it was after a kill -9 and after a clean stop."""
+def test_an_assigned_consumer_continues_after_restarts(broker: BrokerProcess) -> None:
+    """It continues at its position after a kill -9 and after a clean stop."""
     topic = new_topic(broker, CLIENT, "consumer-through", 1)
     total: Sent = {}
     read: Read = {}

@@ -131,13 +131,13 @@ CLIENT = Java()
 @pytest.mark.parametrize(
     ("store", "codec"), [*(("folder", codec) for codec in CODECS), ("s3", "zstd")], indirect=["store"]
 )
-def test_every_codec_and_acks(broker: BrokerProcess, codec: str) -> None:
-    """Each mode is a run of the tool: all of them with two codecs, two with the others."""
+def test_every_codec_and_acks_is_read_back(broker: BrokerProcess, codec: str) -> None:
+    """Each mode is a run of the tool: all modes with two codecs, two modes with the others."""
     scenarios.every_mode(broker, CLIENT, codec, MODES if codec in ("gzip", "zstd") else MODES[1::2])
 
 
 @pytest.mark.feature("produce and consume")
-def test_large_messages(broker: BrokerProcess) -> None:
+def test_large_messages_are_read_back(broker: BrokerProcess) -> None:
     scenarios.large_messages(broker, CLIENT, "lz4")
 
 
@@ -148,12 +148,12 @@ def test_restarts_keep_everything(broker: BrokerProcess) -> None:
 
 @pytest.mark.feature("produce and consume")
 @ON_A_FOLDER
-def test_real_text(broker: BrokerProcess) -> None:
+def test_keyed_text_keeps_its_order(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "snappy", 6_000)
 
 
 @ON_A_FOLDER
-def test_performance_tools(broker: BrokerProcess) -> None:
+def test_performance_tools_count_every_record(broker: BrokerProcess) -> None:
     """The producer tool's records all arrive, and the consumer tool reads as many."""
     topic = new_topic(broker, CLIENT, "perf", 3)
     count = 40_000
@@ -172,7 +172,7 @@ def test_performance_tools(broker: BrokerProcess) -> None:
 
 
 @ON_A_FOLDER
-def test_end_to_end_latency_tool(broker: BrokerProcess) -> None:
+def test_the_end_to_end_latency_tool_works(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "latency", 1)
     printed = java_tools.run("EndToEndLatency", broker.bootstrap, topic, "200", "all", "100").decode()
     assert "Percentiles" in printed
@@ -180,7 +180,7 @@ def test_end_to_end_latency_tool(broker: BrokerProcess) -> None:
 
 
 @ON_A_FOLDER
-def test_client_compatibility_tool(broker: BrokerProcess) -> None:
+def test_the_client_compatibility_tool_passes(broker: BrokerProcess) -> None:
     """Kafka's own check of a broker: offsets for times, records above the fetch size (KIP-74), admin calls."""
     topic = new_topic(broker, CLIENT, "compatible", 1)
     expected = {
@@ -237,8 +237,8 @@ class _Verifiable:
 
 
 @pytest.mark.feature("idempotence")
-def test_acknowledged_messages_outlive_kill_9(broker: BrokerProcess) -> None:
-    """A producer that does not retry, over two kills: what it saw acknowledged lies at the offset it was told."""
+def test_acknowledged_messages_survive_kills_of_the_broker(broker: BrokerProcess) -> None:
+    """A producer that does not retry, over two kills: acknowledged records are at the offsets it was given."""
     topic = new_topic(broker, CLIENT, "verifiable", 3)
     producer = _Verifiable(broker.bootstrap, topic)
     try:
@@ -258,7 +258,7 @@ def test_acknowledged_messages_outlive_kill_9(broker: BrokerProcess) -> None:
 
 @pytest.mark.feature("groups")
 @ON_A_FOLDER
-def test_verifiable_consumer_commits(broker: BrokerProcess) -> None:
+def test_the_verifiable_consumer_commits_all_it_read(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "verified", 3)
     lines = text()[:500]
     CLIENT.send(broker.bootstrap, topic, [(None, line) for line in lines], codec="none", mode=IDEMPOTENT)
@@ -277,8 +277,8 @@ def test_verifiable_consumer_commits(broker: BrokerProcess) -> None:
 
 @pytest.mark.feature("admin")
 @ON_A_FOLDER
-def test_topic_and_group_tools(broker: BrokerProcess) -> None:
-    """The tools people type: topics, offsets, groups, configs, API versions."""
+def test_topic_group_and_config_tools_work(broker: BrokerProcess) -> None:
+    """Topics, offsets, groups, configs, API versions."""
     topic, server = "java-typed", ("--bootstrap-server", broker.bootstrap)
     java_tools.run(
         "TopicCommand", *server, "--create", "--topic", topic, "--partitions", "2",

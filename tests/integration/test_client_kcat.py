@@ -1,4 +1,4 @@
-"""kcat with the librdkafka of the distribution: an old client that checks for exact versions of the APIs."""
+"""kcat with the distribution's librdkafka: an old client that checks for exact versions of the APIs."""
 
 from __future__ import annotations
 
@@ -111,12 +111,12 @@ CLIENT = Kcat()
 
 @pytest.mark.feature("produce and consume")
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_and_acks(broker: BrokerProcess, codec: str) -> None:
+def test_every_codec_and_acks_is_read_back(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec, MODES)
 
 
 @pytest.mark.feature("produce and consume")
-def test_large_messages(broker: BrokerProcess) -> None:
+def test_large_messages_are_read_back(broker: BrokerProcess) -> None:
     scenarios.large_messages(broker, CLIENT, "none")
 
 
@@ -126,13 +126,13 @@ def test_restarts_keep_everything(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.feature("produce and consume")
-def test_real_text(broker: BrokerProcess) -> None:
+def test_keyed_text_keeps_its_order(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "lz4", 12_000)
 
 
 @pytest.mark.feature("produce and consume")
 @ON_A_FOLDER
-def test_headers(broker: BrokerProcess) -> None:
+def test_headers_are_read_back(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "headers")
     kcat(broker.bootstrap, "-P", "-t", topic, "-H", "a=1", "-H", "b=two", stdin=b"value\n")
     printed = kcat(broker.bootstrap, "-C", "-q", "-t", topic, "-o", "beginning", "-c", "1", "-f", FORMAT)
@@ -140,8 +140,8 @@ def test_headers(broker: BrokerProcess) -> None:
 
 
 @ON_A_FOLDER
-def test_file_per_message(broker: BrokerProcess, tmp_path: Path) -> None:
-    """Whole files as messages: any bytes."""
+def test_files_sent_as_messages_are_read_back(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Any bytes."""
     topic = new_topic(broker, CLIENT, "files")
     contents = [bytes(range(256)) * size for size in (1, 40, 3000)]
     paths = []
@@ -154,7 +154,7 @@ def test_file_per_message(broker: BrokerProcess, tmp_path: Path) -> None:
 
 
 @ON_A_FOLDER
-def test_listing_and_offsets_by_time(broker: BrokerProcess) -> None:
+def test_topics_are_listed_and_offsets_found_by_time(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "listed")
     CLIENT.send(
         broker.bootstrap, topic, [(0, Message(b"k", b"v%d" % i)) for i in range(5)], codec="none", mode=IDEMPOTENT

@@ -47,8 +47,8 @@ def _bytes(data: bytearray | None) -> bytes | None:
 
 @pytest.mark.feature("produce and consume")
 @IN_A_BUCKET_WHEN_SLOW
-def test_batch_read(broker: BrokerProcess, spark: Any) -> None:
-    """Data of every codec in objects, log files and memory, read once in full, and split finer than partitions."""
+def test_a_batch_query_reads_every_record_once(broker: BrokerProcess, spark: Any) -> None:
+    """Data of every codec in objects, log files and memory, read in full, and in more splits than partitions."""
     topic = new_topic(broker, CONFLUENT, "spark-read")
     total: Sent = {}
     for number, codec in enumerate(CODECS):
@@ -68,8 +68,8 @@ def test_batch_read(broker: BrokerProcess, spark: Any) -> None:
 
 @pytest.mark.feature("produce and consume")
 @ON_A_FOLDER
-def test_batch_write(broker: BrokerProcess, spark: Any) -> None:
-    """Spark's sink writes text with headers; another client reads exactly that."""
+def test_another_client_reads_what_the_sink_wrote(broker: BrokerProcess, spark: Any) -> None:
+    """Text with headers."""
     topic = new_topic(broker, CONFLUENT, "spark-write")
     lines = text()[:2000]
     rows = [(number % 3, line.key, line.value) for number, line in enumerate(lines)]
@@ -90,7 +90,7 @@ def test_batch_write(broker: BrokerProcess, spark: Any) -> None:
 
 
 @ON_A_FOLDER
-def test_read_from_a_time(broker: BrokerProcess, spark: Any) -> None:
+def test_a_query_starts_at_a_time(broker: BrokerProcess, spark: Any) -> None:
     """startingOffsetsByTimestamp finds records in objects and in memory."""
     topic = new_topic(broker, CONFLUENT, "spark-time", 1)
     messages = [Message(None, b"v%d" % i, (), 1_700_000_000_000 + i * 1000) for i in range(100)]
@@ -104,7 +104,7 @@ def test_read_from_a_time(broker: BrokerProcess, spark: Any) -> None:
 
 
 @ON_A_FOLDER
-def test_a_stream_from_topic_to_topic(broker: BrokerProcess, spark: Any, tmp_path: Path) -> None:
+def test_a_stream_copies_each_record_once(broker: BrokerProcess, spark: Any, tmp_path: Path) -> None:
     """Source and sink of Structured Streaming: in small micro-batches, and with a checkpoint between two runs."""
     source, target = (new_topic(broker, CONFLUENT, what, 2) for what in ("spark-from", "spark-to"))
     options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.fetch.max.wait.ms": "10"}

@@ -1,4 +1,4 @@
-"""Real consumers of a topic that only lives in the bucket: requests, a cache folder over kill -9, an outage."""
+"""Real consumers of a topic that is only in the bucket: requests, a cache folder and kills, an outage."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def read_all(broker: BrokerProcess, count: int = RECORDS) -> None:
     consumer.close()
 
 
-def test_ten_consumers_ask_the_bucket_hardly_more_than_one(bucket: Bucket) -> None:
+def test_ten_consumers_cost_hardly_more_requests_than_one(bucket: Bucket) -> None:
     counted = {}
     for consumers in (1, 10):
         broker = bucket.broker()
@@ -175,7 +175,7 @@ def test_ten_consumers_ask_the_bucket_hardly_more_than_one(bucket: Bucket) -> No
     assert counted[10] <= counted[1] * 1.2
 
 
-def test_a_cache_folder_outlives_kill_9_and_damage(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_cache_folder_survives_kills_and_damage(bucket: Bucket, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     options = ("--object-cache", f"{cache}:256MiB")
     broker = bucket.broker(*options)
@@ -201,8 +201,8 @@ def test_a_cache_folder_outlives_kill_9_and_damage(bucket: Bucket, tmp_path: Pat
     assert not list(cache.glob("*.partial"))
 
 
-def test_an_outage_is_an_error_and_then_passes(bucket: Bucket) -> None:
-    """Never an empty answer that a consumer would take for the end; nothing to restart afterwards."""
+def test_consumers_get_an_error_in_an_outage_and_continue_after_it(bucket: Bucket) -> None:
+    """No empty answer, which a consumer would take for the end; and no restart is needed afterwards."""
     broker = bucket.broker()
     bucket.proxy.away = True
     try:
@@ -225,7 +225,7 @@ def test_an_outage_is_an_error_and_then_passes(bucket: Bucket) -> None:
     assert broker.stop() == 0
 
 
-def test_the_metrics_tell_of_cold_reads(bucket: Bucket, tmp_path: Path) -> None:
+def test_metrics_count_cold_reads(bucket: Bucket, tmp_path: Path) -> None:
     broker = bucket.broker("--object-cache", f"{tmp_path / 'cache'}:64MiB", "--http-listen", "127.0.0.1:19693")
     read_all(broker, 3000)
     with urllib.request.urlopen("http://127.0.0.1:19693/metrics", timeout=30) as answer:

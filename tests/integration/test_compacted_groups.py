@@ -81,7 +81,7 @@ def kept_records(broker: BrokerProcess) -> int:
     return count
 
 
-def test_committed_offsets_outlive_compaction_and_kills(broker: BrokerProcess) -> None:
+def test_committed_offsets_survive_compaction_and_kills(broker: BrokerProcess) -> None:
     admin = AdminClient({**QUIET, "bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(SECONDS)
     committed(broker, "alone", "t")  # the internal topic exists from now on

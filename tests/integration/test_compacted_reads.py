@@ -26,7 +26,7 @@ UPDATES = 20_000
 KEYS = 50
 TOMBSTONES = 5  # of the keys, at the end
 TRANSACTION_RECORDS = 400
-READ_BEFORE = 3_000  # records, by readers that go on when the topic is compacted
+READ_BEFORE = 3_000  # records, by readers that continue when the topic is compacted
 NO_HURRY = {"queued.min.messages": 1, "fetch.queue.backoff.ms": 10, "fetch.message.max.bytes": 20_000}
 POLL_SECONDS = 30.0
 CONFIGS = {
@@ -193,8 +193,8 @@ def fill(broker: BrokerProcess, topics: list[Written], updates: int = UPDATES) -
         writer.delete(TOMBSTONES)
 
 
-def test_new_and_old_readers_of_every_kind_of_writer(broker: BrokerProcess, written: list[Written]) -> None:
-    """Default cleaner settings; no append and no flush is asked for. Then a clean stop, then kill -9."""
+def test_new_and_old_readers_see_the_compacted_records(broker: BrokerProcess, written: list[Written]) -> None:
+    """With default cleaner settings and without a further append or flush; after a clean stop; after kill -9."""
     fill(broker, written)
     in_the_middle = [open_reader(broker, each.topic, **NO_HURRY) for each in written]
     begun = [list(read_on(consumer, READ_BEFORE)) for consumer in in_the_middle]
@@ -251,8 +251,8 @@ def _check_other_readers(broker: BrokerProcess, written: Written) -> None:
     tail.close()
 
 
-def test_a_broker_that_is_killed_while_it_compacts(broker: BrokerProcess, written: list[Written]) -> None:
-    """Again and again, at any point of writing, flushing and compacting."""
+def test_kills_during_compaction_lose_no_newest_value(broker: BrokerProcess, written: list[Written]) -> None:
+    """Repeatedly, at any point of writing, flushing and compacting."""
     broker.stop()
     broker.start("--set", "log.cleaner.backoff.ms=50")
     rng = random.Random(7)

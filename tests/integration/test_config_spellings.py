@@ -1,4 +1,4 @@
-"""Config values spelled in every way, answered as Apache Kafka 4.4 answered (config_spellings.json)."""
+"""Config values spelled in every way, accepted or refused as by Apache Kafka 4.4 (config_spellings.json)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from conftest import ON_A_FOLDER
 
 pytestmark = ON_A_FOLDER
 KINDS = {"topic": TOPIC, "broker": BROKER, "client-metrics": CLIENT_METRICS, "group": GROUP}
-# Kafka takes values of these that no topic can have, or a rate that is none: then it serves topics no more.
+# Kafka accepts values of these that no topic can have, or an invalid rate, and then serves topics no longer.
 STRICTER = {
     "log.cleaner.io.max.bytes.per.second",
     "log.flush.interval.ms",
@@ -67,7 +67,9 @@ def flat(answers: Row) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_spelling_is_answered_as_by_kafka(kafka: dict[str, dict[str, Row]], asker: Asker, kind: str) -> None:
+def test_every_spelling_is_accepted_or_refused_as_in_kafka(
+    kafka: dict[str, dict[str, Row]], asker: Asker, kind: str
+) -> None:
     expected = kafka[str(KINDS[kind])]
     assert [definition.name for definition in asked(KINDS[kind])] == list(expected)
     different = {}
@@ -83,8 +85,8 @@ def test_every_spelling_is_answered_as_by_kafka(kafka: dict[str, dict[str, Row]]
     assert different == {}
 
 
-def test_values_stay_after_a_kill(broker: BrokerProcess) -> None:
-    """What was typed is kept as typed; what is answered is the normal form."""
+def test_values_survive_a_kill(broker: BrokerProcess) -> None:
+    """They are stored as given, and described in their normal form."""
     changes = [
         (TOPIC, "kept", "retention.ms", " +0777", "777", "777"),
         (TOPIC, "kept", "cleanup.policy", " compact , delete,compact", "compact,delete", "compact,delete"),

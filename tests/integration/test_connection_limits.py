@@ -70,7 +70,7 @@ def stays_open(connection: socket.socket) -> bool:
         return True
 
 
-def test_limits_given_at_start(limited: Callable[..., Limited]) -> None:
+def test_limits_given_at_start_are_enforced(limited: Callable[..., Limited]) -> None:
     broker = limited(f"{PER_IP}=2", f"{OVERRIDES}=127.0.0.1:10,127.0.0.9:0")
     assert broker.described()[PER_IP] == "2"
     assert broker.described()[OVERRIDES] == "127.0.0.1:10,127.0.0.9:0"
@@ -82,7 +82,7 @@ def test_limits_given_at_start(limited: Callable[..., Limited]) -> None:
     until(lambda: stays_open(broker.connect("127.0.0.2")), "slot of the connection that was closed")
 
 
-def test_limits_altered_while_it_runs(limited: Callable[..., Limited]) -> None:
+def test_limits_altered_at_run_time_are_enforced(limited: Callable[..., Limited]) -> None:
     broker = limited()
     kept = broker.connect("127.0.0.2")
     broker.alter(max_connections_per_ip="1", max_connections_per_ip_overrides="localhost:10")
@@ -99,7 +99,7 @@ def test_limits_altered_while_it_runs(limited: Callable[..., Limited]) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"max_connections_per_ip": "0"}, {"max_connections_per_ip_overrides": "here"}])
-def test_limits_that_are_refused(limited: Callable[..., Limited], settings: dict[str, str]) -> None:
+def test_invalid_limits_are_refused(limited: Callable[..., Limited], settings: dict[str, str]) -> None:
     broker = limited()
     with pytest.raises(KafkaException) as refused:
         broker.alter(**settings)

@@ -92,8 +92,8 @@ def both_share(first: Member, second: Member) -> None:
     assert first.owned | second.owned == EVERYTHING
 
 
-def test_two_members_share_and_take_over(broker: BrokerProcess, members: list[Member]) -> None:
-    """A second member gets half; when it leaves, the first has all again and goes on at the commits."""
+def test_members_share_partitions_and_take_over(broker: BrokerProcess, members: list[Member]) -> None:
+    """A second member gets half; when it leaves, the first has all again and continues at the commits."""
     topic, group = group_topic(broker, "new-share")
     scenarios.send(broker, CLIENT, topic, numbered(0, 100), "none", IDEMPOTENT)
     first = NewMember(broker.bootstrap, topic, group)
@@ -119,8 +119,10 @@ def test_two_members_share_and_take_over(broker: BrokerProcess, members: list[Me
 
 @ON_A_FOLDER
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_remote_assignors(broker: BrokerProcess, members: list[Member], assignor: str) -> None:
-    """group.remote.assignor names what the broker assigns with."""
+def test_a_group_uses_the_assignor_that_its_members_name(
+    broker: BrokerProcess, members: list[Member], assignor: str
+) -> None:
+    """By the clients' group.remote.assignor."""
     topic, group = group_topic(broker, f"new-{assignor}")
     members += [NewMember(broker.bootstrap, topic, group, **{"group.remote.assignor": assignor}) for _ in range(2)]
     both_share(*members)
@@ -129,8 +131,8 @@ def test_remote_assignors(broker: BrokerProcess, members: list[Member], assignor
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["kill", "stop"])
-def test_restart_keeps_members_and_assignment(broker: BrokerProcess, members: list[Member], clean: bool) -> None:
-    """Members find their group again after a restart of the broker: no rebalance, nothing lost, nothing twice."""
+def test_a_restart_keeps_members_and_assignments(broker: BrokerProcess, members: list[Member], clean: bool) -> None:
+    """No rebalance after a restart of the broker, and every record is read once."""
     topic, group = group_topic(broker, f"new-restart-{clean}")
     both = [NewMember(broker.bootstrap, topic, group) for _ in range(2)]
     members += both
@@ -154,8 +156,8 @@ def test_restart_keeps_members_and_assignment(broker: BrokerProcess, members: li
     assert sorted(both[0].read + both[1].read) == [(p, o) for p in range(PARTITIONS) for o in range(20)]
 
 
-def test_member_that_is_killed_is_replaced(broker: BrokerProcess, members: list[Member]) -> None:
-    """A member that is gone without a word loses its partitions when its session ends."""
+def test_partitions_of_a_killed_member_are_reassigned(broker: BrokerProcess, members: list[Member]) -> None:
+    """A member that is killed loses its partitions when its session expires."""
     topic, group = group_topic(broker, "new-killed")
     doomed = subprocess.Popen(
         [sys.executable, "-c", DOOMED, broker.bootstrap, group, topic], stdout=subprocess.PIPE, text=True
@@ -173,8 +175,8 @@ def test_member_that_is_killed_is_replaced(broker: BrokerProcess, members: list[
 
 
 @ON_A_FOLDER
-def test_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, members: list[Member]) -> None:
-    """group.instance.id: a member that goes and comes again gets the same partitions; the other sees nothing."""
+def test_a_static_member_rejoins_without_a_rebalance(broker: BrokerProcess, members: list[Member]) -> None:
+    """With group.instance.id it gets the same partitions again, and the other member sees nothing."""
     topic, group = group_topic(broker, "new-static")
     one = NewMember(broker.bootstrap, topic, group, **{"group.instance.id": "one"})
     members.append(one)
@@ -191,8 +193,8 @@ def test_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, mem
 
 
 @ON_A_FOLDER
-def test_new_partitions_and_topics_are_read(broker: BrokerProcess, members: list[Member]) -> None:
-    """Partitions are assigned as they are made."""
+def test_new_partitions_and_topics_are_assigned(broker: BrokerProcess, members: list[Member]) -> None:
+    """They are assigned as they are created."""
     topic, group = group_topic(broker, "new-partitions")
     member = NewMember(broker.bootstrap, topic, group)
     members.append(member)
@@ -204,8 +206,10 @@ def test_new_partitions_and_topics_are_read(broker: BrokerProcess, members: list
 
 @ON_A_FOLDER
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_group_migrates_and_comes_back(broker: BrokerProcess, members: list[Member], strategy: str) -> None:
-    """A classic group goes on as a consumer group when a member of the new protocol joins; and back when it leaves."""
+def test_a_group_migrates_to_the_consumer_protocol_and_back(
+    broker: BrokerProcess, members: list[Member], strategy: str
+) -> None:
+    """It is a consumer group while it has a member of the new protocol, and then a classic one again."""
     topic, group = group_topic(broker, f"new-migration-{strategy}")
     scenarios.send(broker, CLIENT, topic, numbered(0, 40), "none", IDEMPOTENT)
     old = Member(broker.bootstrap, topic, group, strategy)
@@ -229,8 +233,8 @@ def test_group_migrates_and_comes_back(broker: BrokerProcess, members: list[Memb
 
 
 @ON_A_FOLDER
-def test_group_configs_take_effect(broker: BrokerProcess, members: list[Member]) -> None:
-    """consumer.session.timeout.ms of the group itself."""
+def test_a_session_time_out_of_the_group_applies(broker: BrokerProcess, members: list[Member]) -> None:
+    """consumer.session.timeout.ms of the group overrides the broker's."""
     topic, group = group_topic(broker, "new-configs")
     set_group_config(broker, group, "consumer.session.timeout.ms", "30000")
     doomed = subprocess.Popen(
@@ -261,10 +265,10 @@ def set_group_config(broker: BrokerProcess, group: str, name: str, value: str) -
 @pytest.mark.java
 @pytest.mark.feature("Java", "consumer protocol")
 @ON_A_FOLDER
-def test_java_subscribes_by_an_expression(
+def test_java_subscribes_to_an_expression(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    """SubscriptionPattern: the broker evaluates it, and again when a topic is made."""
+    """SubscriptionPattern: the broker evaluates it, and again when a topic is created."""
     require(not java_tools.missing(), java_tools.missing())
     class_path = java_tools.compiled_apps(tmp_path_factory)
     admin = AdminClient({**QUIET, "bootstrap.servers": broker.bootstrap})
@@ -287,7 +291,7 @@ def test_java_subscribes_by_an_expression(
         assert "InvalidRegularExpression" in refused.wait_event("failed").fields[0]
 
 
-def test_librdkafka_subscribes_by_an_expression(broker: BrokerProcess, members: list[Member]) -> None:
+def test_librdkafka_subscribes_to_an_expression(broker: BrokerProcess, members: list[Member]) -> None:
     """A topic name with ^ in front is an expression."""
     topic, group = group_topic(broker, "new-expression")
     member = NewMember(broker.bootstrap, "^" + topic.replace("-", ".") + "$", group)
@@ -295,7 +299,7 @@ def test_librdkafka_subscribes_by_an_expression(broker: BrokerProcess, members: 
     member.wait(lambda member: member.owned == EVERYTHING, "everything assigned")
 
 
-def test_group_can_be_deleted_when_its_members_have_left(broker: BrokerProcess) -> None:
+def test_an_empty_group_can_be_deleted(broker: BrokerProcess) -> None:
     """An Empty consumer group is deleted by an administrator."""
     topic, group = group_topic(broker, "new-short")
     where = {"bootstrap.servers": broker.bootstrap, "group.id": group}

@@ -1,4 +1,4 @@
-"""A cluster's objects copied into another store: the same bytes, other ETags."""
+"""A cluster's objects copied into another store: the same bytes with other ETags."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ Start = Callable[[Store], BrokerProcess]
 
 
 @pytest.mark.s3
-def test_a_copy_has_everything_and_other_bytes_are_damage(stores: tuple[Store, Store], brokers: Start) -> None:
+def test_a_copy_is_complete_and_changed_bytes_are_found(stores: tuple[Store, Store], brokers: Start) -> None:
     source, target = stores
     original = brokers(source)
     fill(original)
@@ -212,10 +212,10 @@ def test_a_copy_has_everything_and_other_bytes_are_damage(stores: tuple[Store, S
 
 @pytest.mark.s3
 @pytest.mark.parametrize("order", ["control first", "data first"])
-def test_a_copy_of_a_running_broker(
+def test_a_copy_of_a_running_broker_is_a_prefix_or_refused(
     order: str, s3: S3Server, brokers: Start, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """With the manifest copied first it is the prefix of that moment; else what is missing is refused by name."""
+    """Copied manifest first, it is the prefix of that moment; otherwise an error names the missing objects."""
     source, target = bucket_store(s3), folder_store(tmp_path_factory)
     original = brokers(source)
     fill(original)

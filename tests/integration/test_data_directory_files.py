@@ -1,4 +1,4 @@
-"""A real broker on a data directory and a store in which something else lies where it keeps a file."""
+"""A broker on a data directory and a store that have something else in place of one of its files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("place", REFUSED)
-def test_a_start_on_something_else_is_refused(stopped: BrokerProcess, place: str) -> None:
+def test_a_start_with_something_else_in_place_of_a_file_is_refused(stopped: BrokerProcess, place: str) -> None:
     path = of(stopped, place)
     for kind in KINDS:
         aside = path.with_name("aside")
@@ -61,7 +61,7 @@ def test_a_start_on_something_else_is_refused(stopped: BrokerProcess, place: str
 
 
 @pytest.mark.parametrize("kind", sorted(set(NOT_FILES) - {"directory", "device"}))
-def test_what_a_start_can_do_without_is_made_again(stopped: BrokerProcess, kind: str) -> None:
+def test_files_that_a_start_does_not_need_are_recreated(stopped: BrokerProcess, kind: str) -> None:
     replace(of(stopped, "data/wal/0*.wal").with_suffix(".idx"), kind)
     wal = stopped.data_dir / "wal"
     replace(wal / "spare-9.free", kind)
@@ -72,7 +72,7 @@ def test_what_a_start_can_do_without_is_made_again(stopped: BrokerProcess, kind:
     assert not (wal / "spare-9.free").is_symlink()
 
 
-def test_a_sparse_segment_is_read_as_far_as_its_header_says(stopped: BrokerProcess) -> None:
+def test_a_sparse_segment_is_read_up_to_the_size_in_its_header(stopped: BrokerProcess) -> None:
     stretch(of(stopped, "data/wal/0*.wal"))
     stopped.start()
     assert stopped.stop() == 0

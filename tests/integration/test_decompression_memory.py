@@ -1,4 +1,4 @@
-"""Batches that decompress to much more than they are, from many clients at once, on a broker with little memory."""
+"""Batches that decompress to many times their size, from many clients at once, on a broker with little memory."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def metric(broker: BrokerProcess, line: str) -> float:
     return float(found[1])
 
 
-def test_bombs_of_every_codec_take_turns_and_leave_nothing(broker: BrokerProcess) -> None:
-    """Half of them claim more than there may be, half just less: those are decompressed to be judged."""
+def test_decompression_bombs_are_refused_within_the_memory_bound(broker: BrokerProcess) -> None:
+    """Half of them claim more than is allowed, half just less, so that they must be decompressed."""
     near = POOLS.decompression - 2 * MIB
     bombs = []
     for codec in ("gzip", "snappy-raw", "snappy", "lz4", "zstd"):
@@ -177,7 +177,7 @@ def test_large_compressed_batches_are_compacted_within_the_bound(broker: BrokerP
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy-raw", "snappy", "lz4", "zstd"])
-def test_large_messages_still_pass(broker: BrokerProcess, codec: str) -> None:
+def test_large_messages_are_accepted(broker: BrokerProcess, codec: str) -> None:
     size = (6 if codec == "none" else 8) * MIB  # as it is stored, a batch takes no more than a segment of the log
     client = Client(broker)
     assert client.produce(batch_of(codec, size)) == 0
@@ -197,7 +197,7 @@ def test_large_messages_still_pass(broker: BrokerProcess, codec: str) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy-raw", "snappy", "lz4", "zstd"])
 def test_a_record_above_the_topics_limit_is_refused_as_in_kafka(broker: BrokerProcess, codec: str) -> None:
-    """Kafka 4.4: a record's bytes behind its length, in compressed batches alone."""
+    """Kafka 4.4: a record's bytes after its length, in compressed batches alone."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     config = {"max.decompressed.message.bytes": "100"}
     admin.create_topics([NewTopic("limited", 1, 1, config=config)])["limited"].result(SECONDS)

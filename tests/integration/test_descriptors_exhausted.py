@@ -1,4 +1,4 @@
-"""Clients that connect and do nothing, far more than the limit of open files: the others go on as if alone."""
+"""Many more idle connections than the limit of open files: the clients that work are not disturbed."""
 
 from __future__ import annotations
 
@@ -129,7 +129,9 @@ def broker(tmp_path: Path, limits: tuple[int, int], http_port: int) -> Iterator[
     assert " ERROR " not in process.log()
 
 
-def test_those_who_are_in_go_on(broker: LimitedBroker, limits: tuple[int, int], http_port: int) -> None:
+def test_connected_clients_continue_when_no_descriptor_is_free(
+    broker: LimitedBroker, limits: tuple[int, int], http_port: int
+) -> None:
     descriptors, attempts = limits
     insiders, idlers = Insiders(broker), Idlers(broker, open_max=2 * descriptors)
     limit = metric(http_port, "kbroker_connections_limit")

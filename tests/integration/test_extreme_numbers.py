@@ -1,4 +1,4 @@
-"""The largest and smallest of every number that a client or an operator gives and that is added to a clock."""
+"""The extremes of every number from a client or an operator that is added to a clock."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def check_log(broker: BrokerProcess) -> None:
 RETENTIONS = (INT64, INT64 - 1, INT64 - 1_700_000_000_000, 2**62, 10**15, -1)
 
 
-def test_an_offset_with_a_long_retention_stays(extreme: BrokerProcess) -> None:
+def test_an_offset_with_the_longest_retention_stays_committed(extreme: BrokerProcess) -> None:
     make(extreme, "t")
     groups = {f"g-{version}-{number}": (version, ms) for version in (2, 3, 4) for number, ms in enumerate(RETENTIONS)}
     for group, (version, retention_ms) in groups.items():
@@ -123,7 +123,7 @@ def test_an_offset_with_a_long_retention_stays(extreme: BrokerProcess) -> None:
     check_log(extreme)
 
 
-def test_records_of_all_times_in_topics_that_keep_everything(extreme: BrokerProcess) -> None:
+def test_records_with_extreme_timestamps_are_kept_and_found(extreme: BrokerProcess) -> None:
     make(extreme, "t")
     cleaned = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "1048576"}
     make(extreme, "compacted", **cleaned)
@@ -148,8 +148,8 @@ def test_records_of_all_times_in_topics_that_keep_everything(extreme: BrokerProc
     check_log(extreme)
 
 
-def test_waits_of_any_length(extreme: BrokerProcess) -> None:
-    """Those that are long are cut short by the client, which goes away."""
+def test_time_outs_of_any_length_are_accepted(extreme: BrokerProcess) -> None:
+    """The client ends the long ones by disconnecting."""
     make(extreme, "t")
     for timeout_ms in (INT32, 0, -1, -(2**31)):
         assert produce(extreme, "t", [5], timeout_ms) == ErrorCode.NONE
@@ -193,7 +193,7 @@ def test_waits_of_any_length(extreme: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["999999999", "0.0000001"])
-def test_flush_seconds_of_any_length(tmp_path: Path, seconds: str) -> None:
+def test_flush_seconds_of_any_length_are_accepted(tmp_path: Path, seconds: str) -> None:
     process = BrokerProcess(tmp_path / "data", *SMALL, "--flush-seconds", seconds)
     try:
         process.start()
@@ -207,7 +207,7 @@ def test_flush_seconds_of_any_length(tmp_path: Path, seconds: str) -> None:
             process.kill()
 
 
-def test_configs_can_be_set_to_each_end(extreme: BrokerProcess) -> None:
+def test_configs_can_be_set_to_their_bounds(extreme: BrokerProcess) -> None:
     make(extreme, "t")
     admin = AdminClient({"bootstrap.servers": extreme.bootstrap, "log_level": 0})
     for name in TOPIC_LONGS:

@@ -1,4 +1,4 @@
-"""A start that fails between its claim and its first client, however it does: the cluster is free if it was."""
+"""A start that fails in any way between its claim and its first client: a cluster that was free is free again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fail(*args: object) -> None:
 
 
 @pytest.mark.parametrize("step", ["load", "_open_log", "_build_wire", "_answer_first", "_build_storage", "_serve_all"])
-def test_the_claim_is_given_back(
+def test_a_failed_start_gives_its_claim_back(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr(Topics if step == "load" else Broker, step, fail)
@@ -62,7 +62,7 @@ def test_the_claim_is_given_back(
     assert is_free(tmp_path)
 
 
-def test_the_claim_is_kept_with_what_clients_were_told_is_safe(
+def test_a_failed_start_keeps_its_claim_with_acknowledged_records(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def produce(*args: object) -> None:

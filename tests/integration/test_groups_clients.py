@@ -128,8 +128,8 @@ def state_of(broker: BrokerProcess, group: str) -> tuple[str, int]:
 @pytest.mark.feature("groups")
 @ON_A_FOLDER
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
-def test_two_members_share_and_take_over(broker: BrokerProcess, members: list[Member], assignor: str) -> None:
-    """A second member gets half; when it leaves, the first has all again and goes on at the commits."""
+def test_members_share_partitions_and_take_over(broker: BrokerProcess, members: list[Member], assignor: str) -> None:
+    """A second member gets half; when it leaves, the first has all again and continues at the commits."""
     topic, group = group_topic(broker, assignor)
     scenarios.send(broker, CLIENT, topic, numbered(0, 100), "none", IDEMPOTENT)
     first = Member(broker.bootstrap, topic, group, assignor)
@@ -159,8 +159,8 @@ def test_two_members_share_and_take_over(broker: BrokerProcess, members: list[Me
 
 
 @pytest.mark.feature("groups")
-def test_commit_and_resume(broker: BrokerProcess) -> None:
-    """A group goes on where it committed: by the same client library and by another one, also after restarts."""
+def test_a_group_resumes_at_its_commits_with_any_client(broker: BrokerProcess) -> None:
+    """With the same client library and with another one, also after restarts."""
     topic, group = group_topic(broker, "resume")
     scenarios.send(broker, CLIENT, topic, numbered(0, 40), "none", IDEMPOTENT)
     CLIENT.read_subscribed(broker.bootstrap, topic, group, 40)
@@ -190,8 +190,8 @@ def test_commit_and_resume(broker: BrokerProcess) -> None:
 
 @pytest.mark.feature("groups")
 @pytest.mark.parametrize("clean", [False, True], ids=["kill", "stop"])
-def test_restart_keeps_members_and_assignment(broker: BrokerProcess, members: list[Member], clean: bool) -> None:
-    """Members find their group again after a restart of the broker: no rebalance, nothing lost, nothing twice."""
+def test_a_restart_keeps_members_and_assignments(broker: BrokerProcess, members: list[Member], clean: bool) -> None:
+    """No rebalance after a restart of the broker, and every record is read once."""
     topic, group = group_topic(broker, f"restart-{clean}")
     both = [Member(broker.bootstrap, topic, group, "range") for _ in range(2)]
     members += both
@@ -219,8 +219,8 @@ def test_restart_keeps_members_and_assignment(broker: BrokerProcess, members: li
 
 @pytest.mark.feature("groups")
 @ON_A_FOLDER
-def test_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, members: list[Member]) -> None:
-    """group.instance.id: a member that goes and comes again gets the same partitions; the other sees nothing."""
+def test_a_static_member_rejoins_without_a_rebalance(broker: BrokerProcess, members: list[Member]) -> None:
+    """With group.instance.id it gets the same partitions again, and the other member sees nothing."""
     topic, group = group_topic(broker, "static")
     one = Member(broker.bootstrap, topic, group, "range", **{"group.instance.id": "one"})
     members.append(one)
@@ -239,7 +239,7 @@ def test_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, mem
 
 @pytest.mark.feature("groups")
 @ON_A_FOLDER
-def test_member_that_dies_is_replaced(broker: BrokerProcess, members: list[Member]) -> None:
+def test_partitions_of_a_member_without_heartbeats_are_reassigned(broker: BrokerProcess, members: list[Member]) -> None:
     """A member that stops its heartbeats loses its partitions after the session time-out."""
     topic, group = group_topic(broker, "dead")
     times = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500, "max_poll_interval_ms": 7000}

@@ -1,4 +1,4 @@
-"""Status of a broker whose HTTP port is held by clients that trickle, and by some that read nothing."""
+"""Health and metrics of a broker whose HTTP port is occupied by clients that trickle or never read."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def status(tmp_path: Path) -> Iterator[Status]:
     [b"GET /livez HTTP/1.1\r\n", b"GET /metrics HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + b"\xff" * 60_000],
     ids=["trickle", "read-nothing", "nonsense"],
 )
-def test_probes_are_answered_while_others_hold_on(status: Status, sent: bytes) -> None:
+def test_probes_are_answered_beside_slow_clients(status: Status, sent: bytes) -> None:
     assert status.get("/livez") == "ok\n"
     resident_kib, descriptors = status.resident_kib, status.descriptors
     attackers = Attackers(status.port, sent)

@@ -97,7 +97,7 @@ class Cluster:
         return text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
 
     def create(self, url: str, kind: str, **settings: str) -> None:
-        """Creates the source or the sink and waits until it runs; `_` in a setting stands for `.`."""
+        """Creates the source or the sink and waits until it runs; `_` in a setting means `.`."""
         named = {name.replace("_", "."): value for name, value in settings.items()}
         body = {"name": kind, "config": {"tasks.max": "1", **named}}
         until(lambda: call("POST", f"{url}connectors", body)["name"] == kind, f"connector {kind}", retried=(OSError,))
@@ -136,7 +136,7 @@ def cluster(
 
 
 @pytest.mark.parametrize("cluster", [False, True], ids=["at-least-once", "exactly-once"], indirect=True)
-def test_file_to_file(broker: BrokerProcess, cluster: Cluster) -> None:
+def test_every_line_arrives_in_order_despite_kills(broker: BrokerProcess, cluster: Cluster) -> None:
     """Every line arrives, in order, over a kill of the broker and of the worker that runs the connectors."""
     topic = new_topic(broker, CLIENT, "connect", 1)
     first = cluster.new_worker()

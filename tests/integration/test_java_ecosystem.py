@@ -44,7 +44,9 @@ class Registry:
         )
 
 
-def test_schema_registry(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_the_requests_of_a_schema_registry_are_answered(
+    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
     """The topic is made and checked, and there is one leader: over a kill of the broker, and when the leader goes."""
     registry = Registry(broker, java_tools.compiled_apps(tmp_path_factory), tmp_path)
     with contextlib.ExitStack() as running:
@@ -91,7 +93,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
-def test_web_interface(
+def test_the_requests_of_web_interfaces_are_answered(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, version: str
 ) -> None:
     topic = new_topic(broker, CLIENT, "shown", 3, retention_ms="7654321")

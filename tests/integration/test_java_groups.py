@@ -1,4 +1,4 @@
-"""Java consumer groups whose members leave, stop without a word, are interrupted and are killed.
+"""Java consumer groups whose members leave, stop without leaving, are interrupted and are killed.
 
 Every record is processed; none by two members that live at once; none twice but by the successor of a member that was
 stopped between processing and commit.
@@ -145,7 +145,7 @@ def run_members(group: Group, draw: random.Random) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value.values()),
 )
-def test_members_come_and_go(
+def test_members_that_leave_stop_or_die_lose_no_record(
     broker: BrokerProcess,
     tmp_path_factory: pytest.TempPathFactory,
     tmp_path: Path,
@@ -165,10 +165,10 @@ def test_members_come_and_go(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_running_group_carries_on_over_a_kill_of_the_broker(
+def test_a_group_keeps_its_assignment_over_a_kill_of_the_broker(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, protocol: str
 ) -> None:
-    """Nobody is assigned anything anew, and nothing is processed twice."""
+    """No member is reassigned, and nothing is processed twice."""
     if protocol == "consumer":
         need(broker, ApiKey.CONSUMER_GROUP_HEARTBEAT)
     class_path = java_tools.compiled_clients(tmp_path_factory, NEWEST_CLIENTS)

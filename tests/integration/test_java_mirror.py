@@ -174,7 +174,7 @@ def start(class_path: str, sides: tuple[Cluster, Cluster], log_path: Path) -> Ja
     return program
 
 
-def test_both_ways(
+def test_mirror_maker_copies_both_ways(
     kafka: Kafka, broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     """Before and after a kill of the broker."""

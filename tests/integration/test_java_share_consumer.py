@@ -93,12 +93,12 @@ def settled(program: JavaProgram) -> set[tuple[str, str]]:
 
 
 def unknown(program: JavaProgram) -> set[tuple[str, str]]:
-    """Acknowledged when the broker was killed: it may have become durable, and then comes to nobody any more."""
+    """Acknowledged when the broker was killed: it may have become durable, and then is never delivered again."""
     return set(places(program, "failed"))
 
 
 def check_held_by_one_at_a_time(events: list[Event]) -> None:
-    """Between a delivery and its end nobody else has the record."""
+    """Between a delivery and its end no other member has the record."""
     holder: dict[tuple[str, str], str] = {}
     for event in events:
         place = event.fields[1:3]
@@ -109,7 +109,7 @@ def check_held_by_one_at_a_time(events: list[Event]) -> None:
             assert holder.pop(place) == event.fields[0]
 
 
-def test_members_share_a_partition(
+def test_each_record_of_a_shared_partition_is_processed_once(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     """More members than partitions, and each record is processed by one of them, once."""
@@ -129,10 +129,10 @@ def test_members_share_a_partition(
 
 
 @ON_A_FOLDER
-def test_implicit_acknowledgements(
+def test_the_next_poll_acknowledges_records_implicitly(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    """What a poll gave is accepted by the next one, and by closing: another member gets nothing of it."""
+    """The next poll, or closing, accepts the records of a poll: another member gets none of them."""
     group = Group(broker, tmp_path_factory, tmp_path)
     group.produce("one", "two", "three")
     with group.members() as member:
@@ -146,7 +146,9 @@ def test_implicit_acknowledgements(
 
 
 @ON_A_FOLDER
-def test_what_members_decide(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_released_records_are_redelivered_and_rejected_ones_are_not(
+    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
     """Release comes again, reject does not, and a record that is always released is given up."""
     group = Group(broker, tmp_path_factory, tmp_path)
     group.produce("accept", "release", "reject", "release-always", "renew")
@@ -164,7 +166,9 @@ def test_what_members_decide(broker: BrokerProcess, tmp_path_factory: pytest.Tem
 
 
 @ON_A_FOLDER
-def test_a_lock_ends(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_a_record_whose_lock_expired_is_redelivered(
+    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
     """A member that does nothing with a record loses it to another one; one that closes gives it back at once."""
     group = Group(broker, tmp_path_factory, tmp_path, share_record_lock_duration_ms="2000")
     group.produce("hold")
@@ -181,7 +185,7 @@ def test_a_lock_ends(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFac
 
 
 @ON_A_FOLDER
-def test_aborted_records_are_not_shared(
+def test_aborted_records_are_not_delivered(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     """share.isolation.level=read_committed."""
@@ -195,10 +199,10 @@ def test_aborted_records_are_not_shared(
         assert [event.fields[4] for event in member.find("got")] == ["c", "d", "e"]
 
 
-def test_kills_of_the_broker_and_the_loss_of_its_disk(
+def test_acknowledgements_survive_kills_and_a_lost_disk(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    """Nothing acknowledged comes back, nothing unacknowledged is lost."""
+    """Acknowledged records are not delivered again, and unacknowledged ones are."""
     group = Group(broker, tmp_path_factory, tmp_path, PARTITIONS, share_record_lock_duration_ms="3000")
     total = 0
     with group.members(3, EXPLICIT, "max.poll.records=5") as members:

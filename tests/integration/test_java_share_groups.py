@@ -112,7 +112,7 @@ def groups(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_
     made.program.kill()
 
 
-def test_the_option_lists_all_of_it(broker: BrokerProcess) -> None:
+def test_the_option_enables_every_share_api(broker: BrokerProcess) -> None:
     answer = api_versions(broker)
     listed = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
     assert {key: tuple(versions) for key, versions in SERVED_WITH_SHARE_GROUPS.items()}.items() <= listed.items()
@@ -120,7 +120,7 @@ def test_the_option_lists_all_of_it(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.slow
-def test_members_come_and_go(groups: Groups) -> None:
+def test_joining_and_leaving_members_are_assigned_all_partitions(groups: Groups) -> None:
     topic, group = new_topic(groups.broker, CLIENT, "share", 4), "comes-and-goes"
     for name in "ab":
         groups.program.tell("add", name, group, topic)
@@ -137,7 +137,7 @@ def test_members_come_and_go(groups: Groups) -> None:
     second = groups.new_program()
     second.tell("add", "z", group, topic)
     groups.wait_members(group, "a", "b", "z", partitions=4)
-    second.kill()  # without a word: its session ends
+    second.kill()  # without leaving the group: its session expires
     groups.wait_members(group, "a", "b", partitions=4)
     for name in "ab":
         groups.program.tell("close", name)
@@ -146,7 +146,7 @@ def test_members_come_and_go(groups: Groups) -> None:
     assert f"{group}:Share:share:Empty" in groups.ask("list").split()
 
 
-def test_where_a_group_is(groups: Groups) -> None:
+def test_share_group_offsets_are_listed_altered_and_deleted(groups: Groups) -> None:
     topic, group = new_topic(groups.broker, CLIENT, "share", 2), "somewhere"
     groups.send(topic, 10)
     assert groups.ask("configure", group, "share.auto.offset.reset", "earliest") == "earliest"
@@ -184,7 +184,7 @@ def test_where_a_group_is(groups: Groups) -> None:
 
 
 @pytest.mark.slow
-def test_a_group_goes_on_after_a_kill_of_the_broker(groups: Groups) -> None:
+def test_a_group_keeps_its_members_over_a_kill_of_the_broker(groups: Groups) -> None:
     topic, group = new_topic(groups.broker, CLIENT, "share", 3), "survives"
     groups.ask("configure", group, "share.auto.offset.reset", "earliest")
     names = "abc"
@@ -215,7 +215,9 @@ def test_a_group_goes_on_after_a_kill_of_the_broker(groups: Groups) -> None:
     assert f"{topic}-1=5/15" in groups.ask("offsets", group)
 
 
-def test_the_tool_class(broker: BrokerProcess, groups: Groups, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_share_group_tool_works(
+    broker: BrokerProcess, groups: Groups, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     topic, group = new_topic(broker, CLIENT, "share", 2), "of-a-tool"
     shell = ToolShell(tmp_path_factory)
     tool = (SHARE_GROUPS, "--bootstrap-server", broker.bootstrap)

@@ -138,7 +138,7 @@ def word_count(
 
 
 @pytest.mark.parametrize("word_count", ["exactly_once_v2"], indirect=True)
-def test_exact_counts_over_kills_of_application_and_broker(word_count: WordCount) -> None:
+def test_exactly_once_counts_are_exact_despite_kills(word_count: WordCount) -> None:
     broker = word_count.broker
     need(broker, *TRANSACTIONS)
     first = word_count.new_process()
@@ -170,7 +170,7 @@ def assert_exact(word_count: WordCount) -> None:
 
 
 @pytest.mark.parametrize("word_count", ["at_least_once"], indirect=True)
-def test_at_least_once_over_kills(word_count: WordCount) -> None:
+def test_at_least_once_counts_are_not_too_low_despite_kills(word_count: WordCount) -> None:
     """No word is counted too low; and Streams deletes what it has read of its repartition topic."""
     broker = word_count.broker
     first = word_count.new_process()

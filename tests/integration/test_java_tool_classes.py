@@ -1,4 +1,4 @@
-"""The classes behind Apache Kafka's kafka-*.sh, run against a broker: one thing of each, and how it fails."""
+"""The classes of Apache Kafka's kafka-*.sh, run against a broker: one use of each, and one failure."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def table(printed: Printed) -> list[dict[str, str]]:
 
 
 @pytest.mark.feature("Java", "admin")
-def test_topics(tools: Tools) -> None:
+def test_the_topic_command_works(tools: Tools) -> None:
     topic = tools.new_topic("--config", "retention.ms=123456", partitions=3)
     described = tools.run("TopicCommand", "--describe", "--topic", topic).lines()
     assert "PartitionCount: 3" in described[0]
@@ -96,7 +96,7 @@ def test_topics(tools: Tools) -> None:
 
 
 @pytest.mark.feature("Java", "admin")
-def test_configs(broker: BrokerProcess, tools: Tools) -> None:
+def test_the_config_command_works(broker: BrokerProcess, tools: Tools) -> None:
     need(broker, ApiKey.INCREMENTAL_ALTER_CONFIGS)
     topic = tools.new_topic()
     tools.run(CONFIGS, "--alter", "--topic", topic, "--add-config", "retention.ms=7777,cleanup.policy=[compact,delete]")
@@ -112,7 +112,7 @@ def test_configs(broker: BrokerProcess, tools: Tools) -> None:
 
 
 @pytest.mark.feature("Java", "admin")
-def test_consumer_groups(tools: Tools) -> None:
+def test_the_consumer_group_command_works(tools: Tools) -> None:
     topic, group = tools.new_topic(), f"group-{next(_serial)}"
     tools.fill(topic)
     ends = tools.offsets(topic)
@@ -136,7 +136,7 @@ def test_consumer_groups(tools: Tools) -> None:
     assert "does not exist" in tools.run(GROUPS, *of_group, "--delete").output
 
 
-def test_delete_offsets(broker: BrokerProcess, tools: Tools) -> None:
+def test_the_consumer_group_command_deletes_offsets(broker: BrokerProcess, tools: Tools) -> None:
     need(broker, ApiKey.OFFSET_DELETE)
     topic, group = tools.new_topic(), f"group-{next(_serial)}"
     tools.fill(topic)
@@ -147,7 +147,7 @@ def test_delete_offsets(broker: BrokerProcess, tools: Tools) -> None:
     assert [row["PARTITION"] for row in rows if row["CURRENT-OFFSET"] != "-"] == ["1"]
 
 
-def test_offset_shell(tools: Tools) -> None:
+def test_the_offset_shell_lists_offsets(tools: Tools) -> None:
     topic = tools.new_topic()
     assert tools.offsets(topic) == [0, 0]
     tools.fill(topic)
@@ -160,7 +160,7 @@ def test_offset_shell(tools: Tools) -> None:
 
 
 @pytest.mark.feature("Java", "admin")
-def test_delete_records(broker: BrokerProcess, tools: Tools, tmp_path: Path) -> None:
+def test_the_delete_records_command_works(broker: BrokerProcess, tools: Tools, tmp_path: Path) -> None:
     need(broker, ApiKey.DELETE_RECORDS)
     topic = tools.new_topic(partitions=1)
     tools.fill(topic)
@@ -179,7 +179,7 @@ def delete_records(tools: Tools, folder: Path, topic: str, offset: int) -> Print
 
 
 @pytest.mark.parametrize("kind", ["preferred", "unclean"])
-def test_leader_election(broker: BrokerProcess, tools: Tools, kind: str) -> None:
+def test_the_leader_election_command_works(broker: BrokerProcess, tools: Tools, kind: str) -> None:
     need(broker, ApiKey.ELECT_LEADERS)
     topic = tools.new_topic()
     printed = tools.run("LeaderElectionCommand", "--election-type", kind, "--topic", topic, "--partition", "0")
@@ -187,7 +187,7 @@ def test_leader_election(broker: BrokerProcess, tools: Tools, kind: str) -> None
     tools.run("LeaderElectionCommand", "--election-type", kind, "--all-topic-partitions")
 
 
-def test_log_dirs(broker: BrokerProcess, tools: Tools) -> None:
+def test_the_log_dirs_command_works(broker: BrokerProcess, tools: Tools) -> None:
     need(broker, ApiKey.DESCRIBE_LOG_DIRS)
     topic = tools.new_topic()
     tools.fill(topic)
@@ -202,7 +202,7 @@ def test_log_dirs(broker: BrokerProcess, tools: Tools) -> None:
     assert sum(sizes.values()) > RECORDS * 50
 
 
-def test_cluster_and_apis(tools: Tools, broker: BrokerProcess) -> None:
+def test_the_cluster_and_api_versions_tools_work(tools: Tools, broker: BrokerProcess) -> None:
     shell = tools._shell
     assert "Cluster ID: " in shell.run("ClusterTool", "cluster-id", *tools.bootstrap).output
     endpoints = shell.run("ClusterTool", "list-endpoints", *tools.bootstrap).output
@@ -213,20 +213,20 @@ def test_cluster_and_apis(tools: Tools, broker: BrokerProcess) -> None:
     assert "ERROR" not in versions
 
 
-def test_features(broker: BrokerProcess, tools: Tools) -> None:
+def test_the_feature_command_works(broker: BrokerProcess, tools: Tools) -> None:
     need(broker, transaction_version=2, group_version=1)
     described = tools.run("FeatureCommand", "describe").output
     assert "Feature: transaction.version" in described
     assert "Feature: group.version" in described
 
 
-def test_reassignments(broker: BrokerProcess, tools: Tools) -> None:
+def test_the_reassign_command_lists_no_reassignment(broker: BrokerProcess, tools: Tools) -> None:
     need(broker, ApiKey.LIST_PARTITION_REASSIGNMENTS)
     tools.new_topic()
     assert "No partition reassignments found" in tools.run("reassign.ReassignPartitionsCommand", "--list").output
 
 
-def test_a_reassignment_and_its_rollback(broker: BrokerProcess, tools: Tools, tmp_path: Path) -> None:
+def test_a_reassignment_and_its_rollback_succeed(broker: BrokerProcess, tools: Tools, tmp_path: Path) -> None:
     """kafka-reassign-partitions.sh --execute prints what was there before, log directories included."""
     need(broker, ApiKey.ALTER_REPLICA_LOG_DIRS)
     topic, plan, rollback = tools.new_topic(), tmp_path / "plan.json", tmp_path / "rollback.json"
@@ -257,18 +257,18 @@ def test_a_reassignment_and_its_rollback(broker: BrokerProcess, tools: Tools, tm
     assert "LogDirNotFoundException" in error
 
 
-def test_access_control_is_off(broker: BrokerProcess, tools: Tools) -> None:
+def test_the_acl_command_says_that_security_is_disabled(broker: BrokerProcess, tools: Tools) -> None:
     need(broker, ApiKey.DESCRIBE_ACLS)
     printed = tools._shell.run_any("AclCommand", *tools.bootstrap, "--list")
     assert "SecurityDisabledException" in printed.output + printed.errors
 
 
-def test_config_resources(broker: BrokerProcess, tools: Tools) -> None:
+def test_config_resources_are_listed(broker: BrokerProcess, tools: Tools) -> None:
     need(broker, ApiKey.LIST_CONFIG_RESOURCES)
     tools.run("ClientMetricsCommand", "--list")
 
 
-def test_transactions(broker: BrokerProcess, tools: Tools) -> None:
+def test_the_transactions_command_works(broker: BrokerProcess, tools: Tools) -> None:
     """Transactions of ProducerPerformance, seen by TransactionsCommand."""
     need(broker, *TRANSACTIONS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.DESCRIBE_PRODUCERS)
     topic, name = tools.new_topic(partitions=1), f"transactional-{next(_serial)}"

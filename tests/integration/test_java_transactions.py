@@ -87,10 +87,10 @@ def places(events: list[Event]) -> dict[str, list[tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
-def test_exactly_the_committed_records_are_read(
+def test_read_committed_readers_see_exactly_the_committed_records(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, version: str
 ) -> None:
-    """A reader that runs all the time and ones that come later read the same, whatever happens to the broker."""
+    """A reader that runs all the time and later ones read the same, despite kills and a lost disk."""
     need(broker, *TRANSACTIONS)
     run = Run(broker, java_tools.compiled_clients(tmp_path_factory, version), tmp_path)
     with run.producers(SEED) as producers, run.reader() as live:
@@ -125,7 +125,7 @@ def test_exactly_the_committed_records_are_read(
 
 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
-def test_producers_that_are_killed_block_nobody(
+def test_killed_producers_do_not_block_readers(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, version: str
 ) -> None:
     """Their successors abort what they left open; a reader comes to the end."""
@@ -142,7 +142,7 @@ def test_producers_that_are_killed_block_nobody(
         check_both(first, list(successors.events), reads)
 
 
-def test_a_producer_whose_transaction_timed_out_aborts_and_goes_on(
+def test_a_producer_continues_after_a_transaction_that_timed_out(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     """With transaction.version 2 the time-out takes the transaction, and not the producer."""
@@ -150,7 +150,7 @@ def test_a_producer_whose_transaction_timed_out_aborts_and_goes_on(
     run = Run(broker, java_tools.compiled_clients(tmp_path_factory, NEWEST_CLIENTS), tmp_path)
     with run.program("TimedOutProducer", log="timed-out.log") as producer:
         producer.wait_event("open")
-        until(lambda: end_offsets(broker, run.topic, 1) == [2], "the marker of the time-out behind the first record")
+        until(lambda: end_offsets(broker, run.topic, 1) == [2], "the marker of the time-out after the first record")
         producer.tell("go on")
         producer.wait_event("refused")
         producer.wait_event("committed")

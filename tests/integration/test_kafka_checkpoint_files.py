@@ -55,7 +55,7 @@ def ours(data: bytes, kind: str) -> str:
     return "".join(f"{partition} {offset};" for partition, offset in rows)
 
 
-def test_each_file_is_taken_as_kafka_takes_it(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_each_file_is_read_or_refused_as_by_kafka(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     require(not java_tools.missing(), java_tools.missing())
     made = cases()
     folder = tmp_path / "logs" / "t-0"

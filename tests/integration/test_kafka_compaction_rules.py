@@ -73,7 +73,7 @@ def compacted(bootstrap: str, topic: str) -> bool:
     return len(read(bootstrap, topic)) <= KEYS + 1
 
 
-def test_the_same_topics_are_compacted_to_the_same_records(servers: list[str]) -> None:
+def test_compaction_keeps_the_records_that_kafka_keeps(servers: list[str]) -> None:
     updates: list[tuple[bytes, bytes | None]] = [(b"%d" % (n % KEYS), b"%d" % n) for n in range(UPDATES)]
     for bootstrap in servers:
         admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap})

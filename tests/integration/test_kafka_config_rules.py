@@ -62,7 +62,7 @@ def test_every_topic_config_of_kafka_is_known(kafka: Tables) -> None:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_the_same_values_are_taken(kafka: Tables, kind: str) -> None:
+def test_the_values_that_kafka_accepts_are_accepted(kafka: Tables, kind: str) -> None:
     """Of those that can be altered."""
     different = [
         (name, text, "Kafka takes it" if text in row["takes"] else "Kafka refuses it")

@@ -177,7 +177,7 @@ def log_bytes(folder: Path, partition: int, topic: str = TOPIC) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((folder / f"{topic}-{partition}").glob("*.log")))
 
 
-def test_what_kafka_wrote_is_served(source: Source, store: Store, imported: BrokerProcess) -> None:
+def test_an_imported_kafka_log_is_served(source: Source, store: Store, imported: BrokerProcess) -> None:
     assert len(source.committed_rows) < len(source.rows)
     assert "no faults" in kbroker("object", "verify", *store.options, environ=store.environ)
     imported.start()
@@ -196,7 +196,7 @@ def test_what_kafka_wrote_is_served(source: Source, store: Store, imported: Brok
     assert imported.stop() == 0
 
 
-def test_a_round_trip_has_the_same_batches(
+def test_a_round_trip_keeps_batches_byte_for_byte(
     source: Source, store: Store, imported: BrokerProcess, tmp_path: Path
 ) -> None:
     out = tmp_path / "logs"
@@ -210,7 +210,7 @@ def test_a_round_trip_has_the_same_batches(
 
 
 @ON_A_FOLDER
-def test_dump_log_segments_finds_no_fault(store: Store, imported: BrokerProcess, tmp_path: Path) -> None:
+def test_dump_log_segments_finds_no_fault_in_an_export(store: Store, imported: BrokerProcess, tmp_path: Path) -> None:
     out = tmp_path / "logs"
     kbroker("export", "kafka-log", TOPIC, str(out), *store.options, environ=store.environ)
     folders = [out / f"{TOPIC}-{partition}" for partition in range(PARTITIONS)]
@@ -251,7 +251,7 @@ def test_kafka_starts_on_an_export(source: Source, store: Store, imported: Broke
         producer.commit_transaction(30)
         assert len(rows(server.bootstrap, "read_committed")) == before + 1
         del producer
-        make_anew(server)
+        recreate_topic(server)
         server.stop()
         move_in(store, server.log_folder, tmp_path / "out")
         server.start()
@@ -261,7 +261,7 @@ def test_kafka_starts_on_an_export(source: Source, store: Store, imported: Broke
         server.kill()
 
 
-def make_anew(server: KafkaServer) -> None:
+def recreate_topic(server: KafkaServer) -> None:
     """Deletes the topic and creates it again: it gets another id."""
     admin = AdminClient({"bootstrap.servers": server.bootstrap, **QUIET})
     admin.delete_topics([TOPIC])[TOPIC].result(60)
@@ -290,7 +290,9 @@ def move_in(store: Store, log_folder: Path, out: Path) -> None:
 
 
 @ON_A_FOLDER
-def test_the_open_transaction_ends_and_producers_go_on(source: Source, imported: BrokerProcess, tmp_path: Path) -> None:
+def test_an_imported_open_transaction_ends_and_its_producer_continues(
+    source: Source, imported: BrokerProcess, tmp_path: Path
+) -> None:
     imported.start()
     producer = transactional(imported.bootstrap)  # aborts what Kafka's last owner of the id left open
     producer.begin_transaction()
@@ -303,7 +305,7 @@ def test_the_open_transaction_ends_and_producers_go_on(source: Source, imported:
 
 
 @ON_A_FOLDER
-def test_committed_offsets_come_with_some_topics(source: Source, store: Store, tmp_path: Path) -> None:
+def test_committed_offsets_are_imported_with_chosen_topics(source: Source, store: Store, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     output = kbroker("import", "kafka-log", str(source.folder), "--topic", TOPIC, "--data-dir", str(data_dir))
     assert f"{PARTITIONS} committed offsets" in output

@@ -52,7 +52,7 @@ def ranges(answer: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
     return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
 
-def test_versions(broker: BrokerProcess, kafka: ApiVersionsResponse) -> None:
+def test_api_versions_cover_those_of_kafka(broker: BrokerProcess, kafka: ApiVersionsResponse) -> None:
     """Kafka's least versions exactly, and its highest or higher ones."""
     ours, theirs = ranges(api_versions(broker)), ranges(kafka)
     assert {key: theirs[key] for key in theirs.keys() - ours.keys() - LEFT_OUT} == {}
@@ -66,7 +66,7 @@ def test_versions(broker: BrokerProcess, kafka: ApiVersionsResponse) -> None:
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_finalized_features(broker: BrokerProcess, kafka: ApiVersionsResponse, name: str) -> None:
+def test_finalized_features_are_those_of_kafka(broker: BrokerProcess, kafka: ApiVersionsResponse, name: str) -> None:
     ours, theirs = (
         [(each.min_version_level, each.max_version_level) for each in answer.finalized_features if each.name == name]
         for answer in (api_versions(broker), kafka)

@@ -1,4 +1,4 @@
-"""Topics in KafScale's format, from a client to the bucket and back without the disk; names that come back."""
+"""Topics in KafScale's format: written by a client, read from the bucket without the disk, deleted and recreated."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def own_store(store: Store, request: pytest.FixtureRequest, tmp_path_factory: py
     return bucket_store(request.getfixturevalue("s3")) if store.kind == "s3" else folder_store(tmp_path_factory)
 
 
-def test_from_a_client_to_the_bucket_and_back_without_the_disk(own_store: Store, tmp_path: Path) -> None:
+def test_records_are_read_from_the_bucket_without_the_disk(own_store: Store, tmp_path: Path) -> None:
     store = own_store
     broker = BrokerProcess(tmp_path / "data", *store.options, *SMALL, environ=store.environ).start()
     try:
@@ -173,7 +173,7 @@ def test_from_a_client_to_the_bucket_and_back_without_the_disk(own_store: Store,
         broker.kill()
 
 
-def test_a_name_comes_back_when_nothing_is_left_of_it(store: Store, broker: BrokerProcess) -> None:
+def test_a_topic_name_is_free_once_its_objects_are_deleted(store: Store, broker: BrokerProcess) -> None:
     name = "again"
     for value in ("first", "second"):
         create_when_free(broker, name)
@@ -210,7 +210,7 @@ def refusal(broker: BrokerProcess, name: str) -> KafkaError | None:
     return None
 
 
-def test_the_format_is_chosen_at_creation_and_not_compacted(broker: BrokerProcess) -> None:
+def test_the_format_is_fixed_at_creation_and_is_not_for_compacted_topics(broker: BrokerProcess) -> None:
     with pytest.raises(KafkaException) as raised:
         create(broker, "compacted", 1, **{"cleanup.policy": "compact"})
     assert raised.value.args[0].code() == KafkaError.INVALID_CONFIG

@@ -1,4 +1,4 @@
-"""Producers that wait for room in the write-ahead log, as the store is slow, beside records that come one by one."""
+"""Producers that wait for room in the WAL, because the store is slow, beside a producer of single records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Running:
         return int(float(found[1]))
 
     def answers(self) -> None:
-        """To whoever waits for nothing. KafkaException where it does not."""
+        """Without waiting for delivery. KafkaException when it fails."""
         assert {BULK, LONE} <= self.admin.list_topics(timeout=SECONDS).topics.keys()
 
     def consumer(self, *partitions: TopicPartition) -> Consumer:
@@ -124,7 +124,7 @@ class Bulk:
 
 
 class Lone:
-    """A producer whose records come one by one, and a reader who waits for each; its place is committed."""
+    """A producer of single records, and a reader that waits for each and commits its position."""
 
     def __init__(self, running: Running) -> None:
         self.count = 0
@@ -166,8 +166,8 @@ def read_all(running: Running) -> None:
     consumer.close()
 
 
-def test_lone_records_beside_producers_who_wait_for_room(running: Running, proxy: FaultProxy) -> None:
-    """With no room the broker answers others; with little what waits goes on, and with enough all of it arrives."""
+def test_single_records_arrive_beside_producers_that_wait_for_room(running: Running, proxy: FaultProxy) -> None:
+    """Without room other requests are answered; with some, waiting producers continue; all records arrive at last."""
     lone = Lone(running)
     lone.one()
     before = running.waits()

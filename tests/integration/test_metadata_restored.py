@@ -24,7 +24,7 @@ def filled(broker: BrokerProcess, topic: str) -> None:
     assert producer.flush(SECONDS) == 0
 
 
-def test_topics_that_older_metadata_does_not_know_keep_their_objects(tmp_path: Path) -> None:
+def test_topics_missing_in_older_metadata_keep_their_objects(tmp_path: Path) -> None:
     objects = tmp_path / "objects"
     options = (*SMALL, *AT_ONCE, "--object-store", f"file:{objects}", "--pack-below-bytes", "0")
     broker = BrokerProcess(tmp_path / "data", *options).start()

@@ -111,7 +111,7 @@ def lose_disk(broker: BrokerProcess) -> None:
     broker.start()
 
 
-def test_everything_acknowledged_is_there_without_the_disk(running: BrokerProcess) -> None:
+def test_acknowledged_records_survive_the_loss_of_the_disk(running: BrokerProcess) -> None:
     create(running, "o", OBJECT)
     values = []
     for codec in CODECS:
@@ -130,11 +130,11 @@ def test_everything_acknowledged_is_there_without_the_disk(running: BrokerProces
     assert running.stop() == 0, running.log()[-3000:]
 
 
-def test_a_group_follows_an_object_topic(running: BrokerProcess) -> None:
+def test_a_group_reads_an_object_topic(running: BrokerProcess) -> None:
     create(running, "followed", OBJECT)
     expected = produce(running, "followed", "none", 60, "g")
     seen: list[bytes] = []
-    for _ in range(2):  # the second member goes on where the first has committed
+    for _ in range(2):  # the second member continues where the first has committed
         consumer = Consumer({
             **QUIET, "bootstrap.servers": running.bootstrap, "group.id": "g", "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -152,7 +152,7 @@ def test_a_group_follows_an_object_topic(running: BrokerProcess) -> None:
     assert sorted(seen) == sorted(expected)
 
 
-def test_switches_at_run_time(running: BrokerProcess) -> None:
+def test_durability_is_switched_at_run_time(running: BrokerProcess) -> None:
     create(running, "t", {})
     values = produce(running, "t", "none", 30, "wal")
     assert sorted(read(running, "t")) == sorted(values)
@@ -169,6 +169,6 @@ def test_switches_at_run_time(running: BrokerProcess) -> None:
     assert sorted(read(running, "t")) == sorted(values)
 
 
-def test_a_value_that_does_not_exist_is_refused(running: BrokerProcess) -> None:
+def test_an_unknown_durability_is_refused(running: BrokerProcess) -> None:
     with pytest.raises(KafkaException, match=r"kbroker\.durability"):
         create(running, "refused", {"kbroker.durability": "disk"})

@@ -1,4 +1,4 @@
-"""klite and KafScale start on what kbroker exports, serve it and go on with it; kbroker takes that back."""
+"""klite and KafScale start on what kbroker exports, serve it and append to it; kbroker imports the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows(bootstrap: str, topic: str, partitions: int | None = None) -> list[Row]
     ended: set[int] = set()
     while len(ended) < len(places):
         message = consumer.poll(30)
-        assert message is not None, f"no answer behind {found[-1][:2] if found else 'nothing'}"
+        assert message is not None, f"no answer after {found[-1][:2] if found else 'nothing'}"
         if message.error():
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
             ended.add(message.partition())
@@ -70,7 +70,7 @@ def rows_of_kafscale(bootstrap: str, topic: str, **options: object) -> list[Row]
         while consumer.position(place) < end:
             messages = consumer.poll(10_000).get(place, [])
             silent = 0 if messages else silent + 1
-            assert silent < 3, f"no answer behind {found[-1][:2] if found else 'nothing'}"
+            assert silent < 3, f"no answer after {found[-1][:2] if found else 'nothing'}"
             for message in messages:
                 at = partition, message.offset, message.timestamp
                 found.append((*at, message.key, message.value, list(message.headers) or None))
@@ -188,7 +188,7 @@ def fill(broker: BrokerProcess) -> None:
 
 
 def assert_goes_on(before: list[Row], after: list[Row]) -> None:
-    """All of `before`, and 200 records behind it, with offsets that follow."""
+    """All of `before`, and 200 records after it, with consecutive offsets."""
     for partition in {row[0] for row in after}:
         old, new = ([row for row in rows if row[0] == partition] for rows in (before, after))
         assert new[: len(old)] == old
@@ -210,13 +210,13 @@ def serve(store: Store, folder: Path) -> BrokerProcess:
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:
-    """They are not fetched, in CI neither: whoever has them names them."""
+    """They are not fetched, not in CI either: they are named where they are installed."""
     reason = other_products.missing(*programs)
     return pytest.mark.skipif(bool(reason), reason=reason)
 
 
 @needs(other_products.KLITE)
-def test_klite(source: Source, s3: S3Server, tmp_path: Path) -> None:
+def test_klite_serves_an_export_and_is_imported_again(source: Source, s3: S3Server, tmp_path: Path) -> None:
     prefix = "for-klite"
     kbroker(source.store, "export", "klite", *PARTITIONS, f"s3://{BUCKET}/{prefix}", "--klite-cluster-id", "theirs")
     with other_products.klite(s3, tmp_path, prefix, "theirs") as server:
@@ -246,7 +246,7 @@ def test_klite(source: Source, s3: S3Server, tmp_path: Path) -> None:
 
 
 @needs(other_products.KAFSCALE, other_products.ETCD)
-def test_kafscale(source: Source, s3: S3Server, tmp_path: Path) -> None:
+def test_kafscale_serves_an_export_and_is_imported_again(source: Source, s3: S3Server, tmp_path: Path) -> None:
     """Its logs begin with a batch, and where nothing is left, at 0: its layout has no other place for log starts."""
     topics = {name: count for name, count in PARTITIONS.items() if name != EMPTIED}
     s3.create_bucket("for-kafscale")
@@ -279,7 +279,7 @@ def test_kafscale(source: Source, s3: S3Server, tmp_path: Path) -> None:
 
 
 @needs(other_products.KAFSCALE, other_products.ETCD)
-def test_kafscale_beside_a_broker(source: Source, s3: S3Server, tmp_path: Path) -> None:
+def test_kafscale_reads_a_topic_that_a_broker_writes(source: Source, s3: S3Server, tmp_path: Path) -> None:
     """It reads a topic in its format where the broker put it."""
     prefix = source.store.options[1].removeprefix(f"s3://{BUCKET}/")
     (root,) = (s3.folder / BUCKET / prefix).glob("kbroker-*")

@@ -1,4 +1,4 @@
-"""More producer ids than there is memory for, as fast as they come: what the broker takes, refuses and remembers."""
+"""More producer ids than fit in memory, as fast as possible: what the broker accepts, refuses and remembers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def create(broker: BrokerProcess, name: str, partitions: int) -> AdminClient:
 
 
 @IN_A_BUCKET_WHEN_SLOW
-def test_ids_as_fast_as_they_come_take_a_bounded_part_of_the_memory(stored: BrokerProcess) -> None:
+def test_a_flood_of_producer_ids_takes_bounded_memory(stored: BrokerProcess) -> None:
     broker = stored
     broker.start("--set", "kbroker.producer.id.min.idle.ms=0")
     create(broker, "flood", PARTITIONS)
@@ -91,7 +91,7 @@ def test_ids_as_fast_as_they_come_take_a_bounded_part_of_the_memory(stored: Brok
     assert rss_bytes(broker) - before < 72 * MIB
 
 
-def test_new_ids_are_refused_while_known_ones_go_on(broker: BrokerProcess) -> None:
+def test_new_producer_ids_are_refused_while_known_ones_continue(broker: BrokerProcess) -> None:
     broker.start("--set", LEAST_SHARE)
     create(broker, "full", 1)
     address = (broker.host, broker.port)
@@ -134,8 +134,8 @@ def test_a_client_waits_until_there_is_room(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.slow
-def test_five_million_ids_at_192_mib(tmp_path: Path) -> None:
-    """As fast as they come, with default shares of the memory; five minutes."""
+def test_five_million_producer_ids_fit_192_mib(tmp_path: Path) -> None:
+    """As fast as possible, with default shares of the memory; takes five minutes."""
     broker = BrokerProcess(tmp_path / "data", "--memory-bytes", "192MiB")
     broker.start("--set", "kbroker.producer.id.min.idle.ms=0")
     try:

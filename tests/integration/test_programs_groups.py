@@ -80,7 +80,7 @@ def test_members_of_the_consumer_protocol_share_partitions(broker: BrokerProcess
 )
 @ON_A_FOLDER
 def test_the_next_member_resumes_at_the_committed_offsets(broker: BrokerProcess, driver: ProgramDriver) -> None:
-    """Commits outlive a kill -9 and a clean stop of the broker."""
+    """Commits survive a kill -9 and a clean stop of the broker."""
     topic = new_topic(broker, driver, "resume", PARTITIONS)
     for turn in range(3):
         send_evenly(broker, driver, topic, 5)

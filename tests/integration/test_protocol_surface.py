@@ -130,7 +130,9 @@ def bystander(broker: BrokerProcess) -> Iterator[Connection]:
 
 
 @pytest.mark.parametrize("version", [6, 100, 32767])
-def test_api_versions_above_the_range(broker: BrokerProcess, bystander: Connection, version: int) -> None:
+def test_api_versions_above_the_range_is_answered_with_version_0(
+    broker: BrokerProcess, bystander: Connection, version: int
+) -> None:
     """The answer is a version 0 body with error 35 and the range of ApiVersions itself (KIP-511)."""
     with connected(broker) as connection:
         connection.send_frame(api_versions(version))
@@ -164,7 +166,7 @@ def test_api_versions_lists_what_is_served(broker: BrokerProcess, version: int) 
 
 
 @pytest.mark.parametrize("name", [b"", b"-bad", b"with space", b"\xff\xfe"])
-def test_bad_client_software_name(broker: BrokerProcess, bystander: Connection, name: bytes) -> None:
+def test_a_bad_client_software_name_is_refused(broker: BrokerProcess, bystander: Connection, name: bytes) -> None:
     """Refused with INVALID_REQUEST (42), or closed where it is no text at all."""
     with connected(broker) as connection:
         connection.send_frame(header(18, 3, flexible=True) + bytes([len(name) + 1]) + name + b"\x021\0")
@@ -175,14 +177,16 @@ def test_bad_client_software_name(broker: BrokerProcess, bystander: Connection, 
 
 
 @pytest.mark.parametrize("key", [4, 5, 6, 7, 34, 49, 51, 95, 999, -1, 32767, -32768])
-def test_unknown_api_closes(broker: BrokerProcess, bystander: Connection, key: int) -> None:
+def test_an_unknown_api_closes_the_connection(broker: BrokerProcess, bystander: Connection, key: int) -> None:
     with connected(broker) as connection:
         connection.send_frame(header(key, 0) + bytes(20))
         assert connection.is_closed()
 
 
 @pytest.mark.parametrize("key", sorted(key for key in SERVED if key != ApiKey.API_VERSIONS))
-def test_version_out_of_range_closes(broker: BrokerProcess, bystander: Connection, key: ApiKey) -> None:
+def test_a_version_out_of_range_closes_the_connection(
+    broker: BrokerProcess, bystander: Connection, key: ApiKey
+) -> None:
     for version in (SERVED[key].last + 1, SERVED[key].first - 1, -1, 32767):
         with connected(broker) as connection:
             connection.send_frame(header(key, version, flexible=is_flexible(key, version)) + bytes(50))
@@ -190,7 +194,7 @@ def test_version_out_of_range_closes(broker: BrokerProcess, bystander: Connectio
 
 
 @pytest.mark.parametrize("length", [-1, 0, 7, 104_857_601, 0x7FFFFFFF, -0x80000000])
-def test_bad_frame_length_closes(broker: BrokerProcess, bystander: Connection, length: int) -> None:
+def test_a_bad_frame_length_closes_the_connection(broker: BrokerProcess, bystander: Connection, length: int) -> None:
     """Negative, too short for a header, above socket.request.max.bytes."""
     with connected(broker) as connection:
         connection.socket.sendall(struct.pack(">i", length) + bytes(max(0, min(length, 8))))
@@ -198,8 +202,8 @@ def test_bad_frame_length_closes(broker: BrokerProcess, bystander: Connection, l
 
 
 @pytest.mark.parametrize("key", sorted(SERVED))
-def test_malformed_bodies_close(broker: BrokerProcess, bystander: Connection, key: ApiKey) -> None:
-    """Noise as the body of every API: an answer or a closed connection, and never a hurt bystander."""
+def test_malformed_bodies_hurt_no_other_connection(broker: BrokerProcess, bystander: Connection, key: ApiKey) -> None:
+    """Random bodies for every API: an answer or a closed connection, and other connections are answered."""
     chosen = random.Random(int(key))
     for version in {SERVED[key].first, SERVED[key].last}:
         start = header(key, version, flexible=is_flexible(key, version))
@@ -214,7 +218,7 @@ def test_malformed_bodies_close(broker: BrokerProcess, bystander: Connection, ke
 
 
 def test_truncated_request_is_dropped(broker: BrokerProcess, bystander: Connection) -> None:
-    """A client that goes in the middle of a frame leaves nothing behind."""
+    """A client that disconnects in the middle of a frame leaves no state."""
     topic = new_topic(broker, CLIENT, "cut", 1)
     frame = produce(topic, batch_of(b"x" * 1000), acks=1)
     for cut in (1, 3, 4, 12, 100, len(frame)):
@@ -240,8 +244,8 @@ def test_answers_come_in_the_order_of_requests(broker: BrokerProcess) -> None:
     assert got == list(range(60))
 
 
-def test_acks_0_counts_though_the_client_leaves(broker: BrokerProcess) -> None:
-    """What a client sent with acks=0 before it closed its connection is appended, also behind a slower request."""
+def test_an_acks_0_record_is_appended_although_the_client_disconnects(broker: BrokerProcess) -> None:
+    """Also after a slower request on the same connection."""
     topic = new_topic(broker, CLIENT, "leaves", 1)
     sent = 0
     for turn in range(20):
@@ -259,7 +263,7 @@ def test_acks_0_counts_though_the_client_leaves(broker: BrokerProcess) -> None:
 
 
 def test_acks_0_gets_no_answer(broker: BrokerProcess) -> None:
-    """Not one byte: the next answer belongs to the next request."""
+    """Not one byte: the next answer is that of the next request."""
     topic = new_topic(broker, CLIENT, "silent", 1)
     with connected(broker) as connection:
         for _ in range(3):
@@ -268,7 +272,7 @@ def test_acks_0_gets_no_answer(broker: BrokerProcess) -> None:
     scenarios.wait_for_end(broker, topic, 3)  # durable a moment later
 
 
-def test_acks_0_failure_closes(broker: BrokerProcess, bystander: Connection) -> None:
+def test_a_failed_acks_0_request_closes_the_connection(broker: BrokerProcess, bystander: Connection) -> None:
     with connected(broker) as connection:
         connection.send_frame(produce("no-such-topic-here", batch_of(b"x"), acks=0))
         assert connection.is_closed()
@@ -300,7 +304,7 @@ def test_damaged_batches_are_refused(broker: BrokerProcess) -> None:
     assert end_offsets(broker, topic, 1) == [2]
 
 
-def test_fetch_sessions_are_as_many_as_was_said(broker: BrokerProcess) -> None:
+def test_fetch_sessions_are_limited_as_configured(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "sessions", 1)
     asked = FetchTopic(topic=topic, partitions=[FetchPartition(partition=0, partition_max_bytes=1)])
     request = FetchRequest(session_epoch=0, max_bytes=1, topics=[asked])
@@ -308,8 +312,8 @@ def test_fetch_sessions_are_as_many_as_was_said(broker: BrokerProcess) -> None:
     assert [answer.session_id > 0 for answer in opened] == [True] * FETCH_SESSIONS + [False]
 
 
-def test_many_connections_in_one_go(broker: BrokerProcess, bystander: Connection) -> None:
-    """500 connections that never say a word, then each asks."""
+def test_five_hundred_connections_at_once_are_answered(broker: BrokerProcess, bystander: Connection) -> None:
+    """500 connections that send nothing, then a request on each."""
     connections = [Connection(broker) for _ in range(500)]
     try:
         for connection in connections:

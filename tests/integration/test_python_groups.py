@@ -27,7 +27,7 @@ Place = tuple[int, int]  # partition, offset
 
 
 class Member(Protocol):
-    """A group member on a thread of its own that commits what it has read behind each poll."""
+    """A group member on a thread of its own that commits what it has read after each poll."""
 
     read: set[Place]  # committed, too
     owned: set[int]
@@ -37,9 +37,9 @@ class Member(Protocol):
 
 
 class PlainMember:
-    """kafka-python. In 3.0.12 a leader that joins anew because metadata changed forgets that join when the answer to
-    its SyncGroup comes behind poll's time-out, with any broker: it sends no heartbeat and never joins again. So a
-    member that stays without partitions for longer than a session begins anew."""
+    """kafka-python. In 3.0.12 a leader that rejoins because metadata changed forgets to, with any broker, when the
+    answer to its SyncGroup comes after poll's time-out: it sends no heartbeat and never joins again. So a member
+    without partitions for longer than a session is replaced."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self.read: set[Place] = set()
@@ -94,7 +94,7 @@ class AioMember:
                     continue
                 try:
                     await consumer.commit()
-                except Exception:  # a rebalance, or the broker is away: whoever owns it then reads it again
+                except Exception:  # a rebalance, or the broker is down: the next owner reads it again
                     continue
                 self.read |= {(entry.partition, record.offset) for entry, records in came.items() for record in records}
 
@@ -106,7 +106,7 @@ class AioMember:
 def _committed(commit: Callable[[], object]) -> bool:
     try:
         commit()
-    except Exception:  # a rebalance, or the broker is away: whoever owns it then reads it again
+    except Exception:  # a rebalance, or the broker is down: the next owner reads it again
         return False
     return True
 
@@ -132,7 +132,7 @@ CLIENTS = [
 
 
 @pytest.mark.parametrize(("client", "member"), CLIENTS)
-def test_members_come_and_go_and_the_broker_is_killed(broker: BrokerProcess, members, client, member) -> None:
+def test_joining_leaving_and_a_killed_broker_lose_no_record(broker: BrokerProcess, members, client, member) -> None:
     topic = new_topic(broker, client, "members", PARTITIONS)
     group = f"group-of-{topic}"
 
@@ -159,7 +159,7 @@ def test_members_come_and_go_and_the_broker_is_killed(broker: BrokerProcess, mem
     broker.kill()
     broker.start()
     send(800, 400)
-    until(all_read(first, second, each=300), "reading on behind a killed broker")
+    until(all_read(first, second, each=300), "all messages after the kill")
     first.close()
     send(1200, 400)
     late = member(broker.bootstrap, topic, group)
@@ -170,7 +170,7 @@ def test_members_come_and_go_and_the_broker_is_killed(broker: BrokerProcess, mem
 
 @ON_A_FOLDER
 @pytest.mark.feature("aiokafka", "admin")
-def test_admin_of_aiokafka(broker: BrokerProcess) -> None:
+def test_aiokafka_administers_groups(broker: BrokerProcess) -> None:
     async def calls() -> None:
         async with asyncio.timeout(60):
             admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)

@@ -1,4 +1,4 @@
-"""A broker is killed, its disk is lost, the manifest in the bucket is damaged: `kbroker recover`, and it goes on."""
+"""A killed broker, a lost disk and a damaged manifest in the bucket: `kbroker recover`, and the broker continues."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def fill(broker: BrokerProcess) -> dict[tuple[str, str], list[Row]]:
     return everything(broker)
 
 
-def test_consumers_pass_a_gap(store: Store, tmp_path: Path) -> None:
+def test_consumers_read_on_after_a_gap(store: Store, tmp_path: Path) -> None:
     own = store.options[1].rstrip("/") + "/gap"
     options = ("--object-store", own, *store.options[2:])
     place = Store(store.kind, options, store.environ)

@@ -1,4 +1,4 @@
-"""A bucket behind TLS: uploads, and reads by a broker that has lost its disk; and a certificate that nobody knows."""
+"""A bucket over TLS: uploads, reads by a broker that has lost its disk, and an unknown certificate."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def read_all(broker: BrokerProcess) -> list[bytes]:
     return found
 
 
-def test_what_was_flushed_is_read_behind_a_lost_disk(secured: S3Server, tmp_path: Path) -> None:
+def test_flushed_records_are_read_over_tls_without_the_disk(secured: S3Server, tmp_path: Path) -> None:
     store = bucket_store(secured)
     broker = BrokerProcess(tmp_path / "data", *store.options, *SMALL, environ=store.environ).start()
     try:
@@ -105,7 +105,9 @@ def test_what_was_flushed_is_read_behind_a_lost_disk(secured: S3Server, tmp_path
         broker.kill()
 
 
-def test_reads_past_boto3_trust_whom_boto3_trusts(secured: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_reads_trust_the_certificates_that_boto3_trusts(
+    secured: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in secured.environment().items():
         monkeypatch.setenv(name, value)
     store = S3Store(BUCKET, endpoint=secured.endpoint)
@@ -118,7 +120,7 @@ def test_reads_past_boto3_trust_whom_boto3_trusts(secured: S3Server, monkeypatch
     store.close()
 
 
-def test_a_certificate_that_nobody_knows(secured: S3Server, tmp_path: Path) -> None:
+def test_an_unknown_certificate_is_refused(secured: S3Server, tmp_path: Path) -> None:
     store = bucket_store(secured)
     environ = {name: value for name, value in store.environ.items() if name != "AWS_CA_BUNDLE"}
     broker = BrokerProcess(tmp_path / "data", *store.options, *SMALL, environ=environ)

@@ -1,4 +1,4 @@
-"""Share groups of librdkafka come and go while their topics are deleted and made again: nothing is written too late."""
+"""Share groups of librdkafka while their topics are deleted and recreated: no state of the old topic is written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make(admin: AdminClient, topic: str) -> None:
 
 
 @ON_A_FOLDER
-def test_topics_go_and_come_under_share_groups(sharing: BrokerProcess) -> None:
+def test_share_groups_survive_deleted_and_recreated_topics(sharing: BrokerProcess) -> None:
     require(hasattr(confluent_kafka, "ShareConsumer"), "confluent-kafka without share consumers")
     bootstrap = {"bootstrap.servers": sharing.bootstrap, **QUIET}
     admin = AdminClient(bootstrap)
@@ -59,7 +59,7 @@ def test_topics_go_and_come_under_share_groups(sharing: BrokerProcess) -> None:
                 try:
                     received[number] += len(consumer.poll(0.2) or [])
                 except KafkaException:
-                    pass  # of a topic that has gone
+                    pass  # of a deleted topic
             consumer.close()
 
     def produce() -> None:

@@ -1,4 +1,4 @@
-"""A volume that is small, or full: writes wait for room and come back, and a start goes well."""
+"""A small or full volume: writes wait for room and continue once there is some, and the broker starts."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def lines_about_room(broker: BrokerProcess) -> list[str]:
     return re.findall(r".*(?:wait for room|has room again|trying again).*", broker.log())
 
 
-def test_a_gibibyte_through_a_volume_of_300_mib(volume: Path, elsewhere: str) -> None:
-    """The default budget is fourteen times the volume; everything arrives, and the log says what it may take."""
+def test_a_gibibyte_passes_through_a_volume_of_300_mib(volume: Path, elsewhere: str) -> None:
+    """The default budget is fourteen times the volume; all records arrive, and the log names the limit used."""
     running = Running(volume / "data", "--object-store", elsewhere)
     try:
         running.create()
@@ -150,8 +150,8 @@ def test_a_gibibyte_through_a_volume_of_300_mib(volume: Path, elsewhere: str) ->
         running.broker.kill()
 
 
-def test_a_volume_that_holds_the_store_as_well(volume: Path) -> None:
-    """What is retained fills the volume; a topic that goes makes room, by itself and for those that stay."""
+def test_a_volume_shared_with_the_store_is_freed_by_a_deleted_topic(volume: Path) -> None:
+    """Retained records fill the volume; deleting a topic makes room for the others without a restart."""
     settings = ("--set", "log.segment.delete.delay.ms=0", "--set", "log.retention.check.interval.ms=200")
     running = Running(volume / "data", *settings)
     try:
@@ -177,8 +177,8 @@ def test_a_volume_that_holds_the_store_as_well(volume: Path) -> None:
         running.broker.kill()
 
 
-def test_another_program_fills_the_volume_and_empties_it(volume: Path, elsewhere: str) -> None:
-    """Nothing is lost and no restart is needed; a broker that is killed meanwhile starts on the full volume."""
+def test_writes_continue_after_another_program_filled_the_volume(volume: Path, elsewhere: str) -> None:
+    """Nothing is lost, no restart is needed, and a broker that is killed meanwhile starts on the full volume."""
     running = Running(volume / "data", "--object-store", elsewhere)
     other = OtherProgram(volume)
     try:
@@ -223,8 +223,8 @@ class LimitedBroker(BrokerProcess):
 
 @pytest.mark.s3
 @pytest.mark.skipif(find_server() is None, reason="no S3 server (versitygw)")
-def test_files_that_may_have_less_than_a_segment(memory_path: Path) -> None:
-    """Segments are smaller then; a folder of objects is refused, and says what to raise."""
+def test_a_file_size_limit_makes_segments_smaller(memory_path: Path) -> None:
+    """A folder of objects is refused, with an error that names the limit to raise."""
     with s3_server(memory_path) as server:
         place = in_s3(server, "fsize")
         broker = LimitedBroker(memory_path / "data", *OPTIONS, *place.options, environ=place.environ)

@@ -67,7 +67,7 @@ def _bytes(data: bytearray | None) -> bytes | None:
     return None if data is None else bytes(data)
 
 
-def test_batch_read_while_the_broker_runs_and_when_it_is_stopped(
+def test_a_batch_query_works_with_and_without_the_broker(
     broker: BrokerProcess, store: Store, spark: Any
 ) -> None:
     """Every codec, nulls and headers, in objects of several flushes; the tail of what is not flushed yet."""
@@ -95,7 +95,7 @@ def test_batch_read_while_the_broker_runs_and_when_it_is_stopped(
 
 
 @ON_A_FOLDER
-def test_transactions(broker: BrokerProcess, store: Store, spark: Any) -> None:
+def test_transactions_are_read_as_by_the_kafka_source(broker: BrokerProcess, store: Store, spark: Any) -> None:
     """Aborted, committed and open transactions, some flushed and some not, as the kafka source reads them."""
     from confluent_kafka import Producer
 
@@ -124,7 +124,7 @@ def test_transactions(broker: BrokerProcess, store: Store, spark: Any) -> None:
 
 
 @ON_A_FOLDER
-def test_positions_and_filters(broker: BrokerProcess, store: Store, spark: Any) -> None:
+def test_positions_and_filters_work_as_in_the_kafka_source(broker: BrokerProcess, store: Store, spark: Any) -> None:
     """Offsets and times, as the kafka source finds them; filters with Spark's setting on and off."""
     topic = new_topic(broker, CONFLUENT, "direct-positions", 2)
     messages = [Message(None, b"v%d" % i, (), 1_700_000_000_000 + i * 1000) for i in range(100)]
@@ -149,7 +149,7 @@ def test_positions_and_filters(broker: BrokerProcess, store: Store, spark: Any) 
 
 
 @ON_A_FOLDER
-def test_segments_of_kafscale(broker: BrokerProcess, store: Store, spark: Any) -> None:
+def test_segments_in_the_format_of_kafscale_are_read(broker: BrokerProcess, store: Store, spark: Any) -> None:
     """A topic that keeps its objects in another format, by tasks that begin within an object."""
     topic = new_topic(broker, CONFLUENT, "direct-segments", 2, **{"kbroker.object.format": "kfs"})
     for number, codec in enumerate(CODECS):
@@ -163,8 +163,10 @@ def test_segments_of_kafscale(broker: BrokerProcess, store: Store, spark: Any) -
 
 
 @ON_A_FOLDER
-def test_stream_restarts_from_its_checkpoint(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
-    """Two runs with data between them, limited and in one go: each row once."""
+def test_a_stream_continues_from_its_checkpoint(
+    broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path
+) -> None:
+    """Two runs with data between them, with and without a limit: each row once."""
     topic = new_topic(broker, CONFLUENT, "direct-stream", 2)
     total = 0
 
@@ -201,10 +203,10 @@ def test_stream_restarts_from_its_checkpoint(broker: BrokerProcess, store: Store
 
 
 @ON_A_FOLDER
-def test_a_limited_stream_leaves_nothing_behind(
+def test_a_limited_stream_reads_everything(
     broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path
 ) -> None:
-    """The source is told the query's trigger: where a limit would end a query early, an error names the option."""
+    """The source is given the query's trigger: where a limit would end a query early, an error names the option."""
     topic = new_topic(broker, CONFLUENT, "direct-triggers", 2)
     scenarios.send(broker, CONFLUENT, topic, spread(generated(100, seed=1), 2), "none", IDEMPOTENT)
     broker.flush()
@@ -250,7 +252,7 @@ def failure(table: Callable[[], Any]) -> str:
 
 @ON_A_FOLDER
 def test_only_the_columns_that_a_query_uses_are_read(broker: BrokerProcess, store: Store, spark: Any) -> None:
-    """The plan of a batch query is told to the source; the rows are those of one that reads everything."""
+    """The source gets the plan of a batch query; the rows are those of a query that reads everything."""
     topic = new_topic(broker, CONFLUENT, "direct-columns", 2)
     scenarios.send(broker, CONFLUENT, topic, spread(generated(100, seed=1), 2), "zstd", IDEMPOTENT)
     broker.flush()
@@ -279,7 +281,9 @@ def plan_of(table: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", [pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
-def test_a_bucket_without_permission(broker: BrokerProcess, store: Store, spark: Any, s3: S3Server) -> None:
+def test_missing_permissions_fail_the_query_or_the_task(
+    broker: BrokerProcess, store: Store, spark: Any, s3: S3Server
+) -> None:
     """Listing refused: the query does not start. Objects refused: the task fails, and names the object."""
     topic = new_topic(broker, CONFLUENT, "direct-denied", 1)
     scenarios.send(broker, CONFLUENT, topic, {0: generated(50, seed=1)}, "none", IDEMPOTENT)
@@ -329,7 +333,9 @@ def test_an_export_has_the_rows_that_were_sent(
 
 
 @ON_A_FOLDER
-def test_an_export_of_json_with_a_ddl_schema(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+def test_an_export_of_json_has_the_types_of_its_ddl_schema(
+    broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path
+) -> None:
     """A Spark DDL string; the types are what Spark makes of it; a bad record is named."""
     topic = new_topic(broker, CONFLUENT, "export-json", 1)
     values = [b'{"id": %d, "tags": ["a"], "at": "2026-01-02T03:04:05Z"}' % i for i in range(20)] + [b"{bad"]
@@ -350,7 +356,7 @@ def test_an_export_of_json_with_a_ddl_schema(broker: BrokerProcess, store: Store
 
 
 @ON_A_FOLDER
-def test_an_export_of_transactions(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+def test_an_export_leaves_aborted_records_out(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
     """Aborted records are left out; what is open waits for the next export."""
     from confluent_kafka import Producer
 
@@ -410,7 +416,7 @@ def test_errors_of_an_export_are_one_line(
 
 @ON_A_FOLDER
 def test_errors_say_what_is_wrong(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
-    """Wrong options, missing topics and stores, objects that are damaged, and objects that are gone."""
+    """Wrong options, missing topics and stores, damaged objects and deleted objects."""
     topic = new_topic(broker, CONFLUENT, "direct-errors", 1)
     scenarios.send(broker, CONFLUENT, topic, {0: generated(50, seed=1)}, "none", IDEMPOTENT)
     broker.flush()
@@ -440,8 +446,8 @@ def test_errors_say_what_is_wrong(broker: BrokerProcess, store: Store, spark: An
 
 
 @ON_A_FOLDER
-def test_deleted_while_the_job_runs(broker: BrokerProcess, store: Store, spark: Any) -> None:
-    """Planned, then deleted by DeleteRecords and from the bucket before a task reads it."""
+def test_a_task_names_records_that_were_deleted_after_planning(broker: BrokerProcess, store: Store, spark: Any) -> None:
+    """They are deleted by DeleteRecords and from the bucket."""
     topic = new_topic(broker, CONFLUENT, "direct-deleted", 1)
     objects = Path(place(store)["object.store"].removeprefix("file:"))
     before = set(objects.rglob("*.pack"))
@@ -471,7 +477,7 @@ def delete_records(broker: BrokerProcess, topic: str, offset: int) -> None:
 
 
 @ON_A_FOLDER
-def test_a_copied_bucket(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+def test_a_copied_bucket_is_read(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
     """The same objects with other ETags: a folder's hold the time of the last change, which a copy need not keep."""
     topic = new_topic(broker, CONFLUENT, "direct-copied", 2)
     sent = spread(generated(60, seed=9), 2)

@@ -1,4 +1,4 @@
-"""`kbroker pipeline export` in processes of its own: every row once, whatever happens to the job; into Iceberg."""
+"""`kbroker pipeline export` in its own processes: every row once, also when jobs are killed; into Iceberg."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def kill_after(seconds: float, store: Store, *arguments: str) -> bool:
 
 
 @pytest.mark.timeout(1200)
-def test_killed_at_random_points(broker: BrokerProcess, store: Store, tmp_path: Path, s3: Any) -> None:
+def test_an_export_killed_at_random_points_has_every_row_once(
+    broker: BrokerProcess, store: Store, tmp_path: Path, s3: Any
+) -> None:
     """Each round: more records, a job that is killed, a job that is not; then every record is there once."""
     seed = int(os.environ.get("KBROKER_EXPORT_SEED", str(random.randrange(1 << 30))))
     print(f"KBROKER_EXPORT_SEED={seed}")
@@ -100,8 +102,8 @@ def test_killed_at_random_points(broker: BrokerProcess, store: Store, tmp_path: 
 
 
 @ON_A_FOLDER
-def test_by_spark_submit_and_by_the_command(broker: BrokerProcess, store: Store, tmp_path: Path) -> None:
-    """The same job; the summary is the last line on stdout."""
+def test_spark_submit_and_the_command_run_the_same_export(broker: BrokerProcess, store: Store, tmp_path: Path) -> None:
+    """The summary is the last line on stdout."""
     import pyspark
 
     import kbroker.pipeline.jobs.export as module
@@ -135,7 +137,7 @@ def test_by_spark_submit_and_by_the_command(broker: BrokerProcess, store: Store,
 
 @pytest.mark.s3
 @pytest.mark.parametrize("store", ["s3"], indirect=True)
-def test_a_bucket_without_permission(broker: BrokerProcess, store: Store, tmp_path: Path) -> None:
+def test_missing_permissions_are_errors_of_one_line(broker: BrokerProcess, store: Store, tmp_path: Path) -> None:
     """Credentials that the server does not know, and a destination bucket that is not there."""
     topic = new_topic(broker, CONFLUENT, "export-denied", 1)
     scenarios.send(broker, CONFLUENT, topic, {0: generated(10, seed=5)}, "none", IDEMPOTENT)
@@ -153,7 +155,7 @@ def test_a_bucket_without_permission(broker: BrokerProcess, store: Store, tmp_pa
 
 @pytest.mark.s3
 @pytest.mark.parametrize("store", ["s3"], indirect=True)
-def test_an_iceberg_table_in_a_bucket(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+def test_pyiceberg_reads_an_exported_table(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
     """Two exports; pyiceberg reads what was sent."""
     from pyiceberg.catalog import load_catalog
 

@@ -225,7 +225,9 @@ def export(store: Store, *arguments: str) -> None:
 
 
 @ON_A_FOLDER
-def test_compact_and_audit_beside_a_broker(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+def test_compact_keeps_the_newest_records_beside_a_broker(
+    broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path
+) -> None:
     """The newest record of each key stays at its offset; then every object is as the manifest says."""
     topic = new_topic(broker, CONFLUENT, "job-compact", 2, **COMPACT)
     fill(broker, topic, 1)
@@ -235,7 +237,7 @@ def test_compact_and_audit_beside_a_broker(broker: BrokerProcess, store: Store, 
     assert done.code == 0, done.errors
     summary = done.summary
     assert summary["partitions"] == 2
-    # The log's last batch has its place in the WAL as well; what the objects hold is read when that has gone.
+    # The log's last batch is in the WAL as well; the objects are read once it has been trimmed.
     assert summary["records_kept"] == len(before), done.errors
     assert newest(broker, topic) == before
     assert read_directly(spark, store, topic) == before
@@ -252,7 +254,7 @@ def test_compact_and_audit_beside_a_broker(broker: BrokerProcess, store: Store, 
 
 @ON_A_FOLDER
 @pytest.mark.slow
-def test_compact_without_a_broker(broker: BrokerProcess, store: Store) -> None:
+def test_compact_works_without_a_broker(broker: BrokerProcess, store: Store) -> None:
     """The job claims the cluster for a moment; the broker starts again on its data directory."""
     topic = new_topic(broker, CONFLUENT, "job-alone", 2, **COMPACT)
     fill(broker, topic, 2)
@@ -321,7 +323,7 @@ def test_an_audit_names_what_is_wrong(broker: BrokerProcess, store: Store) -> No
 
 @ON_A_FOLDER
 @pytest.mark.slow
-def test_replay_from_the_bucket_goes_on_where_it_ended(broker: BrokerProcess, store: Store) -> None:
+def test_a_replay_continues_where_it_ended(broker: BrokerProcess, store: Store) -> None:
     """Order per key, every record once; a second run of the same job sends nothing."""
     source = new_topic(broker, CONFLUENT, "job-source", 2)
     target = new_topic(broker, CONFLUENT, "job-target", 3)
@@ -338,7 +340,7 @@ def test_replay_from_the_bucket_goes_on_where_it_ended(broker: BrokerProcess, st
 @ON_A_FOLDER
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_replay_that_is_killed_at_random_points(broker: BrokerProcess, store: Store) -> None:
+def test_a_replay_killed_at_random_points_sends_every_record_once(broker: BrokerProcess, store: Store) -> None:
     """Job killed twice and the broker once, at random places of the topic: every record once, in order."""
     count, keys, rng = 150_000, 31, random.Random(os.environ.get("KBROKER_SEED", "7"))
     source = new_topic(broker, CONFLUENT, "job-kill-source", 2)
@@ -368,7 +370,7 @@ def test_a_replay_that_is_killed_at_random_points(broker: BrokerProcess, store: 
 
 
 @ON_A_FOLDER
-def test_convert_is_what_export_writes(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+def test_convert_writes_what_export_writes(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
     topic = new_topic(broker, CONFLUENT, "job-convert", 2)
     fill_numbered(broker, topic, 300, 5)
     check_conversions(store, spark, topic, tmp_path)
@@ -399,7 +401,7 @@ def check_conversions(store: Store, spark: Any, topic: str, folder: Path) -> Non
 
 @pytest.mark.parametrize("store", [pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
 @pytest.mark.slow
-def test_jobs_on_s3(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+def test_jobs_work_on_s3(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
     """Compaction beside the broker and without one, an audit, a replay, conversions: as in a folder."""
     topic = new_topic(broker, CONFLUENT, "job-s3", 2, **COMPACT)
     fill(broker, topic, 3)
@@ -438,7 +440,7 @@ def test_jobs_on_s3(broker: BrokerProcess, store: Store, spark: Any, tmp_path: P
 
 
 @ON_A_FOLDER
-def test_replay_of_a_table(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
+def test_a_table_is_replayed(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
     """Only a value column; then keys, times and headers, to the partition that a column names."""
     topic = new_topic(broker, CONFLUENT, "job-table", 3)
     spark.createDataFrame([(b"%d" % n,) for n in range(20)], "value binary").write.parquet(str(tmp_path / "values"))

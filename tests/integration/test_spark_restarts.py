@@ -60,7 +60,7 @@ class Driver:
         return self._process is not None and self._process.poll() is None
 
     def run_for(self, seconds: float) -> None:
-        """Lets it run so long, or until it ends by itself."""
+        """Lets it run so long, or until it exits."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
@@ -90,7 +90,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[BrokerProcess, Path]]:
         pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
     ],
 )
-def test_every_record_once_whatever_is_killed(
+def test_streams_have_every_record_once_despite_kills(
     cluster: tuple[BrokerProcess, Path], tmp_path: Path, kills: int, record_property: pytest.RecordProperty
 ) -> None:
     broker, objects = cluster

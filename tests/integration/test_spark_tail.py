@@ -1,4 +1,4 @@
-"""What a stream with tail=broker reads by, without Spark, while the broker closes connections and goes away."""
+"""The reader of a stream with tail=broker, without Spark, while the broker closes connections and restarts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     process.kill()
 
 
-def test_a_stream_outlives_idle_connections_and_restarts(broker: BrokerProcess) -> None:
-    """Between two micro-batches, and between the plan of one and its tasks."""
+def test_a_stream_survives_closed_connections_and_restarts(broker: BrokerProcess) -> None:
+    """Between two micro-batches, and between a micro-batch's plan and its tasks."""
     topic = new_topic(broker, CONFLUENT, "tail", 1)
     options = {
         "object.store": f"file:{broker.data_dir}/objects", "subscribe": topic, "startingOffsets": "earliest",
@@ -73,7 +73,7 @@ def closed_by_broker(tail: BrokerTail) -> bool:
         return False
 
 
-def test_a_broker_that_stays_away_is_named(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_broker_is_named(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_tail, "PATIENCE_SECONDS", 0.2)
     tail = BrokerTail(broker.bootstrap)
     broker.kill()

@@ -1,4 +1,4 @@
-"""What an operator sees of a store that is killed under a running broker, and started again."""
+"""What an operator sees when the store is killed and started again beside a running broker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def produce(broker: BrokerProcess, topic: str, seconds: float = SECONDS) -> int:
     return producer.flush(seconds)
 
 
-def test_a_killed_store_is_seen_and_its_return_too(tmp_path: Path) -> None:
+def test_a_killed_store_and_its_return_are_reported(tmp_path: Path) -> None:
     port = free_port()
     with s3_server(tmp_path) as first:
         place = in_s3(first, "seen")
@@ -72,7 +72,7 @@ def test_a_killed_store_is_seen_and_its_return_too(tmp_path: Path) -> None:
             os.kill(first.pid, signal.SIGKILL)
             assert produce(broker, "t") == 0
             until(lambda: SINCE.fullmatch(str(seen.readyz()[1]["store"])), "outage in /readyz")
-            assert seen.readyz()[0] == 200  # producers go on
+            assert seen.readyz()[0] == 200  # producers continue
             assert produce(broker, "t") == 0
             until(lambda: seen.metrics()["kbroker_unflushed_age_seconds"] >= 3, "age of what is not flushed")
             until(lambda: seen.metrics()["kbroker_flush_failures_total"] > 2, "failures of flushes")

@@ -40,7 +40,7 @@ def committed(broker: BrokerProcess) -> int:
         reader.close()
 
 
-def test_offsets_follow_their_transaction_also_over_a_kill(broker: BrokerProcess) -> None:
+def test_offsets_follow_their_transaction_despite_a_kill(broker: BrokerProcess) -> None:
     feed = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(10):
         feed.produce("input", str(number).encode(), partition=0)

@@ -1,5 +1,5 @@
 """Transactions by confluent-kafka, kafka-python and aiokafka: commit, abort, offsets, zombies, and a broker that is
-killed before, in and behind the decision.
+killed before, during and after the decision.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def wait_for_markers(broker: BrokerProcess, topic: str, partitions: int) -> None
 def read(
     broker: BrokerProcess, topic: str, *, committed: bool = True, partitions: int = 2, open_transaction: bool = False
 ) -> list[str]:
-    """All values up to the end, sorted; without an open transaction, behind the markers of those that ended."""
+    """All values up to the end, sorted, without those of open transactions."""
     if not open_transaction:
         wait_for_markers(broker, topic, partitions)
     consumer = Consumer(
@@ -103,7 +103,7 @@ def read(
 
 
 @pytest.mark.feature("confluent-kafka", "transactions")
-def test_commit_and_abort(broker: BrokerProcess) -> None:
+def test_read_committed_shows_committed_transactions_only(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
     writer = producer(broker, topic)
     for number, commit in enumerate([True, False, True, False, True]):
@@ -119,7 +119,7 @@ def test_commit_and_abort(broker: BrokerProcess) -> None:
     assert len(read(broker, topic, committed=False)) == 15
 
 
-def test_committed_data_in_objects(broker: BrokerProcess) -> None:
+def test_aborted_records_stay_hidden_in_objects(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
     writer = producer(broker, topic)
     for number, commit in enumerate([False, True, False]):
@@ -133,7 +133,7 @@ def test_committed_data_in_objects(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.feature("confluent-kafka", "transactions")
-def test_zombie_is_fenced(broker: BrokerProcess) -> None:
+def test_a_zombie_producer_is_fenced(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
     zombie = producer(broker, topic)
     zombie.begin_transaction()
@@ -158,7 +158,7 @@ def committed_offset(broker: BrokerProcess, group: str, topic: str) -> int:
 
 
 @pytest.mark.feature("confluent-kafka", "transactions")
-def test_offsets_in_transactions(broker: BrokerProcess) -> None:
+def test_offsets_are_committed_with_the_transaction_or_not_at_all(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
     writer = producer(broker, topic)
     consumer = Consumer({**QUIET, "bootstrap.servers": broker.bootstrap, "group.id": topic})
@@ -174,7 +174,7 @@ def test_offsets_in_transactions(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.feature("kafka-python", "transactions")
-def test_kafka_python(broker: BrokerProcess) -> None:
+def test_kafka_python_commits_and_aborts(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
     writer = KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=topic)
     writer.init_transactions()
@@ -191,7 +191,7 @@ def test_kafka_python(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.feature("aiokafka", "transactions")
-def test_aiokafka(broker: BrokerProcess) -> None:
+def test_aiokafka_commits_and_aborts(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
 
     async def write() -> None:
@@ -215,7 +215,7 @@ def test_aiokafka(broker: BrokerProcess) -> None:
 # -- kill -9 -----------------------------------------------------------------------------------------------------
 
 
-def test_killed_between_produce_and_commit(broker: BrokerProcess) -> None:
+def test_a_transaction_survives_a_kill_before_its_commit(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
     writer = producer(broker, topic)
     writer.begin_transaction()
@@ -228,7 +228,7 @@ def test_killed_between_produce_and_commit(broker: BrokerProcess) -> None:
     assert read(broker, topic) == ["after-0", "after-1", "before"]
 
 
-def test_killed_and_nobody_comes_back_but_a_successor(broker: BrokerProcess) -> None:
+def test_a_successor_aborts_the_transaction_of_a_killed_producer(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
     lost = producer(broker, topic)
     lost.begin_transaction()
@@ -252,7 +252,7 @@ def impatient(tmp_path: Path) -> Iterator[BrokerProcess]:
     process.kill()
 
 
-def test_open_too_long(impatient: BrokerProcess) -> None:
+def test_a_transaction_that_is_open_too_long_is_aborted(impatient: BrokerProcess) -> None:
     topic = new_topic(impatient, 2)
     writer = producer(impatient, topic, **{"transaction.timeout.ms": 1_000})
     writer.begin_transaction()
@@ -270,8 +270,8 @@ def test_open_too_long(impatient: BrokerProcess) -> None:
 PARTITIONS = 24
 
 
-def test_killed_around_the_decision(broker: BrokerProcess) -> None:
-    """At any moment of a commit over many partitions: all of it or nothing, and all of what was acknowledged."""
+def test_a_kill_around_the_decision_leaves_all_or_nothing(broker: BrokerProcess) -> None:
+    """At any moment of a commit over many partitions: all of it or nothing, and all of it if it was acknowledged."""
     topic = new_topic(broker, PARTITIONS)
     chance = random.Random(11)
     acknowledged: set[str] = set()

@@ -61,7 +61,7 @@ class Ledger:
             records[index] = (partition, offset)
         for key, transaction in self.transactions.items():
             self._check_one(key, transaction, seen.pop(key, {}))
-        assert seen == {}, "read, but nobody began to write it"
+        assert seen == {}, "read, but never written"
 
     @staticmethod
     def _check_one(key: tuple[str, int], transaction: Transaction, read: dict[int, Place]) -> None:

@@ -143,7 +143,7 @@ class Model:
     def check(self, batches: list[TwinBatch], map_end: int, now_ms: int, log_start: int = 0) -> None:
         """Asserts that `batches`, the whole log after a round that ended at `map_end`, are what must be.
 
-        Of what lies below `log_start` nothing is asked, but that it is true.
+        Of what is below `log_start` it only asks that it is true.
         """
         history = self.history
         found: dict[int, Written] = {}

@@ -37,7 +37,7 @@ def random_value(field: Field, version: int, rng: random.Random) -> Any:
         return [element(field, version, rng) for _ in range(count)]
     value = element(field, version, rng)
     if version in field.tagged and isinstance(value, Struct) and value == type(value)():
-        return None  # all defaults: not sent, so it cannot come back
+        return None  # all defaults: not sent, so it cannot be read back
     return value
 
 

@@ -44,7 +44,7 @@ def produce_tiny_batches(client: RawClient, requests: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_log_of_tiny_batches(tmp_path: Path) -> None:
+def test_a_log_of_tiny_batches_stays_in_its_memory(tmp_path: Path) -> None:
     broker = small_broker(tmp_path / "data", in_folder(tmp_path / "objects"), small=OPTIONS).start()
     rounds = BATCHES // PARTITIONS
     facts = {}

@@ -66,7 +66,7 @@ def check(client: RawClient, rounds: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["folder", pytest.param("s3", marks=pytest.mark.s3)])
-def test_ten_thousand_partitions(tmp_path: Path, kind: str) -> None:
+def test_ten_thousand_partitions_are_flushed_and_recovered(tmp_path: Path, kind: str) -> None:
     if kind == "folder":
         run(tmp_path, in_folder(tmp_path / "objects"))
         return

@@ -48,7 +48,7 @@ BYTES_PER_OBJECT_MAX = 400
 LIST_OFFSETS_MS_MAX = 1000.0  # 60 on a quiet machine
 LOCK_SECONDS_MAX = 0.1
 START_SECONDS_MAX = 5.0
-# 6 probe the store, 3 find and claim the cluster, 6 list and seal two logs; the rest reads what is behind checkpoints.
+# 6 probe the store, 3 find and claim the cluster, 6 list and seal two logs; the rest reads records after checkpoints.
 START_REQUESTS_MAX = 20
 METADATA_CHANGES = 4  # after a kill -9, what came since the last checkpoints is to be read as well: a GET for each
 CHECKPOINT_SECONDS_MAX = 3.0
@@ -135,7 +135,7 @@ def time_look_ups(facts: dict[str, float], store: MemoryStore, image: ManifestIm
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_manifest_of_a_million_objects(shape: str) -> None:
+def test_a_manifest_of_a_million_objects_stays_in_its_bounds(shape: str) -> None:
     store, clock = MemoryStore(), SystemClock()
     facts: dict[str, float] = {}
     owner = Manifest(NumberedLog(store, KEYS.manifest_dir, 1, bytes(16)), clock, root=KEYS.root)
@@ -198,7 +198,7 @@ def test_a_manifest_of_a_million_objects(shape: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_broker_starts_on_a_million_objects(tmp_path: Path) -> None:
+def test_a_broker_with_a_million_objects_starts(tmp_path: Path) -> None:
     """With its data directory, and without: then everything comes from the bucket. And so after it was killed."""
     port = free_port()
     options = ("--memory-bytes", str(256 * MIB), "--wal-bytes", "256MiB", "--http-listen", f"127.0.0.1:{port}")
@@ -254,7 +254,7 @@ def fill(folder: Path) -> None:
     log = NumberedLog(store, keys.manifest_dir, owned.epoch, bytes([owned.epoch]) * 16)
     manifest = Manifest(log, clock, root=keys.root)
     manifest.load()
-    manifest.commit({"w": ["somebody else's", 1]})
+    manifest.commit({"w": ["another broker's", 1]})
     topic_id = topic_id_of(store, keys)
     of_objects(manifest.image, "t", topic_id, PARTITIONS, OBJECTS)
     manifest.checkpoint()

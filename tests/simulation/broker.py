@@ -70,7 +70,7 @@ class _Stopping:
 class SimulatedBroker:
     """One process, from its start to its end. Raises StartError when it cannot start.
 
-    `dead`: it makes no request any more. `superseded`: it has learned that another broker owns the cluster.
+    `dead`: it makes no more requests. `superseded`: it has learned that another broker owns the cluster.
     """
 
     def __init__(self, world: World, name: str, disk: Disk) -> None:
@@ -199,7 +199,7 @@ class SimulatedBroker:
         return False
 
     def _wait_for_put(self, attempts: Any, seconds: float | None, until: str = "") -> tuple[set[Any], set[Any]]:
-        """Every request has ended when it is waited for; some are taken for slow, and sent a second time."""
+        """Every request has ended when it is waited for; some count as slow, and are sent a second time."""
         if seconds is not None and self._world.rng.random() < self._world.hedge_rate:
             self._world.seen["hedged puts"] += 1
             return set(), set(attempts)
@@ -248,7 +248,7 @@ class SimulatedBroker:
         self.promise()
 
     def promise(self) -> None:
-        """What is durable now has been told to somebody: a crash can take nothing of it."""
+        """All that is durable now has been acknowledged: a crash must lose none of it."""
         self.floor_lsn = self.wal.durable_lsn
         self.disk.remember(self.floor_lsn)
 
@@ -266,7 +266,7 @@ class SimulatedBroker:
         return self.flusher.flushed_lsn >= wanted
 
     def begin_window(self) -> None:
-        """As the flusher's thread, for those who wait for objects."""
+        """As the flusher's thread, for producers that wait for objects."""
         flusher = self.flusher
         self.promise()
         self.sleeps = 0
@@ -276,7 +276,7 @@ class SimulatedBroker:
         if not flusher.windows_under_way:
             flusher._settle()
         if flusher._begin(objects_awaited=True) is not None:
-            self._world.seen["windows behind others"] += flusher.windows_under_way > 1
+            self._world.seen["windows after others"] += flusher.windows_under_way > 1
 
     def finish_window(self) -> None:
         """As the thread that makes records true: the oldest window's, or all are given up."""
@@ -307,14 +307,14 @@ class SimulatedBroker:
         return None
 
     def check_may_write(self, request: Request) -> None:
-        """A broker that knows that it was superseded changes nothing any more."""
+        """A broker that knows that it was superseded changes nothing."""
         if self.superseded:
             self._world.fail(f"{self.name} was superseded and knows it: {request.operation} {request.key}")
 
     # -- end -----------------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """Ends at once, whatever is under way; the disk keeps what it must, and perhaps more."""
+        """Ends at once, in the middle of any operation; the disk keeps what it must, and perhaps more."""
         if self.closed:
             return
         self.closed = True
@@ -322,7 +322,7 @@ class SimulatedBroker:
             if isinstance(task.paused_at, Request):
                 self.client.cut_off(task.paused_at)
         self.dead = True
-        # Who holds the lock of a log first: the others may want it on their way out.
+        # First the task that holds the lock of a log: the others may need it to end.
         paused = [task for task in self.tasks if not task.done]
         for task in sorted(paused, key=lambda task: not task.paused_at.holds_log):
             while not task.done:

@@ -21,8 +21,8 @@ CHANGES = {"put", "delete", "create_multipart", "upload_part", "upload_part_copy
 FOREIGN = {  # not ours, whatever they look like
     "kbroker-AAAAAAAAAAAAAAAAAAAAAA/t-00000000000000000000000000000001/0/00000000000000000000.obj": b"another cluster",
     "klite-x/t/0/00000000000000000000.obj": b"another product",
-    "kbroker-{id}/notes.txt": b"somebody's file",
-    "kbroker-{id}/t-00000000000000000000000000000001/0/00000000000000000000.obj.bak": b"somebody's copy",
+    "kbroker-{id}/notes.txt": b"another program's file",
+    "kbroker-{id}/t-00000000000000000000000000000001/0/00000000000000000000.obj.bak": b"another program's copy",
 }
 
 
@@ -102,7 +102,7 @@ class Client(FaultyStore):
         return self._strike(fault, operation, key, call)
 
     def cut_off(self, request: Request) -> None:
-        """The process dies with this request under way: it is made, or not, or it lands later."""
+        """The process dies during this request: the store executes it, or not, or later."""
         if request.changes and not self._world.outage:
             match self._world.rng.randrange(3):
                 case 0:

@@ -3,7 +3,7 @@
 - `check_start`, after every start: D2 and 5, 11 (what was acknowledged is there after a crash on the same disk), D4
   and D5 (what a flush confirmed is there on any disk; what is there is a prefix of the log over all partitions, so no
   half transaction, 7), 4 (never offset 0), 14 (a deleted topic stays deleted), D6 (one owner's records only).
-- `check_objects`, at any moment: D3 (whoever was acknowledged by an object-durable topic, or saw it there, needs no
+- `check_objects`, at any moment: D3 (a record that an object-durable topic acknowledged or returned needs no
   disk for it), also of a broker that was superseded.
 - `check_reads`, after every start, at the end, and between: 10, 13, 19 (every record under its offset, byte for byte,
   no hole), 2 and 3 (only expired or deleted records are missing; the newest value of each key stays).
@@ -13,8 +13,8 @@
 - `World.check_deletion`, `WatchedStore`, `check_end`: 4 and D6 (nothing that is named or not ours is deleted, nothing
   is overwritten; what is left at the end is what the manifest names, or what a sweep reports and cannot prove).
 - `World.confirm`, `SimulatedBroker.check_may_write`, `World._after`: 6 and D6 (a superseded broker's flush is never
-  true; it writes nothing once it knows; nobody takes a failure of the store for a fence).
-- 15: an outage of any length ends by itself; the history goes on with the same processes.
+  true; it writes nothing once it knows; no broker takes a failure of the store for a fence).
+- 15: after an outage of any length the history continues with the same processes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 READ_BYTES = 1 << 20
-BODY_AT = 16  # behind base offset, length and leader epoch, which a broker sets
+BODY_AT = 16  # after base offset, length and leader epoch, which a broker sets
 FRESH_MS = 12 * 3_600_000  # a producer as young as this is known
 
 
@@ -68,7 +68,7 @@ def check_topics(world: World, broker: SimulatedBroker) -> None:
         topic = world.topics.get(topic_id)
         if topic is None:
             if found.name not in world.asked_names:
-                world.fail(f"topic {found.name} exists, and nobody asked for it")
+                world.fail(f"topic {found.name} exists, and no client created it")
             world.topics[topic_id] = as_topic(found)
         elif topic.deleted:
             world.fail(f"topic {found.name} {topic_id.hex()[:6]} is back after its deletion")
@@ -94,7 +94,7 @@ def _prefix(world: World, what: str, ends: dict[Place, tuple[int, int]], require
     highest: dict[Place, int] = {}
     for number, entry in enumerate(world.lineage):
         if entry.place not in ends:
-            kept.append(entry)  # of a topic that is gone
+            kept.append(entry)  # of a deleted topic
             continue
         end, log_start = ends[entry.place]
         if entry.next_offset <= end:
@@ -212,7 +212,7 @@ def _check_compacted(
 def check_log_start(
     world: World, what: str, topic: Topic, index: int, entries: Sequence[Entry], start: int
 ) -> None:
-    """Nothing is below the log start that nobody deleted and that has not expired."""
+    """The log start has passed only records that were deleted or have expired."""
     if start <= topic.asked_start.get(index, 0):
         return
     for entry in entries:
@@ -229,7 +229,7 @@ def check_producers(world: World, broker: SimulatedBroker) -> None:
         hot = broker.table.partition_by_id(*place)
         if hot is None or hot.log_start_offset > 0:
             continue
-        end = hot.high_watermark()  # of an object-durable topic there may be more, which nobody sees yet
+        end = hot.high_watermark()  # an object-durable topic may have more, which is not visible yet
         expected = min(open_since(entry for entry in entries if entry.next_offset <= end).values(), default=end)
         if hot.last_stable_offset() != expected:
             world.fail(f"{broker.name}: {place[1]}: last stable offset {hot.last_stable_offset()}, not {expected}")
@@ -248,7 +248,7 @@ def check_producers(world: World, broker: SimulatedBroker) -> None:
 
 
 def check_bucket(world: World) -> None:
-    """The bucket as somebody finds it who has nothing else."""
+    """The bucket as a broker with nothing else finds it."""
     image = world.bucket_image()
     places = {(state.topic_id, state.partition): state for state in image.states()}
     gone = {topic_id for topic_id, topic in world.topics.items() if topic.deletion_asked}

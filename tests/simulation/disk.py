@@ -72,7 +72,7 @@ class Disk:
 
 
 def _forget_syncs(data: bytearray, first_lsn: int, floor_lsn: int, head_lsn: int) -> None:
-    """Entry headers from `floor_lsn` on say that nothing behind it was durable when they were made."""
+    """Entry headers from `floor_lsn` on say that nothing after it was durable when they were written."""
     lsn = floor_lsn
     while lsn < head_lsn:
         at = PAGE + lsn - first_lsn

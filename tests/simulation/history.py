@@ -75,7 +75,7 @@ class History:
             for broker in world.brokers:
                 broker.crash()
 
-    # -- who and what --------------------------------------------------------------------------------------------
+    # -- brokers and topics --------------------------------------------------------------------------------------------
 
     def _somebody(self) -> SimulatedBroker:
         """Mostly the owner."""
@@ -119,7 +119,7 @@ class History:
                 self._forget_disk()
 
     def _forget_disk(self) -> None:
-        """The last owner's disk is gone: only what was flushed must be there, acknowledged by it or not."""
+        """The last owner's disk is lost: only flushed records must be there, acknowledged or not."""
         for entry in self.world.lineage[self.world.confirmed :]:
             if not entry.object_durable:
                 entry.acknowledged = False
@@ -224,7 +224,7 @@ class History:
                     self._accepted(broker, entry)
 
     def _retry_produce(self, broker: SimulatedBroker) -> None:
-        """A producer that has heard nothing sends its last batch again: it must get the same offset."""
+        """A producer without an answer sends its last batch again: it must get the same offset."""
         now_ms = self.world.clock.now_ms()
         newest = {(e.place, e.producer_id): e for e in broker.entries if e.producer_id >= 0}
         young = [e for e in newest.values() if not e.marker and now_ms - e.timestamp_ms < checks.FRESH_MS]
@@ -245,7 +245,7 @@ class History:
         checks.check_objects(self.world)
 
     def _fail_disk(self, broker: SimulatedBroker) -> None:
-        """One write or sync fails: the log goes on in another file."""
+        """One write or sync fails: the log continues in another file."""
         if self.rng.random() < 0.5:
             broker.faults.sync_count = 1
         else:
@@ -260,7 +260,7 @@ class History:
             self._operate(broker, "flush", broker.flush, lambda _: self.world.confirm(broker))
 
     def _begin_window(self, broker: SimulatedBroker) -> None:
-        """As for those who wait for objects: behind windows that are under way still, perhaps."""
+        """As for producers that wait for objects: perhaps while earlier windows are in progress."""
         if self._free(broker, "flush"):
             self._operate(broker, "begin window", broker.begin_window)
 
@@ -287,7 +287,7 @@ class History:
         self._operate(broker, "checkpoint", broker.cluster.manifest.checkpoint)
 
     def _read(self, broker: SimulatedBroker) -> None:
-        """A consumer far behind, through the broker's cache."""
+        """A consumer at old offsets, through the broker's cache."""
         found = self._topic(broker, "plain", "short", "kfs", "object")
         if found is None:
             return
@@ -397,7 +397,7 @@ class History:
     # -- the world -----------------------------------------------------------------------------------------------
 
     def _resume(self, broker: SimulatedBroker) -> None:
-        """One step of something under way, of any broker."""
+        """One step of any operation in progress, of any broker."""
         choices = []
         for each in self.world.brokers:
             holders = [task for task in each.tasks if task.paused_at.holds_log]
@@ -438,7 +438,7 @@ class History:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _come_to_rest(self) -> None:
-        """The weather clears, everybody has crashed, one broker starts, and days go by."""
+        """The faults end, all brokers crash, one starts, and days pass."""
         world = self.world
         for broker in world.brokers:
             world.end(broker) if not broker.closed else None

@@ -1,4 +1,4 @@
-"""What a simulated cluster was told and what it answered, in plain Python: the yardstick of every check."""
+"""The requests of a simulated cluster and its answers, in plain Python: every check compares with these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Entry:
     end_lsn: int
     epoch: int  # leader epoch that accepted it
     timestamp_ms: int
-    body: bytes  # the batch behind base offset, length and leader epoch; empty for a marker
+    body: bytes  # the batch after base offset, length and leader epoch; empty for a marker
     records: Sequence[tuple[bytes | None, bytes | None]] = ()
     producer_id: int = -1
     transactional: bool = False
@@ -76,7 +76,7 @@ def surviving_keys(entries: Iterable[Entry], log_start: int) -> dict[bytes, tupl
 
 
 def open_since(entries: Iterable[Entry]) -> dict[int, int]:
-    """Producer id -> first offset, of the transactions that are open behind these entries of one partition."""
+    """Producer id -> first offset, of the transactions that are open after these entries of one partition."""
     found: dict[int, int] = {}
     for entry in entries:
         if entry.marker:

@@ -13,11 +13,11 @@ from typing import Any
 
 
 class Killed(BaseException):
-    """The process of this operation is gone: nothing of it runs any further."""
+    """The process of this operation has died: the operation does not continue."""
 
 
 class Task:
-    """One operation under way. `paused_at` is the request that it waits to make; None when it has ended."""
+    """An operation in progress. `paused_at` is the request that it waits to make; None when it has ended."""
 
     running: Task | None = None  # the one that runs now; None: the scheduler
 
@@ -37,7 +37,7 @@ class Task:
         self._go.acquire()
         try:
             self.result = self._work()
-        except BaseException as error:  # given to whoever resumed it
+        except BaseException as error:  # raised in the thread that resumed it
             self.error = error
         self.done = True
         self.paused_at = None

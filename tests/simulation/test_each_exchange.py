@@ -1,7 +1,7 @@
 """Every import and export with every fault at every one of its requests, one at a time.
 
-After each: it worked, or one of the announced errors came and nothing of it is true; doing it again works; what is in
-the cluster or the other bucket then is what there was, and no upload is left unfinished.
+After each: it succeeded, or raised a documented error and changed nothing; a second run succeeds; the cluster or the
+other bucket then has what the source had, and no upload is left unfinished.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def strike(folder: Path, name: str, fault: Fault, position: int) -> None:
             _again(place, name, operation)
         place.faulty.land()
         unknown = struck[0] == "create_multipart" and fault.when in (When.AFTER, When.LATE)
-        # Nobody knows an upload whose creation was not answered: the sweep of the bucket finds it.
+        # The id of an upload whose creation was not answered is unknown: the sweep of the bucket finds it.
         assert [upload.key for upload in place.memory.list_multipart("")][unknown:] == []
 
 
@@ -293,7 +293,7 @@ def _content(batches: bytes) -> list[tuple[int, int, bytes]]:
 
 
 @pytest.mark.parametrize("name", [*IMPORTS, *EXPORTS])
-def test_exchange(name: str, tmp_path: Path) -> None:
+def test_an_exchange_survives_every_fault(name: str, tmp_path: Path) -> None:
     operation = IMPORTS[name] if name in IMPORTS else EXPORTS[name][0]
     with prepared(tmp_path / "first", name) as place:
         assert _attempt(place, operation) is None

@@ -1,7 +1,7 @@
 """Every operation of the storage layer with every fault at every one of its requests, one at a time.
 
-After each: what was answered is true, nothing is lost, no failure is taken for a fence, doing it again works, and when
-days have gone by the bucket holds what the manifest names (the checks of the simulation, see checks.py).
+After each: the answers are true, nothing is lost, no failure is taken for a fence, a second run succeeds, and days
+later the bucket holds what the manifest names (the checks of the simulation, see checks.py).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def flush(history: History, broker: SimulatedBroker) -> None:
 
 
 def windows(history: History, broker: SimulatedBroker) -> None:
-    """Two for those who wait for objects, one begun behind the other."""
+    """Two windows for producers that wait for objects, the second begun before the first is finished."""
     history._begin_window(broker)
     if not broker.closed:
         produce(history, broker)
@@ -283,7 +283,7 @@ def strike(folder: Path, operation: Operation, fault: Fault, position: int) -> N
 
 
 @pytest.mark.parametrize("name", list(OPERATIONS))
-def test_operation(name: str, disks: Path) -> None:
+def test_an_operation_survives_every_fault(name: str, disks: Path) -> None:
     operation = OPERATIONS[name]
     failures, cases = [], 0
     with simulated(1):

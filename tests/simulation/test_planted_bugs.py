@@ -1,4 +1,4 @@
-"""The simulation finds what it is there to find: each bug planted here is seen within a few hundred histories."""
+"""Each bug planted here is found by the simulation within a few hundred histories."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def take_over_without_seal(patch: pytest.MonkeyPatch) -> None:
 
 
 def time_out_taken_as_fence(patch: pytest.MonkeyPatch) -> None:
-    """A conditional put that fails says that somebody else was there."""
+    """A conditional put that fails proves another writer."""
 
     def wrong(store: Any, key: str, data: bytes, patience: Any, read_bytes_max: int) -> bytes | None:
         try:
@@ -82,7 +82,7 @@ def sweep_that_finds_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def recovery_that_takes_old_entries(patch: pytest.MonkeyPatch) -> None:
-    """A tear goes unnoticed: the log goes on behind it."""
+    """A tear goes unnoticed: the log continues after it."""
     recover_file = wal_recovery._Recovery._recover_file
 
     def wrong(self: Any, i: int, file: Any) -> None:
@@ -132,7 +132,7 @@ def open_transactions_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def producer_ids_used_before_they_are_claimed(patch: pytest.MonkeyPatch) -> None:
-    """A block is given out, and claimed by whoever comes next."""
+    """A block is given out, and then claimed by the next broker."""
 
     def wrong(self: Any) -> range:
         first = self.image.next_producer_id + len(getattr(self, "_given", [])) * 1_000

@@ -26,12 +26,12 @@ SEEN = (
     "starts on another disk", "take-overs of a live broker", "brokers that found themselves superseded", "torn tails",
     "log segments filled", "crashes in an operation", "late requests that took effect", "log files replaced",
     "open transactions in the manifest", "starts refused", "batches produced again",
-    "acknowledged in objects alone", "windows behind others", "windows given up", "hedged puts",
+    "acknowledged in objects alone", "windows after others", "windows given up", "hedged puts",
 )  # fmt: skip
 
 
 @pytest.mark.timeout(7_200)
-def test_histories() -> None:
+def test_histories_break_no_promise() -> None:
     seconds, seed = os.environ.get("KBROKER_SIMULATION_SECONDS"), os.environ.get("KBROKER_SIMULATION_SEED")
     if seed is not None and seconds is None:
         run_history(int(seed))
@@ -48,8 +48,8 @@ def test_histories() -> None:
         assert [what for what in SEEN if not seen[what]] == []
 
 
-def test_a_start_that_is_superseded_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It learns that before it has a cluster to ask which epoch it is."""
+def test_a_start_that_is_superseded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It learns so before it knows its epoch."""
     with simulated(1):
         history = History(tmp_path, 1)
         world = history.world
@@ -68,7 +68,7 @@ def test_a_start_that_is_superseded_on_its_way(tmp_path: Path, monkeypatch: pyte
         world.brokers[0].crash()
 
 
-def test_a_seed_decides_the_history() -> None:
+def test_a_seed_reproduces_its_history() -> None:
     for seed in (3, 11, 12):
         first, again = run_history(seed), run_history(seed)
         assert first.world.notes == again.world.notes

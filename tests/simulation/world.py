@@ -78,12 +78,12 @@ class World:
     # -- findings ------------------------------------------------------------------------------------------------
 
     def note(self, line: str) -> None:
-        """One line of the history, for whoever has to understand it."""
+        """One line of the history, for a reader of a failure."""
         self.notes.append(line)
         del self.notes[:-NOTES_MAX]
 
     def fail(self, what: str) -> None:
-        """A rule is broken; the history ends behind this step."""
+        """A rule is broken; the history ends after this step."""
         self.note(f"VIOLATION: {what}")
         self.violations.append(what)
 
@@ -95,7 +95,7 @@ class World:
     # -- the bucket ----------------------------------------------------------------------------------------------
 
     def bucket_image(self) -> Any:
-        """The manifest as anybody would read it now."""
+        """The manifest as any reader would load it now."""
         manifest = Manifest(
             NumberedLog(self.memory, KEYS.manifest_dir, 0, bytes(16), patience=ONCE), self.clock, root=KEYS.root
         )
@@ -175,7 +175,7 @@ class World:
 
     def end(self, broker: SimulatedBroker) -> None:
         """A crash."""
-        self.note(f"{broker.name} is gone")
+        self.note(f"{broker.name} has ended")
         self.seen["crashes in an operation"] += bool(broker.tasks) or broker.dead
         broker.crash()
 
@@ -213,7 +213,7 @@ class World:
         self._after(broker, result, then)
 
     def advance(self, broker: SimulatedBroker, task: Task) -> None:
-        """One step of an operation under way."""
+        """One step of an operation in progress."""
         if not task.resume():
             self.note(f"{task.name} is at {task.paused_at.operation} {task.paused_at.key}")
             return
@@ -232,7 +232,7 @@ class World:
             self.seen["brokers that found themselves superseded"] += 1
             self.note(f"{broker.name} was superseded and stops")
             if not self._is_superseded(broker):
-                self.fail(f"{broker.name} took itself for superseded, and nobody has claimed the cluster since")
+                self.fail(f"{broker.name} took itself for superseded, and no broker has claimed the cluster since")
             self.end(broker)
 
     def _is_superseded(self, broker: SimulatedBroker) -> bool:

@@ -132,7 +132,7 @@ class Member {
     }))
   }
 
-  // The next `count` messages; the partitions are paused behind the last, so that `next` is what was taken.
+  // The next `count` messages; the partitions are paused after the last, so that `next` is what was taken.
   take(count) {
     return new Promise((resolve, reject) => {
       const taken = []

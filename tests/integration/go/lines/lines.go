@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Deadline bounds every request: whoever waits for a message that does not come is told so.
+// Deadline bounds every request: waiting for a message that does not come is an error.
 const Deadline = 30 * time.Second
 
 // Header is one header of a record; a nil value is null.

@@ -17,7 +17,7 @@ var strategies = map[string]sarama.BalanceStrategy{
 	"sticky":     sarama.NewBalanceStrategySticky(),
 }
 
-// membership is a member of a group: what it has seen, and its messages for whoever takes them.
+// membership is a member of a group: what it has seen, and the messages it has received.
 type membership struct {
 	sync.Mutex
 	group    sarama.ConsumerGroup

@@ -25,7 +25,7 @@ public final class ConnectWorker {
         Connect<?> connect = new ConnectDistributed().startConnect(settings);
         Events.say("ready", connect.rest().advertisedUrl());
         while (Events.listen() != null) {
-            // nothing is told but the end
+            // the only input is its end
         }
         connect.stop();
         connect.awaitStop();

@@ -63,7 +63,7 @@ public final class SchemaRegistryCalls {
         Thread listener = new Thread(() -> {
             try {
                 while (Events.listen() != null) {
-                    // nothing is told but the end
+                    // the only input is its end
                 }
             } catch (java.io.IOException gone) {
                 Events.say("failed", Events.describe(gone));
@@ -135,7 +135,7 @@ public final class SchemaRegistryCalls {
         Events.say("read", read);
     }
 
-    /** A group in which the member with the least identity is chosen by whoever leads the group. */
+    /** A group whose leader chooses the member with the least identity. */
     private static final class Election extends AbstractCoordinator {
         private final String identity;
         private final ConsumerNetworkClient client;

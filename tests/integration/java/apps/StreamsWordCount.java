@@ -49,7 +49,7 @@ public final class StreamsWordCount {
             });
             streams.start();
             while (Events.listen() != null) {
-                // nothing is told but the end
+                // the only input is its end
             }
             streams.close(Duration.ofSeconds(30));
         }

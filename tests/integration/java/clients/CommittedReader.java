@@ -30,7 +30,7 @@ public final class CommittedReader {
         Thread listener = new Thread(() -> {
             try {
                 while (Events.listen() != null) {
-                    // nothing is told but the end
+                    // the only input is its end
                 }
             } catch (java.io.IOException gone) {
                 Events.say("failed", Events.describe(gone));

@@ -38,7 +38,7 @@ public final class TransactionalProducers {
         }
         workers.forEach(Thread::start);
         while (Events.listen() != null) {
-            // nothing is told but the end
+            // the only input is its end
         }
         ending = true;
         for (Worker worker : workers) {
