@@ -42,6 +42,9 @@ PAUSES = {
     "tests/unit/storage/flush/test_flusher_objects.py": 2,
     "tests/unit/wire/test_wire_lone_records.py": 1,
 }
+PRIVATE_USES_MAX = 172  # of other objects' private attributes in the tests; only goes down
+PLANTS_BUGS = {"tests/simulation/test_planted_bugs.py"}  # which changes what is private
+PUBLIC = {"_asdict", "_exit", "_fast", "_fields", "_make", "_replace"}  # the standard library's, and a package of ours
 # C structures and code below Python; nothing in them is called from Python.
 NO_PYTHON_API = {"net.channel", "net.epoll", "net.receive", "net.send", "net.sender", "net.transport", "wal.batches"}
 # Files that still import each other. None may be added.
@@ -236,6 +239,35 @@ def test_an_event_that_is_never_set_is_a_pause() -> None:
     waited, used = "done = Event()\ndone.wait(1)", "done = Event()\nstart(done)\ndone.wait(1)"
     assert list(events_only_waited_for(ast.parse(waited))) == [1]
     assert list(events_only_waited_for(ast.parse(used))) == []
+
+
+def private_uses(tree: ast.Module) -> Iterator[int]:
+    """Lines that name a private attribute of an object whose class the file does not define."""
+    own = set(PUBLIC)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and dotted(node.value) == "self":
+            own.add(node.attr)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and dotted(node.value) not in ("self", "cls"):
+            name = node.attr
+        elif isinstance(node, ast.Call) and dotted(node.func).endswith("setattr") and len(node.args) > 1:
+            name = getattr(node.args[1], "value", "")
+        else:
+            continue
+        if re.match(r"_[a-z]", str(name)) and name not in own:
+            yield node.lineno
+
+
+def test_tests_use_private_attributes_ever_less() -> None:
+    uses = {}
+    for path in tracked(".py"):
+        if path.is_relative_to(ROOT / "tests") and name_of(path) not in PLANTS_BUGS:
+            uses[name_of(path)] = list(private_uses(ast.parse(path.read_text())))
+    assert sum(map(len, uses.values())) <= PRIVATE_USES_MAX, {name: lines for name, lines in uses.items() if lines}
 
 
 def test_the_library_logs_and_does_not_print() -> None:

@@ -169,7 +169,7 @@ class HttpServer:
                 self._accepts_at = self._clock.monotonic() + ACCEPT_PAUSE_SECONDS
                 return
             connected.setblocking(False)
-            connection = _Connection(connected, _is_loopback(address[0]), self._clock.monotonic() + REQUEST_SECONDS)
+            connection = _Connection(connected, is_loopback_host(address[0]), self._clock.monotonic() + REQUEST_SECONDS)
             self._make_place(connection.is_loopback)
             self._connections[connection] = None
             self._selector.register(connected, selectors.EVENT_READ, connection)
@@ -282,6 +282,6 @@ class HttpServer:
             self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback_host(host: str) -> bool:
     address = ip_address(host.partition("%")[0])
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback

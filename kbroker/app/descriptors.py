@@ -49,7 +49,7 @@ def raise_file_limit() -> int:
     The hard limit may be more than the kernel grants now (fs.nr_open was lowered, or it is infinite).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for wanted in (hard, _kernel_limit()):
+    for wanted in (hard, kernel_limit()):
         if wanted == resource.RLIM_INFINITY or wanted > soft:
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -58,7 +58,7 @@ def raise_file_limit() -> int:
     return 2**31 - 1 if soft == resource.RLIM_INFINITY else soft
 
 
-def _kernel_limit() -> int:
+def kernel_limit() -> int:
     try:
         with open("/proc/sys/fs/nr_open") as file:
             return int(file.read())

@@ -40,7 +40,7 @@ class RawClient:
 
     def __init__(self, address: tuple[str, int], timeout_seconds: float = 30.0) -> None:
         self._numbers = itertools.count()
-        self._pending: deque[tuple[int, int]] = (
+        self.pending: deque[tuple[int, int]] = (
             deque()
         )  # (correlation id, API key) not answered yet, in order
         self.socket = socket.create_connection(address, timeout_seconds)
@@ -52,12 +52,12 @@ class RawClient:
         number = next(self._numbers)
         self.socket.sendall(encode_request_frame(key, VERSIONS[key], number, "checker", request))
         if not (key == 0 and request.acks == 0):  # type: ignore[attr-defined]
-            self._pending.append((number, key))
+            self.pending.append((number, key))
 
     def receive(self) -> Any:
         """The answer to the oldest request that has none yet."""
         (length,) = struct.unpack(">i", self._read(4))
-        number, key = self._pending.popleft()
+        number, key = self.pending.popleft()
         answered, response = decode_response_frame(key, VERSIONS[key], self._read(length))
         assert answered == number, f"answer to request {answered}, {number} expected"
         return response
@@ -65,7 +65,7 @@ class RawClient:
     def skip(self) -> None:
         """Takes the answer to the oldest request and does not look at it."""
         (length,) = struct.unpack(">i", self._read(4))
-        self._pending.popleft()
+        self.pending.popleft()
         self._read(length)
 
     def call(self, request: Message) -> Any:

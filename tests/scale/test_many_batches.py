@@ -32,7 +32,7 @@ def produce_tiny_batches(client: RawClient, requests: int) -> None:
     while answered < requests:
         while sent < requests and sent - answered < WINDOW:
             client.socket.sendall(frame)
-            client._pending.append((0, 0))
+            client.pending.append((0, 0))
             sent += 1
         if answered % 100 == 0:
             for answer in client.receive().responses[0].partition_responses:

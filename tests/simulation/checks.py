@@ -166,10 +166,17 @@ def check_reads(world: World, broker: SimulatedBroker) -> None:
 
 
 def check_records(
-    world: World, who: str, topic: Topic, index: int, entries: Sequence[Entry], start: int, end: int, data: list[bytes]
+    world: World,
+    reader: str,
+    topic: Topic,
+    index: int,
+    entries: Sequence[Entry],
+    start: int,
+    end: int,
+    data: list[bytes],
 ) -> None:
     """Batches read from `start` to `end` against what was written there."""
-    what = f"{who}: {topic.name}-{index} [{start}, {end})"
+    what = f"{reader}: {topic.name}-{index} [{start}, {end})"
     wanted = [entry for entry in entries if start < entry.next_offset <= end]
     batches = [(header, bytes(batch)) for piece in data for header, batch in iter_batches(piece, check_crc=True)]
     check_log_start(world, what, topic, index, entries, start)

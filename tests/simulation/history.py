@@ -1,4 +1,4 @@
-"""One history: a seed decides the weather, then step after step what happens next, then everything comes to rest."""
+"""One history: a seed decides the faults and every step, until the cluster comes to rest."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WEIGHTS = {
 
 
 class History:
-    """Steps over one world. `steps` counts those that were made."""
+    """Steps over one world; `steps` counts them. The names in WEIGHTS are methods."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -55,7 +55,7 @@ class History:
         self._values = 0
 
     def run(self) -> None:
-        """The whole history. Raises Violation, or what went wrong in the broker itself."""
+        """Runs the whole history. Raises Violation, or the broker's own error."""
         world, rng = self.world, self.rng
         try:
             names, weights = list(WEIGHTS), list(WEIGHTS.values())
@@ -63,40 +63,40 @@ class History:
                 for _ in range(STARTS_MAX):
                     if world.owner is None or not world.alive():
                         world.outage &= rng.random() < 0.5
-                        self._start_somebody()
+                        self._start_some_broker()
                         world.judge()
                 self.steps += 1
                 world.clock.advance(rng.choice((0.0, 0.01, 0.5)))
                 if world.owner is not None and world.alive():
-                    getattr(self, f"_{rng.choices(names, weights)[0]}")(self._somebody())
+                    getattr(self, rng.choices(names, weights)[0])(self._some_broker())
                 world.judge()
-            self._come_to_rest()
+            self.come_to_rest()
         finally:
             for broker in world.brokers:
                 broker.crash()
 
     # -- brokers and topics --------------------------------------------------------------------------------------------
 
-    def _somebody(self) -> SimulatedBroker:
+    def _some_broker(self) -> SimulatedBroker:
         """Mostly the owner."""
         alive = self.world.alive()
         owner = self.world.owner
         return owner if owner in alive and self.rng.random() < 0.75 else self.rng.choice(alive)
 
-    def _start_somebody(self) -> None:
+    def _start_some_broker(self) -> None:
         starting = [b for b in self.world.brokers if not b.closed and not b.started]
         if starting:
             for _ in range(4):
-                self._resume(starting[0])
+                self.resume(starting[0])
         else:
             disk = self.rng.choice(self.world.disks) if self.rng.random() < 0.3 else self._last_disk()
-            self._start_on(disk, take_over=disk is not self._last_disk() or self.rng.random() < 0.5)
+            self.start_on(disk, take_over=disk is not self._last_disk() or self.rng.random() < 0.5)
 
     def _last_disk(self) -> Any:
         owner = self.world.owner
         return owner.disk if owner is not None else self.world.disks[0]
 
-    def _start_on(self, disk: Any, take_over: bool) -> None:
+    def start_on(self, disk: Any, take_over: bool) -> None:
         world = self.world
         holder = [broker for broker in world.brokers if broker.disk is disk and not broker.closed]
         if holder:
@@ -106,19 +106,19 @@ class History:
             world.note(f"{disk.path.name} is lost")
             disk.wipe()
             if world.owner is not None and world.owner.disk is disk:
-                self._forget_disk()
+                self.forget_disk()
         broker = world.start(disk, take_over or lost)
-        world.operate(broker, "start", lambda: world.begin(broker, take_over or lost), lambda _: self._started(broker))
+        world.operate(broker, "start", lambda: world.begin(broker, take_over or lost), lambda _: self.started(broker))
 
-    def _started(self, broker: SimulatedBroker) -> None:
+    def started(self, broker: SimulatedBroker) -> None:
         self.world.started(broker)
         if "was not flushed" in broker.refused:
             # Another broker has run, or tried to, on this cluster meanwhile: an operator moves the log away.
             broker.disk.wipe()
             if self.world.owner is not None and self.world.owner.disk is broker.disk:
-                self._forget_disk()
+                self.forget_disk()
 
-    def _forget_disk(self) -> None:
+    def forget_disk(self) -> None:
         """The last owner's disk is lost: only flushed records must be there, acknowledged or not."""
         for entry in self.world.lineage[self.world.confirmed :]:
             if not entry.object_durable:
@@ -138,7 +138,7 @@ class History:
         busy = {task.kind for task in broker.tasks}  # type: ignore[attr-defined]
         return kind not in busy and not any(task.paused_at.holds_log for task in broker.tasks)
 
-    def _operate(
+    def operate(
         self, broker: SimulatedBroker, kind: str, work: Callable[[], Any], then: Callable[[Any], None] | None = None
     ) -> None:
         if self._free(broker, kind):
@@ -146,14 +146,14 @@ class History:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def _produce(self, broker: SimulatedBroker) -> None:
+    def produce(self, broker: SimulatedBroker) -> None:
         for _ in range(self.rng.randrange(1, 4)):
             found = self._topic(broker)
             if found is None:
-                self._create_topic(broker)
+                self.create_topic(broker)
                 return
             topic, hot = found
-            self._append(broker, topic, hot, *self._idempotent(topic))
+            self.append(broker, topic, hot, *self._idempotent(topic))
         if self.rng.random() < 0.5:
             broker.drain()
 
@@ -162,7 +162,7 @@ class History:
             return -1, False
         return self.rng.choice(self.world.producer_ids).start, False
 
-    def _append(
+    def append(
         self, broker: SimulatedBroker, topic: Topic, hot: Any, producer_id: int = -1, transactional: bool = False
     ) -> Entry | None:
         rng, now_ms = self.rng, self.world.clock.now_ms()
@@ -200,17 +200,17 @@ class History:
             world.fail(f"{broker.name}: {entry} is below what is there, {max(before)}")
         broker.entries.append(entry)
 
-    def _transact(self, broker: SimulatedBroker) -> None:
+    def transact(self, broker: SimulatedBroker) -> None:
         """A batch of an open transaction, or the markers that end it in every partition."""
         world, rng = self.world, self.rng
         if not world.producer_ids:
-            self._producer_ids(broker)
+            self.producer_ids(broker)
             return
         producer_id = rng.choice(world.producer_ids).start + 1
         if rng.random() < 0.65:
             found = self._topic(broker, "plain", "short", "kfs", "object")
             if found is not None:
-                self._append(broker, *found, producer_id, True)
+                self.append(broker, *found, producer_id, True)
             return
         now_ms, commit = world.clock.now_ms(), rng.random() < 0.6
         for place, entries in checks.by_place(broker.entries).items():
@@ -223,7 +223,7 @@ class History:
                 if broker.append_marker(hot, (producer_id, 0), commit, entry):
                     self._accepted(broker, entry)
 
-    def _retry_produce(self, broker: SimulatedBroker) -> None:
+    def retry_produce(self, broker: SimulatedBroker) -> None:
         """A producer without an answer sends its last batch again: it must get the same offset."""
         now_ms = self.world.clock.now_ms()
         newest = {(e.place, e.producer_id): e for e in broker.entries if e.producer_id >= 0}
@@ -240,53 +240,53 @@ class History:
             if broker.append(hot, batch, again) and again.base_offset != entry.base_offset:
                 self.world.fail(f"{broker.name}: a retry of {entry} was taken for new, at {again.base_offset}")
 
-    def _answer(self, broker: SimulatedBroker) -> None:
+    def answer(self, broker: SimulatedBroker) -> None:
         broker.drain()
         checks.check_objects(self.world)
 
-    def _fail_disk(self, broker: SimulatedBroker) -> None:
+    def fail_disk(self, broker: SimulatedBroker) -> None:
         """One write or sync fails: the log continues in another file."""
         if self.rng.random() < 0.5:
             broker.faults.sync_count = 1
         else:
             broker.faults.write_count, broker.faults.torn_bytes = 1, 100
         broker.promise()
-        self._produce(broker)
+        self.produce(broker)
 
     # -- objects -------------------------------------------------------------------------------------------------
 
-    def _flush(self, broker: SimulatedBroker) -> None:
+    def flush(self, broker: SimulatedBroker) -> None:
         if self._free(broker, "begin window") and self._free(broker, "finish window"):
-            self._operate(broker, "flush", broker.flush, lambda _: self.world.confirm(broker))
+            self.operate(broker, "flush", broker.flush, lambda _: self.world.confirm(broker))
 
-    def _begin_window(self, broker: SimulatedBroker) -> None:
+    def begin_window(self, broker: SimulatedBroker) -> None:
         """As for producers that wait for objects: perhaps while earlier windows are in progress."""
         if self._free(broker, "flush"):
-            self._operate(broker, "begin window", broker.begin_window)
+            self.operate(broker, "begin window", broker.begin_window)
 
-    def _finish_window(self, broker: SimulatedBroker) -> None:
+    def finish_window(self, broker: SimulatedBroker) -> None:
         if self._free(broker, "flush"):
-            self._operate(broker, "finish window", broker.finish_window, lambda _: self.world.confirm(broker))
+            self.operate(broker, "finish window", broker.finish_window, lambda _: self.world.confirm(broker))
 
-    def _merge(self, broker: SimulatedBroker) -> None:
-        self._operate(broker, "convert", broker.converter.run_once)
+    def merge(self, broker: SimulatedBroker) -> None:
+        self.operate(broker, "convert", broker.converter.run_once)
 
-    def _sweep(self, broker: SimulatedBroker) -> None:
-        self._operate(broker, "convert", broker.converter.sweep_once)
+    def sweep(self, broker: SimulatedBroker) -> None:
+        self.operate(broker, "convert", broker.converter.sweep_once)
 
-    def _compact(self, broker: SimulatedBroker) -> None:
-        self._operate(broker, "compact", broker.cleaner.run_once)
+    def compact(self, broker: SimulatedBroker) -> None:
+        self.operate(broker, "compact", broker.cleaner.run_once)
 
-    def _retain(self, broker: SimulatedBroker) -> None:
-        self._operate(broker, "retain", broker.retention.check_once)
+    def retain(self, broker: SimulatedBroker) -> None:
+        self.operate(broker, "retain", broker.retention.check_once)
 
-    def _delete_due(self, broker: SimulatedBroker) -> None:
-        self._operate(broker, "retain", broker.retention.delete_once)
+    def delete_due(self, broker: SimulatedBroker) -> None:
+        self.operate(broker, "retain", broker.retention.delete_once)
 
-    def _checkpoint(self, broker: SimulatedBroker) -> None:
-        self._operate(broker, "checkpoint", broker.cluster.manifest.checkpoint)
+    def checkpoint(self, broker: SimulatedBroker) -> None:
+        self.operate(broker, "checkpoint", broker.cluster.manifest.checkpoint)
 
-    def _read(self, broker: SimulatedBroker) -> None:
+    def read(self, broker: SimulatedBroker) -> None:
         """A consumer at old offsets, through the broker's cache."""
         found = self._topic(broker, "plain", "short", "kfs", "object")
         if found is None:
@@ -303,9 +303,9 @@ class History:
             except NotFound as error:
                 return error
 
-        self._operate(broker, "read", read, lambda found: self._judge_read(broker, topic, hot, offset, found))
+        self.operate(broker, "read", read, lambda found: self.judge_read(broker, topic, hot, offset, found))
 
-    def _judge_read(self, broker: SimulatedBroker, topic: Topic, hot: Any, offset: int, found: Any) -> None:
+    def judge_read(self, broker: SimulatedBroker, topic: Topic, hot: Any, offset: int, found: Any) -> None:
         """`found`: batches, None after an error, or that an object is missing."""
         if found is None or isinstance(found, NotFound):
             wanted = broker is self.world.owner and offset >= hot.log_start_offset and not hot.deleted
@@ -320,23 +320,23 @@ class History:
             if entry is None or (entry.body and bytes(batch)[checks.BODY_AT :] != entry.body):
                 self.world.fail(f"{broker.name}: {topic.name}-{hot.index}@{header.base_offset} is not {entry}")
 
-    def _look_at_bucket(self, broker: SimulatedBroker) -> None:
+    def look_at_bucket(self, broker: SimulatedBroker) -> None:
         checks.check_bucket(self.world)
         checks.check_objects(self.world)
 
     # -- topics --------------------------------------------------------------------------------------------------
 
-    def _create_topic(self, broker: SimulatedBroker) -> None:
+    def create_topic(self, broker: SimulatedBroker) -> None:
         rng = self.rng
         names = rng.sample([f"t{n}" for n in range(4)], 1 if broker.table.by_id else 2)
         new = [NewTopic(name, rng.choice((1, 1, 3)), configs=rng.choice(list(KINDS.values()))) for name in names]
         self.world.asked_names.update(names)
-        self._operate(
+        self.operate(
             broker, "metadata", lambda: broker.cluster.topics.create_topics(new),
-            lambda results: self._created(broker, results),
+            lambda results: self.created(broker, results),
         )  # fmt: skip
 
-    def _created(self, broker: SimulatedBroker, results: Any) -> None:
+    def created(self, broker: SimulatedBroker, results: Any) -> None:
         world = self.world
         for topic_id, log in broker.table.by_id.items():
             if topic_id not in world.topics:
@@ -347,7 +347,7 @@ class History:
                 if not known:
                     world.fail(f"{broker.name} created {result.name} after {world.owner.name} had taken over")
 
-    def _delete_topic(self, broker: SimulatedBroker) -> None:
+    def delete_topic(self, broker: SimulatedBroker) -> None:
         found = self._topic(broker)
         if found is None or not self._free(broker, "metadata"):
             return
@@ -358,11 +358,11 @@ class History:
             if results == [None]:
                 topic.deleted = True
 
-        self._operate(
+        self.operate(
             broker, "metadata", lambda: broker.cluster.topics.delete_topics([topic.topic_id]), deleted
         )
 
-    def _delete_records(self, broker: SimulatedBroker) -> None:
+    def delete_records(self, broker: SimulatedBroker) -> None:
         found = self._topic(broker, "plain", "short", "kfs", "object")
         if found is None or not self._free(broker, "log starts"):
             return
@@ -382,9 +382,9 @@ class History:
             if future is not None and future.done() and future.exception() is None and not hot.deleted:
                 topic.answered_start[hot.index] = max(offset, topic.answered_start.get(hot.index, 0))
 
-        self._operate(broker, "log starts", move, moved)
+        self.operate(broker, "log starts", move, moved)
 
-    def _producer_ids(self, broker: SimulatedBroker) -> None:
+    def producer_ids(self, broker: SimulatedBroker) -> None:
         def claimed(block: range | None) -> None:
             if block is None:
                 return
@@ -392,11 +392,11 @@ class History:
                 self.world.fail(f"{broker.name}: producer ids {block} are given a second time")
             self.world.producer_ids.append(block)
 
-        self._operate(broker, "metadata", broker.cluster.topics.claim_producer_ids, claimed)
+        self.operate(broker, "metadata", broker.cluster.topics.claim_producer_ids, claimed)
 
     # -- the world -----------------------------------------------------------------------------------------------
 
-    def _resume(self, broker: SimulatedBroker) -> None:
+    def resume(self, broker: SimulatedBroker) -> None:
         """One step of any operation in progress, of any broker."""
         choices = []
         for each in self.world.brokers:
@@ -405,39 +405,39 @@ class History:
         for _ in range(self.rng.randrange(1, 6)):
             if not choices:
                 return
-            who, task = self.rng.choice(choices)
-            if task.done or who.closed or task not in who.tasks:
+            owner, task = self.rng.choice(choices)
+            if task.done or owner.closed or task not in owner.tasks:
                 return
-            self.world.advance(who, task)
-            if [t for t in who.tasks if t.paused_at.holds_log and t is not task]:
+            self.world.advance(owner, task)
+            if [t for t in owner.tasks if t.paused_at.holds_log and t is not task]:
                 return
 
-    def _crash(self, broker: SimulatedBroker) -> None:
+    def crash(self, broker: SimulatedBroker) -> None:
         self.world.end(broker)
 
-    def _restart(self, broker: SimulatedBroker) -> None:
+    def restart(self, broker: SimulatedBroker) -> None:
         self.world.end(broker)
-        self._start_on(broker.disk, take_over=False)
+        self.start_on(broker.disk, take_over=False)
 
-    def _take_over(self, broker: SimulatedBroker) -> None:
+    def take_over(self, broker: SimulatedBroker) -> None:
         if not any(b for b in self.world.brokers if not b.closed and not b.started):
-            self._start_on(self.rng.choice(self.world.disks), take_over=True)
+            self.start_on(self.rng.choice(self.world.disks), take_over=True)
 
-    def _turn_outage(self, broker: SimulatedBroker) -> None:
+    def turn_outage(self, broker: SimulatedBroker) -> None:
         self.world.outage = not self.world.outage
         self.world.note(f"outage: {self.world.outage}")
 
-    def _pass_time(self, broker: SimulatedBroker) -> None:
+    def pass_time(self, broker: SimulatedBroker) -> None:
         seconds = self.rng.choice((1.0, 60.0, 60.0, 4_000.0, DAY, 3 * DAY))
         self.world.clock.advance(seconds)
         self.world.note(f"{seconds} s pass")
 
-    def _land(self, broker: SimulatedBroker) -> None:
+    def land(self, broker: SimulatedBroker) -> None:
         self.world.land()
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _come_to_rest(self) -> None:
+    def come_to_rest(self) -> None:
         """The faults end, all brokers crash, one starts, and days pass."""
         world = self.world
         for broker in world.brokers:
@@ -450,7 +450,7 @@ class History:
         broker = self._last_start()
         checks.check_bucket(world)
         if not broker.flush():
-            world.fail(f"{broker.name} does not flush, in fair weather")
+            world.fail(f"{broker.name} does not flush without faults")
         world.confirm(broker)
         for _ in range(REST_ROUNDS):
             world.clock.advance(2.5 * DAY)
@@ -468,11 +468,11 @@ class History:
         for _ in range(2):
             broker = world.start(disk, True)
             world.begin(broker, True)
-            self._started(broker)
+            self.started(broker)
             if broker.started:
                 return broker
             if "was not flushed" not in broker.refused:
-                raise Violation(f"{broker.name} cannot start, in fair weather: {broker.refused}")
+                raise Violation(f"{broker.name} cannot start without faults: {broker.refused}")
         raise Violation(f"{broker.name} cannot start on an empty disk")
 
 
@@ -481,7 +481,7 @@ class History:
 
 @contextlib.contextmanager
 def simulated(seed: int) -> Iterator[None]:
-    """Whatever is random or runs on other threads in the broker's parts follows from the seed meanwhile."""
+    """The seed decides all that is random or runs on other threads in the broker's parts."""
     with pytest.MonkeyPatch.context() as patch:
         rng = random.Random(f"entropy {seed}")
         patch.setattr(os, "urandom", rng.randbytes)

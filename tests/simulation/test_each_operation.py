@@ -45,16 +45,16 @@ def prepared(folder: Path) -> History:
     world = history.world
     world.fault_rate = world.damage_rate = world.interleaving = world.crash_rate = 0.0
     world.pack_below_bytes, world.merge_buffer_bytes = 1_000, 64 * 1024
-    history._start_on(world.disks[0], take_over=False)
+    history.start_on(world.disks[0], take_over=False)
     broker = world.owner
     assert broker is not None
     topics = [NewTopic(f"t-{kind.replace(' ', '-')}", 2, configs=configs) for kind, configs in KINDS.items()]
     world.asked_names.update(topic.name for topic in topics)
-    history._operate(
+    history.operate(
         broker, "metadata", lambda: broker.cluster.topics.create_topics(topics),
-        lambda results: history._created(broker, results),
+        lambda results: history.created(broker, results),
     )  # fmt: skip
-    history._producer_ids(broker)
+    history.producer_ids(broker)
     for _ in range(2):
         produce(history, broker)
         broker.flush()
@@ -77,10 +77,10 @@ def produce(history: History, broker: SimulatedBroker) -> None:
     for log in list(broker.table.by_id.values()):
         topic = history.world.topics[log.topic_id]
         for hot in log.partitions:
-            history._append(broker, topic, hot)
+            history.append(broker, topic, hot)
     plain = broker.table.by_name.get("t-plain")
     if plain is not None:
-        history._append(broker, history.world.topics[plain.topic_id], plain.partitions[0], 7, True)
+        history.append(broker, history.world.topics[plain.topic_id], plain.partitions[0], 7, True)
     broker.drain()
 
 
@@ -90,7 +90,7 @@ def produce(history: History, broker: SimulatedBroker) -> None:
 def start_elsewhere(history: History, broker: SimulatedBroker) -> None:
     world = history.world
     world.end(broker)
-    history._forget_disk()
+    history.forget_disk()
     _start(history, world.disks[1], True)
 
 
@@ -106,41 +106,41 @@ def _start(history: History, disk: Any, take_over: bool) -> None:
         starting.client.inject(fault)
     world.watched_client = starting.client
     world.begin(starting, take_over)
-    history._started(starting)
+    history.started(starting)
 
 
 def flush(history: History, broker: SimulatedBroker) -> None:
-    history._flush(broker)
+    history.flush(broker)
 
 
 def windows(history: History, broker: SimulatedBroker) -> None:
     """Two windows for producers that wait for objects, the second begun before the first is finished."""
-    history._begin_window(broker)
+    history.begin_window(broker)
     if not broker.closed:
         produce(history, broker)
-        history._begin_window(broker)
+        history.begin_window(broker)
     for _ in range(2):
         if not broker.closed:
-            history._finish_window(broker)
+            history.finish_window(broker)
     if not broker.closed:
         broker.drain()
         checks.check_objects(history.world)
 
 
 def delete_records(history: History, broker: SimulatedBroker) -> None:
-    history._delete_records(broker)
+    history.delete_records(broker)
 
 
 def retain(history: History, broker: SimulatedBroker) -> None:
     history.world.clock.advance(2 * HOUR)
-    history._retain(broker)
+    history.retain(broker)
 
 
 def delete_due(history: History, broker: SimulatedBroker) -> None:
     history.world.clock.advance(3 * HOUR)
     broker.run(broker.retention.check_once)
     history.world.clock.advance(3 * HOUR)
-    history._delete_due(broker)
+    history.delete_due(broker)
 
 
 def delete_topics(history: History, broker: SimulatedBroker) -> None:
@@ -150,17 +150,17 @@ def delete_topics(history: History, broker: SimulatedBroker) -> None:
         if broker.run(lambda log=log: broker.cluster.topics.delete_topics([log.topic_id])) == [None]:
             topic.deleted = True
     broker.run(broker.retention.check_once)
-    history._delete_due(broker)
+    history.delete_due(broker)
 
 
 def sweep(history: History, broker: SimulatedBroker) -> None:
     history.world.clock.advance(3 * DAY)
-    history._sweep(broker)
+    history.sweep(broker)
 
 
 def compact(history: History, broker: SimulatedBroker) -> None:
     history.world.clock.advance(1.0)
-    history._compact(broker)
+    history.compact(broker)
 
 
 def read(history: History, broker: SimulatedBroker) -> None:
@@ -169,7 +169,7 @@ def read(history: History, broker: SimulatedBroker) -> None:
         if topic.kind != "compact":
             hot = log.partitions[0]
             found = broker.run(lambda hot=hot: broker.reader.read(hot.topic_id, hot.index, 0, 2, 1_000))
-            history._judge_read(broker, topic, hot, 0, found)
+            history.judge_read(broker, topic, hot, 0, found)
 
 
 def read_bucket_only(history: History, broker: SimulatedBroker) -> None:
@@ -201,16 +201,16 @@ OPERATIONS: dict[str, Operation] = {
     "start with the same disk": start_again,
     "flush": flush,
     "windows": windows,
-    "checkpoint": lambda history, broker: history._checkpoint(broker),
-    "merge": lambda history, broker: history._merge(broker),
+    "checkpoint": lambda history, broker: history.checkpoint(broker),
+    "merge": lambda history, broker: history.merge(broker),
     "compact": compact,
     "retention": retain,
     "deletion": delete_due,
     "sweep": sweep,
     "delete records": delete_records,
-    "create a topic": lambda history, broker: history._create_topic(broker),
+    "create a topic": lambda history, broker: history.create_topic(broker),
     "delete topics": delete_topics,
-    "producer ids": lambda history, broker: history._producer_ids(broker),
+    "producer ids": lambda history, broker: history.producer_ids(broker),
     "cold read": read,
     "direct read": read_bucket_only,
     "check the claim": check_claim,
@@ -276,7 +276,7 @@ def strike(folder: Path, operation: Operation, fault: Fault, position: int) -> N
             _attempt(history, operation, [])
             world.judge()
             checks.check_bucket(world)
-        history._come_to_rest()
+        history.come_to_rest()
     finally:
         for broker in world.brokers:
             broker.crash()

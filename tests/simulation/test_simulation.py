@@ -54,14 +54,14 @@ def test_a_start_that_is_superseded_is_refused(tmp_path: Path, monkeypatch: pyte
         history = History(tmp_path, 1)
         world = history.world
         world.fault_rate = world.interleaving = world.crash_rate = 0.0
-        history._start_on(world.disks[0], take_over=False)
+        history.start_on(world.disks[0], take_over=False)
 
         def superseded(*arguments: Any) -> None:
             arguments[-1](StartError("fenced"))
             raise StartError("another one was quicker")
 
         monkeypatch.setattr("tests.simulation.broker.open_cluster", superseded)
-        history._start_on(world.disks[1], take_over=True)
+        history.start_on(world.disks[1], take_over=True)
         assert [broker.refused for broker in world.brokers] == ["", "another one was quicker"]
         assert world.brokers[1].closed
         assert world.violations == []

@@ -72,8 +72,6 @@ def test_a_thread_reports_and_ends() -> None:
     while "newest of" not in written.getvalue():  # two lines within a millisecond, on a loaded machine too
         log.warning("closing")
         log.warning("closing")
-        if (reporter := throttle._reporter) is not None:
-            reporter.join()
     throttle.close()
 
 

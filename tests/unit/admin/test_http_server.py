@@ -163,12 +163,12 @@ def test_who_waits_for_an_answer_keeps_its_place(served: Served) -> None:
 
 
 def test_others_cannot_take_the_places_of_this_machine(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_is_loopback", lambda host: False)
+    monkeypatch.setattr(http_server, "is_loopback_host", lambda host: False)
     for _ in range(2 * CONNECTIONS_MAX):
         served.connect(b"GET /later HTTP/1.1\r\n\r\n")
         served.turns()
     assert served.server.connection_count == CONNECTIONS_MAX
-    monkeypatch.setattr(http_server, "_is_loopback", lambda host: True)
+    monkeypatch.setattr(http_server, "is_loopback_host", lambda host: True)
     assert body(served.read(served.connect(LIVEZ))) == b"ok\n"
     served.turns(until=CONNECTIONS_MAX)
 
@@ -214,4 +214,4 @@ def test_a_client_that_leaves_is_forgotten(served: Served) -> None:
      ("::ffff:10.0.0.1", False), ("fe80::1%eth0", False)],
 )  # fmt: skip
 def test_loopback(host: str, expected: bool) -> None:
-    assert http_server._is_loopback(host) is expected
+    assert http_server.is_loopback_host(host) is expected

@@ -79,7 +79,7 @@ def test_a_kernel_that_grants_less_than_the_hard_limit(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", setrlimit)
-    monkeypatch.setattr(descriptors, "_kernel_limit", lambda: 65536)
+    monkeypatch.setattr(descriptors, "kernel_limit", lambda: 65536)
     assert descriptors.raise_file_limit() == 65536
-    monkeypatch.setattr(descriptors, "_kernel_limit", lambda: 1 << 20)  # refused as well: what there is holds
+    monkeypatch.setattr(descriptors, "kernel_limit", lambda: 1 << 20)  # refused as well: what there is holds
     assert descriptors.raise_file_limit() == 65536

@@ -12,6 +12,7 @@ from kbroker.background.compaction_cleaner import Cleaner
 from kbroker.background.compaction_round import CleanerSettings
 from kbroker.background.converter import RETRY_SECONDS, Converter, ConverterSettings, MergeStopped
 from kbroker.background.retention import Retention
+from kbroker.clock import ManualClock
 from kbroker.storage.formats.object_keys import PackKey
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.manifest.manifest import Manifest
@@ -30,11 +31,29 @@ NOISE = random.Random(5).randbytes(2 * MIB)
 BOUNDS = MergeLimits(fan_in=4, below_bytes=(32 * MIB, 256 * MIB))
 
 
-def opened(directory, store=None, **options):
+class MergingStore(FaultyStore):
+    """Calls `before_put` with the key of each put. An outage begins with a KeyboardInterrupt: the process has died."""
+
+    def __init__(self, memory):
+        super().__init__(memory)
+        self.memory = memory
+        self.before_put = lambda key: None
+
+    def _run(self, operation, key, bytes_out, call):
+        if operation == "put":
+            self.before_put(key)
+        try:
+            return super()._run(operation, key, bytes_out, call)
+        except KeyboardInterrupt:
+            self.outage = True
+            raise
+
+
+def opened(directory, memory=None, clock=None, **options):
     """A broker's storage over a memory store that has its clock; `start` is still to be called."""
     directory.mkdir(exist_ok=True)
-    s = Storage(directory, FaultyStore(store or MemoryStore()), **options)
-    s.store._inner._clock = s.clock
+    clock = clock or ManualClock(NOW_MS)
+    s = Storage(directory, MergingStore(memory or MemoryStore(clock)), clock=clock, **options)
     s.retention = Retention(s.table, s.manifest, s.store, s.clock)
     return s
 
@@ -207,8 +226,8 @@ def test_large_objects_are_copied_by_the_store(storage):
 class OddCopies(MemoryStore):
     """Tells another CRC of what it copied, or none; and may copy the wrong bytes."""
 
-    def __init__(self, told, wrong):
-        super().__init__()
+    def __init__(self, told, wrong, clock):
+        super().__init__(clock)
         self.told = told
         self.wrong = wrong
 
@@ -224,7 +243,8 @@ class OddCopies(MemoryStore):
 @pytest.mark.parametrize("told", ["nothing", "of the source", "anything"])
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_copies_of_whose_crc_the_store_says_nothing_useful_are_read_back(tmp_path, told, wrong):
-    s = opened(tmp_path, OddCopies(told, wrong)).start()
+    clock = ManualClock(NOW_MS)
+    s = opened(tmp_path, OddCopies(told, wrong, clock), clock).start()
     s.add_topic("t", 1)
     large(s, 6 * MIB, 6 * MIB, 6 * MIB, 6 * MIB)
     before, named = s.stored("t", 0), keys(s)
@@ -316,22 +336,14 @@ def test_what_changes_meanwhile_is_not_swapped(storage):
         write(storage, b"y", partition=1)
     c = converter(storage)
 
-    def delete_records(fault):
-        log = storage.table.partition("t", 0)
-        storage.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 2}}}})
-        log.log.raise_log_start(2)
+    def delete_records(key):
+        if "/1/00000000000000000000-1-" in key:
+            storage.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 2}}}})
+            storage.table.partition("t", 0).log.raise_log_start(2)
 
-    fault = storage.store.inject(Fault("put", When.BEFORE, key_part=".obj", times=0))
-    original = storage.store._run
-
-    def run(operation, key, bytes_out, call):
-        if operation == "put" and "/1/00000000000000000000-1-" in key:
-            delete_records(fault)
-        return original(operation, key, bytes_out, call)
-
-    storage.store._run = run
+    storage.store.before_put = delete_records
     report = c.run_once()
-    storage.store._run = original
+    storage.store.before_put = lambda key: None
     assert (report.merges, report.obsolete) == (1, 1)
     assert len(refs(storage)) == 2
     assert len(refs(storage, partition=1)) == 1
@@ -512,11 +524,10 @@ def fail_once(directory, number, where, copied, when, dies):
     c = converter(s, **settings_of(copied))
     s.store.inject(Fault("*", when, skip=number, error=KeyboardInterrupt if dies else StoreUnavailable))
     if dies:
-        die_with(s, c)
+        with contextlib.suppress(KeyboardInterrupt):
+            c.run_once()
         s.close()
-        passed = (s.clock.now_ms() - NOW_MS) / 1000
-        s = opened(directory, s.store._inner, epoch=2)
-        s.clock.advance(passed)
+        s = opened(directory, s.store.memory, s.clock, epoch=2)
         s.add_topic("t", 2)
         s.start()
         c = converter(s, epoch=2, **settings_of(copied))
@@ -536,22 +547,6 @@ def fail_once(directory, number, where, copied, when, dies):
     assert [s.stored("t", partition) for partition in range(2)] == expected, where
     assert audit(s) == audit(s, reloaded(s)) == [], where
     s.close()
-
-
-def die_with(s, c):
-    """After the fault nothing reaches the store any more: what would clean up is dead too."""
-    original = s.store._run
-
-    def run(operation, key, bytes_out, call):
-        try:
-            return original(operation, key, bytes_out, call)
-        except KeyboardInterrupt:
-            s.store.outage = True
-            raise
-
-    s.store._run = run
-    with contextlib.suppress(KeyboardInterrupt):
-        c.run_once()
 
 
 def test_an_outage_in_the_middle_is_overcome(storage):

@@ -256,20 +256,23 @@ def test_the_thread_wakes_when_nudged(storage):
 
 
 class WallClock:
-    """A manual clock whose wall clock somebody sets back."""
+    """A manual clock whose wall clock is set back by `back_ms`."""
 
-    def __init__(self, clock, back_ms):
+    def __init__(self, clock):
+        self.back_ms = 0
         self.monotonic = clock.monotonic
-        self.now_ms = lambda: clock.now_ms() - back_ms
+        self.now_ms = lambda: clock.now_ms() - self.back_ms
 
 
 def test_a_wall_clock_that_is_set_back_does_not_put_the_passes_off(storage):
+    clock = WallClock(storage.clock)
+    storage.retention = Retention(storage.table, storage.manifest, storage.store, clock)
     storage.add_topic("t", 1, retention_ms=-1, retention_bytes=0)
     fill(storage, "t", 1)
     storage.retention.turn()
     assert log_start(storage, "t") == 1
     fill(storage, "t", 1)
-    storage.retention._clock = WallClock(storage.clock, 100 * HOUR)
+    clock.back_ms = 100 * HOUR
     storage.clock.advance(HOUR / 1000)
     storage.retention.turn()
     assert log_start(storage, "t") == 2

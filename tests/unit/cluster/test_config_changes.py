@@ -12,7 +12,7 @@ from kbroker.cluster.config_changes import ConfigChange, ConfigOperation, Operat
 from kbroker.cluster.config_defs import BrokerConfigs, ConfigSource
 from kbroker.cluster.group_configs import check_group_configs, describe_group, group_config_values
 from kbroker.cluster.image import TopicImage
-from kbroker.cluster.metadata_log import MetadataLog
+from kbroker.cluster.metadata_log import RETRY_AFTER_SECONDS, MetadataLog
 from kbroker.cluster.replica import MetadataReplica
 from kbroker.cluster.sqlite_store import SqliteStore
 from kbroker.cluster.topic_rules import NewTopic
@@ -29,7 +29,8 @@ class Start:
     def __init__(self, bucket: Bucket, path: Path | str = ":memory:", **settings: Any) -> None:
         configs = BrokerConfigs({"node.id": NODE_ID, **{k.replace("__", "."): v for k, v in settings.items()}})
         self.store = SqliteStore(path)
-        log = MetadataLog(BucketLog(bucket), MetadataReplica(self.store, "cluster"), ManualClock())
+        self.clock = ManualClock()
+        log = MetadataLog(BucketLog(bucket), MetadataReplica(self.store, "cluster"), self.clock)
         self.topics = Topics(log, "cluster", configs)
         self.topics.load()
 
@@ -123,7 +124,7 @@ def test_a_change_in_doubt_takes_effect_when_it_is_settled() -> None:
     assert error is not None
     assert error.code == ErrorCode.NOT_CONTROLLER
     assert start.topics.broker_configs.topic_defaults == {}
-    start.topics._log._retry_at = 0.0
+    start.clock.advance(RETRY_AFTER_SECONDS)
     assert start.set(ResourceType.GROUP, "g", consumer__session__timeout__ms="50000") is None
     assert start.topics.broker_configs.topic_defaults == {"max.message.bytes": "7"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from kbroker.cluster.records import (
 )
 from kbroker.cluster.replica import APPLIED, MetadataReplica
 from kbroker.cluster.sqlite_store import SqliteStore
-from kbroker.cluster.store import Put
+from kbroker.cluster.store import Compare, Delete, Put
 from kbroker.errors import ErrorCode, KafkaError, StartError
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.stores.memory_store import MemoryStore
@@ -42,12 +43,23 @@ HISTORY: list[list[MetadataRecord]] = [
 ]
 
 
+class FailingStore(SqliteStore):
+    """Its transactions fail while `broken`."""
+
+    broken = False
+
+    def transact(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> int | None:
+        if self.broken:
+            raise OSError("disk full")
+        return super().transact(compares, operations)
+
+
 class Start:
     """One start of a broker on a bucket and a data directory."""
 
     def __init__(self, log: Any, folder: Path, cluster_id: str = "cluster") -> None:
         self.clock = ManualClock()
-        self.store = SqliteStore(folder / "metadata.sqlite", self.clock)
+        self.store = FailingStore(folder / "metadata.sqlite", self.clock)
         self.fenced: list[Exception] = []
         self.log = MetadataLog(log, MetadataReplica(self.store, cluster_id), self.clock, self.fenced.append)
 
@@ -100,9 +112,9 @@ def test_a_copy_that_failed_once_is_made_good_by_the_next_change(bucket: Bucket,
     first = Start(BucketLog(bucket), tmp_path)
     log = first.load()
     log.append(HISTORY[0])
-    real, first.log._replica._store = first.store, _BrokenStore()  # type: ignore[assignment]
+    first.store.broken = True
     log.append(HISTORY[1])
-    first.log._replica._store = real
+    first.store.broken = False
     log.append(HISTORY[2])
     first.crash()
     again = Start(BucketLog(bucket), tmp_path)
@@ -110,9 +122,6 @@ def test_a_copy_that_failed_once_is_made_good_by_the_next_change(bucket: Bucket,
     assert {row.key for row in again.store.range("topic/")} == {f"topic/{id_.hex()}" for id_ in (A, B)}
 
 
-class _BrokenStore:
-    def transact(self, compares: object, operations: object) -> int:
-        raise OSError("disk full")
 
 
 def test_an_unreadable_bucket_stops_the_start(bucket: Bucket, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from kbroker._fast.base.crc32c import crc32c
@@ -56,11 +54,11 @@ class DamagedCluster:
         metadata.append("changes", {"version": 1, "records": topics})
 
     def copied(self):
-        """Another store with the same objects."""
+        """Another store with the same objects under other ETags."""
         store = MemoryStore(self.clock)
-        with self.store._lock:
-            store._objects = dict(self.store._objects)
-        store._versions = itertools.count(1_000_000)
+        for meta in self.store.list(""):
+            store.put(meta.key, b"")
+            store.put(meta.key, self.store.get(meta.key))
         return store
 
     def start(self):

@@ -9,6 +9,7 @@ from kbroker.background.compaction_cleaner import Cleaner
 from kbroker.background.compaction_round import CleanerSettings
 from kbroker.background.converter import Converter, ConverterSettings
 from kbroker.background.retention import Retention
+from kbroker.clock import ManualClock
 from kbroker.cluster.read_only import load_manifest
 from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.recover import Recovery
@@ -30,7 +31,8 @@ class Cluster:
     def __init__(self, directory, rng):
         directory.mkdir()
         self.rng = rng
-        self.store = MemoryStore()
+        clock = ManualClock(NOW_MS)
+        self.store = MemoryStore(clock)
         self.claim = claim(self.store, KEYS.root, "dir-1", False, NOW_MS, patience=ONCE)
         metadata = NumberedLog(self.store, KEYS.metadata_dir, 1, bytes(16), patience=ONCE)
         metadata.load(lambda *_: None, lambda *_: None)
@@ -40,8 +42,7 @@ class Cluster:
              "configs": {}} for name, (count, _) in TOPICS.items()
         ]  # fmt: skip
         metadata.append("changes", {"version": 1, "records": created})
-        self.storage = Storage(directory, self.store, pack_below_bytes=2000)
-        self.store._clock = self.storage.clock
+        self.storage = Storage(directory, self.store, clock=clock, pack_below_bytes=2000)
         for name, (count, configs) in TOPICS.items():
             self.storage.add_topic(name, count, **configs)
         s = self.storage.start()

@@ -66,7 +66,7 @@ class Client:
             GroupConfig(initial_rebalance_delay_ms=0),
             self.clock,
             open_logs=lambda: [ListLog() for _ in range(50)] if self.topic_made else None,  # type: ignore[misc]
-            ensure_topic=self._make_topic,
+            ensure_topic=self.make_topic,
             topic_exists=lambda topic, partition: topic == "t" and 0 <= partition < 2,
             executor=NowExecutor(),
         )
@@ -92,7 +92,7 @@ class Client:
         answer.set_result(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return answer
 
-    def _make_topic(self) -> None:
+    def make_topic(self) -> None:
         self.topic_made = True
 
     def ask(self, module: ModuleType, version: int, request: Any) -> Any:

@@ -83,7 +83,7 @@ def client() -> Client:
         GroupConfig(),
         client.clock,
         open_logs=lambda: [ListLog()] if client.topic_made else None,  # type: ignore[list-item]
-        ensure_topic=client._make_topic,
+        ensure_topic=client.make_topic,
         topic_exists=lambda topic, partition: topic == "t",
         environment=GroupEnvironment(Catalog()),
         share_states=client.store,  # type: ignore[attr-defined]

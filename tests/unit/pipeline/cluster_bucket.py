@@ -24,7 +24,7 @@ class ClusterBucket(ObjectBucket):
         super().__init__()
         claim(self.store, KEYS.root, "data-dir", False, NOW)
         self._manifest = self._log(KEYS.manifest_dir)
-        self._metadata = self._log(KEYS.metadata_dir)
+        self.metadata = self._log(KEYS.metadata_dir)
         self._written = 0
 
     def _log(self, directory: str) -> NumberedLog:
@@ -36,10 +36,10 @@ class ClusterBucket(ObjectBucket):
     def topic(self, name: str, partitions: int = 1, topic_uuid: bytes | None = None) -> None:
         """Creates a topic, with the id that belongs to its name or with another."""
         created = TopicCreated(name, topic_uuid or topic_id(name), partitions, {})
-        self._metadata.append(METADATA_KIND, payload([created]))
+        self.metadata.append(METADATA_KIND, payload([created]))
 
     def drop_topic(self, name: str) -> None:
-        self._metadata.append(METADATA_KIND, payload([TopicDeleted(topic_id(name))]))
+        self.metadata.append(METADATA_KIND, payload([TopicDeleted(topic_id(name))]))
         self.apply({"d": {topic_id(name).hex(): 0}})
 
     def apply(self, change: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def test_the_words_of_the_error_behind_it(text: str, reason: str) -> None:
 def test_a_partition_that_a_topic_does_not_have_is_an_error() -> None:
     bucket = ClusterBucket()
     created = TopicCreated("t", topic_id("t"), 2, {"cleanup.policy": "compact"})
-    bucket._metadata.append(METADATA_KIND, payload([created]))
+    bucket.metadata.append(METADATA_KIND, payload([created]))
     work = Compaction(
         Job("compact", PLACE, quiet=True), bucket.view(), "t", slice_bytes=1000, wait_seconds=1, data_dir=None
     )

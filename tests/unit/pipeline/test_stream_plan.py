@@ -144,7 +144,7 @@ def test_min_offsets_wait_for_more_or_for_the_delay(bucket: ClusterBucket) -> No
 def test_partitions_that_are_added_are_read_from_their_beginning(bucket: ClusterBucket) -> None:
     planner = stream(bucket)
     start = planner.initial_offset()
-    bucket._metadata.append(METADATA_KIND, payload([PartitionsAdded(topic_id("t"), 3)]))
+    bucket.metadata.append(METADATA_KIND, payload([PartitionsAdded(topic_id("t"), 3)]))
     bucket.klix("t", 2, batches(0, 2))
     end = planner.latest_offset()
     assert end == {"t": {"0": 0, "1": 0, "2": 6}}

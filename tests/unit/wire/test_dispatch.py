@@ -67,6 +67,16 @@ def test_the_host_of_a_client_is_an_address_as_java_shows_it(tmp_path, listening
     assert seen == [client]
 
 
+class CountingPool(ThreadPoolExecutor):
+    """Counts the calls that were submitted."""
+
+    submitted = 0
+
+    def submit(self, *arguments, **named):
+        self.submitted += 1
+        return super().submit(*arguments, **named)
+
+
 def test_a_long_request_of_an_inline_handler_runs_on_a_worker_unless_its_connection_has_gone(tmp_path):
     served = []
     workers_may_go_on = threading.Event()
@@ -77,14 +87,14 @@ def test_a_long_request_of_an_inline_handler_runs_on_a_worker_unless_its_connect
 
     handler = Handler(12, 0, 4, handle, inline=True, is_long=lambda request: request.group_id != "short")
     with (
-        ThreadPoolExecutor(1, "worker") as workers,
+        CountingPool(1, "worker") as workers,
         wire_broker(tmp_path, dispatch=Dispatcher({12: handler}, None, workers)) as broker,
         Client(broker) as client,
     ):
         workers.submit(workers_may_go_on.wait, 20)
         with Client(broker) as gone:
             gone.send(12, 4, HeartbeatRequest(group_id="gone"))
-            until(lambda: workers._work_queue.qsize() == 1)
+            until(lambda: workers.submitted == 2)
         until(lambda: broker.server.connection_count == 1)
         client.ask(12, 4, HeartbeatRequest(group_id="short"))
         client.send(12, 4, HeartbeatRequest(group_id="long"))

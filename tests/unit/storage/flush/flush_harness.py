@@ -58,8 +58,8 @@ class Storage:
 
     def __init__(self, directory, store=None, *, epoch=1, data_dir_id="dir-1", arena_bytes=8 * MIB, settings=None,
                  pack_below_bytes=64 * KIB, waits=None, topics=(), on_stopped=None, segment_bytes=1 * MIB, wal=None,
-                 **plan_limits):  # fmt: skip
-        self.clock = ManualClock(NOW_MS)
+                 clock=None, **plan_limits):  # fmt: skip
+        self.clock = clock or ManualClock(NOW_MS)
         self.store = store if store is not None else MemoryStore(self.clock)
         self.claim = HeldClaim()
         self.fenced: list[Exception] = []
