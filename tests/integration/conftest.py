@@ -16,6 +16,8 @@ from feature_table import pytest_sessionfinish as pytest_sessionfinish
 from program_driver import ProgramDriver
 from s3_server import BUCKET, S3Server, find_server, s3_server
 from spark_session import spark as spark
+from tool_shell import SHELL
+from workload import CODECS
 
 # For tests in which the kind of store plays no part; others run on both.
 ON_A_FOLDER = pytest.mark.parametrize("store", ["folder"], indirect=True)
@@ -35,6 +37,13 @@ def require(found: object, reason: str) -> None:
     pytest.skip(reason)
 
 
+def every_codec(in_a_bucket: str) -> pytest.MarkDecorator:
+    """Runs a test with each codec on a folder and one in a bucket: the broker stores batches as they come."""
+    cases = [*(("folder", codec) for codec in CODECS), pytest.param("s3", in_a_bucket, marks=pytest.mark.s3)]
+    # With the scope of a test, each case would start a broker.
+    return pytest.mark.parametrize(("store", "codec"), cases, indirect=["store"], scope="module")
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """Where a broker keeps its objects."""
@@ -42,6 +51,13 @@ class Store:
     kind: str
     options: tuple[str, ...]
     environ: dict[str, str] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tool_jvm() -> Iterator[None]:
+    """Ends the JVM of Apache Kafka's tools after the last test."""
+    yield
+    SHELL.close()
 
 
 @pytest.fixture(scope="session")
@@ -94,9 +110,9 @@ def broker(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
     assert process.process.poll() is None, f"the broker ended\n{log}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def driver(request: pytest.FixtureRequest) -> Iterator[ProgramDriver]:
-    """The client of this case, from `program_driver`; its programs end with the test."""
+    """The client of this case, from `program_driver`."""
     driver: ProgramDriver = request.param
     require(driver.installed(), f"no program for {driver.name}: run scripts/fetch_tools.sh")
     yield driver

@@ -7,11 +7,11 @@ version; those in java/mirror use MirrorMaker 2, of which the release of its own
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
-
-import pytest
 
 TOOLS_FOLDER = Path(__file__).parents[2] / ".tools"
 JARS = TOOLS_FOLDER / "kafka"
@@ -22,14 +22,15 @@ TOOLS = "org.apache.kafka.tools"
 CLIENT_VERSIONS = ("3.9.2", "4.4.0")
 NEWEST_CLIENTS = CLIENT_VERSIONS[-1]
 CLIENT_NEEDS = ("lz4-java-*", "snappy-java-*", "zstd-jni-*", "slf4j-api-*", "slf4j-nop-*")
-# Short runs: a small heap, no second compiler, no parallel collector, and classes from the archive that
-# scripts/fetch_tools.sh makes of the jars in .tools/kafka: it spares two fifths of a start. A JVM that cannot use it,
-# because other jars come first in its class path, goes without, and is not to say so on its standard output.
+# Short runs: a small heap, no second compiler, no parallel collector, and the class archive of scripts/fetch_tools.sh,
+# which saves two fifths of a start. A JVM with other jars first in its class path cannot use it, and must not say so
+# on its standard output.
 JVM = (
     "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8",
     "-Xshare:auto", f"-XX:SharedArchiveFile={JARS / 'classes.jsa'}", "-Xlog:disable",
 )  # fmt: skip
-TIMEOUT_SECONDS = 90.0
+COMPILE_SECONDS = 90.0
+CLASSES = TOOLS_FOLDER / "classes"
 
 
 class ToolError(RuntimeError):
@@ -56,15 +57,6 @@ def full_name(tool: str) -> str:
     return f"{TOOLS}.{tool}"
 
 
-def run(tool: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT_SECONDS) -> bytes:
-    """Runs a tool to its end and returns what it printed. Raises ToolError, and TimeoutExpired."""
-    done = subprocess.run(command(tool, *arguments), input=stdin, capture_output=True, timeout=timeout)
-    if done.returncode:
-        output = (done.stdout[-2000:] + done.stderr[-4000:]).decode(errors="replace")
-        raise ToolError(f"{tool} {' '.join(arguments)} ended with {done.returncode}\n{output}")
-    return done.stdout
-
-
 def properties(flag: str, **values: str | int) -> list[str]:
     """`flag name=value` for each value."""
     return [part for name, value in values.items() for part in (flag, f"{name}={value}")]
@@ -81,41 +73,53 @@ def apps_classpath() -> str:
     return f"{JARS}/*"
 
 
-def compiled_clients(folders: pytest.TempPathFactory, version: str) -> str:
+def compiled_clients(version: str) -> str:
     """The class path of the programs in java/clients, compiled against this version of the clients."""
     libraries = clients_classpath(version)
-    return f"{_compiled(folders, version, libraries, 'clients')}:{libraries}"
+    return f"{_compiled(version, libraries, 'clients')}:{libraries}"
 
 
-def compiled_share(folders: pytest.TempPathFactory) -> str:
+def compiled_share() -> str:
     """The class path of the programs in java/share, which older clients than the newest cannot compile."""
     libraries = clients_classpath(NEWEST_CLIENTS)
-    return f"{_compiled(folders, 'share', libraries, 'clients', 'share')}:{libraries}"
+    return f"{_compiled('share', libraries, 'clients', 'share')}:{libraries}"
 
 
-def compiled_apps(folders: pytest.TempPathFactory) -> str:
+def compiled_apps() -> str:
     """The class path of all programs, compiled against the jars in .tools/kafka, which come first (see JVM)."""
-    return f"{apps_classpath()}:{_compiled(folders, 'apps', apps_classpath(), 'clients', 'apps')}"
+    return f"{apps_classpath()}:{_compiled('apps', apps_classpath(), 'clients', 'apps')}"
 
 
-def compiled_mirror(folders: pytest.TempPathFactory) -> str:
+def compiled_mirror() -> str:
     """The class path of MirrorMaker 2 and the programs in java/mirror."""
     libraries = f"{MIRROR_JARS}/*:{apps_classpath()}"
-    return f"{libraries}:{_compiled(folders, 'mirror', libraries, 'clients', 'mirror')}"
+    return f"{libraries}:{_compiled('mirror', libraries, 'clients', 'mirror')}"
 
 
-def _compiled(folders: pytest.TempPathFactory, name: str, libraries: str, *sources: str) -> Path:
-    """Compiles once in a test run; the folder of the classes. Raises ToolError."""
-    target = folders.getbasetemp() / f"java-classes-{name}"
-    if target.exists():
-        return target
-    files = [str(path) for folder in sources for path in sorted((SOURCES / folder).glob("*.java"))]
-    unfinished = folders.mktemp(f"javac-{name}")
+def _compiled(name: str, libraries: str, *sources: str) -> Path:
+    """The folder of the compiled classes, which all runs share as long as the sources stay. Raises ToolError."""
+    files = [path for folder in sources for path in sorted((SOURCES / folder).glob("*.java"))]
+    checksum = zlib.crc32(b"".join([libraries.encode(), *(path.read_bytes() for path in files)]))
+    target = CLASSES / f"{name}-{checksum:08x}"
+    CLASSES.mkdir(exist_ok=True)
+    with open(CLASSES / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            for old in CLASSES.glob(f"{name}-????????"):
+                shutil.rmtree(old)
+            unfinished = CLASSES / "unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            _compile(files, libraries, unfinished)
+            unfinished.rename(target)
+    return target
+
+
+def _compile(files: list[Path], libraries: str, folder: Path) -> None:
     flags = ("-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC", "-proc:none", "-nowarn", "-encoding", "UTF-8")
     done = subprocess.run(
-        ["javac", *flags, "-d", str(unfinished), "-cp", libraries, *files], capture_output=True, timeout=TIMEOUT_SECONDS
+        ["javac", *flags, "-d", str(folder), "-cp", libraries, *map(str, files)],
+        capture_output=True,
+        timeout=COMPILE_SECONDS,
     )
     if done.returncode:
         raise ToolError((done.stdout + done.stderr).decode(errors="replace"))
-    unfinished.rename(target)
-    return target

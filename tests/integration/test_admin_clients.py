@@ -57,6 +57,7 @@ def topic_config(admin: AdminClient, topic: str) -> dict[str, Any]:
 
 
 @pytest.mark.feature("confluent-kafka", "admin")
+@ON_A_FOLDER
 def test_topics_are_created_described_and_deleted(broker: BrokerProcess, admin: AdminClient) -> None:
     topic = f"made-{uuid.uuid4()}"
     done(admin.create_topics([NewTopic(topic, 5, 1, config={"retention.ms": "1234567", "cleanup.policy": "compact"})]))
@@ -218,6 +219,7 @@ def test_groups_are_listed_described_and_deleted(broker: BrokerProcess, admin: A
 
 
 @pytest.mark.feature("confluent-kafka", "admin")
+@ON_A_FOLDER
 def test_offsets_of_an_empty_group_are_altered(broker: BrokerProcess, admin: AdminClient) -> None:
     """They survive a kill -9."""
     topic, group = new_topic(broker, CLIENT, "altered", 2), "group-to-alter"

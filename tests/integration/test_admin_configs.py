@@ -24,6 +24,7 @@ from kafka.admin import ConfigResource as PythonConfigResource
 from kafka.admin import ConfigResourceType
 from scenarios import new_topic
 from test_client_confluent import CLIENT, QUIET
+from tool_shell import SHELL
 
 SECONDS = 20.0
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
@@ -143,7 +144,7 @@ def tools() -> None:
 
 def configs_tool(broker: BrokerProcess, *arguments: str) -> str:
     """kafka-configs.sh."""
-    return java_tools.run("ConfigCommand", "--bootstrap-server", broker.bootstrap, *arguments).decode()
+    return SHELL.run("ConfigCommand", "--bootstrap-server", broker.bootstrap, *arguments).output
 
 
 @ON_A_FOLDER
@@ -193,9 +194,9 @@ def test_a_java_client_pushes_the_metrics_that_were_subscribed_to(broker: Broker
     """A Java producer asks which metrics are wanted and pushes them."""
     server = ("--bootstrap-server", broker.bootstrap)
     arguments = ("--name", "some", "--metrics", "org.apache.kafka.producer.", "--interval", "200")
-    java_tools.run("ClientMetricsCommand", *server, "--alter", *arguments)
-    assert b"some" in java_tools.run("ClientMetricsCommand", *server, "--list")
-    described = java_tools.run("ClientMetricsCommand", *server, "--describe", "--name", "some").decode()
+    SHELL.run("ClientMetricsCommand", *server, "--alter", *arguments)
+    assert "some" in SHELL.run("ClientMetricsCommand", *server, "--list").output
+    described = SHELL.run("ClientMetricsCommand", *server, "--describe", "--name", "some").output
     assert "interval.ms=200" in described
     loggers = ("--entity-type", "broker-loggers", "--entity-name", "1")
     name = "kbroker.handlers.client_telemetry"
@@ -203,7 +204,7 @@ def test_a_java_client_pushes_the_metrics_that_were_subscribed_to(broker: Broker
     topic = new_topic(broker, CLIENT, "metered", 1)
     settings = f"bootstrap.servers={broker.bootstrap}"
     for _ in range(10):  # on a busy machine one may end before it knows what is wanted
-        java_tools.run(
+        SHELL.run(
             "ProducerPerformance", "--topic", topic, "--num-records", "300", "--record-size", "10",
             "--throughput", "300", "--producer-props", settings,
         )  # fmt: skip
@@ -211,28 +212,5 @@ def test_a_java_client_pushes_the_metrics_that_were_subscribed_to(broker: Broker
             break
     else:
         raise AssertionError("no producer has pushed anything")
-    java_tools.run("ClientMetricsCommand", *server, "--delete", "--name", "some")
-    assert b"some" not in java_tools.run("ClientMetricsCommand", *server, "--list")
-
-
-@ON_A_FOLDER
-@pytest.mark.usefixtures("tools")
-def test_tools_that_only_ask_are_answered(broker: BrokerProcess, tmp_path: Any) -> None:
-    """Elections, features, reassignments, ACLs."""
-    server = ("--bootstrap-server", broker.bootstrap)
-    topic = new_topic(broker, CLIENT, "asked", 2)
-    elected = java_tools.run(
-        "LeaderElectionCommand", *server, "--election-type", "preferred", "--topic", topic, "--partition", "1"
-    )
-    assert b"no-op" in elected or b"Valid replica already elected" in elected
-    features = java_tools.run("FeatureCommand", *server, "describe").decode()
-    assert "metadata.version" in features
-    assert "4.0-IV3" in features
-    plan = tmp_path / "plan.json"
-    move = '{{"version": 1, "partitions": [{{"topic": "{}", "partition": 0, "replicas": [{}]}}]}}'
-    plan.write_text(move.format(topic, 1))
-    reassign = ("reassign.ReassignPartitionsCommand", *server, "--reassignment-json-file", str(plan))
-    assert b"Successfully started" in java_tools.run(*reassign, "--execute")
-    assert b"is complete" in java_tools.run(*reassign, "--verify")
-    with pytest.raises(java_tools.ToolError, match="SecurityDisabledException"):
-        java_tools.run("AclCommand", *server, "--list")
+    SHELL.run("ClientMetricsCommand", *server, "--delete", "--name", "some")
+    assert "some" not in SHELL.run("ClientMetricsCommand", *server, "--list").output

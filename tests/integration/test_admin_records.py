@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
-from typing import Any
 
-import java_tools
 import pytest
 import scenarios
 from broker_process import BrokerProcess
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from conftest import ON_A_FOLDER, require
+from conftest import ON_A_FOLDER
 from scenarios import IDEMPOTENT, end_offsets, new_topic
 from test_client_confluent import CLIENT, QUIET
 from workload import generated, spread
@@ -105,29 +102,3 @@ def test_objects_of_deleted_records_are_deleted(broker: BrokerProcess, admin: Ad
         earliest(broker, topic)
     send(broker, topic, 5)
     assert end_offsets(broker, topic, 1) == [45]
-
-
-@ON_A_FOLDER
-def test_delete_records_and_log_dirs_commands_work(broker: BrokerProcess, tmp_path: Path) -> None:
-    require(not java_tools.missing(), java_tools.missing())
-    server = ("--bootstrap-server", broker.bootstrap)
-    topic = new_topic(broker, CLIENT, "by-tools", 2)
-    send(broker, topic, 400, 2)
-    plan = tmp_path / "offsets.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 1, "offset": 30}]}))
-    printed = java_tools.run("DeleteRecordsCommand", *server, "--offset-json-file", str(plan)).decode()
-    assert f"partition: {topic}-1\tlow_watermark: 30" in printed
-
-    def sizes() -> dict[str, int]:
-        output = java_tools.run("LogDirsCommand", *server, "--describe", "--topic-list", topic).decode()
-        described: Any = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
-        (directory,) = described["brokers"][0]["logDirs"]
-        assert directory["logDir"] == str(broker.data_dir)
-        return {partition["partition"]: partition["size"] for partition in directory["partitions"]}
-
-    unflushed = sizes()
-    assert set(unflushed) == {f"{topic}-0", f"{topic}-1"}
-    assert all(size > 0 for size in unflushed.values())
-    broker.flush()
-    flushed = sizes()
-    assert all(size >= unflushed[name] for name, size in flushed.items()), "the same batches, and an index"

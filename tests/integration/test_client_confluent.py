@@ -10,9 +10,9 @@ import pytest
 import scenarios
 from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from conftest import ON_A_FOLDER
+from conftest import ON_A_FOLDER, every_codec
 from scenarios import IDEMPOTENT, Mode, assert_all_read, new_topic
-from workload import CODECS, Delivered, Message, Read, Sent, Shape, generated, sized, spread
+from workload import Delivered, Message, Read, Sent, Shape, generated, sized, spread
 
 pytestmark = pytest.mark.feature("confluent-kafka")
 
@@ -130,13 +130,13 @@ CLIENT = Confluent()
 
 
 @pytest.mark.feature("produce and consume")
-@pytest.mark.parametrize("codec", CODECS)
+@every_codec(in_a_bucket="none")
 def test_every_codec_and_acks_is_read_back(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec)
 
 
 @pytest.mark.feature("produce and consume")
-@pytest.mark.parametrize(("store", "codec"), [("folder", "none"), ("s3", "zstd")], indirect=["store"])
+@pytest.mark.parametrize(("store", "codec"), [("folder", "none"), ("s3", "zstd")], indirect=["store"], scope="module")
 def test_large_messages_are_read_back(broker: BrokerProcess, codec: str) -> None:
     scenarios.large_messages(broker, CLIENT, codec)
 

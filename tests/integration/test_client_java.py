@@ -12,10 +12,11 @@ import java_tools
 import pytest
 import scenarios
 from broker_process import BrokerProcess
-from conftest import ON_A_FOLDER, require
+from conftest import ON_A_FOLDER, every_codec, require
 from java_tools import properties
 from scenarios import IDEMPOTENT, MODES, Mode, end_offsets, new_topic
-from workload import CODECS, Delivered, Headers, Message, Read, Shape, text
+from tool_shell import SHELL
+from workload import Delivered, Headers, Message, Read, Shape, text
 
 pytestmark = [pytest.mark.java, pytest.mark.feature("Java")]
 SEPARATOR = "\x1f"
@@ -52,7 +53,7 @@ class Java:
             "request.timeout.ms": 20_000,
             "linger.ms": 5,
         }
-        java_tools.run(
+        SHELL.run(
             "ConsoleProducer", "--bootstrap-server", bootstrap, "--topic", topic, "--compression-codec", codec,
             *properties("--reader-property", **reader), *properties("--command-property", **client),
             stdin=b"".join(map(_to_line, (message for _, message in messages))),
@@ -89,12 +90,12 @@ def _consume(bootstrap: str, topic: str, count: int, *how: str) -> Read:
         "null.literal": NULL,
         "key.separator": SEPARATOR,
     }
-    printed = java_tools.run(
+    printed = SHELL.run(
         "consumer.ConsoleConsumer", "--bootstrap-server", bootstrap, "--topic", topic, *how,
         "--max-messages", str(count), "--timeout-ms", "30000", *properties("--formatter-property", **formatter),
     )  # fmt: skip
     read: Read = {}
-    lines = printed.removesuffix(b"\n").split(b"\n")
+    lines = printed.raw.removesuffix(b"\n").split(b"\n")
     assert len(lines) == count, f"{len(lines)} of {count} messages came"
     for line in lines:
         partition, delivered = _from_line(line)
@@ -128,9 +129,7 @@ CLIENT = Java()
 
 
 @pytest.mark.feature("produce and consume")
-@pytest.mark.parametrize(
-    ("store", "codec"), [*(("folder", codec) for codec in CODECS), ("s3", "zstd")], indirect=["store"]
-)
+@every_codec(in_a_bucket="zstd")
 def test_every_codec_and_acks_is_read_back(broker: BrokerProcess, codec: str) -> None:
     """Each mode is a run of the tool: all modes with two codecs, two modes with the others."""
     scenarios.every_mode(broker, CLIENT, codec, MODES if codec in ("gzip", "zstd") else MODES[1::2])
@@ -158,23 +157,23 @@ def test_performance_tools_count_every_record(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "perf", 3)
     count = 40_000
     settings = {"bootstrap.servers": broker.bootstrap, "acks": "all", "compression.type": "lz4"}
-    printed = java_tools.run(
+    printed = SHELL.run(
         "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--record-size", "1000",
         "--throughput", "-1", "--command-property", *(f"{name}={value}" for name, value in settings.items()),
     )  # fmt: skip
-    assert f"{count} records sent" in printed.decode()
+    assert f"{count} records sent" in printed.output
     assert sum(end_offsets(broker, topic, 3)) == count
-    printed = java_tools.run(
+    printed = SHELL.run(
         "ConsumerPerformance", "--bootstrap-server", broker.bootstrap, "--topic", topic, "--num-records", str(count),
         "--timeout", "20000", "--hide-header",
     )  # fmt: skip
-    assert int(printed.decode().split(",")[4]) == count
+    assert int(printed.output.split(",")[4]) == count
 
 
 @ON_A_FOLDER
 def test_the_end_to_end_latency_tool_works(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CLIENT, "latency", 1)
-    printed = java_tools.run("EndToEndLatency", broker.bootstrap, topic, "200", "all", "100").decode()
+    printed = SHELL.run("EndToEndLatency", broker.bootstrap, topic, "200", "all", "100").output
     assert "Percentiles" in printed
     assert end_offsets(broker, topic, 1) == [200]
 
@@ -193,7 +192,7 @@ def test_the_client_compatibility_tool_passes(broker: BrokerProcess) -> None:
         "idempotent-producer-supported": True,
     }
     flags = [part for name, value in expected.items() for part in (f"--{name}", str(value))]
-    java_tools.run(
+    SHELL.run(
         "ClientCompatibilityTest", "--bootstrap-server", broker.bootstrap, "--topic", topic,
         "--num-cluster-nodes", "1", *flags,
     )  # fmt: skip
@@ -262,48 +261,14 @@ def test_the_verifiable_consumer_commits_all_it_read(broker: BrokerProcess) -> N
     topic = new_topic(broker, CLIENT, "verified", 3)
     lines = text()[:500]
     CLIENT.send(broker.bootstrap, topic, [(None, line) for line in lines], codec="none", mode=IDEMPOTENT)
-    printed = java_tools.run(
+    printed = SHELL.run(
         "VerifiableConsumer", "--bootstrap-server", broker.bootstrap, "--topic", topic,
         "--group-id", f"group-of-{topic}", "--max-messages", str(len(lines)),
     )  # fmt: skip
-    events = [json.loads(line) for line in printed.splitlines()]
+    events = [json.loads(line) for line in printed.lines()]
     assert sum(event["count"] for event in events if event["name"] == "records_consumed") == len(lines)
     commits = [event for event in events if event["name"] == "offsets_committed"]
     assert commits
     assert all(event["success"] for event in commits)
     last = {entry["partition"]: entry["offset"] for event in commits for entry in event["offsets"]}
     assert sum(last.values()) == len(lines)
-
-
-@pytest.mark.feature("admin")
-@ON_A_FOLDER
-def test_topic_group_and_config_tools_work(broker: BrokerProcess) -> None:
-    """Topics, offsets, groups, configs, API versions."""
-    topic, server = "java-typed", ("--bootstrap-server", broker.bootstrap)
-    java_tools.run(
-        "TopicCommand", *server, "--create", "--topic", topic, "--partitions", "2",
-        "--config", "retention.ms=600000", "--config", "max.message.bytes=2000000",
-    )  # fmt: skip
-    java_tools.run("TopicCommand", *server, "--alter", "--topic", topic, "--partitions", "3")
-    described = java_tools.run("TopicCommand", *server, "--describe", "--topic", topic).decode()
-    assert "PartitionCount: 3" in described
-    assert "retention.ms=600000" in described
-    assert topic in java_tools.run("TopicCommand", *server, "--list").decode().split()
-    lines = text()[:200]
-    CLIENT.send(broker.bootstrap, topic, [(None, line) for line in lines], codec="none", mode=IDEMPOTENT)
-    offsets = java_tools.run("GetOffsetShell", *server, "--topic", topic).decode().split()
-    assert sum(int(line.split(":")[2]) for line in offsets) == len(lines)
-    CLIENT.read_subscribed(broker.bootstrap, topic, "java-typing", len(lines))
-    group = java_tools.run(
-        "consumer.group.ConsumerGroupCommand", *server, "--describe", "--group", "java-typing"
-    ).decode()
-    lags = [line.split()[5] for line in group.splitlines() if topic in line]
-    assert lags == ["0", "0", "0"], group
-    configs = java_tools.run(
-        "ConfigCommand", *server, "--describe", "--all", "--entity-type", "topics", "--entity-name", topic
-    ).decode()  # fmt: skip
-    assert "max.message.bytes=2000000" in configs
-    assert "Produce(0): " in java_tools.run("BrokerApiVersionsCommand", *server).decode()
-    java_tools.run("consumer.group.ConsumerGroupCommand", *server, "--delete", "--group", "java-typing")
-    java_tools.run("TopicCommand", *server, "--delete", "--topic", topic)
-    assert topic not in java_tools.run("TopicCommand", *server, "--list").decode().split()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import scenarios
 from broker_process import BrokerProcess
-from conftest import ON_A_FOLDER
+from conftest import ON_A_FOLDER, every_codec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import MessageSizeTooLargeError
 from scenarios import IDEMPOTENT, Mode, assert_all_read, new_topic
-from workload import CODECS, Delivered, Message, Read, Sent, Shape, generated, sized, spread
+from workload import Delivered, Message, Read, Sent, Shape, generated, sized, spread
 
 pytestmark = pytest.mark.feature("kafka-python")
 
@@ -130,22 +130,25 @@ CLIENT = KafkaPython()
 
 
 @pytest.mark.feature("produce and consume")
-@pytest.mark.parametrize("codec", CODECS)
+@every_codec(in_a_bucket="lz4")
 def test_every_codec_and_acks_is_read_back(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec)
 
 
 @pytest.mark.feature("produce and consume")
+@ON_A_FOLDER
 def test_large_messages_are_read_back(broker: BrokerProcess) -> None:
     scenarios.large_messages(broker, CLIENT, "gzip")
 
 
 @pytest.mark.feature("restarts")
+@ON_A_FOLDER
 def test_restarts_keep_everything(broker: BrokerProcess) -> None:
     scenarios.restarts(broker, CLIENT)
 
 
 @pytest.mark.feature("produce and consume")
+@ON_A_FOLDER
 def test_keyed_text_keeps_its_order(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "zstd", 6_000)
 
@@ -158,6 +161,7 @@ def test_a_message_above_the_topic_limit_is_refused(broker: BrokerProcess) -> No
 
 
 @pytest.mark.feature("idempotence")
+@ON_A_FOLDER
 def test_an_idempotent_producer_survives_kills_of_the_broker(broker: BrokerProcess) -> None:
     """One producer, in the middle of sending when the broker is killed: nothing lost, doubled or out of order."""
     topic = new_topic(broker, CLIENT, "through-kill")

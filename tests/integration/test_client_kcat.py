@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import scenarios
 from broker_process import BrokerProcess
-from conftest import ON_A_FOLDER, require
+from conftest import ON_A_FOLDER, every_codec, require
 from scenarios import IDEMPOTENT, MODES, Mode, new_topic
-from workload import CODECS, Delivered, Headers, Message, Read, Shape
+from workload import Delivered, Headers, Message, Read, Shape
 
 pytestmark = pytest.mark.feature("kcat")
 
@@ -110,22 +110,25 @@ CLIENT = Kcat()
 
 
 @pytest.mark.feature("produce and consume")
-@pytest.mark.parametrize("codec", CODECS)
+@every_codec(in_a_bucket="snappy")
 def test_every_codec_and_acks_is_read_back(broker: BrokerProcess, codec: str) -> None:
     scenarios.every_mode(broker, CLIENT, codec, MODES)
 
 
 @pytest.mark.feature("produce and consume")
+@ON_A_FOLDER
 def test_large_messages_are_read_back(broker: BrokerProcess) -> None:
     scenarios.large_messages(broker, CLIENT, "none")
 
 
 @pytest.mark.feature("restarts")
+@ON_A_FOLDER
 def test_restarts_keep_everything(broker: BrokerProcess) -> None:
     scenarios.restarts(broker, CLIENT)
 
 
 @pytest.mark.feature("produce and consume")
+@ON_A_FOLDER
 def test_keyed_text_keeps_its_order(broker: BrokerProcess) -> None:
     scenarios.real_text(broker, CLIENT, "lz4", 12_000)
 

@@ -92,6 +92,7 @@ def both_share(first: Member, second: Member) -> None:
     assert first.owned | second.owned == EVERYTHING
 
 
+@ON_A_FOLDER
 def test_members_share_partitions_and_take_over(broker: BrokerProcess, members: list[Member]) -> None:
     """A second member gets half; when it leaves, the first has all again and continues at the commits."""
     topic, group = group_topic(broker, "new-share")
@@ -156,6 +157,7 @@ def test_a_restart_keeps_members_and_assignments(broker: BrokerProcess, members:
     assert sorted(both[0].read + both[1].read) == [(p, o) for p in range(PARTITIONS) for o in range(20)]
 
 
+@ON_A_FOLDER
 def test_partitions_of_a_killed_member_are_reassigned(broker: BrokerProcess, members: list[Member]) -> None:
     """A member that is killed loses its partitions when its session expires."""
     topic, group = group_topic(broker, "new-killed")
@@ -265,12 +267,10 @@ def set_group_config(broker: BrokerProcess, group: str, name: str, value: str) -
 @pytest.mark.java
 @pytest.mark.feature("Java", "consumer protocol")
 @ON_A_FOLDER
-def test_java_subscribes_to_an_expression(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_java_subscribes_to_an_expression(broker: BrokerProcess, tmp_path: Path) -> None:
     """SubscriptionPattern: the broker evaluates it, and again when a topic is created."""
     require(not java_tools.missing(), java_tools.missing())
-    class_path = java_tools.compiled_apps(tmp_path_factory)
+    class_path = java_tools.compiled_apps()
     admin = AdminClient({**QUIET, "bootstrap.servers": broker.bootstrap})
 
     def make(name: str) -> None:
@@ -291,6 +291,7 @@ def test_java_subscribes_to_an_expression(
         assert "InvalidRegularExpression" in refused.wait_event("failed").fields[0]
 
 
+@ON_A_FOLDER
 def test_librdkafka_subscribes_to_an_expression(broker: BrokerProcess, members: list[Member]) -> None:
     """A topic name with ^ in front is an expression."""
     topic, group = group_topic(broker, "new-expression")
@@ -299,6 +300,7 @@ def test_librdkafka_subscribes_to_an_expression(broker: BrokerProcess, members: 
     member.wait(lambda member: member.owned == EVERYTHING, "everything assigned")
 
 
+@ON_A_FOLDER
 def test_an_empty_group_can_be_deleted(broker: BrokerProcess) -> None:
     """An Empty consumer group is deleted by an administrator."""
     topic, group = group_topic(broker, "new-short")

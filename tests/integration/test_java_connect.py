@@ -123,13 +123,11 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(
-    request: pytest.FixtureRequest, broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, broker: BrokerProcess, tmp_path: Path) -> Iterator[Cluster]:
     """A Connect cluster without workers so far; the parameter says whether its sources are exactly-once."""
     if request.param:
         need(broker, *TRANSACTIONS)
-    class_path = java_tools.compiled_apps(tmp_path_factory)
+    class_path = java_tools.compiled_apps()
     cluster = Cluster(broker, class_path, tmp_path, f"connect-{tmp_path.name}", request.param)
     yield cluster
     cluster.kill()

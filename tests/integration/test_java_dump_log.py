@@ -7,6 +7,7 @@ from pathlib import Path
 
 import java_tools
 import pytest
+from tool_shell import SHELL
 
 from kbroker._fast.records.compact import BatchFilter, KeyScan
 from kbroker._fast.records.key_map import KeyMap
@@ -44,7 +45,7 @@ def test_dump_log_segments_reads_a_compacted_log(tmp_path: Path) -> None:
     data = compacted()
     file = tmp_path / "00000000000000000000.log"
     file.write_bytes(data)
-    output = java_tools.run("DumpLogSegments", "--files", str(file), "--deep-iteration").decode()
+    output = SHELL.run("DumpLogSegments", "--files", str(file), "--deep-iteration").output
     batches = [parse(batch) for batch in split(data)]
     found = BATCH.findall(output)
     assert [(int(base), int(last), int(count), valid) for base, last, count, valid in found] == [

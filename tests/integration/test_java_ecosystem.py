@@ -44,11 +44,9 @@ class Registry:
         )
 
 
-def test_the_requests_of_a_schema_registry_are_answered(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_the_requests_of_a_schema_registry_are_answered(broker: BrokerProcess, tmp_path: Path) -> None:
     """The topic is made and checked, and there is one leader: over a kill of the broker, and when the leader goes."""
-    registry = Registry(broker, java_tools.compiled_apps(tmp_path_factory), tmp_path)
+    registry = Registry(broker, java_tools.compiled_apps(), tmp_path)
     with contextlib.ExitStack() as running:
         first = running.enter_context(registry.start("a"))
         assert first.wait_event("topic").fields == ("created",)
@@ -93,15 +91,13 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
-def test_the_requests_of_web_interfaces_are_answered(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, version: str
-) -> None:
+def test_the_requests_of_web_interfaces_are_answered(broker: BrokerProcess, tmp_path: Path, version: str) -> None:
     topic = new_topic(broker, CLIENT, "shown", 3, retention_ms="7654321")
     group = f"group-of-{topic}"
     sent = spread(generated(MESSAGES, seed=1), 3)
     scenarios.send(broker, CLIENT, topic, sent, "none", IDEMPOTENT)
     CLIENT.read_subscribed(broker.bootstrap, topic, group, MESSAGES)
-    class_path = java_tools.compiled_clients(tmp_path_factory, version)
+    class_path = java_tools.compiled_clients(version)
     log = tmp_path / "calls.log"
     with JavaProgram(class_path, "UserInterfaceCalls", broker.bootstrap, topic, group, log_path=log) as program:
         found = answers(program)

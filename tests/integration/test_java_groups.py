@@ -147,14 +147,13 @@ def run_members(group: Group, draw: random.Random) -> None:
 )
 def test_members_that_leave_stop_or_die_lose_no_record(
     broker: BrokerProcess,
-    tmp_path_factory: pytest.TempPathFactory,
     tmp_path: Path,
     version: str,
     options: dict[str, str],
 ) -> None:
     if options["group.protocol"] == "consumer":
         need(broker, ApiKey.CONSUMER_GROUP_HEARTBEAT)
-    class_path = java_tools.compiled_clients(tmp_path_factory, version)
+    class_path = java_tools.compiled_clients(version)
     group = Group(broker, class_path, tmp_path, **client_options(options))
     try:
         run_members(group, random.Random(SEED))
@@ -166,12 +165,12 @@ def test_members_that_leave_stop_or_die_lose_no_record(
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_keeps_its_assignment_over_a_kill_of_the_broker(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, protocol: str
+    broker: BrokerProcess, tmp_path: Path, protocol: str
 ) -> None:
     """No member is reassigned, and nothing is processed twice."""
     if protocol == "consumer":
         need(broker, ApiKey.CONSUMER_GROUP_HEARTBEAT)
-    class_path = java_tools.compiled_clients(tmp_path_factory, NEWEST_CLIENTS)
+    class_path = java_tools.compiled_clients(NEWEST_CLIENTS)
     group = Group(broker, class_path, tmp_path, **client_options({"group.protocol": protocol}))
     try:
         program = group.new_program("a", "b", "c")

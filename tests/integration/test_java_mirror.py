@@ -174,16 +174,14 @@ def start(class_path: str, sides: tuple[Cluster, Cluster], log_path: Path) -> Ja
     return program
 
 
-def test_mirror_maker_copies_both_ways(
-    kafka: Kafka, broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_mirror_maker_copies_both_ways(kafka: Kafka, broker: BrokerProcess, tmp_path: Path) -> None:
     """Before and after a kill of the broker."""
     need(broker, ApiKey.INCREMENTAL_ALTER_CONFIGS)  # without, MirrorMaker's source connector fails
     apache, ours = Cluster("apache", kafka.bootstrap), Cluster("ours", broker.bootstrap)
     flows = [Flow(apache, ours, 1), Flow(ours, apache, 2)]
     for flow in flows:
         flow.send()
-    with start(java_tools.compiled_mirror(tmp_path_factory), (apache, ours), tmp_path / "mirror.log") as mirror_maker:
+    with start(java_tools.compiled_mirror(), (apache, ours), tmp_path / "mirror.log") as mirror_maker:
         for flow in flows:
             flow.wait_mirrored()
             flow.wait_translated(mirror_maker)

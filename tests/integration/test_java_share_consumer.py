@@ -41,13 +41,11 @@ def broker_process(store: Store, tmp_path_factory: pytest.TempPathFactory) -> It
 class Group:
     """A share group on a topic of its own, from the topic's beginning."""
 
-    def __init__(
-        self, broker: BrokerProcess, folders: pytest.TempPathFactory, folder: Path, partitions: int = 1, **configs: str
-    ) -> None:
+    def __init__(self, broker: BrokerProcess, folder: Path, partitions: int = 1, **configs: str) -> None:
         self.broker = broker
         self.topic = new_topic(broker, CLIENT, "share", partitions)
         self.name = f"group-{self.topic}"
-        self._class_path = java_tools.compiled_share(folders)
+        self._class_path = java_tools.compiled_share()
         self._folder = folder
         self._started = 0
         for name, value in {"share_auto_offset_reset": "earliest", **configs}.items():
@@ -109,11 +107,9 @@ def check_held_by_one_at_a_time(events: list[Event]) -> None:
             assert holder.pop(place) == event.fields[0]
 
 
-def test_each_record_of_a_shared_partition_is_processed_once(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_each_record_of_a_shared_partition_is_processed_once(broker: BrokerProcess, tmp_path: Path) -> None:
     """More members than partitions, and each record is processed by one of them, once."""
-    group = Group(broker, tmp_path_factory, tmp_path)
+    group = Group(broker, tmp_path)
     values = [f"value-{number}" for number in range(300)]
     group.produce(*values[:100])
     with group.members(3, EXPLICIT, "max.poll.records=10") as members:
@@ -129,11 +125,9 @@ def test_each_record_of_a_shared_partition_is_processed_once(
 
 
 @ON_A_FOLDER
-def test_the_next_poll_acknowledges_records_implicitly(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_the_next_poll_acknowledges_records_implicitly(broker: BrokerProcess, tmp_path: Path) -> None:
     """The next poll, or closing, accepts the records of a poll: another member gets none of them."""
-    group = Group(broker, tmp_path_factory, tmp_path)
+    group = Group(broker, tmp_path)
     group.produce("one", "two", "three")
     with group.members() as member:
         member.wait_until(lambda: len(places(member, "got")) == 3, "three records")
@@ -146,11 +140,9 @@ def test_the_next_poll_acknowledges_records_implicitly(
 
 
 @ON_A_FOLDER
-def test_released_records_are_redelivered_and_rejected_ones_are_not(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_released_records_are_redelivered_and_rejected_ones_are_not(broker: BrokerProcess, tmp_path: Path) -> None:
     """Release comes again, reject does not, and a record that is always released is given up."""
-    group = Group(broker, tmp_path_factory, tmp_path)
+    group = Group(broker, tmp_path)
     group.produce("accept", "release", "reject", "release-always", "renew")
     with group.members(2, EXPLICIT) as members:
         members.wait_until(lambda: len(deliveries(members, "release-always")) == 5, "five deliveries")
@@ -166,11 +158,9 @@ def test_released_records_are_redelivered_and_rejected_ones_are_not(
 
 
 @ON_A_FOLDER
-def test_a_record_whose_lock_expired_is_redelivered(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_a_record_whose_lock_expired_is_redelivered(broker: BrokerProcess, tmp_path: Path) -> None:
     """A member that does nothing with a record loses it to another one; one that closes gives it back at once."""
-    group = Group(broker, tmp_path_factory, tmp_path, share_record_lock_duration_ms="2000")
+    group = Group(broker, tmp_path, share_record_lock_duration_ms="2000")
     group.produce("hold")
     with group.members(1, EXPLICIT) as idle:
         first = idle.wait_event("got")
@@ -185,11 +175,9 @@ def test_a_record_whose_lock_expired_is_redelivered(
 
 
 @ON_A_FOLDER
-def test_aborted_records_are_not_delivered(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_aborted_records_are_not_delivered(broker: BrokerProcess, tmp_path: Path) -> None:
     """share.isolation.level=read_committed."""
-    group = Group(broker, tmp_path_factory, tmp_path, share_isolation_level="read_committed")
+    group = Group(broker, tmp_path, share_isolation_level="read_committed")
     group.produce("a", "b", **{"transactional.id": f"aborted-{group.topic}"})
     group.produce("c", "d", **{"transactional.id": f"committed-{group.topic}"})
     group.produce("e")
@@ -199,11 +187,9 @@ def test_aborted_records_are_not_delivered(
         assert [event.fields[4] for event in member.find("got")] == ["c", "d", "e"]
 
 
-def test_acknowledgements_survive_kills_and_a_lost_disk(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_acknowledgements_survive_kills_and_a_lost_disk(broker: BrokerProcess, tmp_path: Path) -> None:
     """Acknowledged records are not delivered again, and unacknowledged ones are."""
-    group = Group(broker, tmp_path_factory, tmp_path, PARTITIONS, share_record_lock_duration_ms="3000")
+    group = Group(broker, tmp_path, PARTITIONS, share_record_lock_duration_ms="3000")
     total = 0
     with group.members(3, EXPLICIT, "max.poll.records=5") as members:
 

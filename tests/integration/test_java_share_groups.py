@@ -16,7 +16,7 @@ from java_program import JavaProgram
 from scenarios import new_topic
 from served_apis import api_versions, need, settings
 from test_client_confluent import CLIENT, QUIET
-from tool_shell import ToolShell
+from tool_shell import SHELL
 from until import until
 
 from kbroker.protocol.api_keys import SERVED_WITH_SHARE_GROUPS, ApiKey
@@ -47,9 +47,9 @@ def broker_process(store: Store, tmp_path_factory: pytest.TempPathFactory) -> It
 class Groups:
     """A JVM with members and an admin client, and what it answers."""
 
-    def __init__(self, broker: BrokerProcess, folders: pytest.TempPathFactory, folder: Path) -> None:
+    def __init__(self, broker: BrokerProcess, folder: Path) -> None:
         self.broker = broker
-        self._class_path = java_tools.compiled_share(folders)
+        self._class_path = java_tools.compiled_share()
         self._folder = folder
         self.program = self.new_program()
 
@@ -105,9 +105,9 @@ class Groups:
 
 
 @pytest.fixture
-def groups(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[Groups]:
+def groups(broker: BrokerProcess, tmp_path: Path) -> Iterator[Groups]:
     need(broker, ApiKey.SHARE_GROUP_HEARTBEAT, share_version=1)
-    made = Groups(broker, tmp_path_factory, tmp_path)
+    made = Groups(broker, tmp_path)
     yield made
     made.program.kill()
 
@@ -215,35 +215,29 @@ def test_a_group_keeps_its_members_over_a_kill_of_the_broker(groups: Groups) -> 
     assert f"{topic}-1=5/15" in groups.ask("offsets", group)
 
 
-def test_the_share_group_tool_works(
-    broker: BrokerProcess, groups: Groups, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_share_group_tool_works(broker: BrokerProcess, groups: Groups) -> None:
     topic, group = new_topic(broker, CLIENT, "share", 2), "of-a-tool"
-    shell = ToolShell(tmp_path_factory)
     tool = (SHARE_GROUPS, "--bootstrap-server", broker.bootstrap)
-    try:
-        groups.send(topic, 8)
-        groups.program.tell("add", "member", group, topic)
-        groups.wait_members(group, "member", partitions=2)
-        assert group in shell.run(*tool, "--list").output.split()
-        listed = [line.split() for line in shell.run(*tool, "--list", "--state").lines()]
-        assert [group, "Stable"] in listed
-        members = shell.run(*tool, "--describe", "--group", group, "--members").output
-        assert "member" in members
-        assert f"{topic}:0,1" in members
-        state = shell.run(*tool, "--describe", "--group", group, "--state").output
-        assert "Stable" in state
-        groups.program.tell("close", "member")
-        groups.program.wait_event("ended", "member")
-        until(lambda: groups.ask("describe", group).startswith("Empty"), "empty group")
-        reset = (*tool, "--reset-offsets", "--group", group, "--topic", topic)
-        assert topic in shell.run(*reset, "--to-earliest", "--execute").output
-        rows = [line.split() for line in shell.run(*tool, "--describe", "--group", group, "--offsets").lines()]
-        found = [row[2:5] for row in rows if row[:2] == [group, topic]]
-        assert found == [["0", "0", "8"], ["1", "0", "0"]], rows
-        shell.run(*tool, "--delete-offsets", "--group", group, "--topic", topic)
-        assert f"{topic}" not in shell.run(*tool, "--describe", "--group", group, "--offsets").output
-        assert "successful" in shell.run(*tool, "--delete", "--group", group).output
-        assert group not in shell.run(*tool, "--list").output.split()
-    finally:
-        shell.close()
+    groups.send(topic, 8)
+    groups.program.tell("add", "member", group, topic)
+    groups.wait_members(group, "member", partitions=2)
+    assert group in SHELL.run(*tool, "--list").output.split()
+    listed = [line.split() for line in SHELL.run(*tool, "--list", "--state").lines()]
+    assert [group, "Stable"] in listed
+    members = SHELL.run(*tool, "--describe", "--group", group, "--members").output
+    assert "member" in members
+    assert f"{topic}:0,1" in members
+    state = SHELL.run(*tool, "--describe", "--group", group, "--state").output
+    assert "Stable" in state
+    groups.program.tell("close", "member")
+    groups.program.wait_event("ended", "member")
+    until(lambda: groups.ask("describe", group).startswith("Empty"), "empty group")
+    reset = (*tool, "--reset-offsets", "--group", group, "--topic", topic)
+    assert topic in SHELL.run(*reset, "--to-earliest", "--execute").output
+    rows = [line.split() for line in SHELL.run(*tool, "--describe", "--group", group, "--offsets").lines()]
+    found = [row[2:5] for row in rows if row[:2] == [group, topic]]
+    assert found == [["0", "0", "8"], ["1", "0", "0"]], rows
+    SHELL.run(*tool, "--delete-offsets", "--group", group, "--topic", topic)
+    assert f"{topic}" not in SHELL.run(*tool, "--describe", "--group", group, "--offsets").output
+    assert "successful" in SHELL.run(*tool, "--delete", "--group", group).output
+    assert group not in SHELL.run(*tool, "--list").output.split()

@@ -128,11 +128,9 @@ class WordCount:
 
 
 @pytest.fixture
-def word_count(
-    request: pytest.FixtureRequest, broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> Iterator[WordCount]:
+def word_count(request: pytest.FixtureRequest, broker: BrokerProcess, tmp_path: Path) -> Iterator[WordCount]:
     """The application, not started; the parameter is its processing guarantee."""
-    application = WordCount(broker, java_tools.compiled_apps(tmp_path_factory), tmp_path, request.param)
+    application = WordCount(broker, java_tools.compiled_apps(), tmp_path, request.param)
     yield application
     application.kill()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import java_tools
@@ -12,7 +11,7 @@ import pytest
 from broker_process import BrokerProcess
 from conftest import ON_A_FOLDER, require
 from served_apis import TRANSACTIONS, need
-from tool_shell import Printed, ToolShell
+from tool_shell import SHELL, Printed
 from until import until
 
 from kbroker.protocol.api_keys import ApiKey
@@ -24,28 +23,18 @@ RECORDS = 200
 _serial = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolShell]:
-    """One JVM for all tools of this module."""
-    require(not java_tools.missing(), java_tools.missing())
-    shell = ToolShell(tmp_path_factory)
-    yield shell
-    shell.close()
-
-
 class Tools:
-    """Tools that are told this broker."""
+    """Tools that are given this broker."""
 
-    def __init__(self, shell: ToolShell, broker: BrokerProcess) -> None:
-        self._shell = shell
+    def __init__(self, broker: BrokerProcess) -> None:
         self.bootstrap = ("--bootstrap-server", broker.bootstrap)
         self.property = ("--command-property", f"bootstrap.servers={broker.bootstrap}")
 
     def run(self, tool: str, *arguments: str) -> Printed:
-        return self._shell.run(tool, *self.bootstrap, *arguments)
+        return SHELL.run(tool, *self.bootstrap, *arguments)
 
     def fails(self, tool: str, *arguments: str) -> str:
-        return self._shell.fails(tool, *self.bootstrap, *arguments)
+        return SHELL.fails(tool, *self.bootstrap, *arguments)
 
     def new_topic(self, *options: str, partitions: int = 2) -> str:
         topic = f"tools-{next(_serial)}"
@@ -55,7 +44,7 @@ class Tools:
     def fill(self, topic: str, *options: str, records: int = RECORDS) -> str:
         """Sends records with ProducerPerformance; what it said."""
         counts = ("--num-records", str(records), "--record-size", "50", "--throughput", "-1")
-        printed = self._shell.run("ProducerPerformance", "--topic", topic, *counts, *options, *self.property)
+        printed = SHELL.run("ProducerPerformance", "--topic", topic, *counts, *options, *self.property)
         assert f"{records} records sent" in printed.output
         return printed.output
 
@@ -67,8 +56,9 @@ class Tools:
 
 
 @pytest.fixture
-def tools(shell: ToolShell, broker: BrokerProcess) -> Tools:
-    return Tools(shell, broker)
+def tools(broker: BrokerProcess) -> Tools:
+    require(not java_tools.missing(), java_tools.missing())
+    return Tools(broker)
 
 
 def table(printed: Printed) -> list[dict[str, str]]:
@@ -191,21 +181,24 @@ def test_the_log_dirs_command_works(broker: BrokerProcess, tools: Tools) -> None
     need(broker, ApiKey.DESCRIBE_LOG_DIRS)
     topic = tools.new_topic()
     tools.fill(topic)
-    *_, answer = tools.run("LogDirsCommand", "--describe", "--topic-list", topic).lines()
-    (of_broker,) = json.loads(answer)["brokers"]
-    sizes = {
-        replica["partition"]: replica["size"]
-        for directory in of_broker["logDirs"]
-        for replica in directory["partitions"]
-    }
-    assert sorted(sizes) == [f"{topic}-0", f"{topic}-1"]
-    assert sum(sizes.values()) > RECORDS * 50
+
+    def sizes() -> dict[str, int]:
+        *_, answer = tools.run("LogDirsCommand", "--describe", "--topic-list", topic).lines()
+        (of_broker,) = json.loads(answer)["brokers"]
+        (directory,) = of_broker["logDirs"]
+        assert directory["logDir"] == str(broker.data_dir)
+        return {replica["partition"]: replica["size"] for replica in directory["partitions"]}
+
+    unflushed = sizes()
+    assert sorted(unflushed) == [f"{topic}-0", f"{topic}-1"]
+    assert sum(unflushed.values()) > RECORDS * 50
+    broker.flush()
+    assert all(size >= unflushed[name] for name, size in sizes().items()), "the same batches, and an index"
 
 
 def test_the_cluster_and_api_versions_tools_work(tools: Tools, broker: BrokerProcess) -> None:
-    shell = tools._shell
-    assert "Cluster ID: " in shell.run("ClusterTool", "cluster-id", *tools.bootstrap).output
-    endpoints = shell.run("ClusterTool", "list-endpoints", *tools.bootstrap).output
+    assert "Cluster ID: " in SHELL.run("ClusterTool", "cluster-id", *tools.bootstrap).output
+    endpoints = SHELL.run("ClusterTool", "list-endpoints", *tools.bootstrap).output
     assert f"{broker.host}" in endpoints
     assert str(broker.port) in endpoints
     versions = tools.run("BrokerApiVersionsCommand").output
@@ -218,6 +211,8 @@ def test_the_feature_command_works(broker: BrokerProcess, tools: Tools) -> None:
     described = tools.run("FeatureCommand", "describe").output
     assert "Feature: transaction.version" in described
     assert "Feature: group.version" in described
+    assert "metadata.version" in described
+    assert "4.0-IV3" in described
 
 
 def test_the_reassign_command_lists_no_reassignment(broker: BrokerProcess, tools: Tools) -> None:
@@ -259,7 +254,7 @@ def test_a_reassignment_and_its_rollback_succeed(broker: BrokerProcess, tools: T
 
 def test_the_acl_command_says_that_security_is_disabled(broker: BrokerProcess, tools: Tools) -> None:
     need(broker, ApiKey.DESCRIBE_ACLS)
-    printed = tools._shell.run_any("AclCommand", *tools.bootstrap, "--list")
+    printed = SHELL.run_any("AclCommand", *tools.bootstrap, "--list")
     assert "SecurityDisabledException" in printed.output + printed.errors
 
 

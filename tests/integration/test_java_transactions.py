@@ -88,11 +88,11 @@ def places(events: list[Event]) -> dict[str, list[tuple[str, ...]]]:
 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
 def test_read_committed_readers_see_exactly_the_committed_records(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, version: str
+    broker: BrokerProcess, tmp_path: Path, version: str
 ) -> None:
     """A reader that runs all the time and later ones read the same, despite kills and a lost disk."""
     need(broker, *TRANSACTIONS)
-    run = Run(broker, java_tools.compiled_clients(tmp_path_factory, version), tmp_path)
+    run = Run(broker, java_tools.compiled_clients(version), tmp_path)
     with run.producers(SEED) as producers, run.reader() as live:
         for kill in range(KILLS):
             wait_for_more(producers, BETWEEN_KILLS)
@@ -125,12 +125,10 @@ def test_read_committed_readers_see_exactly_the_committed_records(
 
 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
-def test_killed_producers_do_not_block_readers(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, version: str
-) -> None:
+def test_killed_producers_do_not_block_readers(broker: BrokerProcess, tmp_path: Path, version: str) -> None:
     """Their successors abort what they left open; a reader comes to the end."""
     need(broker, *TRANSACTIONS)
-    run = Run(broker, java_tools.compiled_clients(tmp_path_factory, version), tmp_path)
+    run = Run(broker, java_tools.compiled_clients(version), tmp_path)
     with run.producers(SEED) as killed:
         wait_for_more(killed, BETWEEN_KILLS)
         killed.kill()
@@ -142,12 +140,10 @@ def test_killed_producers_do_not_block_readers(
         check_both(first, list(successors.events), reads)
 
 
-def test_a_producer_continues_after_a_transaction_that_timed_out(
-    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_a_producer_continues_after_a_transaction_that_timed_out(broker: BrokerProcess, tmp_path: Path) -> None:
     """With transaction.version 2 the time-out takes the transaction, and not the producer."""
     need(broker, *TRANSACTIONS)
-    run = Run(broker, java_tools.compiled_clients(tmp_path_factory, NEWEST_CLIENTS), tmp_path)
+    run = Run(broker, java_tools.compiled_clients(NEWEST_CLIENTS), tmp_path)
     with run.program("TimedOutProducer", log="timed-out.log") as producer:
         producer.wait_event("open")
         until(lambda: end_offsets(broker, run.topic, 1) == [2], "the marker of the time-out after the first record")

@@ -55,14 +55,14 @@ def ours(data: bytes, kind: str) -> str:
     return "".join(f"{partition} {offset};" for partition, offset in rows)
 
 
-def test_each_file_is_read_or_refused_as_by_kafka(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_each_file_is_read_or_refused_as_by_kafka(tmp_path: Path) -> None:
     require(not java_tools.missing(), java_tools.missing())
     made = cases()
     folder = tmp_path / "logs" / "t-0"
     folder.mkdir(parents=True)
     for number, data in enumerate(made):
         (folder / str(number)).write_bytes(data)
-    class_path = java_tools.compiled_apps(tmp_path_factory)
+    class_path = java_tools.compiled_apps()
     done = subprocess.run(
         ["java", *JVM, "-cp", class_path, "CheckpointFiles", str(folder)], capture_output=True, timeout=60, check=True
     )

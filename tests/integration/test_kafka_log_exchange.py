@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from conftest import ON_A_FOLDER, SMALL, Store
 from kafka_server import KafkaServer
+from tool_shell import SHELL
 
 pytestmark = [pytest.mark.java, pytest.mark.skipif(bool(java_tools.missing()), reason=java_tools.missing())]
 
@@ -216,7 +217,7 @@ def test_dump_log_segments_finds_no_fault_in_an_export(store: Store, imported: B
     folders = [out / f"{TOPIC}-{partition}" for partition in range(PARTITIONS)]
     kinds = ("*.log", "*.snapshot", "*.txnindex")
     files = ",".join(str(path) for folder in folders for kind in kinds for path in sorted(folder.glob(kind)))
-    dumped = java_tools.run("DumpLogSegments", "--files", files, "--deep-iteration").decode()
+    dumped = SHELL.run("DumpLogSegments", "--files", files, "--deep-iteration").output
     assert "isvalid: false" not in dumped
     assert "Found" not in dumped
     assert "Non-consecutive" not in dumped
@@ -224,7 +225,7 @@ def test_dump_log_segments_finds_no_fault_in_an_export(store: Store, imported: B
     assert all(path.stat().st_size for path in indexes if path.name.startswith("0" * 20))
     names = ",".join(map(str, indexes))
     for option in ("--index-sanity-check", "--verify-index-only"):
-        checked = java_tools.run("DumpLogSegments", "--files", names, option).decode()
+        checked = SHELL.run("DumpLogSegments", "--files", names, option).output
         for word in ("ismatch", "ndexed offset", "Found timestamp", "out of order", "not found", "Exception"):
             assert word not in checked, checked[-2000:]
     assert dumped.count("producerId: ") >= 8

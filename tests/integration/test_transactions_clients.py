@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaProducer
 from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from conftest import SMALL
+from conftest import ON_A_FOLDER, SMALL
 from kafka import KafkaProducer
 
 SECONDS = 30.0
@@ -133,6 +133,7 @@ def test_aborted_records_stay_hidden_in_objects(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.feature("confluent-kafka", "transactions")
+@ON_A_FOLDER
 def test_a_zombie_producer_is_fenced(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
     zombie = producer(broker, topic)
@@ -158,6 +159,7 @@ def committed_offset(broker: BrokerProcess, group: str, topic: str) -> int:
 
 
 @pytest.mark.feature("confluent-kafka", "transactions")
+@ON_A_FOLDER
 def test_offsets_are_committed_with_the_transaction_or_not_at_all(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
     writer = producer(broker, topic)
@@ -174,6 +176,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(broker: Broker
 
 
 @pytest.mark.feature("kafka-python", "transactions")
+@ON_A_FOLDER
 def test_kafka_python_commits_and_aborts(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
     writer = KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=topic)
@@ -191,6 +194,7 @@ def test_kafka_python_commits_and_aborts(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.feature("aiokafka", "transactions")
+@ON_A_FOLDER
 def test_aiokafka_commits_and_aborts(broker: BrokerProcess) -> None:
     topic = new_topic(broker, 2)
 

@@ -1,3 +1,4 @@
+import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.OutputStream;
 import java.io.PrintStream;
@@ -9,8 +10,8 @@ import java.util.Base64;
 import org.apache.kafka.common.utils.internals.Exit;
 
 /**
- * Runs the main methods of tool classes one after the other: a line is a class and its arguments, the answer is
- * `done`, the exit code, and what the tool printed to its output and its error output, in base64.
+ * Runs the main methods of tool classes one after the other. A line is a class, its standard input in base64, and its
+ * arguments; the answer is `done`, the exit code, and its standard output and error output in base64.
  */
 public final class ToolShell {
     /** Standard output and error are replaced once: Scala keeps the streams it finds first. */
@@ -58,7 +59,8 @@ public final class ToolShell {
         Exit.setExitProcedure(ToolShell::exit);
         Exit.setHaltProcedure(ToolShell::exit);
         for (String[] line = Events.listen(); line != null; line = Events.listen()) {
-            int code = run(line[0], Arrays.copyOfRange(line, 1, line.length));
+            System.setIn(new ByteArrayInputStream(Base64.getDecoder().decode(line[1])));
+            int code = run(line[0], Arrays.copyOfRange(line, 2, line.length));
             System.out.flush();
             System.err.flush();
             Events.say("done", code, output.take(), errors.take());
