@@ -1,4 +1,4 @@
-"""For all tests: what is closed but still part of a reference cycle keeps no descriptors; a folder in memory."""
+"""For all tests: objects in reference cycles keep no descriptors after a test; a folder in memory."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def pytest_runtest_teardown() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def closed_behind_the_last_test() -> Iterator[None]:
-    """What the last test of a file held is unreachable only now."""
+def closed_after_the_last_test() -> Iterator[None]:
+    """Objects of a file's last test are unreachable only now."""
     yield
     close_unreachable()
 
 
 @pytest.fixture
 def memory_path() -> Iterator[Path]:
-    """As tmp_path, in memory, for what a slow disk would hold up."""
-    from tests.reference.memory_folder import memory_folder  # where a test wants it: `tests` may not be on the path
+    """As tmp_path, in memory: not slowed by the disk."""
+    from tests.reference.memory_folder import memory_folder  # here, as `tests` may not be on the path
 
     path = memory_folder()
     yield path

@@ -97,7 +97,7 @@ def test_delete_many_deletes_all_that_exist(store: ObjectStore) -> None:
     assert keys_of(store, "") == ["many-other", keys[0]]
     store.delete([keys[0], "many-other", "never-was"])
     assert keys_of(store, "") == []
-    store.put(keys[0], b"again")  # a folder that became empty is no obstacle
+    store.put(keys[0], b"again")  # although its folder became empty
     assert store.get(keys[0]) == b"again"
 
 

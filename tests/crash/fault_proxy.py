@@ -42,7 +42,7 @@ class Fault:
     times: int = 1 << 30
     status: int = 503
     seconds: float = 0.0
-    conditional_only: bool = False  # only requests with If-Match or If-None-Match
+    conditional_only: bool = False  # strikes only requests with If-Match or If-None-Match
     struck: int = 0
 
 

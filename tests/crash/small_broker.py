@@ -83,7 +83,7 @@ class Refusal:
     """A start that the broker refused."""
 
     code: int
-    lines: list[str]  # of standard error, without what the log says
+    lines: list[str]  # of standard error, without log lines
     output: str
 
     @property

@@ -53,7 +53,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path, place:
         assert refusal.code == 1
         assert f"pid {first.pid}" in refusal.line
         assert "already runs" in refusal.line
-        # Not even a take-over is for two processes on one directory.
+        # Not even a take-over allows two processes on one directory.
         assert (
             "already runs"
             in refused_start(small_broker(tmp_path / "data", place, "--take-over", small=QUIET)).line
@@ -81,7 +81,7 @@ def test_a_second_broker_on_the_same_cluster_is_refused(tmp_path: Path, place: P
         second.start()
         appends(second, 2)
         assert second.stop() == 0
-        # And back: a clean stop lets any broker in.
+        # And back: after a clean stop any broker may start.
         first.start()
         appends(first, 3)
         assert first.stop() == 0

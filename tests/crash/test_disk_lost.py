@@ -80,7 +80,7 @@ def produce_more(client: RawClient, facts: Facts, batches: int) -> None:
         for partition, values in enumerate(facts.values):
             new = [b"%d/%d" % (partition, len(values) + i) for i in range(2)]
             batch = build_batch(
-                # Of today: a producer that was silent for a day is forgotten, judged by its records' time as in Kafka.
+                # Of today: as in Kafka, a producer expires a day after the timestamp of its last record.
                 [(b"key", value, NOW_MS + len(values), None) for value in new],
                 producer_id=facts.producer_id,
                 producer_epoch=facts.producer_epoch,
@@ -175,7 +175,7 @@ def test_without_its_disk_a_killed_broker_needs_a_take_over(tmp_path: Path, plac
     with running(first) as client:
         facts = fill(client)
         first.flush()
-        # Beyond the flush: acknowledged on the disk that is going to be lost.
+        # After the flush: acknowledged on the disk that is about to be lost.
         batch = build_batch([(b"key", b"only on disk", 0, None)])
         assert client.produce(NAME, 1, batch).base_offset == len(facts.values[1])
     shutil.rmtree(first.data_dir)
@@ -217,7 +217,7 @@ def test_the_wal_of_a_superseded_broker_is_not_recovered(
         assert refusal.code == 1
         assert "another broker took over (epoch 2" in refusal.line
         assert {path.name for path in (first.data_dir / "wal").iterdir()} >= wal
-    # The successor's claim was given back by it, and the failed starts gave theirs back too.
+    # The successor and the failed starts have released their claims.
     with running(second) as client:
         check(client, facts)
         assert second.stop() == 0

@@ -127,7 +127,7 @@ def test_merging_survives_kills_and_a_lost_disk(
         assert "note:" not in verify(place)
         assert read_all(broker) == expected
 
-        # Again, so slowly that the kill comes between the first new object and the record that names it.
+        # Again, so slowly that the kill is between the first new object and the record that names it.
         set_merging(broker, enable="false", io_max_bytes_per_second="20000")
         write(broker, expected, port)
         before = objects.merged()

@@ -22,7 +22,7 @@ from tests.integration.broker_process import BrokerProcess
 from tests.integration.s3_server import S3Server
 
 OBJECT = {"kbroker.durability": "object"}
-# Flushes by age or size would hide what does not wait for its own.
+# Flushes by age or size would hide an acknowledgement that does not wait for its own flush.
 SLOW = (
     "--memory-bytes", "64MiB", "--arena-bytes", "8MiB", "--wal-bytes", "32MiB", "--flush-seconds", "3600",
 )  # fmt: skip
@@ -160,7 +160,7 @@ def test_a_superseded_broker_acknowledges_nothing_more(
                 assert successor.list_offset("o", 0, LATEST) == 1
                 assert successor.produce("o", 0, BATCH).base_offset == 1
                 proxy.heal()  # what was held reaches the store now
-                with contextlib.suppress(OSError, EOFError):  # a closed connection is no acknowledgement either
+                with contextlib.suppress(OSError, EOFError):  # a closed connection acknowledges nothing either
                     assert late.result(60).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
                 assert first.process is not None
                 assert first.process.wait(60) == 3  # superseded

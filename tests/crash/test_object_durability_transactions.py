@@ -26,7 +26,7 @@ from tests.crash.small_broker import Place, connect, small_broker
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.until import until
 
-# Flushes by age or size would hide what does not wait for its own.
+# Flushes by age or size would hide an acknowledgement that does not wait for its own flush.
 SLOW = (
     "--memory-bytes", "64MiB", "--arena-bytes", "8MiB", "--wal-bytes", "32MiB", "--flush-seconds", "3600",
 )  # fmt: skip
@@ -34,12 +34,12 @@ SECONDS = 60.0
 CALL_SECONDS = 30.0
 RETRY_SECONDS = 0.1
 TRANSACTION_MS = 40_000
-ABORTED = 4  # every so many
+ABORTED = 4  # one transaction in so many
 GROUP = "copies"
 COMMITS_BETWEEN_DEATHS = (2, 8)
 DEATHS = 4 if "KBROKER_CRASH_ROUNDS" in os.environ else 2  # `make crash` sets it
-# Not rebootstrap, which is the default: librdkafka then discards its only broker at a death, but not from its cache of
-# coordinators, and TxnOffsetCommit waits for that one, whatever its time-out (its issues 5456 and 5511).
+# Without the default rebootstrap: with it, librdkafka discards its only broker after a kill, but not from its cache of
+# coordinators, and TxnOffsetCommit waits for that broker for ever (its issues 5456 and 5511).
 NO_REBOOTSTRAP = {"metadata.recovery.strategy": "none"}
 
 

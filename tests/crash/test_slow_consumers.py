@@ -75,13 +75,13 @@ def test_a_thousand_consumers_that_do_not_read_do_not_stall_a_producer(tmp_path:
             produce_for(client, 0.5)
             ends = [client.list_offset("t", index, LATEST) for index in range(PARTITIONS)]
             ratios: list[float] = []
-            # The machine is not ours alone: what counts is the best of a few comparisons, each against the slower of
-            # the rates before and after.
+            # The machine is shared: the best of a few comparisons counts, each with the slower of the rates before
+            # and after.
             while not ratios or (ratios[-1] < SHARE and len(ratios) < ATTEMPTS):
                 before = rate(client)
                 with contextlib.ExitStack() as connections:
                     for i in range(CONSUMERS):
-                        # Old data, new data, and data that is yet to come.
+                        # Old data, new data, and data that is not there yet.
                         where = (0, ends[i % PARTITIONS] // 2, ends[i % PARTITIONS])[i % 3]
                         connections.enter_context(ask_and_never_read(broker, where))
                     started = time.monotonic()

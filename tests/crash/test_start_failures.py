@@ -163,7 +163,7 @@ def test_usage_errors(tmp_path: Path, options: list[str]) -> None:
     assert files_of(tmp_path) == set()
 
 
-# -- a data directory with something in the way ----------------------------------------------------------------
+# -- obstacles in the data directory ---------------------------------------------------------------------------
 
 
 @pytest.fixture

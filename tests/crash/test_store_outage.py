@@ -198,7 +198,7 @@ def test_a_slow_store_does_not_slow_clients(tmp_path: Path, s3: S3Server, proxy:
 # -- at start --------------------------------------------------------------------------------------------------
 
 
-# Where the broker asks again for long, as it does for its claim and its manifest, CI has one of them.
+# The broker retries its claim and its manifest for long: CI runs one of these cases.
 @pytest.mark.parametrize("path_part", ["", pytest.param("_claims", marks=pytest.mark.slow), "_manifest", "_metadata"])
 def test_an_outage_at_start_fails_the_start(
     tmp_path: Path, s3: S3Server, proxy: FaultProxy, prefix: str, path_part: str
@@ -248,7 +248,7 @@ def test_a_put_whose_answer_was_lost_is_not_taken_for_a_fence(
             for i in range(3):
                 assert client.produce("t", 0, BATCH).base_offset == round_number * 3 + i
             broker.flush()
-        if path_part == "_claims":  # struck when it was made; now when it is released
+        if path_part == "_claims":  # struck when it was claimed; now when it is released
             assert [fault.struck for fault in false] == [1, 0]
         assert broker.stop() == 0, broker.log()[-4000:]
         assert all(fault.struck for fault in false)

@@ -26,7 +26,7 @@ from tests.integration.until import until
 
 pytestmark = pytest.mark.s3
 FILLER = build_batch([(b"key", bytes(200_000), 0, None)])
-# What a client answers by asking again.
+# Errors after which a client retries.
 RETRIABLE = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

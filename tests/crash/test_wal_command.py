@@ -125,7 +125,7 @@ def test_no_acknowledged_record_is_lost_after_a_take_over(tmp_path: Path, place:
         assert by_topic == {row[0]: sum(int(r[4]) for r in rows if r[0] == row[0]) for row in rows if row[0] in "tu"}
         assert all(int(end) - int(start) == int(records) for _, _, start, end, records, _ in rows)
         assert "__consumer_offsets" in notes
-        # The cluster moved on: other records at the same offsets.
+        # The cluster has other records at the same offsets by now.
         with connect(second) as client:
             for partition in range(3):
                 assert client.produce("t", partition, build_batch([(None, b"new", 5, None)])).error_code == 0

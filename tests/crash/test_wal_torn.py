@@ -125,7 +125,7 @@ def test_corruption_in_the_middle_names_file_and_position(tmp_path: Path) -> Non
         with pytest.raises(CorruptionError, match=rf"{segment.name}: damaged at position {position}: "):
             log.recover()
         assert segments_of(folder) == before
-        # The same place is of no interest once it is safe in objects.
+        # Damage at the same place does not matter once the entries are in objects.
         again = Log(folder)
         after = twin.entry_end(entry.lsn, len(entry.batch))
         again.partition().set_next_offset(entry.base_offset + 1)

@@ -29,7 +29,7 @@ def damaged(chosen: random.Random) -> bytes:
     ]
     batch = bytearray(build_batch(records, codec=chosen.choice(CODECS)))
     for _ in range(chosen.randrange(4)):
-        # Of the header only what the decoder itself has to judge: magic and codec have tests of their own.
+        # Of the header only fields that the decoder judges itself: magic and codec have other tests.
         place = chosen.choice((*range(23, 27), *range(57, 61), *range(HEADER_BYTES, len(batch))))
         batch[place] = chosen.choice((0, 1, 0x7F, 0x80, 0xFF, chosen.randrange(256)))
     if chosen.random() < 0.2:
@@ -76,7 +76,7 @@ def test_damaged_batches_are_judged_as_by_iter_records(seed: int) -> None:
         batch = damaged(chosen)
         found, wanted = decoded(batch), oracle(batch)
         if found is None and wanted is not None:
-            # A column of microseconds holds fewer moments than a record does.
+            # A column of microseconds has a smaller range than a record's timestamp.
             assert any(abs(row[1]) > (1 << 63) // 1000 - 1 for row in wanted), (seed, number)
             continue
         assert found == wanted, (seed, number)

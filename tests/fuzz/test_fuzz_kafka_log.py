@@ -1,4 +1,4 @@
-"""Fuzz: Kafka's files with any content are taken, cut or named as corrupt; what is taken is consistent."""
+"""Fuzz: Kafka's files of any content are read, truncated or reported as corrupt; what is read is consistent."""
 
 from __future__ import annotations
 

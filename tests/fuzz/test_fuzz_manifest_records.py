@@ -167,7 +167,7 @@ OUTCOMES = st.lists(st.sampled_from(["good", "lost", "late", "done", "refused"])
 
 
 class LogHistory(RuleBasedStateMachine):
-    """Brokers come, append through faults, and supersede each other in any order."""
+    """Brokers start, append through faults, and supersede each other in any order."""
 
     def __init__(self) -> None:
         super().__init__()

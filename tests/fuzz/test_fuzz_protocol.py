@@ -21,7 +21,7 @@ from tests.reference.protocol_values import random_message
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "4"))
 SEED = int(os.environ.get("KBROKER_FUZZ_SEED", "20261121"))
-# One decode of these small inputs takes microseconds; this is what a stuck loop would exceed, even on a busy machine.
+# One decode of these small inputs takes microseconds; only a stuck loop exceeds this, even on a busy machine.
 DECODE_SECONDS_MAX = 2.0
 # An object of a message takes up to some hundred bytes for each byte that announces it.
 PEAK_BYTES_PER_INPUT_BYTE = 1_000
@@ -80,7 +80,7 @@ def cases(cls: type[Message], version: int, rng: random.Random) -> bytes:
 
 
 def run(classes: list[type[Message]], share: float, read: Callable[[type[Message], int, bytes], Any]) -> None:
-    """All classes and versions again and again until this test's share of the time is used."""
+    """All classes and versions in turn until this test's share of the time is used."""
     targets = [(cls, version) for cls in classes for version in range(cls.VERSIONS.first, cls.VERSIONS.last + 1)]
     deadline = time.monotonic() + SECONDS * share
     rounds = 0

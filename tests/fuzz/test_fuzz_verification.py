@@ -101,7 +101,7 @@ class History:
 
     def append(self, asked: Asked) -> None:
         if asked.guard is None:
-            return  # append_bytes takes no guard for a batch without verification: the wire tests do that
+            return  # append_bytes has no guard for a batch without verification: the wire tests cover that
         data = batch(
             producer_id=asked.producer_id, epoch=asked.epoch, sequence=asked.sequence, attributes=0x10, timestamp=1
         )
@@ -119,7 +119,7 @@ class History:
             self.refused += 1
         elif not duplicate and not was_open:
             self.opened += 1
-            # Whatever the twin says: it was asked about after the marker that ended the transaction before.
+            # Not compared with the twin: it was asked about after the marker that ended the transaction before.
             assert asked.after_offset > self.marker_at.get(asked.producer_id, -1)
 
     def mark(self, producer_id: int, epoch: int, commit: bool) -> None:

@@ -48,7 +48,7 @@ class BrokerProcess:
         return self.wait_ready(timeout)
 
     def spawn(self, *extra: str) -> subprocess.Popen[bytes]:
-        """Starts it and waits for nothing."""
+        """Starts it without waiting."""
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 self.command(*extra),

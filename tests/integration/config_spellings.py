@@ -35,9 +35,9 @@ TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 SET, DELETE = 0, 1
 NODE = "1"
 TIMEOUT_SECONDS = 60.0
-SENTINEL = "sentinel"  # of client metrics: no other setting has a part in its configs
-# What would throttle the questions themselves, or resize thread pools as fast as it is asked.
-# A Kafka with eligible leader replicas refuses every value of the one; hosts in the other are looked up.
+SENTINEL = "sentinel"  # of client metrics: no other setting affects its configs
+# Configs that would throttle the test's own requests, or resize thread pools at each of them.
+# A Kafka with eligible leader replicas refuses every value of the one; it looks hosts of the other up.
 LEFT_OUT = {"min.insync.replicas", "max.connections.per.ip.overrides"}
 ONLY_VALIDATED = {"max.connections", "max.connections.per.ip", "max.connection.creation.rate"}
 
@@ -85,7 +85,7 @@ WORDS = (
     "READ_COMMITTED", "read_uncommitted", " read_committed", "127.0.0.1:7", "127.0.0.1:x", "localhost:1,",
 )  # fmt: skip
 BLANKS = ("", " ", "\t")
-PRINTED_BY_THE_JVM = "99999999999999999999999"  # as a double: Java 17 prints other digits than newer ones
+PRINTED_BY_THE_JVM = "99999999999999999999999"  # as a double: Java 17 prints other digits than newer releases
 OF_TYPE = {
     ConfigType.BOOLEAN: BOOLEANS + BLANKS + ("{n}",),
     ConfigType.INT: NUMBERS + BLANKS + ("true", "1e3", "NaN"),
@@ -102,7 +102,7 @@ Row = dict[str, dict[str, list[str]]]
 
 
 def spellings(definition: ConfigDef) -> list[str]:
-    """What the config is asked about."""
+    """The values to set the config to."""
     default = definition.default or ""
     number = default if default.isdecimal() and 0 < int(default) < 2**31 else "7"
     texts = dict.fromkeys(text.replace("{n}", number) for text in OF_TYPE[definition.type])
@@ -123,11 +123,11 @@ def asked(kind: int) -> list[ConfigDef]:
 
 
 class Asker:
-    """Asks one broker; it needs no topic or setting of its own there before."""
+    """Asks one broker, which may have any topics and settings."""
 
     def __init__(self, bootstrap: str, settles: bool = True) -> None:
         self._connection = ClientConnection.to_any(bootstrap, TIMEOUT_SECONDS, "spellings", VERSIONS)
-        self._settles = settles  # whether what was altered is seen later than it was answered
+        self._settles = settles  # whether an altered value may be visible only after the answer
         self._serial = 0
         self._topics: list[str] = []
 
@@ -208,7 +208,7 @@ class Asker:
         (answer,) = self.describe(CLIENT_METRICS, [SENTINEL], "interval.ms")
         return answer[1]
 
-    # -- the questions -------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------
 
     def answers(self, kind: int, name: str, texts: list[str]) -> dict[str, list[object]]:
         """By spelling: [code], or [code, described], and in front of them what CreateTopics says of a topic config."""
@@ -251,7 +251,7 @@ class Asker:
 
 
 def row(kind: int, answers: dict[str, list[object]]) -> Row:
-    """The answers in short. ValueError for one that has another form than the others.
+    """The answers in short. ValueError for an answer of another form.
 
     CreateTopics answers what was typed, DescribeConfigs the normal form. The nearest synonym has that too, except for
     brokers: what was typed.

@@ -12,7 +12,7 @@ Place = tuple[int, int]  # partition, offset
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that a member said, or its end."""
+    """An event of a member, or its end."""
 
     at_ns: int
     member: str
@@ -48,7 +48,7 @@ def _step(event: Event) -> Step | None:
 
 
 def processed(programs: Iterable[JavaProgram]) -> Iterator[Step]:
-    """What was processed, in order."""
+    """The processed records, in order."""
     return (step for step in steps(programs) if step.what == "processed")
 
 

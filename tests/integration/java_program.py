@@ -64,7 +64,7 @@ class JavaProgram:
         self.process.stdin.flush()
 
     def wait_until(self, holds: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> None:
-        """Returns when `holds` is true, looked at after each event. AssertionError when it does not get true."""
+        """Returns once `holds` is true; calls it after each event. AssertionError when it does not become true."""
         with self._more:
             met = self._more.wait_for(lambda: holds() or self._ended, seconds)
             assert met, f"no {what} after {seconds} s; last events: {self.events[-5:]}\n{self.log()}"
@@ -106,7 +106,7 @@ class JavaProgram:
         self._reader.join(20)
         try:
             self.process.stdin.close()
-        except BrokenPipeError:  # a line that was on its way
+        except BrokenPipeError:  # a line that was not read yet
             pass
         self.process.stdout.close()
 

@@ -40,7 +40,7 @@ class KafkaServer:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> KafkaServer:
-        """Returns when clients can connect. RuntimeError with the output when it ends before."""
+        """Returns when clients can connect. RuntimeError with its output when it exits before."""
         self._properties.write_text(
             f"""process.roles=broker,controller
 node.id=1
@@ -80,7 +80,7 @@ auto.create.topics.enable=false
         self.process.wait(START_SECONDS)
 
     def kill(self) -> None:
-        """Ends it, however it is."""
+        """Ends it at once."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()

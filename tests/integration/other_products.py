@@ -47,7 +47,7 @@ class ProductServer:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Returns when it can be connected to. RuntimeError with what it printed when it ends before."""
+        """Returns when it accepts connections. RuntimeError with its output when it exits before."""
         with open(self.log, "ab") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -76,7 +76,7 @@ class ProductServer:
         self._process.wait(STOP_SECONDS)
 
     def kill(self) -> None:
-        """Ends it, however it is."""
+        """Ends it at once."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that refuses what a test wants refused, as a bucket does whose policy forbids it."""
+"""A proxy in front of an S3 server that refuses chosen requests, as a bucket policy does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access 
 
 @contextlib.contextmanager
 def denying_proxy(endpoint: str, denied: Callable[[str], bool]) -> Iterator[str]:
-    """The endpoint of a proxy to `endpoint` that answers 403 where `denied` says so of the path and query asked for."""
+    """The endpoint of a proxy to `endpoint` that answers 403 where `denied(path and query)` is true."""
     server = urlsplit(endpoint).netloc
 
     class Handler(BaseHTTPRequestHandler):

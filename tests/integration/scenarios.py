@@ -1,4 +1,4 @@
-"""What every client is put through, written once; each client's test module brings a driver.
+"""Scenarios that every client runs; each client's test module brings a driver.
 
 The broker's state is such that reads come from all three places: objects alone (the write-ahead log is gone), log
 files (after a kill -9 the memory is empty) and memory (just written).
@@ -57,7 +57,7 @@ class Driver(Protocol):
 
     name: str
     shape: Shape
-    partitions: int  # 1 for tools that cannot be told a partition
+    partitions: int  # 1 for tools that cannot choose a partition
 
     def send(
         self, bootstrap: str, topic: str, messages: Sequence[tuple[int | None, Message]], *, codec: str, mode: Mode
@@ -89,7 +89,7 @@ def new_topic(broker: BrokerProcess, driver: Driver, what: str, partitions: int 
 
 
 def end_offsets(broker: BrokerProcess, topic: str, partitions: int) -> list[int]:
-    """The high watermarks as the broker tells them."""
+    """The high watermarks as the broker returns them."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -99,7 +99,7 @@ def end_offsets(broker: BrokerProcess, topic: str, partitions: int) -> list[int]
 
 
 def wait_for_end(broker: BrokerProcess, topic: str, end: int) -> None:
-    """Waits until partition 0 ends there: messages without an acknowledgement come when they come."""
+    """Waits until partition 0 ends there: unacknowledged messages may be appended later."""
     deadline = time.monotonic() + 10
     while (found := end_offsets(broker, topic, 1)[0]) != end:
         assert time.monotonic() < deadline, f"{topic} ends at {found}, not {end}"
@@ -127,7 +127,7 @@ def assert_all_read(broker: BrokerProcess, driver: Driver, topic: str, total: Se
 
 
 def every_mode(broker: BrokerProcess, driver: Driver, codec: str, modes: Sequence[Mode] = MODES) -> None:
-    """Every way to be acknowledged with one codec; half of it is flushed to objects before the other half is sent."""
+    """Every mode of acknowledgement with one codec; half is flushed to objects before the other half is sent."""
     topic = new_topic(broker, driver, codec)
     total: Sent = {}
     for number, mode in enumerate(modes):

@@ -1,4 +1,4 @@
-"""What a running broker says it serves: a test of something that this build may not have asks here, and is skipped."""
+"""The APIs and features of a running broker, so that tests of others are skipped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def need(broker: BrokerProcess, *keys: ApiKey, **features: int) -> None:
 
 
 def settings(**values: str | int) -> dict[str, str]:
-    """KBROKER_SET with those of these Kafka settings (`_` for `.`) that this build knows."""
+    """KBROKER_SET with those of these Kafka settings (`_` for `.`) that this build has."""
     wanted = {name.replace("_", "."): value for name, value in values.items()}
     wanted["group.initial.rebalance.delay.ms"] = 0
     return {"KBROKER_SET": ",".join(f"{name}={value}" for name, value in wanted.items() if name in KAFKA_DEFAULTS)}

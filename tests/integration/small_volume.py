@@ -1,4 +1,4 @@
-"""A small volume of its own: a tmpfs that is mounted for one test, and what other programs do to it."""
+"""A small volume: a tmpfs mounted for one test, and another program that fills it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def free_bytes(folder: Path) -> int:
 
 
 class OtherProgram:
-    """Takes what is free, and gives it back."""
+    """Takes the free space, and gives it back."""
 
     def __init__(self, volume: Path) -> None:
         self._file = volume / "of-another-program"

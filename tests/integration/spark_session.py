@@ -13,7 +13,7 @@ import pytest
 from s3_server import ACCESS_KEY, REGION, SECRET_KEY
 
 JARS = Path(__file__).parents[2] / ".tools" / "spark"
-# Small queries, each run once or twice: what makes long ones fast costs more than it saves.
+# Small queries, each run once or twice: optimisations for long ones cost more than they save.
 QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",

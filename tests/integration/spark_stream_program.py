@@ -17,7 +17,7 @@ from typing import Any
 import spark_session
 
 SOURCES = ("kafka", "kbroker")
-ROWS_PER_BATCH = "150"  # small, so that a kill falls into or between many
+ROWS_PER_BATCH = "150"  # small, so that a kill hits many different points
 
 
 def main(mode: str, folder: Path, bootstrap: str, object_store: str, topic: str) -> None:

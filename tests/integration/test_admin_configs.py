@@ -203,7 +203,7 @@ def test_a_java_client_pushes_the_metrics_that_were_subscribed_to(broker: Broker
     configs_tool(broker, *loggers, "--alter", "--add-config", f"{name}=DEBUG")
     topic = new_topic(broker, CLIENT, "metered", 1)
     settings = f"bootstrap.servers={broker.bootstrap}"
-    for _ in range(10):  # on a busy machine one may end before it knows what is wanted
+    for _ in range(10):  # on a busy machine one may end before it knows the subscription
         SHELL.run(
             "ProducerPerformance", "--topic", topic, "--num-records", "300", "--record-size", "10",
             "--throughput", "300", "--producer-props", settings,

@@ -90,7 +90,7 @@ def test_objects_of_deleted_records_are_deleted(broker: BrokerProcess, admin: Ad
     def holders() -> set[str]:
         return {str(path) for path in folder.rglob("*") if path.suffix in (".obj", ".pack")}
 
-    broker.flush()  # what other tests left shares no object with this one
+    broker.flush()  # so that records of other tests share no object with this one
     before = holders()
     send(broker, topic, 40)
     broker.flush()

@@ -33,7 +33,7 @@ def test_bad_connections_are_logged_once_and_counted(tmp_path: Path) -> None:
     lines = [line for line in broker.log().splitlines() if "closing connection" in line]
     assert "unknown API key 999" in lines[0]
     assert not re.search("suppressed", lines[0])
-    # Each call site writes one line and one report; a machine so slow that 30 s pass adds one.
+    # Each call site writes one line and one report, and another if 30 s pass on a slow machine.
     assert len(lines) < 20, lines
     counted = sum(
         int(match[1]) for match in re.finditer(r"(\d+) (?:more like it|that) were suppressed", "\n".join(lines))

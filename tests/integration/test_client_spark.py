@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.feature("Spark"), pytest.mark.spark, pytest.mark.timeo
 
 
 def source(spark: Any, broker: BrokerProcess, topic: str, **options: str) -> Any:
-    """The topic as a batch table. Losing an offset is an error; the waits are short, as each one adds up."""
+    """The topic as a batch table. A lost offset is an error; the waits are short, as they add up."""
     return (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", broker.bootstrap)

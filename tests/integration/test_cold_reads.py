@@ -23,7 +23,7 @@ POLL_SECONDS = 60.0
 
 
 class Proxy:
-    """Stands before the S3 server; answers 503 while `away` is set, and counts ranged GETs of data objects."""
+    """In front of the S3 server: answers 503 while `away` is set, and counts ranged GETs of data objects."""
 
     def __init__(self, server: S3Server) -> None:
         target = server.endpoint.removeprefix("http://")
@@ -137,7 +137,7 @@ def consumer_of(broker: BrokerProcess, **settings: object) -> Consumer:
 
 
 def read_all(broker: BrokerProcess, count: int = RECORDS) -> None:
-    """Every record, in order, each as it was produced; an empty stretch of a minute is a failure."""
+    """Every record, in order, as it was produced; a minute without one is a failure."""
     consumer = consumer_of(broker)
     seen = 0
     while seen < count:

@@ -26,7 +26,7 @@ AT_ONCE = {
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """One whose cleaner hardly rests."""
+    """A broker whose cleaner hardly pauses."""
     process = BrokerProcess(tmp_path / "data", *SMALL, "--set", "log.cleaner.backoff.ms=50").start()
     yield process
     process.kill()

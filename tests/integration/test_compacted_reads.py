@@ -49,7 +49,7 @@ Record = tuple[int, bytes, bytes | None]
 
 @dataclass
 class Written:
-    """A topic of one partition, and what was acknowledged and committed of it."""
+    """A topic of one partition, and its acknowledged and committed records."""
 
     topic: str
     kind: str
@@ -157,7 +157,7 @@ def read_all(broker: BrokerProcess, topic: str, isolation: str = COMMITTED) -> l
 
 
 def check_compacted(broker: BrokerProcess, written: Written) -> list[Record]:
-    """A new consumer gets the newest of each live key at its offset, and little else that is true."""
+    """A new consumer gets the newest record of each live key at its offset, and few older ones."""
     found = read_all(broker, written.topic)
     assert {offset: (key, value) for offset, key, value in found}.items() <= written.records.items()
     assert {key: (offset, value) for offset, key, value in found if value is not None} == written.live()

@@ -19,7 +19,7 @@ SECTIONS = {"api", "error", "topic config", "group config", "broker config", "fe
 
 @pytest.fixture(scope="module")
 def kafka() -> Tables:
-    """What the jars in .tools know."""
+    """The configs in the jars in .tools."""
     require(not java_tools.missing(), java_tools.missing())
     return release_tables()
 

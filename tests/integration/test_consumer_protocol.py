@@ -38,7 +38,7 @@ FAST_GROUPS = settings(
 )
 EVERYTHING = set(range(PARTITIONS))
 
-# A member that is killed: owns what it gets and does nothing more.
+# A member that is killed: it joins and does nothing more.
 DOOMED = """
 import sys
 from confluent_kafka import Consumer

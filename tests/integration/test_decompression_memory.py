@@ -178,7 +178,7 @@ def test_large_compressed_batches_are_compacted_within_the_bound(broker: BrokerP
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy-raw", "snappy", "lz4", "zstd"])
 def test_large_messages_are_accepted(broker: BrokerProcess, codec: str) -> None:
-    size = (6 if codec == "none" else 8) * MIB  # as it is stored, a batch takes no more than a segment of the log
+    size = (6 if codec == "none" else 8) * MIB  # a stored batch must fit a segment of the log
     client = Client(broker)
     assert client.produce(batch_of(codec, size)) == 0
     client.close()

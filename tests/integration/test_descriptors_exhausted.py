@@ -41,7 +41,7 @@ class LimitedBroker(BrokerProcess):
 
 
 class Idlers:
-    """Connections that say nothing; the oldest make way for new attempts."""
+    """Connections that send nothing; the oldest make way for new attempts."""
 
     def __init__(self, broker: BrokerProcess, open_max: int) -> None:
         self._address = (broker.host, broker.port)
@@ -65,7 +65,7 @@ class Idlers:
 
 
 class Insiders:
-    """A producer and a consumer that are connected before the others come."""
+    """A producer and a consumer that are connected before the others."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         settings = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
@@ -77,7 +77,7 @@ class Insiders:
         self._sent = 0
 
     def work(self) -> None:
-        """Records go in, come out, and their offset is committed."""
+        """Produces records, consumes them, and commits their offset."""
         for _ in range(RECORDS):
             self._producer.produce(TOPIC, b"%d" % self._sent)
             self._sent += 1

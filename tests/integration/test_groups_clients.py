@@ -42,7 +42,7 @@ class Member:
         self._commits_wanted = 0
         self.commits = 0
         self.owned: set[int] = set()
-        self.rebalances = 0  # assignments and revocations told by the broker
+        self.rebalances = 0  # assignments and revocations
         self.read: list[Place] = []
         self.errors: list[KafkaError] = []
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)

@@ -15,12 +15,12 @@ from tests.integration.broker_process import BrokerProcess
 
 TRICKLING = 200
 ROUNDS = 30
-BOUND_SECONDS = 5.0  # what a request may take
+BOUND_SECONDS = 5.0  # of a request
 GROWTH_KIB_MAX = 32 * 1024
 
 
 class Attackers:
-    """Connections that never end their request; each connects again when it is dropped."""
+    """Connections that never complete their request, and reconnect when they are closed."""
 
     def __init__(self, port: int, sent: bytes) -> None:
         self._port = port

@@ -186,7 +186,7 @@ def read_values(broker: BrokerProcess, topic: str) -> list[str]:
 
 
 def check_internal_topics(cluster: Cluster) -> None:
-    """The three topics are as Connect wants them, and the workers' group is known for what it is."""
+    """The three topics have Connect's configs, and the workers' group has its type."""
     admin = AdminClient({**QUIET, "bootstrap.servers": cluster.broker.bootstrap})
     topics = admin.list_topics(timeout=20).topics
     assert [len(topics[name].partitions) for name in cluster.internal.values()] == [1, 5, 2]
@@ -195,6 +195,6 @@ def check_internal_topics(cluster: Cluster) -> None:
         assert config.result(20)["cleanup.policy"].value == "compact"
     with pytest.warns(
         DeprecationWarning, match="list_groups"
-    ):  # the calls that replace it do not tell the protocol type
+    ):  # the calls that replace it do not return the protocol type
         (group,) = admin.list_groups(cluster.name, timeout=20)
     assert (group.protocol_type, group.state) == ("connect", "Stable")

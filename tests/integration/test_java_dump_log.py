@@ -17,7 +17,7 @@ from tests.reference.compaction_twin import parse, split
 pytestmark = [pytest.mark.java, pytest.mark.skipif(bool(java_tools.missing()), reason=java_tools.missing())]
 
 DAY_MS = 86_400_000
-SEED = 1  # a history whose result has everything that the test asks for
+SEED = 1  # of a history that has every case of this test
 BATCH = re.compile(r"^baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .* isvalid: (\w+)$", re.M)
 RECORD = re.compile(r"^\| offset: (\d+) .*?keySize: (-?\d+) valueSize: (-?\d+)", re.M)
 

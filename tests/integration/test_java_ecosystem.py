@@ -1,4 +1,4 @@
-"""What a schema registry and web interfaces ask of a broker, asked by Java programs of our own."""
+"""The requests of a schema registry and of web interfaces, sent by Java programs of ours."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def test_the_requests_of_a_schema_registry_are_answered(broker: BrokerProcess, t
 
 
 def answers(program: JavaProgram) -> dict[str, str]:
-    """What each call came to: its answer, or the name of its exception."""
+    """The result of each call: its answer, or the name of its exception."""
     program.wait_event("done")
     return {event.fields[0]: event.fields[1] for event in program.events if event.name in ("answer", "error")}
 
 
-# What a call of an API that is not served comes to.
+# The result of a call of an API that is not served.
 UNSUPPORTED = "UnsupportedVersionException"
 NEEDS = {
     "describeAcls": ApiKey.DESCRIBE_ACLS,

@@ -83,7 +83,7 @@ class Group:
         assert producer.flush(30) == 0
 
     def wait_processed(self) -> None:
-        """Waits until all that was sent has been processed."""
+        """Waits until all sent records have been processed."""
         ends = dict(enumerate(end_offsets(self.broker, self.topic, PARTITIONS)))
         whole = {(partition, offset) for partition, end in ends.items() for offset in range(end)}
 
@@ -107,7 +107,7 @@ class Group:
 
 
 def run_members(group: Group, draw: random.Random) -> None:
-    """Adds and removes members in every way there is, with records on their way all the time."""
+    """Adds and removes members in every way, while records are produced."""
     first = group.new_program("a", "b", "stay-c")
     group.send()
     group.wait_shared(3)

@@ -135,7 +135,7 @@ class Flow:
         until(
             lambda: self.target.ends(self.mirror) == ends,
             lambda: f"end offsets {ends} in {self.mirror}: {self.target.ends(self.mirror)}",
-            retried=(KafkaException,),  # Kafka says NOT_LEADER_OR_FOLLOWER of a topic that it has just made
+            retried=(KafkaException,),  # Kafka answers NOT_LEADER_OR_FOLLOWER for a topic that it has just created
         )
         read = self.target.read(self.mirror, dict.fromkeys(range(PARTITIONS), 0), self.sent)
         for partition in range(PARTITIONS):
@@ -143,7 +143,7 @@ class Flow:
             assert mine == list(range(partition, self.sent, PARTITIONS))
 
     def wait_translated(self, mirror_maker: JavaProgram) -> None:
-        """A group that has read all finds itself at the end of the mirror, and MirrorMaker's client says the same."""
+        """A group that has read all is at the end of the mirror, also according to MirrorMaker's client."""
         ends = dict(enumerate(self.source.ends(self.topic)))
         self.source.commit(self.group, self.topic, ends)
         until(

@@ -1,4 +1,4 @@
-"""Share groups with Java's KafkaShareConsumer (KIP-932): every record is one member's at a time and is processed."""
+"""Share groups with Java's KafkaShareConsumer (KIP-932): each record has one member at a time and is processed."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def places(program: JavaProgram, name: str) -> list[tuple[str, str]]:
 
 
 def deliveries(program: JavaProgram, value: str) -> list[int]:
-    """The delivery counts with which records of this value came."""
+    """The delivery counts of the records with this value."""
     return [int(event.fields[3]) for event in program.find("got") if event.fields[4] == value]
 
 
 def settled(program: JavaProgram) -> set[tuple[str, str]]:
-    """What was acknowledged for good."""
+    """The records whose acknowledgement was answered."""
     done = (event for event in program.find("done") if event.fields[3] in ("ACCEPT", "REJECT"))
     return {(event.fields[1], event.fields[2]) for event in done}
 
@@ -166,7 +166,7 @@ def test_a_record_whose_lock_expired_is_redelivered(broker: BrokerProcess, tmp_p
         first = idle.wait_event("got")
         with group.members(1, EXPLICIT) as other:
             second = other.wait_event("got")
-            # Deliveries so far: the idle one's own client takes the record again if another is slow to come.
+            # Deliveries so far: the idle member's own client takes the record again if the other is slow.
             assert int(second.fields[3]) > int(first.fields[3]) == 1
             assert second.at_ns - first.at_ns >= 1_900_000_000
             other.finish()
@@ -224,7 +224,7 @@ def test_acknowledgements_survive_kills_and_a_lost_disk(broker: BrokerProcess, t
 
 
 def check_nothing_comes_back(events: list[Event]) -> None:
-    """No delivery after an acknowledgement that was answered."""
+    """No record is delivered after its acknowledgement was answered."""
     done: set[tuple[str, ...]] = set()
     for event in events:
         place = event.fields[1:3]

@@ -45,7 +45,7 @@ def broker_process(store: Store, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 class Groups:
-    """A JVM with members and an admin client, and what it answers."""
+    """A JVM with members and an admin client, and its answers."""
 
     def __init__(self, broker: BrokerProcess, folder: Path) -> None:
         self.broker = broker
@@ -79,7 +79,7 @@ class Groups:
         return {name: [p for p in partitions.split(",") if p] for name, partitions in found}
 
     def wait_members(self, group: str, *names: str, partitions: int) -> None:
-        """Waits until these are the members, all partitions are read, and no more are shared than must be."""
+        """Waits until these are the members, all partitions are assigned, and no more are shared than necessary."""
 
         def settled() -> bool:
             found = self.members(group)

@@ -38,7 +38,7 @@ Counts = dict[str, list[int]]
 
 @pytest.fixture(scope="module")
 def broker_process(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that looks for timed out transactions often."""
+    """A broker that often checks for transactions that timed out."""
     require(not java_tools.missing(), java_tools.missing())
     data_dir: Path = tmp_path_factory.mktemp(store.kind) / "data"
     fast = settings(transaction_abort_timed_out_transaction_cleanup_interval_ms=500)
@@ -48,7 +48,7 @@ def broker_process(store: Store, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 class WordCount:
-    """The application in one or more processes, what was sent to it and what it has written."""
+    """The application in one or more processes, its input and its output."""
 
     def __init__(self, broker: BrokerProcess, class_path: str, folder: Path, guarantee: str) -> None:
         self.broker = broker

@@ -42,14 +42,14 @@ class Tools:
         return topic
 
     def fill(self, topic: str, *options: str, records: int = RECORDS) -> str:
-        """Sends records with ProducerPerformance; what it said."""
+        """Sends records with ProducerPerformance; its output."""
         counts = ("--num-records", str(records), "--record-size", "50", "--throughput", "-1")
         printed = SHELL.run("ProducerPerformance", "--topic", topic, *counts, *options, *self.property)
         assert f"{records} records sent" in printed.output
         return printed.output
 
     def offsets(self, topic: str, time: str = "latest") -> list[int]:
-        """Of each partition, as GetOffsetShell tells them; -1 where it tells none."""
+        """Of each partition, from GetOffsetShell; -1 where it prints none."""
         lines = self.run("GetOffsetShell", "--topic", topic, "--time", time).lines()
         found = {int(partition): int(offset) for _, partition, offset in (line.split(":") for line in lines)}
         return [found.get(partition, -1) for partition in range(max(found, default=-1) + 1)]
@@ -162,7 +162,7 @@ def test_the_delete_records_command_works(broker: BrokerProcess, tools: Tools, t
 
 
 def delete_records(tools: Tools, folder: Path, topic: str, offset: int) -> Printed:
-    """Deletes what lies below an offset of partition 0."""
+    """Deletes the records below an offset of partition 0."""
     asked = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": offset}]}
     (folder / "delete.json").write_text(json.dumps(asked))
     return tools.run("DeleteRecordsCommand", "--offset-json-file", str(folder / "delete.json"))

@@ -28,7 +28,7 @@ SEED = 7
 
 @pytest.fixture(scope="module")
 def broker_process(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that looks for timed out transactions often."""
+    """A broker that often checks for transactions that timed out."""
     require(not java_tools.missing(), java_tools.missing())
     data_dir: Path = tmp_path_factory.mktemp(store.kind) / "data"
     fast = settings(transaction_abort_timed_out_transaction_cleanup_interval_ms=500)
@@ -155,7 +155,7 @@ def test_a_producer_continues_after_a_transaction_that_timed_out(broker: BrokerP
 
 
 def check_both(first: list[Event], second: list[Event], reads: list[Event]) -> None:
-    """Both generations of producers number from 0: the second's transactions begin where a number is read again."""
+    """Both generations of producers number from 0: the second's transactions begin where a number repeats."""
     ends: dict[str, int] = {}
     for event in first:
         if event.name == "sent":
@@ -173,5 +173,5 @@ def check_both(first: list[Event], second: list[Event], reads: list[Event]) -> N
 
 
 def still_open(events: list[Event]) -> list[tuple[str, int]]:
-    """Transactions whose end was not told."""
+    """Transactions without a reported end."""
     return [key for key, transaction in Ledger(events).transactions.items() if transaction.outcome == "open"]

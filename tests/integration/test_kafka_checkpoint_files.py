@@ -1,4 +1,4 @@
-"""Kafka's text checkpoints, whole, cut at each byte, rotten and oddly spelled: taken as Apache Kafka takes them."""
+"""Kafka's text checkpoints, whole, cut at each byte, corrupt and oddly spelled: read or refused as by Apache Kafka."""
 
 from __future__ import annotations
 

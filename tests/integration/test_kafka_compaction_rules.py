@@ -1,4 +1,4 @@
-"""When a topic is compacted, and to what: the same records in the same configs, here and in a real Apache Kafka."""
+"""The time and the result of compaction: the same records with the same configs in kbroker and in Apache Kafka."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUIET = {"log_level": 0}
 KEYS = 10
 UPDATES = 400
 HOUR = "3600000"
-# Topic: its configs, and whether what is older than a second is compacted although little was written.
+# Topic: its configs, and whether records older than a second are compacted although few were written.
 RULES: dict[str, tuple[dict[str, str], bool]] = {
     "lag": ({"segment.ms": "100", "max.compaction.lag.ms": "500", "min.cleanable.dirty.ratio": "1"}, True),
     "lag-rolls": ({"segment.ms": HOUR, "max.compaction.lag.ms": "500", "min.cleanable.dirty.ratio": "1"}, True),
@@ -37,7 +37,7 @@ Record = tuple[int, bytes, bytes | None]
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[list[str]]:
-    """Their addresses: kbroker's, then Kafka's. Both cleaners look twenty times a second."""
+    """Their addresses: kbroker's, then Kafka's. Both cleaners check twenty times a second."""
     broker = BrokerProcess(tmp_path / "data", *SMALL, "--set", "log.cleaner.backoff.ms=50")
     kafka = KafkaServer(tmp_path / "kafka-logs", log_cleaner_backoff_ms="50")
     try:
@@ -84,7 +84,7 @@ def test_compaction_keeps_the_records_that_kafka_keeps(servers: list[str]) -> No
         for topic in RULES:
             write(bootstrap, topic, updates)
     ours, kafka = servers
-    # Here it is compacted by now or soon; Kafka's active segments need an append that comes later than their time.
+    # Here it is compacted now or soon; Kafka's active segments need a later append.
     for topic in COMPACTED:
         until(lambda topic=topic: compacted(ours, topic), f"compacted {topic}")  # type: ignore[misc]
     for topic in RULES:
@@ -94,6 +94,6 @@ def test_compaction_keeps_the_records_that_kafka_keeps(servers: list[str]) -> No
         for bootstrap in servers:
             until(lambda at=bootstrap, topic=topic: compacted(at, topic), f"compacted {topic}")  # type: ignore[misc]
         assert read(ours, topic) == read(kafka, topic)
-    # The others have had as many looks as these.
+    # The other topics were checked as often as these.
     for topic in RULES.keys() - COMPACTED:
         assert len(read(ours, topic)) == len(read(kafka, topic)) == UPDATES + 1, topic

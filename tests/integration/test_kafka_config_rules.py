@@ -1,4 +1,4 @@
-"""Names, types, defaults and bounds of every config, held against the rules in Apache Kafka's jars."""
+"""Names, types, defaults and bounds of every config, compared with the rules in Apache Kafka's jars."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ OUR_DEFAULTS = {
     "node.id": "-1",
     "process.roles": "broker,controller",
 }
-# Kafka drops what is there twice before it judges a topic's list: config_spellings.json.
+# Kafka drops duplicates before it validates a topic's list: config_spellings.json.
 DOUBLES_TAKEN = ("cleanup.policy", "compact, compact", "Kafka refuses it")
-# Values that no topic can have, so that they are no defaults for topics; and a rate below nothing.
+# Values that no topic can have, so that they cannot be defaults for topics; and a negative rate.
 STRICTER = {
     "log.cleaner.io.max.bytes.per.second",
     "log.flush.interval.ms",
@@ -37,7 +37,7 @@ STRICTER = {
 
 @pytest.fixture(scope="module")
 def kafka() -> Tables:
-    """What the jars in .tools know."""
+    """The configs in the jars in .tools."""
     require(not java_tools.missing(), java_tools.missing())
     return release_tables()
 

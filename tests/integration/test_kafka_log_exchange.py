@@ -1,4 +1,4 @@
-"""A stopped Apache Kafka's log folder becomes a cluster's topics, and a cluster's topics one that Kafka starts on."""
+"""Imports a stopped Apache Kafka's log folder, and exports topics to a folder on which Kafka starts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def committed(bootstrap: str) -> list[int]:
 
 
 def commit(bootstrap: str) -> None:
-    """Commits 100 and 101. A coordinator that was made a moment ago may not know of it yet."""
+    """Commits 100 and 101. A new coordinator may not know the topic yet."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, **QUIET})
     for tried in range(100):
         try:
@@ -111,7 +111,7 @@ def fill(bootstrap: str) -> Producer:
 
 
 def transactional(bootstrap: str) -> Producer:
-    """Of the one transactional id; ends what its last owner left open."""
+    """Of the one transactional id; aborts the transaction that its last owner left open."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": TRANSACTIONAL_ID, **QUIET})
     producer.init_transactions(60)
     return producer
@@ -162,7 +162,7 @@ def kbroker(*arguments: str, environ: dict[str, str] | None = None, code: int = 
 
 @pytest.fixture(scope="module")
 def imported(source: Source, store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker on the imported cluster, before anything else was done to it; stopped."""
+    """A stopped broker on the imported cluster, which has not run before."""
     data_dir = tmp_path_factory.mktemp(f"imported-{store.kind}") / "data"
     output = kbroker(
         "import", "kafka-log", str(source.folder), "--data-dir", str(data_dir), *store.options, environ=store.environ
@@ -277,7 +277,7 @@ def recreate_topic(server: KafkaServer) -> None:
 
 
 def move_in(store: Store, log_folder: Path, out: Path) -> None:
-    """Puts exported partitions in the place of a stopped Kafka's own."""
+    """Replaces partitions of a stopped Kafka by exported ones."""
     kbroker(
         "export", "kafka-log", TOPIC, str(out), "--ids-from", str(log_folder), *store.options, environ=store.environ
     )

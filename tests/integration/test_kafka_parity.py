@@ -1,4 +1,4 @@
-"""What Apache Kafka says it serves, asked of a running one, against what kbroker says."""
+"""The APIs, versions and features of a running Apache Kafka, compared with kbroker's."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SECURITY = {38, 39, 40, 41, 51}
 QUOTAS = {49}
 BETWEEN_SERVERS = {55, 64, 80, 81, 83, 84, 85, 86, 87, 94}
 STREAMS_GROUPS = {88, 89, 93}
-SHARE_GROUPS = {76, 77, 78, 79, 90, 91, 92}  # behind an option
+SHARE_GROUPS = {76, 77, 78, 79, 90, 91, 92}  # enabled by an option
 LEFT_OUT = SECURITY | QUOTAS | BETWEEN_SERVERS | STREAMS_GROUPS | SHARE_GROUPS
 # Newest versions of Kafka 4.4 that are not served yet.
 NOT_YET = {28: (0, 6)}
-# Kafka has these only where they are on.
+# Kafka lists these only where they are enabled.
 FEATURES = ("group.version", "transaction.version")
 
 

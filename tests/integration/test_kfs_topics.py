@@ -102,7 +102,7 @@ def keys(store: Store, topic: str) -> list[str]:
 
 
 def delete(store: Store, key: str) -> None:
-    """By hand, past any broker."""
+    """Directly, without a broker."""
     from kbroker.cli.bucket import Bucket, Place
 
     options = dict(zip(store.options[::2], store.options[1::2], strict=True))
@@ -130,7 +130,7 @@ def test_records_are_read_from_the_bucket_without_the_disk(own_store: Store, tmp
         create(broker, TOPIC, PARTITIONS)
         fill(broker)
         broker.flush()
-        fill(broker)  # these go with the last flush of the stop
+        fill(broker)  # the stop flushes these
         committed, all_rows = rows(broker), rows(broker, isolation="read_uncommitted")
         assert len(committed) == 2 * (200 * len(CODECS) + 10)
         assert len(all_rows) == len(committed) + 20
@@ -190,7 +190,7 @@ def test_a_topic_name_is_free_once_its_objects_are_deleted(store: Store, broker:
 
 
 def create_when_free(broker: BrokerProcess, name: str) -> None:
-    """What is left of a deleted topic goes at once, which takes the store a moment."""
+    """The objects of a deleted topic are deleted at once, but the name is free only after that."""
 
     def created() -> bool:
         error = refusal(broker, name)

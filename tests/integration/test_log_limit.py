@@ -27,9 +27,9 @@ BULK, LONE, READERS = "bulk", "lone", "readers"
 PRODUCERS = 2  # each with a partition of its own
 RECORDS = 1500  # of each: together twice what the log may take
 RECORD_BYTES = 8192
-SLOW_RECORDS = 1000  # of all of them, that come into the log while the store is slow
+SLOW_RECORDS = 1000  # of them, appended while the store is slow
 PUT_SECONDS = 0.1  # of each PUT to a store that is slow
-SECONDS = 10.0  # for what takes moments
+SECONDS = 10.0  # for what takes milliseconds
 STORED_SECONDS = 60.0  # for what waits until much is stored
 
 
@@ -48,7 +48,7 @@ class Running:
             self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(SECONDS)
 
     def waits(self) -> int:
-        """How often a request has found no room in the log; one that waits looks again and again."""
+        """How often a request has found no room in the log; a waiting one counts repeatedly."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics", timeout=SECONDS) as answer:
             found = re.search(rb"^kbroker_wal_waits_total (\S+)$", answer.read(), re.MULTILINE)
         assert found
@@ -74,7 +74,7 @@ def s3(memory_path: Path) -> Iterator[S3Server]:
 
 @pytest.fixture
 def proxy(s3: S3Server) -> Iterator[FaultProxy]:
-    """What makes the store slow."""
+    """Makes the store slow."""
     proxy = FaultProxy(s3.endpoint)
     yield proxy
     proxy.close()
@@ -99,7 +99,7 @@ def running(memory_path: Path, s3: S3Server, proxy: FaultProxy) -> Iterator[Runn
 
 
 class Bulk:
-    """Producers with large batches, many of them in flight, that have got all their records."""
+    """Producers with large batches, many of them in flight, and all records queued."""
 
     def __init__(self, settings: dict[str, object]) -> None:
         self.delivered = 0
@@ -143,14 +143,14 @@ class Lone:
         self.commit()
 
     def commit(self) -> None:
-        """A lone record for which there is always room."""
+        """A single record for which there is always room."""
         place = ConsumerGroupTopicPartitions(READERS, [TopicPartition(LONE, 0, self.count)])
         committed = self.admin.alter_consumer_group_offsets([place])[READERS].result(SECONDS)
         assert committed.topic_partitions[0].error is None
 
 
 def read_all(running: Running) -> None:
-    """Every record of the bulk is there once and in order, and nothing else."""
+    """Every record of the bulk is there once and in order, and no other."""
     consumer = running.consumer(*(TopicPartition(BULK, partition, 0) for partition in range(PRODUCERS)))
     next_offsets = [0] * PRODUCERS
     while min(next_offsets) < RECORDS:

@@ -40,7 +40,7 @@ def test_topics_missing_in_older_metadata_keep_their_objects(tmp_path: Path) -> 
 
     shutil.rmtree(root / "_metadata")
     shutil.copytree(tmp_path / "older", root / "_metadata")
-    shutil.rmtree(broker.data_dir)  # it would tell that the bucket has lost records
+    shutil.rmtree(broker.data_dir)  # it shows that the bucket has lost records
     broker.start()
     try:
         assert "objects of 1 topics that metadata does not know" in broker.log()

@@ -21,7 +21,7 @@ GROUP = "readers"
 
 @pytest.fixture
 def running(store: Store, tmp_path: Path):
-    """A broker whose flushes by age and size do not come."""
+    """A broker that does not flush by age or size."""
     broker = BrokerProcess(
         tmp_path / "data", *store.options, *SMALL, "--flush-seconds", "3600", "--take-over", environ=store.environ
     ).start()
@@ -79,7 +79,7 @@ def transaction(broker: BrokerProcess, topic: str, commit: bool) -> list[bytes]:
 
 
 def read(broker: BrokerProcess, topic: str) -> list[bytes]:
-    """Every value that a read_committed consumer sees."""
+    """Every value that a read_committed consumer gets."""
     consumer = Consumer({
         **QUIET, "bootstrap.servers": broker.bootstrap, "group.id": "all", "auto.offset.reset": "error",
         "isolation.level": "read_committed", "enable.partition.eof": True, "enable.auto.commit": False,

@@ -59,7 +59,7 @@ def rows(bootstrap: str, topic: str, partitions: int | None = None) -> list[Row]
 
 
 def rows_of_kafscale(bootstrap: str, topic: str, **options: object) -> list[Row]:
-    """The same, by another client. Nothing is asked for at a log's end: no records are null there, an error to many."""
+    """The same, by another client. It never fetches at the end of a log: null records there are an error to many."""
     found: list[Row] = []
     for partition, (start, end) in enumerate(watermarks(bootstrap, topic)):
         consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="none", **options)
@@ -156,7 +156,7 @@ def source(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 def create_topics(bootstrap: str, partitions: dict[str, int]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    configs = {SEGMENTS: {"kbroker.object.format": "kfs"}}  # KafScale steps over what it does not know
+    configs = {SEGMENTS: {"kbroker.object.format": "kfs"}}  # KafScale skips keys that it does not know
     topics = [NewTopic(name, count, 1, config=configs.get(name, {})) for name, count in partitions.items()]
     for future in admin.create_topics(topics).values():
         future.result(30)
@@ -289,7 +289,7 @@ def test_kafscale_reads_a_topic_that_a_broker_writes(source: Source, s3: S3Serve
 
 
 def read_of_kafscale(bootstrap: str, source: Source, topic: str) -> list[Row]:
-    """All that it has of a topic: what the source has, from the first batch of the first segment on."""
+    """All its records of a topic: the source's, from the first batch of the first segment on."""
     assert [end for _, end in watermarks(bootstrap, topic)] == [end for _, end in source.watermarks[topic]], topic
     found = rows_of_kafscale(bootstrap, topic)
     starts = [start for start, _ in source.watermarks[topic]]

@@ -44,13 +44,13 @@ def stored(store: Store, tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def rss_bytes(broker: BrokerProcess) -> int:
-    """Memory of the process that is not of files."""
+    """Memory of the process without file mappings."""
     status = Path(f"/proc/{broker.pid}/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) << 10
 
 
 def highest_rss_bytes(broker: BrokerProcess) -> int:
-    """Since the start, the memory of files included."""
+    """Since the start, file mappings included."""
     status = Path(f"/proc/{broker.pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 

@@ -1,4 +1,4 @@
-"""The wire itself, byte by byte over raw sockets: versions out of range, unknown and malformed requests, order."""
+"""The wire protocol over raw sockets: versions out of range, unknown and malformed requests, order of answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FETCH_SESSIONS = 2
 
 @pytest.fixture(scope="module")
 def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """The store plays no part here: a broker with its default one."""
+    """A broker with its default store, which plays no part here."""
     slots = f"max.incremental.fetch.session.cache.slots={FETCH_SESSIONS}"
     process = BrokerProcess(tmp_path_factory.mktemp("wire") / "data", *SMALL, "--set", slots)
     yield process
@@ -122,7 +122,7 @@ def assert_alive(connection: Connection) -> None:
 
 @pytest.fixture
 def bystander(broker: BrokerProcess) -> Iterator[Connection]:
-    """Another client's connection, which must live on whatever the test does to its own."""
+    """Another client's connection, which must stay usable."""
     with connected(broker) as connection:
         assert_alive(connection)
         yield connection
@@ -326,7 +326,7 @@ def test_five_hundred_connections_at_once_are_answered(broker: BrokerProcess, by
 
 
 def make_familiar(message: Struct, topic: str, chosen: random.Random) -> None:
-    """Turns random values into such as the broker knows: its topic and a few groups, partition 0, short waits."""
+    """Replaces random values by known ones: the broker's topic, a few groups, partition 0, short waits."""
     for field in message.__fields__:
         value = getattr(message, field.name)
         if isinstance(value, Struct):

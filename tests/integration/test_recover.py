@@ -24,7 +24,7 @@ Row = tuple[int, bytes | None]
 
 
 def in_bucket(store: Store, work: Callable[[Bucket], object]) -> object:
-    """Works on the bucket by hand, past any broker."""
+    """Works on the bucket directly, without a broker."""
     options = dict(zip(store.options[::2], store.options[1::2], strict=True))
     before = dict(os.environ)
     os.environ.update(store.environ)
@@ -103,7 +103,7 @@ def committed(broker: BrokerProcess) -> int:
 
 
 def damage_manifest(bucket: Bucket) -> str:
-    """One byte of a record that others follow."""
+    """One byte of a record before the last."""
     metas = list(bucket.store.list(f"{bucket.keys.manifest_dir}/"))
     covered = max((meta.key[-24:-4] for meta in metas if meta.key.endswith(".ckp")), default="")
     records = [meta for meta in metas if meta.key.endswith(".rec") and meta.key[-24:-4] > covered and meta.size > 120]

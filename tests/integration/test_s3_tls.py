@@ -30,7 +30,7 @@ COUNT, SIZE = 20_000, 1024
 
 
 def certificate_in(folder: Path) -> Certificate:
-    """One for 127.0.0.1 that vouches for itself."""
+    """A self-signed one for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)

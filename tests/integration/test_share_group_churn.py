@@ -18,7 +18,7 @@ from until import until
 QUIET = {"log_level": 0}
 TOPICS = ("first", "second")
 GROUPS = 4
-ROUNDS = 25  # of deletions; without the cure about one in ten has a write that comes too late
+ROUNDS = 25  # of deletions; without the fix about one in ten has a write that comes too late
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def sharing(store: Store, tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def make(admin: AdminClient, topic: str) -> None:
-    """Or the producer has, which asks for it all the time."""
+    """The producer may have created it already, by its metadata requests."""
     try:
         admin.create_topics([NewTopic(topic, 2)])[topic].result(10)
     except KafkaException as error:

@@ -244,7 +244,7 @@ def test_a_limited_stream_reads_everything(
 
 
 def failure(table: Callable[[], Any]) -> str:
-    """What a query says when it fails."""
+    """The error message of a query that fails."""
     with pytest.raises(Exception) as caught:  # noqa: PT011
         table().collect()
     return str(caught.value)
@@ -290,7 +290,7 @@ def test_missing_permissions_fail_the_query_or_the_task(
     broker.flush()
     for denied in ("list-type", ".pack"):
         with denying_proxy(s3.endpoint, lambda path, denied=denied: denied in path) as endpoint:
-            for going_on in ("true", "false"):  # a refusal is not data loss
+            for going_on in ("true", "false"):  # a refused request is not data loss
                 options = {"s3.endpoint": endpoint, "failOnDataLoss": going_on}
                 said = failure(lambda options=options: direct(spark, store, topic, **options))
                 assert "StoreDenied" in said

@@ -41,7 +41,7 @@ def run(store: Store, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def kill_after(seconds: float, store: Store, *arguments: str) -> bool:
-    """Runs the job and kills it, Spark and workers with it; False when it ended before."""
+    """Runs the job and kills it with Spark and its workers; False when it ended before."""
     process = subprocess.Popen(
         command_of(store, *arguments),
         env=environment(store),

@@ -87,11 +87,11 @@ class KeptSession:
         return getattr(self._session, name)
 
     def stop(self) -> None:
-        """The tests do it."""
+        """Nothing: the tests do it."""
 
 
 def run_here(spark: Any, store: Store, *arguments: str) -> Finished:
-    """A job in this process, with a session that is there already."""
+    """A job in this process, with an existing session."""
     from click.testing import CliRunner
 
     from kbroker.cli.pipeline import command
@@ -209,7 +209,7 @@ def written_so_far(broker: BrokerProcess, topic: str, partitions: int) -> int:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Contents by path; of what differs from run to run, nothing."""
+    """Contents by path, without those that differ from run to run."""
     own = {"meta.properties", "bootstrap.checkpoint"}
     return {
         str(path.relative_to(folder)): b"" if path.name in own else path.read_bytes()
@@ -389,7 +389,7 @@ def check_conversions(store: Store, spark: Any, topic: str, folder: Path) -> Non
         assert done.summary["files"] >= 1
         export(store, target, topic, f"{scheme}{theirs}")
         found, expected = files_of(ours), files_of(theirs)
-        if target == "kafscale":  # a segment has the time of its making
+        if target == "kafscale":  # a segment has its creation time
             found, expected = (
                 {name: data[:20] + data[28:] if name.endswith(".kfs") else data for name, data in files.items()}
                 for files in (found, expected)

@@ -248,7 +248,7 @@ def test_a_successor_aborts_the_transaction_of_a_killed_producer(broker: BrokerP
 
 @pytest.fixture
 def impatient(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker that looks for late transactions all the time."""
+    """A broker that checks for late transactions all the time."""
     settings = "group.initial.rebalance.delay.ms=0,transaction.abort.timed.out.transaction.cleanup.interval.ms=100"
     process = BrokerProcess(tmp_path / "data", *SMALL, environ={"KBROKER_SET": settings})
     process.start()

@@ -1,4 +1,4 @@
-"""Judges a read_committed read against what transactional producers said of their transactions."""
+"""Judges a read_committed read by the reports of transactional producers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUTCOMES = ("committed", "aborted", "fenced", "unknown")
 
 @dataclass
 class Transaction:
-    """One transaction as its producer told it; `sent` has what was acknowledged, by index."""
+    """One transaction as its producer reported it; `sent` has its acknowledged records, by index."""
 
     outcome: str = "open"
     sent: dict[int, Place] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Ledger:
         if transaction.outcome == "committed":
             assert read == transaction.sent, f"{key} was committed"
         elif transaction.outcome == "unknown":
-            # All or nothing; not all that was sent need have been acknowledged.
+            # All or nothing; some of the sent transactions may not have been acknowledged.
             assert not read or sorted(read) == list(range(len(read))), f"{key}: a part of it was read: {read}"
             assert not read or read.items() >= transaction.sent.items(), f"{key}: a part of it was read: {read}"
         else:

@@ -1,4 +1,4 @@
-"""What the client tests send: generated messages with every odd shape, and real text, keyed."""
+"""The messages of the client tests: generated ones of every odd shape, and real text, keyed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-LICENSES = Path("/usr/share/common-licenses")  # on Debian; one more source of text where it is there
+LICENSES = Path("/usr/share/common-licenses")  # on Debian; another source of text where it exists
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -20,7 +20,7 @@ ODD_HEADERS: Headers = (("trace", b"1"), ("trace", b"twice"), ("empty", b""), ("
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record as a client is asked to send it; `timestamp_ms` None lets the client choose."""
+    """One record for a client to send; with `timestamp_ms` None the client chooses."""
 
     key: bytes | None
     value: bytes | None
@@ -45,7 +45,7 @@ Read = dict[int, list[Delivered]]
 
 
 class Shape(Enum):
-    """What a client can be asked to send."""
+    """The messages that a client can send."""
 
     ANY = "any"  # any bytes and headers, with timestamps
     BYTES = "bytes"  # the same, but no null headers, and not key and value null together
@@ -92,12 +92,12 @@ def sized(sizes: Sequence[int], seed: int, shape: Shape = Shape.ANY) -> list[Mes
 
 
 def spread(messages: Sequence[Message], partitions: int) -> Sent:
-    """The messages dealt over the partitions in turn."""
+    """The messages, dealt round-robin to the partitions."""
     return {index: list(messages[index::partitions]) for index in range(partitions)}
 
 
 def in_turn(sent: Mapping[int, Sequence[Message]]) -> Iterator[tuple[int, Message]]:
-    """(partition, message) as a client is to send them: round and round over the partitions."""
+    """(partition, message) in the order to send: round-robin over the partitions."""
     for row in range(max(map(len, sent.values()), default=0)):
         for partition, messages in sent.items():
             if row < len(messages):

@@ -133,7 +133,7 @@ class History:
 
 
 class Model:
-    """What a reader may find after compaction, told from the whole history by the plain meaning of the rules."""
+    """What a reader may find after compaction, derived from the whole history by the plain rules."""
 
     def __init__(self, history: History, delete_retention_ms: int) -> None:
         self.history = history
@@ -160,7 +160,7 @@ class Model:
         assert previous_end == history.next_offset
         assert all(history.written[offset] == record for offset, record in found.items())
         newest: dict[bytes, Written] = {}
-        newer: set[bytes | None] = set()  # keys with a newer record above the map's end: their older one may go
+        newer: set[bytes | None] = set()  # keys with a newer record above the map's end: their older one may be removed
         found = {offset: record for offset, record in found.items() if offset >= log_start}
         for offset, record in history.written.items():
             if offset < log_start:

@@ -1,4 +1,4 @@
-"""Producer state of a partition, said as plainly as possible: the oracle of the compiled one."""
+"""Producer state of a partition, written as plainly as possible: the oracle of the compiled one."""
 
 from __future__ import annotations
 

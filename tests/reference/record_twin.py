@@ -228,7 +228,7 @@ def validate(
     compacted: bool = False,
     log_append_time: bool = False,
 ) -> TwinOutcome:
-    """What the leader answers to a produced batch, check by check in Kafka's order."""
+    """The leader's answer to a produced batch, check by check in Kafka's order."""
     if len(batch) < 17:
         return TwinOutcome(INVALID_RECORD)
     length = int.from_bytes(batch[8:12], "big", signed=True)

@@ -63,7 +63,7 @@ def close_all(*descriptors: int) -> None:
 
 
 def release_wakeup(wal: Wal, descriptor: int) -> None:
-    """What is left to close of a log that is dropped rather than closed (a crash)."""
+    """Closes the rest of a log that is dropped rather than closed (a crash)."""
     wal.remove_wakeup_fd(descriptor)
     os.close(descriptor)
 
@@ -127,7 +127,7 @@ class Log:
         self.wal.add_wakeup_fd(self.wakeup)
         self._release = weakref.finalize(self, release_wakeup, self.wal, self.wakeup)
         if self.wakeup > DESCRIPTORS_MAX:
-            gc.collect()  # logs before this one hold descriptors until their reference cycles go
+            gc.collect()  # earlier logs hold descriptors until their reference cycles are collected
         self.report: RecoveryReport | None = None
 
     def __enter__(self) -> Log:
@@ -151,7 +151,7 @@ class Log:
         return self.report
 
     def start(self) -> Log:
-        """Recovers if that has not been done, then starts."""
+        """Recovers unless that has been done, then starts."""
         if self.report is None:
             self.recover()
         self.wal.start()
@@ -207,7 +207,7 @@ class Log:
 
 
 def copy_folder(source: Path, target: Path) -> Path:
-    """A crash image: the files as they are now, without those that are renamed away meanwhile."""
+    """A crash image: the files as they are now, without those renamed meanwhile."""
     target.mkdir()
     for path in sorted(source.iterdir()):
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""A manifest of a million objects: start, memory, commits, checkpoints, look-ups, and the scans of the upkeep."""
+"""A manifest of a million objects: start, memory, commits, checkpoints, look-ups, and background scans."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LOCK_SECONDS_MAX = 0.1
 START_SECONDS_MAX = 5.0
 # 6 probe the store, 3 find and claim the cluster, 6 list and seal two logs; the rest reads records after checkpoints.
 START_REQUESTS_MAX = 20
-METADATA_CHANGES = 4  # after a kill -9, what came since the last checkpoints is to be read as well: a GET for each
+METADATA_CHANGES = 4  # since the last checkpoint; after a kill -9 each takes a GET
 CHECKPOINT_SECONDS_MAX = 3.0
 
 
@@ -61,7 +61,7 @@ def timed(call: Callable[[], Any]) -> float:
 
 
 class LockWatch:
-    """How long another thread has to wait for the image's lock while something runs."""
+    """The longest wait of another thread for the image's lock."""
 
     def __init__(self, image: ManifestImage) -> None:
         self.longest = 0.0
@@ -86,7 +86,7 @@ class LockWatch:
 
 
 class Part:
-    """As much of a partition as they ask for."""
+    """The attributes of a partition that retention and merging use."""
 
     topic_id = TOPIC
     deleted = False

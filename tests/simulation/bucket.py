@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHANGES = {"put", "delete", "create_multipart", "upload_part", "upload_part_copy", "complete_multipart"}
-FOREIGN = {  # not ours, whatever they look like
+FOREIGN = {  # of other programs, although some look like ours
     "kbroker-AAAAAAAAAAAAAAAAAAAAAA/t-00000000000000000000000000000001/0/00000000000000000000.obj": b"another cluster",
     "klite-x/t/0/00000000000000000000.obj": b"another product",
     "kbroker-{id}/notes.txt": b"another program's file",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 20
 BODY_AT = 16  # after base offset, length and leader epoch, which a broker sets
-FRESH_MS = 12 * 3_600_000  # a producer as young as this is known
+FRESH_MS = 12 * 3_600_000  # a producer that has written this recently is known
 
 
 def by_place(entries: Iterable[Entry]) -> dict[Place, list[Entry]]:

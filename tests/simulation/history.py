@@ -113,7 +113,7 @@ class History:
     def started(self, broker: SimulatedBroker) -> None:
         self.world.started(broker)
         if "was not flushed" in broker.refused:
-            # Another broker has run, or tried to, on this cluster meanwhile: an operator moves the log away.
+            # Another broker has run on this cluster meanwhile, or tried to: an operator moves the log away.
             broker.disk.wipe()
             if self.world.owner is not None and self.world.owner.disk is broker.disk:
                 self.forget_disk()
@@ -232,7 +232,7 @@ class History:
             return
         entry = self.rng.choice(young)
         hot = broker.table.partition_by_id(*entry.place)
-        # What was deleted before it was flushed is no longer known after the loss of a disk.
+        # Records deleted before they were flushed are unknown after the loss of a disk.
         if hot is not None and hot.log_start_offset <= entry.base_offset:
             again = Entry(entry.place, -1, 0, 0, broker.epoch, now_ms, b"", repeats=entry)
             batch = bytes(8) + (len(entry.body) + 4).to_bytes(4, "big") + b"\xff" * 4 + entry.body

@@ -23,7 +23,7 @@ class Entry:
     producer_id: int = -1
     transactional: bool = False
     marker: bool = False
-    object_durable: bool = False  # acknowledged when it is in objects, whatever becomes of the disk
+    object_durable: bool = False  # acknowledged when it is in objects, which do not depend on the disk
     repeats: Entry | None = None  # a producer's second try, which is the same batch
     acknowledged: bool = False
 

@@ -235,7 +235,7 @@ def prepared(folder: Path, name: str) -> Iterator[Place]:
 
 
 def strike(folder: Path, name: str, fault: Fault, position: int) -> None:
-    """One fault at one request; what came of it; again without; what came of that."""
+    """One attempt with a fault at one request, then one without; each is checked."""
     operation = IMPORTS[name] if name in IMPORTS else EXPORTS[name][0]
     with prepared(folder, name) as place:
         scripted = place.faulty.inject(Fault(when=fault.when, times=fault.times, error=fault.error, skip=position))
@@ -254,7 +254,7 @@ def strike(folder: Path, name: str, fault: Fault, position: int) -> None:
 
 
 def _attempt(place: Place, operation: Operation) -> Exception | None:
-    """Why it did not work."""
+    """The error, or None."""
     place.tries += 1
     failure: Exception | None = None
     try:
@@ -308,7 +308,7 @@ def test_an_exchange_survives_every_fault(name: str, tmp_path: Path) -> None:
     numbers = itertools.count()
     for what, (fault, kinds) in FAULTS.items():
         if fault.when is When.OMIT:
-            continue  # a source of which a part is hidden cannot be told from one that has no such part
+            continue  # a source with a hidden part looks like one without that part
         for position in _positions(requests, kinds):
             try:
                 strike(tmp_path / str(next(numbers)), name, fault, position)

@@ -173,7 +173,7 @@ def read(history: History, broker: SimulatedBroker) -> None:
 
 
 def read_bucket_only(history: History, broker: SimulatedBroker) -> None:
-    """What a direct reader does: the manifest through a store that fails."""
+    """As a direct reader: loads the manifest through a store that fails."""
     from kbroker.storage.ledger.numbered_log import NumberedLog
     from kbroker.storage.manifest.manifest import Manifest
 
@@ -234,7 +234,7 @@ FAULTS: dict[str, tuple[Fault, frozenset[str]]] = {
 
 
 def requests_of(folder: Path, operation: Operation) -> list[tuple[str, str]]:
-    """What an operation asks of the store when all goes well."""
+    """The requests of an operation without faults."""
     history = prepared(folder)
     try:
         return _attempt(history, operation, [])
@@ -260,7 +260,7 @@ def _attempt(history: History, operation: Operation, faults: list[Fault]) -> lis
 
 
 def strike(folder: Path, operation: Operation, fault: Fault, position: int) -> None:
-    """One fault at one request; the same again without; then the end of the history."""
+    """One attempt with a fault at one request, one without, then the end of the history."""
     history = prepared(folder)
     world = history.world
     scripted = Fault(**{name: getattr(fault, name) for name in ("operation", "when", "times", "error")}, skip=position)

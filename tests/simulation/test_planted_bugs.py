@@ -27,7 +27,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def trim_before_the_record(patch: pytest.MonkeyPatch) -> None:
-    """The log goes before the manifest says that its data is in objects."""
+    """The log is trimmed before the manifest says that its data is in objects."""
     commit = flusher.Flusher._commit
 
     def wrong(self: Any, window: Any, files: Any) -> None:
@@ -40,7 +40,7 @@ def trim_before_the_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_over_without_seal(patch: pytest.MonkeyPatch) -> None:
-    """A new owner appends under its own epoch, and leaves the old one's next key free."""
+    """A new owner appends in its own epoch, and leaves the old owner's next key free."""
 
     def wrong(self: Any, *, accept_more: bool) -> None:
         if self._authority > self._epoch:
@@ -77,7 +77,7 @@ def time_out_taken_as_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def sweep_that_finds_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Leftovers stay for ever."""
+    """Orphans stay for ever."""
     patch.setattr(leftovers.Leftovers, "sweep_orphans", lambda self: leftovers.Orphans())
 
 

@@ -1,4 +1,4 @@
-"""A simulated world: one bucket, one clock, a few disks, brokers that come and go, and what they were asked to keep."""
+"""A simulated world: one bucket, one clock, a few disks, brokers that start and crash, and the accepted records."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class World:
         self.violations.append(what)
 
     def judge(self) -> None:
-        """Raises the first violation there is."""
+        """Raises the first violation, if any."""
         if self.violations:
             raise Violation(self.violations[0])
 
@@ -102,7 +102,7 @@ class World:
         return manifest.load()
 
     def check_deletion(self, keys: list[str]) -> None:
-        """Only what is ours goes, and never what the manifest names."""
+        """Only objects of the cluster are deleted, and none that the manifest names."""
         data = [key for key in keys if KEYS.parse(key) is not None]
         for key in keys:
             if not key.startswith(KEYS.root) or (key not in data and "/_manifest/" not in key and "/_meta" not in key):
@@ -114,7 +114,7 @@ class World:
                     self.fail(f"{key} is deleted, and the manifest names it")
 
     def land(self, everything: bool = False) -> None:
-        """Requests of the past arrive at the store."""
+        """Late requests arrive at the store."""
         waiting = [client for client in self._clients if client.on_their_way]
         for client in waiting if everything else waiting and [self.rng.choice(waiting)]:
             count, taken = client.on_their_way, client.land()
@@ -147,7 +147,7 @@ class World:
             broker.refused = str(error)
 
     def started(self, broker: SimulatedBroker) -> None:
-        """Holds a broker that has just started against the model; from now on it is the owner."""
+        """Compares a broker that has just started with the model; it is the owner from now on."""
         if not broker.started:
             self.end(broker)
             return
@@ -158,7 +158,7 @@ class World:
             for key, body in FOREIGN.items():
                 self.memory.put(key.format(id=CLUSTER), body)
         if self.owner is not None and broker.epoch < self.owner.epoch:
-            # A quicker one has claimed and started meanwhile; this one finds out at its next record.
+            # A faster broker has claimed the cluster and started; this one finds out at its next record.
             broker.entries = list(self.lineage)
             return
         same_disk = self.owner is not None and self.owner.disk is broker.disk
@@ -180,7 +180,7 @@ class World:
         broker.crash()
 
     def confirm(self, broker: SimulatedBroker) -> None:
-        """A flush has told that everything below its position is in objects."""
+        """A flush has reported that everything below its position is in objects."""
         count = sum(1 for entry in broker.entries if entry.end_lsn <= broker.flusher.flushed_lsn)
         if broker is self.owner:
             self.confirmed = max(self.confirmed, count)
