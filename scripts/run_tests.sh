@@ -17,11 +17,10 @@ $bin/mypy
 $bin/lint-imports
 $bin/python scripts/update_readme.py --check
 wait $debug_build
-step "tests" # in the order of their files: the short ones come last, so that all processes end together
-$bin/python -m pytest -q -m "not slow" -n 5 --dist loadfile --no-loadscope-reorder --durations=40
-step "benchmarks run"
-$bin/python -m pytest bench -q --benchmark-disable --ignore=bench/e2e
-step "tests on the debug build"
+step "tests and benchmarks" # in the order of their files: the short ones come last, so that all processes end together
+$bin/python -m pytest -q -m "not slow" -n 5 --dist loadfile --no-loadscope-reorder --durations=40 \
+  tests bench --benchmark-disable --ignore=tests/fuzz --ignore=bench/e2e
+step "tests on the debug build" # which finds more of what the fuzz tests look for
 export PYTHONPATH="$PWD/build/debug:$PWD"
 $bin/python -P -c "from kbroker._fast.base.invariant import DEBUG_BUILD; assert DEBUG_BUILD"
 $bin/pytest -q -n 2 --dist loadfile tests/unit/_fast tests/unit/wire tests/fuzz tests/crash/test_wal_torn.py tests/crash/test_wal_faults.py

@@ -1,5 +1,5 @@
-// The kafkajs client as a program: started with the broker's address, told what to do in a JSON request per line.
-// Bytes are base64; what the requests are is in go/lines/lines.go.
+// The kafkajs client as a program. Argument: the broker's address. It serves the requests of go/lines/lines.go, one
+// JSON object per line with bytes in base64.
 'use strict'
 
 const readline = require('node:readline')
@@ -8,8 +8,8 @@ const codecs = require('./codecs')
 const admin = require('./admin')
 
 const DEADLINE_MS = 30_000
-// Less than the limit of the topics with large messages; for the producer that is kept, so little that a send is many
-// batches and a kill hits it in the middle.
+// Below the limit of topics with large messages; for the producer that is kept, so small that a send is many batches
+// and a kill hits it in the middle.
 const batchBytes = (request) => (request.keep ? 4_000 : 6_000_000)
 const RETRY = { retries: 200, initialRetryTime: 100, maxRetryTime: 500 }
 
@@ -54,7 +54,7 @@ async function opened(options) {
   return producer
 }
 
-// kafkajs makes one batch of what it is given for a partition, whatever its size.
+// kafkajs makes one batch of all messages of a partition, whatever their size.
 function* batches(messages, limit) {
   let batch = []
   let size = 0
@@ -237,7 +237,7 @@ async function answer(line) {
     const request = JSON.parse(line)
     return { result: (await handlers[request.do](request)) ?? null }
   } catch (error) {
-    // What went wrong underneath is in the errors of a group of calls, or in the cause of a retry.
+    // The underlying errors are in the errors of a group of calls, or in the cause of a retry.
     const inner = [error, error.cause, ...(error.errors ?? [])].filter(Boolean)
     return { error: inner.map((each) => `${each.type ?? each.name}: ${each.message}`).join('; ') }
   }

@@ -1,4 +1,4 @@
-// The franz-go client as a program: started with the broker's address, told what to do line by line.
+// The franz-go client as a program. Argument: the broker's address. It serves the requests of package lines.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package lines is how a test talks to a client program: a JSON request per line in, a JSON answer per line out.
+// Package lines is the protocol between a test and a client program: one JSON request per line, one JSON answer each.
 package lines
 
 import (
@@ -53,7 +53,7 @@ type Request struct {
 	Configs      map[string]string `json:"configs"`
 }
 
-// Total is how many messages of all partitions are asked for.
+// Total is the number of messages requested from all partitions.
 func (request *Request) Total() int {
 	total := 0
 	for _, count := range request.Counts {
@@ -62,8 +62,8 @@ func (request *Request) Total() int {
 	return total
 }
 
-// BatchBytes is how large a batch may get: less than the limit of the topics with large messages; for the producer
-// that is kept, so little that a send is many batches and a kill hits it in the middle.
+// BatchBytes is the largest batch: below the limit of topics with large messages; for the producer that is kept, so
+// small that a send is many batches and a kill hits it in the middle.
 func (request *Request) BatchBytes() int {
 	if request.Keep {
 		return 4_000
@@ -71,7 +71,7 @@ func (request *Request) BatchBytes() int {
 	return 6_000_000
 }
 
-// Member is what a group member has seen so far.
+// Member is the state of a group member.
 type Member struct {
 	Owned      []int32    `json:"owned"`
 	Rebalances int        `json:"rebalances"`

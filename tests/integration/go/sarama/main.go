@@ -1,5 +1,5 @@
-// The sarama client as a program: started with the broker's address and the Kafka version it is to take it for
-// ("default" or "max"), told what to do line by line.
+// The sarama client as a program. Arguments: the broker's address, and the Kafka version to assume ("default" or
+// "max"). It serves the requests of package lines.
 package main
 
 import (

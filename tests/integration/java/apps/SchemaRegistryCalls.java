@@ -39,7 +39,7 @@ import org.apache.kafka.common.utils.Timer;
 import org.apache.kafka.common.utils.Utils;
 
 /**
- * What a schema registry asks of a broker: one compacted topic with one partition that it makes and checks, a no-op
+ * The requests of a schema registry: one compacted topic with one partition that it creates and checks, a no-op
  * record that it writes and reads up to, the broker's configs, and the election of a leader in a group with protocol
  * type `sr`. Arguments: bootstrap servers, identity, topic, group.
  *

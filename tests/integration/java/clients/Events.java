@@ -12,7 +12,7 @@ final class Events {
 
     private Events() { }
 
-    /** Writes one event with the time; the lines of all threads stand in the order of their times. */
+    /** Writes one event with the time; the lines of all threads are in the order of their times. */
     static void say(String name, Object... fields) {
         StringBuilder line = new StringBuilder();
         synchronized (OUT) {

@@ -6,7 +6,7 @@ import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * A transactional producer that stays in a transaction for longer than it may. Arguments: bootstrap servers, topic.
+ * A transactional producer whose transaction times out. Arguments: bootstrap servers, topic.
  * Says `open` after its first record and waits for a line; then it tries to commit, says `refused ERROR`, aborts, says
  * `aborted`, and commits another record in the next transaction: `committed`.
  */

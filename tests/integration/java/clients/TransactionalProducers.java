@@ -16,7 +16,7 @@ import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Transactions without end, of several producers, each on a thread: most commit, some abort, some are left open by a
+ * Endless transactions of several producers, each on a thread: most commit, some abort, some are left open by a
  * producer that another one with its id replaces, and that then must be fenced. Arguments: bootstrap servers, topic,
  * partitions, producers, seed. Ends with the last transaction when its input ends.
  *

@@ -58,7 +58,7 @@ public final class UserInterfaceCalls {
         }
     }
 
-    /** What it asks before it shows anything. */
+    /** The calls before the first page. */
     private void start() throws Exception {
         call("describeCluster", () -> {
             var described = admin.describeCluster(new DescribeClusterOptions().includeAuthorizedOperations(true));
