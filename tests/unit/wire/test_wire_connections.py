@@ -499,6 +499,7 @@ def test_connections_of_one_address_are_limited(tmp_path, caplog):
         other = socket.create_connection(broker.address, 20, source_address=("127.0.0.2", 0))
         until(lambda: broker.server.connection_count == 3)
         broker.server.limit_connections(100, 2, {"localhost": 3, "127.0.0.2": 0})
+        until(lambda: all(thread.name != "host-lookup" for thread in threading.enumerate()))
         kept.append(Client(broker))
         until(lambda: broker.server.connection_count == 4)
         other.close()
