@@ -84,8 +84,7 @@ FLUSH_TOTAL_BYTES = 256 * MIB  # unflushed data of all partitions that starts a 
 PACK_BYTES_MAX = 256 * MIB
 FLUSH_FEED_BYTES = 4 * MIB  # of batches, checked by one call
 UPLOAD_THREADS = 6  # while producers are held to what is sent; half of them else
-UPLOAD_BYTES_PER_SECOND_MIN = 16 * MIB  # the slowest pace of a paced upload, ...
-UPLOAD_BYTES_PER_SECOND_AT_REST = 64 * MIB  # ... and that while nothing comes in
+UPLOAD_BYTES_PER_SECOND_MIN = 16 * MIB  # of a paced upload: a small backlog is uploaded soon
 FLUSH_WINDOWS = 4  # under way at a time while acknowledgements wait for objects
 HEDGED_PUT_BYTES_MAX = 16 * MIB  # a larger body is not sent twice
 

@@ -28,7 +28,6 @@ from kbroker.storage.flush.pacing import Pacer
 from kbroker.storage.flush.plan import PlanLimits, plan_flush
 from kbroker.storage.flush.schedule import (
     OBJECTS_AWAITED,
-    READING_LEAST,
     FlushSchedule,
     FlushSettings,
     FlushSource,
@@ -60,9 +59,6 @@ class FlushWal(WalReader, AdmissionWal, Protocol):
 
     @property
     def durable_lsn(self) -> int: ...
-
-    @property
-    def is_at_rest(self) -> bool: ...
 
     @property
     def wants_flush(self) -> bool: ...
@@ -148,7 +144,7 @@ class Flusher:
             self.settings.memory_bytes,
         )
         self.pacer = Pacer(clock.monotonic, self._stop.wait, self._pace, self._admission.sent)
-        self._reading = Pacer(clock.monotonic, self._stop.wait, lambda: self._pace(READING_LEAST))
+        self._reading = Pacer(clock.monotonic, self._stop.wait, self._pace)
         self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set, self._admission.open)
         self.guard.batches_are_trusted = self.settings.store_checks_crc
         self._segments: frozenset[str] | None = frozenset()  # topics whose segments are being stored; None: planning
@@ -198,9 +194,9 @@ class Flusher:
             return None
         return self._schedule.due(self.flushed_lsn, self._requested_lsn)
 
-    def _pace(self, least: float = 1.0) -> float:
+    def _pace(self) -> float:
         urgent = self._urgent or self._admission.held or self._stop.is_set()
-        return self._schedule.pace(self.flushed_lsn, urgent, least)
+        return self._schedule.pace(self.flushed_lsn, urgent)
 
     # -- one flush ---------------------------------------------------------------------------------------------
 
@@ -248,7 +244,7 @@ class Flusher:
             self._note_segments(planned)
         if window.end_lsn <= cut_lsn:
             return None
-        self._schedule.window_begins(window.total_bytes, started, objects_awaited)
+        self._schedule.window_begins(started, objects_awaited)
         self._admission.window_begins(window.start_lsn, window.end_lsn, window.total_bytes)
         store = self._uploader.store_awaited if objects_awaited else self._uploader.store
         try:

@@ -12,16 +12,8 @@ from kbroker import limits
 from kbroker.clock import Clock
 from kbroker.storage.flush.plan import FlushPartition, PlanLimits
 
-PACE_SECONDS = 0.1  # over which what comes in is measured
-PACE_SHARE = 0.8  # of flush_seconds: what a flush of a quiet broker takes
-PACE_FILL = 0.8  # of the way to pressure: where uploads are as fast as what comes in
-PACE_STEEPNESS = 6  # a burst that ends before that has the machine nearly to itself
-RECENT_SECONDS = 5.0  # time constant of an average of what comes in; what lasts is no more than that, ...
-LASTING_SECONDS = 20.0  # ... nor than an average with this one of an average: a burst counts little while it goes on
-LASTING_TIMES = 1.25  # what lasts is uploaded so much faster than it comes in: before it leaves memory, ...
-BACKLOG_TIMES = 2.0  # ... and so much with a backlog:
-BACKLOG_FLUSHES = 2.0  # flushes' worth, or more than is in memory
-READING_LEAST = 4.0  # times the slowest is what an object's bytes are read at before they are sent
+INGEST_SECONDS = 10.0  # time constant of the average of what comes in
+MEASURE_SECONDS = 0.1  # between two measurements of it
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
 GATHER_SECONDS = 0.01  # how often the size of what waits for the next window is looked at
 
@@ -49,9 +41,6 @@ class ScheduleWal(Protocol):
 
     @property
     def durable_lsn(self) -> int: ...
-
-    @property
-    def is_at_rest(self) -> bool: ...
 
     @property
     def wants_flush(self) -> bool:
@@ -101,12 +90,8 @@ class FlushSchedule:
         self._clock = clock
         self._oldest_since: float | None = None
         self._checked_at_lsn = 0
-        self._backlog_bytes = min(settings.memory_bytes, BACKLOG_FLUSHES * settings.total_bytes)
-        self._slowest = float(limits.UPLOAD_BYTES_PER_SECOND_MIN)  # of a paced flush
-        self._lock = threading.Lock()  # of what comes in
-        self._ingest = 0.0  # bytes per second, lately
-        self._recent = 0.0  # averages of it: over RECENT_SECONDS, ...
-        self._average = self._lasting = 0.0  # ... LASTING_SECONDS, and of that average
+        self._lock = threading.Lock()  # protects the next two
+        self._ingest = 0.0  # bytes per second, average over INGEST_SECONDS
         self._measured = clock.monotonic(), wal.durable_lsn
         self._next_at = -1e9  # when the next window for object durability may begin
         self._cut_bytes = 0  # what had been appended to object-durable partitions when the last one did
@@ -176,12 +161,9 @@ class FlushSchedule:
             return None
         return min(max(self._objects_wait(), 0.0), GATHER_SECONDS)
 
-    def window_begins(self, total_bytes: int, started: float, objects_awaited: bool) -> None:
+    def window_begins(self, started: float, objects_awaited: bool) -> None:
         """A window was planned."""
         self._oldest_since = started
-        self._slowest = max(
-            total_bytes / (self._settings.flush_seconds * PACE_SHARE), limits.UPLOAD_BYTES_PER_SECOND_MIN
-        )
         if objects_awaited:
             interval = self._settings.commit_interval_ms / 1000
             self._next_at = max(self._next_at, started - (WINDOWS_AT_ONCE - 1) * interval) + interval
@@ -189,37 +171,26 @@ class FlushSchedule:
 
     # -- pace --------------------------------------------------------------------------------------------------
 
-    def pace(self, flushed_lsn: int, urgent: bool, least: float = 1.0) -> float:
-        """Bytes per second that uploads may take now, 0 for no limit; not below `least` times the slowest.
+    def pace(self, flushed_lsn: int, urgent: bool) -> float:
+        """Bytes per second that uploads may take now; 0 means no limit.
 
-        A few times that while nothing comes in, which disturbs nobody. A little more than what has come in for a minute
-        or so, and still does: it is uploaded while it is in memory; twice as much with a backlog. As fast as data comes
-        in now when PACE_FILL of the way to pressure is unflushed; much slower below, so that a burst has the machine to
-        itself, up to four times as fast above. Without limit when an acknowledgement waits for a flush, be it of this
-        window or a later one.
+        The average of what comes in, plus the backlog spread over flush_seconds. No limit while the log is half full or
+        has no room, while the caller says that it is `urgent`, and while an acknowledgement waits for objects.
         """
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
         if not self._settings.paced or urgent or awaited or self._wal.wants_flush or self.pressure(flushed_lsn):
             return 0.0
-        with self._lock:
-            now, durable_lsn = self._clock.monotonic(), self._wal.durable_lsn
-            since, lsn = self._measured
-            if now - since >= PACE_SECONDS:
-                self._note_input(durable_lsn - lsn, now - since)
-                self._measured = now, durable_lsn
-        unflushed = max(0, durable_lsn - flushed_lsn)
-        fill = unflushed / (PRESSURE_SHARE * self._settings.wal_bytes)
-        burst = self._ingest * (fill / PACE_FILL) ** PACE_STEEPNESS
-        times = BACKLOG_TIMES if unflushed > self._backlog_bytes else LASTING_TIMES
-        lasting = times * min(self._recent, self._lasting)
-        at_rest = limits.UPLOAD_BYTES_PER_SECOND_AT_REST if self._wal.is_at_rest else 0.0
-        return max(least * self._slowest, lasting, burst, at_rest)
+        durable_lsn = self._wal.durable_lsn
+        backlog_bytes = max(0, durable_lsn - flushed_lsn)
+        rate = self._measure_ingest(durable_lsn) + backlog_bytes / self._settings.flush_seconds
+        return max(rate, limits.UPLOAD_BYTES_PER_SECOND_MIN)
 
-    def _note_input(self, count: int, seconds: float) -> None:
-        rate = count / seconds
-        self._ingest = (self._ingest + rate) / 2
-        self._recent = rate + (self._recent - rate) * math.exp(-seconds / RECENT_SECONDS)
-        times = seconds / LASTING_SECONDS
-        left = math.exp(-times)
-        self._lasting = rate + (self._lasting - rate + (self._average - rate) * times) * left
-        self._average = rate + (self._average - rate) * left
+    def _measure_ingest(self, durable_lsn: int) -> float:
+        with self._lock:
+            now = self._clock.monotonic()
+            since, lsn = self._measured
+            if (seconds := now - since) >= MEASURE_SECONDS:
+                rate = (durable_lsn - lsn) / seconds
+                self._ingest = rate + (self._ingest - rate) * math.exp(-seconds / INGEST_SECONDS)
+                self._measured = now, durable_lsn
+            return self._ingest

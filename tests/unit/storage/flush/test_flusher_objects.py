@@ -268,7 +268,7 @@ def test_rates_of_windows():
 
     class FakeWal:
         durable_lsn = 0
-        is_at_rest = wants_flush = False
+        wants_flush = False
         object_commits = Commits()
 
     clock, wal = ManualClock(NOW_MS), FakeWal()
@@ -279,7 +279,7 @@ def test_rates_of_windows():
     for lsn in range(1, WINDOWS_AT_ONCE + 1):  # a few at once after a quiet time
         wal.object_commits.newest_lsn = lsn
         assert schedule.objects_due(lsn - 1)
-        schedule.window_begins(10, clock.monotonic(), True)
+        schedule.window_begins(clock.monotonic(), True)
         assert not schedule.objects_due(lsn)
     wal.object_commits.newest_lsn = 10
     assert not schedule.objects_due(9)
@@ -288,16 +288,16 @@ def test_rates_of_windows():
     assert not schedule.objects_due(9)
     wal.object_commits.appended_bytes = 1000
     assert schedule.objects_due(9)  # size
-    schedule.window_begins(10, clock.monotonic(), True)
+    schedule.window_begins(clock.monotonic(), True)
     begun = 0
     for _ in range(100):  # one per interval from now on
         clock.advance(0.1)
         wal.object_commits.newest_lsn += 1
         if schedule.objects_due(wal.object_commits.newest_lsn - 1):
-            schedule.window_begins(10, clock.monotonic(), True)
+            schedule.window_begins(clock.monotonic(), True)
             begun += 1
     assert 38 <= begun <= 40
-    assert schedule.pace(0, urgent=False) == 0.0  # somebody waits
+    assert schedule.pace(0, urgent=False) == 0.0  # an acknowledgement waits
     assert schedule.pace(1 << 40, urgent=False) > 0.0
 
 
