@@ -27,7 +27,7 @@ from kbroker.storage.read.kfs_read import load_ref
 from kbroker.storage.read.object_span import GET_BYTES_MAX, Owner, Span, image_id
 from kbroker.storage.read.range_cache import Cut, Load, Loader, ObjectId, Piece, RangeCache
 from kbroker.storage.read.read_ahead import Place, ReadAhead, Stream
-from kbroker.storage.read.read_sharing import Convoy
+from kbroker.storage.read.read_sharing import ReaderPositions
 from kbroker.storage.stores.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed, StoreError
 
 logger = logging.getLogger(__name__)
@@ -72,8 +72,8 @@ class ObjectReader:
         self.neighbours = Neighbours(store)
         self.footers = FooterCache(max(1 * MIB, cache_bytes // 8))
         ranges_bytes = max(2 * MIB, cache_bytes * 7 // 8)
-        self.convoy = Convoy(ranges_bytes)
-        self.ranges = RangeCache(ranges_bytes, self.convoy.distance)
+        self._readers = ReaderPositions()
+        self.ranges = RangeCache(ranges_bytes, self._readers.distance)
         self.read_ahead = ReadAhead(cache_bytes // 4)
         self._background: Background | None = None
         self._expected: set[ObjectId] = set()  # images whose index is read ahead
@@ -156,7 +156,6 @@ class ObjectReader:
         stream = self.read_ahead.find(place)
         if not pieces:
             stop = span.block_end(span.first, self.read_ahead.window(stream, max_bytes))
-            self.convoy.hold(span.stretch(span.first, stop), span.bytes_per_offset)
             pieces, _ = self.ranges.load(span.image, begin, span.position(stop), self._loader(span), until=end)
             self.read_ahead.loaded(self.ranges.wasted_bytes)
         return self._answer(span, pieces, end, place, stream)
@@ -172,8 +171,8 @@ class ObjectReader:
         stop = span.at(position)
         next_offset = span.end_offset(stop)
         ahead = position
-        if stream is not None:  # else it may be a single look: nobody waits for that
-            self.convoy.moved(span.owner, place[2], next_offset)
+        if stream is not None:  # else it may be a single look-up
+            self._readers.moved(span.owner, place[2], next_offset)
             if self._background is not None:
                 ahead = self._maybe_read_ahead(span, stop, stream)
         run_bytes = position - begin + (stream.run_bytes if stream is not None else 0)
@@ -223,8 +222,6 @@ class ObjectReader:
         index = span.at(begin)
         while (end - begin) * 2 >= get_bytes and index < len(span.footer):
             stop = span.block_end(index, get_bytes)
-            if self.convoy.too_far(span.stretch(index, stop), span.bytes_per_offset):
-                break  # whoever comes next looks again
             for load in self.ranges.plan(span.image, begin, span.position(stop)):
                 self._in_background(span, load)
             begin, index = span.position(stop), stop

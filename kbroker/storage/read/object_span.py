@@ -12,7 +12,7 @@ from kbroker.limits import MIB
 from kbroker.storage.formats.klix import KlixFooter
 from kbroker.storage.manifest.partition_state import ObjectRef
 from kbroker.storage.read.range_cache import Cut, ObjectId
-from kbroker.storage.read.read_sharing import Stretch
+from kbroker.storage.read.read_sharing import OffsetRange
 
 Owner = tuple[bytes, int]  # topic id, partition
 
@@ -53,11 +53,6 @@ class Span:
         positions = self._positions
         return self.ref.start + (int(positions[index]) if index < len(positions) else self.footer.data_length)
 
-    @property
-    def bytes_per_offset(self) -> float:
-        """About how much of the object an offset takes."""
-        return self.footer.data_length / (self.footer.end_offset - self.footer.base_offset)
-
     def within(self, first: int, stop: int, max_bytes: int) -> int:
         """Where whole batches from `first` on end that take at most `max_bytes`, below `stop` but at least one."""
         limit = self.position(first) + max_bytes
@@ -87,9 +82,9 @@ class Span:
         last = self.footer.entries[index - 1]
         return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
 
-    def stretch(self, first: int, stop: int) -> Stretch:
+    def offsets(self, first: int, stop: int) -> OffsetRange:
         """The offsets of batches [first, stop)."""
-        return Stretch(self.owner, self.base_offset(first), self.end_offset(stop))
+        return OffsetRange(self.owner, self.base_offset(first), self.end_offset(stop))
 
     def check_and_cut(self, begin: int, data: memoryview | np.ndarray) -> list[Cut]:
         """Holds every batch in `data`, which begins at byte `begin`, against its CRC and the index; where to cut it."""
@@ -103,6 +98,6 @@ class Span:
         cuts = []
         while first < stop:
             end = self.within(first, stop, PIECE_BYTES)
-            cuts.append(Cut(self.position(end) - begin, self.stretch(first, end)))
+            cuts.append(Cut(self.position(end) - begin, self.offsets(first, end)))
             first = end
         return cuts

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kbroker.storage.read.read_sharing import Stretch
+from kbroker.storage.read.read_sharing import OffsetRange
 
 ObjectId = tuple[str, str, int]  # key, ETag, first byte of the image: what two images of a pack hold never mixes
 EVICTION_LOOKS = 32  # pieces of a list that are looked at for one that nobody will come to
@@ -35,23 +35,23 @@ class Cut(NamedTuple):
     """Where a piece of what was loaded ends, and what it holds."""
 
     end: int  # relative to the first byte loaded
-    stretch: Stretch | None
+    offsets: OffsetRange | None
 
 
 Loader = Callable[[int, int], tuple[bytes | np.ndarray, Sequence[Cut]]]  # (start, end) -> the bytes, all cut in pieces
-Distance = Callable[[Stretch], int | None]  # offsets from the nearest reader that will come to a stretch, if any
+Distance = Callable[[OffsetRange], int | None]  # offsets from the nearest reader that will come to them, if any
 _Slot = tuple[ObjectId, int]
 
 
 class Piece:
     """Bytes [start, end) of one object; owned by the cache and by every view of it."""
 
-    __slots__ = ("_data", "end", "read_end", "shelf", "start", "stretch")
+    __slots__ = ("_data", "end", "offsets", "read_end", "shelf", "start")
 
-    def __init__(self, start: int, data: np.ndarray, stretch: Stretch | None) -> None:
+    def __init__(self, start: int, data: np.ndarray, offsets: OffsetRange | None) -> None:
         self.start = start
         self.end = start + len(data)
-        self.stretch = stretch
+        self.offsets = offsets
         self.shelf: _Shelf | None = None  # where it is in the cache
         self.read_end = start  # a first reader has come so far; what is read below it is read again
         self._data = data
@@ -99,11 +99,11 @@ class _Shelf:
         for _ in range(min(EVICTION_LOOKS, len(self._pieces))):
             slot = self.oldest()
             piece = self._pieces[slot]
-            stretch = piece.stretch
-            offsets = distance(stretch) if stretch is not None else None
-            if stretch is None or offsets is None:
+            offsets = piece.offsets
+            missing = distance(offsets) if offsets is not None else None
+            if offsets is None or missing is None:
                 return slot, float("inf")
-            away = offsets * len(piece) / (stretch.end_offset - stretch.base_offset)
+            away = missing * len(piece) / (offsets.end_offset - offsets.base_offset)
             if away > bytes_max:
                 return slot, float("inf")
             if away > bytes_away:
@@ -131,7 +131,7 @@ class RangeCache:
     for, `wasted_bytes` what was evicted before anyone had read it.
     """
 
-    def __init__(self, capacity_bytes: int, distance: Distance = lambda stretch: None) -> None:
+    def __init__(self, capacity_bytes: int, distance: Distance = lambda offsets: None) -> None:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
         self.hits = 0
@@ -328,11 +328,11 @@ class RangeCache:
         whole = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
         pieces = []
         begin = 0
-        for end, stretch in cuts:
+        for end, offsets in cuts:
             # One piece is the bytes themselves; several are copies, so that each can be freed alone.
             part = whole if len(cuts) == 1 else whole[begin:end].copy()
             weakref.finalize(part, self._freed.append, len(part)).atexit = False
-            pieces.append(Piece(start + begin, part, stretch))
+            pieces.append(Piece(start + begin, part, offsets))
             begin = end
         return pieces
 

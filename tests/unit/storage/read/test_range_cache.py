@@ -12,7 +12,7 @@ import pytest
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.read.footer_cache import FooterCache
 from kbroker.storage.read.range_cache import Cut, RangeCache
-from kbroker.storage.read.read_sharing import Stretch
+from kbroker.storage.read.read_sharing import OffsetRange
 from kbroker.storage.read.single_flight import SingleFlight
 from tests.unit.storage.read.object_bucket import batches, parsed
 
@@ -32,7 +32,7 @@ class Loader:
         self.calls.append((start, end))
         data = bytes(position % 251 for position in range(start, end))
         cuts = [*range(self.piece, end - start, self.piece), end - start]
-        return data, [Cut(cut, Stretch(P, start + cut - self.piece, start + cut)) for cut in cuts]
+        return data, [Cut(cut, OffsetRange(P, start + cut - self.piece, start + cut)) for cut in cuts]
 
 
 def read_ahead(cache: RangeCache, image, start: int, end: int, loader) -> None:
@@ -206,11 +206,11 @@ def test_room_is_made_before_the_bytes_come() -> None:
 
 
 def reader_at(*places: int):
-    """Distances as Convoy gives them, for readers of ONE and OTHER at these places."""
+    """Distances as ReaderPositions gives them, for readers of ONE and OTHER at these places."""
 
-    def distance(stretch: Stretch) -> int | None:
-        behind = [place for place in places if place < stretch.end_offset]
-        return max(0, stretch.base_offset - max(behind)) if behind else None
+    def distance(offsets: OffsetRange) -> int | None:
+        behind = [place for place in places if place < offsets.end_offset]
+        return max(0, offsets.base_offset - max(behind)) if behind else None
 
     return distance
 
