@@ -34,7 +34,7 @@ from kbroker.storage.ledger.ownership import (
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.read.copied_objects import CopiedObjects
 from kbroker.storage.stores.object_store import ObjectStore, StoreDenied, StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_probe import probe
 from kbroker.storage.stores.store_url import open_store
@@ -42,9 +42,9 @@ from kbroker.storage.stores.store_wrappers import MeteredStore, RetryingStore, S
 
 logger = logging.getLogger(__name__)
 
-START_PATIENCE_SECONDS = 20.0
+START_RETRY_SECONDS = 20.0
 TAKE_OVER_PAUSE_SECONDS = 3.0  # a superseded broker that lives looks at its claim every two seconds
-METADATA_PATIENCE_SECONDS = 5.0  # how long one change of metadata tries before its client is told to come again
+METADATA_RETRY_SECONDS = 5.0  # how long one change of metadata tries before its client is told to come again
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ def open_object_store(config: BrokerConfig, clock: Clock, stopping: threading.Ev
     health = StoreHealth(clock)
     counters, probe_counters = StoreCounters(health), StoreCounters()
     plain = CopiedObjects(MeteredStore(raw, counters, clock))
-    retrying = RetryingStore(plain, Patience(clock=clock, wait=stopping.wait))
+    retrying = RetryingStore(plain, RetryPolicy(clock=clock, wait=stopping.wait))
     return OpenedStore(plain, retrying, counters, health, MeteredStore(raw, probe_counters, clock), probe_counters)
 
 
@@ -134,15 +134,15 @@ def open_cluster(
     `address` is the one that the listener is bound to, `lowest_epoch` the least that the claim is to have.
     """
     identity = data_dir.identity
-    patience = Patience(START_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
-    keys, owned = _claim(config, data_dir, store, clock, patience, lowest_epoch)
+    retries = RetryPolicy(START_RETRY_SECONDS, clock=clock, wait=stopping.wait)
+    keys, owned = _claim(config, data_dir, store, clock, retries, lowest_epoch)
     try:
         if owned.record.take_over:
             _pause_after_take_over(stopping)
         data_dir.save(Identity(identity.data_dir_id, keys.cluster_id, identity.epoch))
         intruder = owned.intruder(identity.epoch)
         nonce = os.urandom(NONCE_BYTES)
-        manifest_log = NumberedLog(store.plain, keys.manifest_dir, owned.epoch, nonce, patience=patience)
+        manifest_log = NumberedLog(store.plain, keys.manifest_dir, owned.epoch, nonce, retries=retries)
         manifest = Manifest(
             manifest_log,
             clock,
@@ -154,9 +154,9 @@ def open_cluster(
         _load_manifest(manifest, store)
         manifest_log.seal_previous()
         metadata_store = SqliteStore(data_dir.metadata_db, clock)
-        admin_patience = Patience(METADATA_PATIENCE_SECONDS, clock=clock, wait=stopping.wait)
+        admin_retries = RetryPolicy(METADATA_RETRY_SECONDS, clock=clock, wait=stopping.wait)
         metadata_log = MetadataLog(
-            NumberedLog(store.plain, keys.metadata_dir, owned.epoch, nonce, patience=admin_patience),
+            NumberedLog(store.plain, keys.metadata_dir, owned.epoch, nonce, retries=admin_retries),
             MetadataReplica(metadata_store, keys.cluster_id),
             clock,
             on_fenced,
@@ -174,7 +174,7 @@ def open_cluster(
 
 
 def _claim(
-    config: BrokerConfig, data_dir: DataDir, store: OpenedStore, clock: Clock, patience: Patience, lowest_epoch: int
+    config: BrokerConfig, data_dir: DataDir, store: OpenedStore, clock: Clock, retries: RetryPolicy, lowest_epoch: int
 ) -> tuple[ObjectKeys, Claim]:
     identity = data_dir.identity
     try:
@@ -191,7 +191,7 @@ def _claim(
             last_epoch=identity.epoch,
             lowest_epoch=lowest_epoch,
             newest_epoch=found.newest_epoch,
-            patience=patience,
+            retries=retries,
         )
     except StoreError as error:
         raise _store_failure(config, error) from None

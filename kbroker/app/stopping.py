@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kbroker.log.unflushed import described, unflushed_ranges
 from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.stores.object_store import StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from kbroker.app.broker import Broker
@@ -136,9 +136,9 @@ class Stopping:
             broker.cluster.manifest.close()
             broker.cluster.topics.checkpoint()
         try:
-            # Not the patience of the start: that ends when the stop begins.
-            patience = Patience(self._deadline.left_seconds, clock=broker.clock)
-            broker.cluster.claim.release(broker.clock.now_ms(), patience)
+            # Not the policy of the start: a stop cancels that one.
+            retries = RetryPolicy(self._deadline.left_seconds, clock=broker.clock)
+            broker.cluster.claim.release(broker.clock.now_ms(), retries)
             self._released = True
         except (StoreError, Superseded) as error:
             broker.superseded = isinstance(error, Superseded)

@@ -49,7 +49,7 @@ from kbroker.storage.rewrite.swap_proposal import (
 from kbroker.storage.rewrite.swap_proposal_judge import PlaceRules, ProposalJudge
 from kbroker.storage.stores.conditional_write import create_once, read_back
 from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -262,8 +262,8 @@ class ProposalInbox:
                 result = self._judged(proposal)
             self._count(result, meta.key)
             key = self._keys.full(proposal_key(proposal_id, RESULT))
-            patience = Patience(ANSWER_SECONDS, clock=self._clock, wait=self._stop.wait)
-            create_once(self._plain_store, key, encode_result(result), patience, SMALL_BYTES_MAX)
+            retries = RetryPolicy(ANSWER_SECONDS, clock=self._clock, wait=self._stop.wait)
+            create_once(self._plain_store, key, encode_result(result), retries, SMALL_BYTES_MAX)
             self._let_go(proposal_id)
             return True
         finally:

@@ -18,11 +18,11 @@ from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.read.copied_objects import CopiedObjects
 from kbroker.storage.read.kfs_read import LoadedSegment, load_segment
 from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore, PendingUpload, StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
-PATIENCE_SECONDS = 10.0
+RETRY_SECONDS = 10.0
 READ_BYTES = 8 * MIB
 
 
@@ -44,7 +44,7 @@ class Bucket:
             raw = open_store(place.url, place.endpoint, place.region, create=False)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-        self.store: ObjectStore = RetryingStore(CopiedObjects(raw), Patience(PATIENCE_SECONDS))
+        self.store: ObjectStore = RetryingStore(CopiedObjects(raw), RetryPolicy(RETRY_SECONDS))
         self.keys = self._find_cluster(place)
 
     def _find_cluster(self, place: Place) -> ObjectKeys:

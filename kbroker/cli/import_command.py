@@ -29,13 +29,13 @@ from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
 STORE_OPTIONS = ("data_dir", "object_store", "s3_endpoint", "s3_region")
 CLUSTER_OPTIONS = (*STORE_OPTIONS, "cluster_id")
-SOURCE_PATIENCE_SECONDS = 20.0
+SOURCE_RETRY_SECONDS = 20.0
 
 Command = Callable[..., None]
 
@@ -200,7 +200,7 @@ def _source(url: str, config: BrokerConfig) -> Iterator[ObjectStore]:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     try:
-        yield RetryingStore(store, Patience(SOURCE_PATIENCE_SECONDS))
+        yield RetryingStore(store, RetryPolicy(SOURCE_RETRY_SECONDS))
     finally:
         store.close()
 

@@ -23,7 +23,7 @@ from kbroker.storage.stores.object_store import (
     as_source,
     body_crc32c,
 )
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_wrappers import StoreWrapper
 
 READ_BYTES = 4 * MIB
@@ -54,9 +54,9 @@ class StoredRange:
 class CreatingStore(StoreWrapper):
     """`inner` retries all else. Creations raise PreconditionFailed when something else is there, OutcomeUnknown."""
 
-    def __init__(self, inner: ObjectStore, patience: Patience) -> None:
+    def __init__(self, inner: ObjectStore, retries: RetryPolicy) -> None:
         super().__init__(inner)
-        self._patience = patience
+        self._retries = retries
 
     def put(
         self,
@@ -103,7 +103,7 @@ class CreatingStore(StoreWrapper):
 
     def _create(self, key: str, size: int, crc: int, create: Callable[[], ObjectMeta]) -> ObjectMeta:
         failure: Exception | None = None
-        for _ in self._patience.attempts():
+        for _ in self._retries.attempts():
             try:
                 return create()
             except (PreconditionFailed, NotFound, StoreUnavailable) as error:

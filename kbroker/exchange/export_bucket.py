@@ -28,7 +28,7 @@ from kbroker.storage.formats.object_keys import klix_key
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import KFS, ObjectRef, PartitionState
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, PreconditionFailed
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 OWN_CONFIGS = "kbroker."
 
@@ -51,7 +51,7 @@ class BucketExport:
         self._store = store
         self._manifest = manifest
         self._metadata = metadata
-        self._destination = CreatingStore(destination, Patience())
+        self._destination = CreatingStore(destination, RetryPolicy())
         self._on_partition = on_partition
         self._reload = reload
 

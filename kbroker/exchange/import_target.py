@@ -24,7 +24,7 @@ from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded, newest_claim
 from kbroker.storage.stores.object_store import StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 RELEASE_SECONDS = 30.0
 CREATE_SECONDS = 60.0  # for the store to say what became of an object
@@ -58,8 +58,8 @@ class ImportTarget:
             raise StartError(f"the data has leader epoch {leader_epoch_max}: at most {LEADER_EPOCH_MAX} can be taken")
         stopping = threading.Event()
         self.store = open_object_store(self.config, self._clock, stopping)
-        patience = Patience(CREATE_SECONDS, clock=self._clock, wait=stopping.wait)
-        self.objects = CreatingStore(self.store.retrying, patience)
+        retries = RetryPolicy(CREATE_SECONDS, clock=self._clock, wait=stopping.wait)
+        self.objects = CreatingStore(self.store.retrying, retries)
         probe_store(self.config, self.store)
         self._check_free()
         self.cluster = open_cluster(
@@ -123,7 +123,7 @@ class ImportTarget:
         identity = self._data_dir.identity
         try:
             # Everything is in the bucket at any time, so a failed import gives the cluster back as well.
-            cluster.claim.release(self._clock.now_ms(), Patience(RELEASE_SECONDS, clock=self._clock))
+            cluster.claim.release(self._clock.now_ms(), RetryPolicy(RELEASE_SECONDS, clock=self._clock))
         except (StoreError, Superseded) as error:
             if clean:
                 raise StartError(f"imported, but the cluster could not be given back: {error}") from None

@@ -33,7 +33,7 @@ from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import PARTS_SUFFIX, Manifest
 from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 CLAIM_HOST = "kbroker-recover:"  # begins the host in its claim
 
@@ -85,11 +85,11 @@ def _partition_lines(partition: RecoveredPartition) -> Iterator[str]:
 class Recovery:
     """One cluster. Raises StoreError, CorruptionError, SourceError, StartError."""
 
-    def __init__(self, store: ObjectStore, keys: ObjectKeys, clock: Clock, patience: Patience | None = None) -> None:
+    def __init__(self, store: ObjectStore, keys: ObjectKeys, clock: Clock, retries: RetryPolicy | None = None) -> None:
         self._store = store
         self._keys = keys
         self._clock = clock
-        self._patience = patience or Patience(20.0, clock=clock)
+        self._retries = retries or RetryPolicy(20.0, clock=clock)
 
     def damage(self) -> str | None:
         """Why the manifest cannot be loaded; None when it can."""
@@ -182,7 +182,7 @@ class Recovery:
             take_over,
             self._clock.now_ms(),
             host=f"{CLAIM_HOST}{socket.gethostname()}",
-            patience=self._patience,
+            retries=self._retries,
         )
         try:
             key, findings = self._store_owned(owned, findings)
@@ -204,9 +204,9 @@ class Recovery:
     def _store_owned(self, owned: Claim, findings: Findings) -> tuple[str, Findings]:
         nonce = os.urandom(NONCE_BYTES)
         try:
-            restart = LogRestart(self._store, self._keys, owned.epoch, nonce, self._patience)
+            restart = LogRestart(self._store, self._keys, owned.epoch, nonce, self._retries)
             restart.begin()
-            metadata = NumberedLog(self._store, self._keys.metadata_dir, owned.epoch, nonce, patience=self._patience)
+            metadata = NumberedLog(self._store, self._keys.metadata_dir, owned.epoch, nonce, retries=self._retries)
             metadata.load(lambda number, payload: None, lambda number, kind, payload: None)
             metadata.seal_previous()
             if self.damage() is None or self._listed() != findings.listed:
@@ -219,7 +219,7 @@ class Recovery:
             raise StartError(f"another broker has taken over the cluster meanwhile: {error}") from None
 
     def _image(self, findings: Findings) -> ManifestImage:
-        maker = ObjectMaker(self._store, self._keys, self._patience)
+        maker = ObjectMaker(self._store, self._keys, self._retries)
         return build_image(findings.prefix, findings.partitions, maker, self._clock.now_ms())
 
     def _checkpoint(self, image: ManifestImage, epoch: int) -> object:

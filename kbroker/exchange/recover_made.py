@@ -20,7 +20,7 @@ from kbroker.storage.manifest.partition_state import RefRow
 from kbroker.storage.manifest.record import FileEntry
 from kbroker.storage.stores.conditional_write import create_once
 from kbroker.storage.stores.object_store import ObjectStore
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 OFFSETS_MAX = 1 << 31  # in one batch
 MAGIC = 2
@@ -45,10 +45,10 @@ def empty_batches(base_offset: int, end_offset: int, leader_epoch: int) -> bytes
 class ObjectMaker:
     """Stores such objects. Raises StoreError, CorruptionError. Memory: one object."""
 
-    def __init__(self, store: ObjectStore, keys: ObjectKeys, patience: Patience) -> None:
+    def __init__(self, store: ObjectStore, keys: ObjectKeys, retries: RetryPolicy) -> None:
         self._store = store
         self._keys = keys
-        self._patience = patience
+        self._retries = retries
 
     def make(self, topic: str, topic_id: bytes, partition: int, piece: Piece, epoch: int) -> tuple[FileEntry, RefRow]:
         """The object for a piece, stored. `epoch`: the leader epoch in front of it."""
@@ -69,7 +69,7 @@ class ObjectMaker:
         rewrite = hashlib.sha256(data).hexdigest()[:16]
         key = klix_key(topic, topic_id, partition, piece.base_offset, generation, rewrite)
         full, crc = self._keys.full(key), crc32c(data)
-        if create_once(self._store, full, data, self._patience, len(data) + 1) is not None:
+        if create_once(self._store, full, data, self._retries, len(data) + 1) is not None:
             raise CorruptionError(f"{full}: holds something else than what its key says")
         meta = self._store.head(full)
         row = RefRow(

@@ -30,7 +30,7 @@ from kbroker.storage.ledger.numbered_log_format import (
 )
 from kbroker.storage.stores.conditional_write import create_once
 from kbroker.storage.stores.object_store import ObjectStore
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 STEP = 1_000_000  # restarts are at its multiples: beyond what an owner that still runs could come to meanwhile
 TRIES = 10
@@ -39,14 +39,14 @@ TRIES = 10
 class LogRestart:
     """One restart of the manifest log by the owner of broker epoch `epoch`. Raises StoreError, SourceError."""
 
-    def __init__(self, store: ObjectStore, keys: ObjectKeys, epoch: int, nonce: bytes, patience: Patience) -> None:
+    def __init__(self, store: ObjectStore, keys: ObjectKeys, epoch: int, nonce: bytes, retries: RetryPolicy) -> None:
         self.number = 0
         self._store = store
         self._keys = keys
         self._directory = f"{keys.manifest_dir}/"
         self._epoch = epoch
         self._nonce = nonce
-        self._patience = patience
+        self._retries = retries
         self._owner = 0  # the epoch that may append behind `number`
         self._records: set[tuple[int, int]] = set()  # (number, epoch)
         self._newest = 0
@@ -68,7 +68,7 @@ class LogRestart:
         key = self._directory + checkpoint_name(self.number)
         content = {"kind": "checkpoint", "payload": payload}
         data = encode_frame(FrameKind.CHECKPOINT, self.number, self._owner, self._nonce, content)
-        present = create_once(self._store, key, data, self._patience, NUMBERED_LOG_OBJECT_BYTES_MAX)
+        present = create_once(self._store, key, data, self._retries, NUMBERED_LOG_OBJECT_BYTES_MAX)
         if present is not None:
             raise SourceError(f"{key}: another recovery has finished meanwhile")
         return key
@@ -109,7 +109,7 @@ class LogRestart:
         """Creates a seal; None when it is there, else what is there."""
         key = self._directory + record_name(epoch, number)
         data = encode_seal(number, epoch, self._nonce, self._epoch)
-        return create_once(self._store, key, data, self._patience, NUMBERED_LOG_OBJECT_BYTES_MAX)
+        return create_once(self._store, key, data, self._retries, NUMBERED_LOG_OBJECT_BYTES_MAX)
 
     def _own(self, number: int) -> bool:
         """Follows the seals from the restart's number on, and adds ours. False: the first of them cannot be read."""

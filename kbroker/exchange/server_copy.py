@@ -11,7 +11,7 @@ import contextlib
 from kbroker._fast.base.crc32c import combine, crc32c
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.storage.stores.object_store import PART_BYTES_MIN, ObjectMeta, ObjectStore, StoreError, UploadedPart
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import S3_SCHEME, split_s3_url
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
@@ -23,11 +23,11 @@ class ServerCopy:
     """Copies from one prefix of `store` to another one. Its keys are below these. Raises StoreError."""
 
     def __init__(
-        self, store: ObjectStore, source_prefix: str, target_prefix: str, patience: Patience | None = None
+        self, store: ObjectStore, source_prefix: str, target_prefix: str, retries: RetryPolicy | None = None
     ) -> None:
-        patience = patience or Patience()
+        retries = retries or RetryPolicy()
         self.bytes_copied = 0
-        self._store = CreatingStore(RetryingStore(store, patience), patience)
+        self._store = CreatingStore(RetryingStore(store, retries), retries)
         self._source = source_prefix
         self._target = target_prefix
 

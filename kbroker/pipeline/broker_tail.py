@@ -15,11 +15,11 @@ from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOff
 from kbroker.protocol.apis.k03_metadata import MetadataRequest
 from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 VERSIONS = {1: 12, 2: 7, 3: 10}
 TIMEOUT_SECONDS = 60.0
-PATIENCE_SECONDS = 30.0  # for a broker that starts again
+RETRY_SECONDS = 30.0  # for a broker that starts again
 FETCH_BYTES = 8 * MIB
 FETCH_WAIT_MS = 500
 EMPTY_FETCHES_MAX = 60
@@ -43,16 +43,16 @@ class BrokerTail:
     """A connection to one broker, which leads everything. Not thread-safe. Raises BrokerError.
 
     One that the broker closed, as it does with idle ones and when it stops, is made anew: all requests only read.
-    `patient`: also the first one is tried for PATIENCE_SECONDS, else a broker that does not answer is an error at once.
+    `patient`: also the first one is tried for RETRY_SECONDS, else a broker that does not answer is an error at once.
     """
 
     def __init__(self, bootstrap: str, *, patient: bool = False) -> None:
         self._where = bootstrap
         self._connection: ClientConnection | None = None
         self._cluster_id: str | None = None  # that the broker has to serve
-        self._patience = Patience(PATIENCE_SECONDS)
+        self._retries = RetryPolicy(RETRY_SECONDS)
         failure: OSError | None = None
-        for _ in (self._patience if patient else Patience(0)).attempts():
+        for _ in (self._retries if patient else RetryPolicy(0)).attempts():
             try:
                 self._connection = self._connect()
                 return
@@ -75,7 +75,7 @@ class BrokerTail:
     def call(self, request: Message) -> Any:
         """Sends a request and returns its response."""
         failure: OSError | None = None
-        for _ in self._patience.attempts():
+        for _ in self._retries.attempts():
             try:
                 if self._connection is None:
                     self._connection = self._connect()

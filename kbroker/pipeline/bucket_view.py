@@ -14,11 +14,11 @@ from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.read.copied_objects import CopiedObjects
 from kbroker.storage.stores.object_store import ObjectStore
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
-PATIENCE_SECONDS = 30.0
+RETRY_SECONDS = 30.0
 
 _stores: dict[tuple[str, str | None, str | None], ObjectStore] = {}
 _views: dict[Place, BucketView] = {}
@@ -35,7 +35,7 @@ def store_of(place: Place) -> ObjectStore:
                 raw = open_store(place.url, place.endpoint, place.region, create=False)
             except ValueError as error:
                 raise OptionError(f"object.store: {error}") from None
-            _stores[key] = RetryingStore(CopiedObjects(raw), Patience(PATIENCE_SECONDS))
+            _stores[key] = RetryingStore(CopiedObjects(raw), RetryPolicy(RETRY_SECONDS))
         return _stores[key]
 
 

@@ -37,7 +37,7 @@ from kbroker.storage.stores.object_store import (
     StoreUnavailable,
     read_whole,
 )
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 VERSION = 1
 RECORD_BYTES_MAX = 256 << 20
@@ -84,11 +84,11 @@ class ExportLog:
     Raises ExportLogError and StoreError.
     """
 
-    def __init__(self, store: ObjectStore, run: str, clock: Clock, patience: Patience | None = None) -> None:
+    def __init__(self, store: ObjectStore, run: str, clock: Clock, retries: RetryPolicy | None = None) -> None:
         self._store = store
         self._run = run
         self._clock = clock
-        self._patience = patience or Patience()
+        self._retries = retries or RetryPolicy()
         self._next = 0
         self.last: Commit | None = None
         self.published = True  # the last commit's files are where they belong
@@ -143,7 +143,7 @@ class ExportLog:
         data = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
         key = _key(self._next)
         failure: StoreError | None = None
-        for _ in self._patience.attempts():
+        for _ in self._retries.attempts():
             try:
                 self._store.put(key, data, if_none_match=True)
             except StoreUnavailable as error:  # it may have happened: the next attempt will tell

@@ -23,7 +23,7 @@ from kbroker.limits import MIB
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.parquet_files import Sink
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreDenied, StoreError, UploadedPart
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import FILE_SCHEME, S3_SCHEME, folder_of, open_store, split_file_url
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
@@ -33,7 +33,7 @@ PART_BYTES = 16 * MIB
 SYNC_BYTES = 8 * MIB
 PARTS_AT_ONCE = 2
 PUBLISHERS = 8
-PATIENCE_SECONDS = 60.0
+RETRY_SECONDS = 60.0
 
 
 class TargetError(Exception):
@@ -58,7 +58,7 @@ class Destination:
             raw = open_store(url, self.endpoint, self.region, create=create)
         except ValueError as error:
             raise OptionError(f"destination: {error}") from None
-        return RetryingStore(raw, Patience(PATIENCE_SECONDS))
+        return RetryingStore(raw, RetryPolicy(RETRY_SECONDS))
 
 
 def destination_url(text: str) -> str:

@@ -22,7 +22,7 @@ from kbroker.storage.ledger.numbered_log_format import HEADER_BYTES, FrameKind, 
 from kbroker.storage.stores.conditional_write import OutcomeUnknown
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import ObjectMeta, PreconditionFailed, StoreUnavailable
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 FUZZ_SECONDS = float(environ.get("KBROKER_FUZZ_SECONDS", "2"))
 NONCE = bytes(range(16))
@@ -149,8 +149,8 @@ class Writer:
             clock.advance(seconds)
             return False
 
-        patience = Patience(0.3, 0.2, 0.2, clock, wait, lambda: 0.9)
-        self.log = NumberedLog(store, "d", epoch, epoch.to_bytes(16, "big"), patience=patience)
+        retries = RetryPolicy(0.3, 0.2, 0.2, clock, wait, lambda: 0.9)
+        self.log = NumberedLog(store, "d", epoch, epoch.to_bytes(16, "big"), retries=retries)
         self.seen: list[int] = []  # what this broker believes to be in the log, in order
         self.in_doubt: int | None = None
         self.fenced = False

@@ -74,7 +74,7 @@ def closed_by_broker(tail: BrokerTail) -> bool:
 
 
 def test_an_unreachable_broker_is_named(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_tail, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(broker_tail, "RETRY_SECONDS", 0.2)
     tail = BrokerTail(broker.bootstrap)
     broker.kill()
     with pytest.raises(BrokerError, match=f"^tail=broker: the broker at {broker.bootstrap}: "):

@@ -36,7 +36,7 @@ from kbroker.storage.rewrite.merger import MergerSettings
 from kbroker.storage.rewrite.object_swap import PartitionsInHand
 from kbroker.storage.stores.hedged_put import HedgedStore
 from kbroker.storage.stores.object_store import StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters
 from tests.simulation.bucket import Client, Request
@@ -104,7 +104,7 @@ class SimulatedBroker:
         data_dir.wal.mkdir(exist_ok=True)
         clock = self._world.clock
         stopping: Any = _Stopping(self)
-        retrying = RetryingStore(self.client, Patience(5.0, clock=clock, wait=stopping.wait))
+        retrying = RetryingStore(self.client, RetryPolicy(5.0, clock=clock, wait=stopping.wait))
         health = StoreHealth(clock)
         self.store = OpenedStore(self.client, retrying, StoreCounters(), health, self.client, StoreCounters())
         self.cluster = open_cluster(

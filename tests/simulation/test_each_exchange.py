@@ -38,7 +38,7 @@ from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores import object_store
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters
@@ -74,7 +74,7 @@ class Place:
         self.clock = ManualClock()
         self.memory = MemoryStore(self.clock)
         self.faulty = FaultyStore(self.memory)
-        self.patience = Patience(5.0, clock=self.clock, wait=self.wait)
+        self.retries = RetryPolicy(5.0, clock=self.clock, wait=self.wait)
         self.folder = folder
         self.tries = 0
 
@@ -96,11 +96,11 @@ class Place:
             put_kafscale(self.memory, "default", TOPIC, 0, made)
 
     def open_store(self, *_: object) -> OpenedStore:
-        retrying, health = RetryingStore(self.faulty, self.patience), StoreHealth(ManualClock())
+        retrying, health = RetryingStore(self.faulty, self.retries), StoreHealth(ManualClock())
         return OpenedStore(self.faulty, retrying, StoreCounters(), health, self.faulty, StoreCounters())
 
     def copies(self) -> ServerCopy:
-        return ServerCopy(self.faulty, "", "", self.patience)
+        return ServerCopy(self.faulty, "", "", self.retries)
 
     @contextlib.contextmanager
     def target(self, leader_epoch: int) -> Iterator[ImportTarget]:
@@ -126,7 +126,7 @@ class Place:
 
 
 def import_klite(place: Place) -> None:
-    bucket = KliteBucket(RetryingStore(place.faulty, place.patience), "c1")
+    bucket = KliteBucket(RetryingStore(place.faulty, place.retries), "c1")
     topics = bucket.topics()
     with place.target(last_leader_epoch(topics)) as target:
         importing = BucketImport(topics, target, check_source=bucket.check_unchanged, copies=place.copies())
@@ -135,7 +135,7 @@ def import_klite(place: Place) -> None:
 
 
 def import_kafscale(place: Place) -> None:
-    topics, _ = kafscale_topics(RetryingStore(place.faulty, place.patience), "default")
+    topics, _ = kafscale_topics(RetryingStore(place.faulty, place.retries), "default")
     with place.target(last_leader_epoch(topics)) as target:
         BucketImport(topics, target, copies=place.copies()).run()
 
@@ -150,7 +150,7 @@ def import_kafka_log(place: Place) -> None:
 
 
 def _cluster(place: Place) -> tuple[RetryingStore, Any, Any]:
-    store = RetryingStore(place.faulty, place.patience)
+    store = RetryingStore(place.faulty, place.retries)
     return store, load_manifest(store, KEYS), load_topics(store, KEYS)
 
 

@@ -66,7 +66,7 @@ def take_over_without_seal(patch: pytest.MonkeyPatch) -> None:
 def time_out_taken_as_fence(patch: pytest.MonkeyPatch) -> None:
     """A conditional put that fails proves another writer."""
 
-    def wrong(store: Any, key: str, data: bytes, patience: Any, read_bytes_max: int) -> bytes | None:
+    def wrong(store: Any, key: str, data: bytes, retries: Any, read_bytes_max: int) -> bytes | None:
         try:
             store.put(key, data, if_none_match=True)
         except (PreconditionFailed, StoreUnavailable):

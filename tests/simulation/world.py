@@ -15,7 +15,7 @@ from kbroker.storage.ledger.ownership import newest_claim
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from tests.simulation import checks
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.bucket import FOREIGN, Client, WatchedStore
@@ -25,7 +25,7 @@ from tests.simulation.tasks import Killed, Task
 
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 KEYS = ObjectKeys(CLUSTER)
-ONCE = Patience(deadline_s=0.0, wait=lambda seconds: True)
+ONCE = RetryPolicy(deadline_s=0.0, wait=lambda seconds: True)
 NOTES_MAX = 400
 
 
@@ -97,7 +97,7 @@ class World:
     def bucket_image(self) -> Any:
         """The manifest as any reader would load it now."""
         manifest = Manifest(
-            NumberedLog(self.memory, KEYS.manifest_dir, 0, bytes(16), patience=ONCE), self.clock, root=KEYS.root
+            NumberedLog(self.memory, KEYS.manifest_dir, 0, bytes(16), retries=ONCE), self.clock, root=KEYS.root
         )
         return manifest.load()
 

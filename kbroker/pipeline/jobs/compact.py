@@ -34,7 +34,7 @@ from kbroker.pipeline.jobs.compact_tasks import CompactRules
 from kbroker.pipeline.jobs.session import Job, JobError, job_options
 from kbroker.storage.rewrite.swap_proposal import COMPACT, OBSOLETE, REFUSED, SWAPPED, Result, Swap
 from kbroker.storage.rewrite.swap_proposal_job import JobTooOld, ProposingJob
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.topic_config import TopicConfig
 
 PROPOSE_SECONDS = 30.0
@@ -75,7 +75,7 @@ class Compaction:
                 if not swaps:
                     proposing.abandon()
                     return []
-                proposal = proposing.propose(swaps, Patience(PROPOSE_SECONDS, clock=job.clock))
+                proposal = proposing.propose(swaps, RetryPolicy(PROPOSE_SECONDS, clock=job.clock))
             except BaseException as error:
                 if not proposing.proposed:
                     proposing.abandon()

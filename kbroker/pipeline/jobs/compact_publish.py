@@ -32,7 +32,7 @@ from kbroker.storage.rewrite.swap_proposal_job import ProposingJob
 from kbroker.storage.rewrite.swap_proposal_judge import PlaceRules, ProposalJudge
 from kbroker.storage.stores.conditional_write import create_once
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.topic_config import TopicConfig, parse_topic_config
 
 JOB_HOST = "kbroker-job:"  # how the host of a job's claim begins
@@ -107,12 +107,12 @@ class Publisher:
     def _publish_as_owner(self, holder: ClaimRecord, proposal: Proposal) -> Result | None:
         """None when somebody else was quicker: then there is an owner to answer."""
         self.say("no broker runs: the job claims the cluster")
-        patience = Patience(REQUEST_SECONDS, clock=self.clock)
-        owned = self._claim_after(holder, patience)
+        retries = RetryPolicy(REQUEST_SECONDS, clock=self.clock)
+        owned = self._claim_after(holder, retries)
         if owned is None:
             return None
         try:
-            return self._judge(owned, proposal, patience)
+            return self._judge(owned, proposal, retries)
         except (Fenced, Superseded):
             self.say("a broker has started meanwhile: it will judge the proposal")
             return None
@@ -121,7 +121,7 @@ class Publisher:
         finally:
             self._release(owned)
 
-    def _claim_after(self, holder: ClaimRecord, patience: Patience) -> Claim | None:
+    def _claim_after(self, holder: ClaimRecord, retries: RetryPolicy) -> Claim | None:
         """The very next epoch, or none: who claims in between must not lose the cluster to a job."""
         record = ClaimRecord(
             epoch=holder.epoch + 1,
@@ -134,11 +134,11 @@ class Publisher:
             take_over=False,
         )
         key = f"{self.keys.root}{CLAIMS_DIRECTORY}{record.epoch:010d}.json"
-        present = create_once(self.store, key, encode_claim(record), patience, CLAIM_BYTES_MAX)
-        return Claim(self.store, self.keys.root, record, holder, patience) if present is None else None
+        present = create_once(self.store, key, encode_claim(record), retries, CLAIM_BYTES_MAX)
+        return Claim(self.store, self.keys.root, record, holder, retries) if present is None else None
 
-    def _judge(self, owned: Claim, proposal: Proposal, patience: Patience) -> Result:
-        log = NumberedLog(self.store, self.keys.manifest_dir, owned.epoch, os.urandom(NONCE_BYTES), patience=patience)
+    def _judge(self, owned: Claim, proposal: Proposal, retries: RetryPolicy) -> Result:
+        log = NumberedLog(self.store, self.keys.manifest_dir, owned.epoch, os.urandom(NONCE_BYTES), retries=retries)
         manifest = Manifest(log, self.clock, root=self.keys.root, checkpoint_records=CHECKPOINTS_NEVER)
         manifest.load()
         if log.last_number == 0:
@@ -172,7 +172,7 @@ class Publisher:
         )
         result = judge.judge(proposal)
         key = self.keys.full(proposal_key(proposal.id, RESULT))
-        create_once(self.store, key, encode_result(result), patience, SMALL_BYTES_MAX)
+        create_once(self.store, key, encode_result(result), retries, SMALL_BYTES_MAX)
         return result
 
     def _release(self, owned: Claim) -> None:

@@ -21,13 +21,13 @@ from kbroker.errors import CorruptionError
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.export_bucket import check_empty
 from kbroker.exchange.export_kafka_log import ExportError
-from kbroker.pipeline.bucket_view import PATIENCE_SECONDS
+from kbroker.pipeline.bucket_view import RETRY_SECONDS
 from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.options import Place
 from kbroker.storage.formats.kfs_keys import parse_kfs_key
 from kbroker.storage.stores.conditional_write import create_once, read_back
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
@@ -73,7 +73,7 @@ def destination_store(place: Place) -> ObjectStore:
         raw = open_store(place.url, place.endpoint, place.region, create=True)
     except ValueError as error:
         raise JobError(f"--dest: {error}") from None
-    return RetryingStore(raw, Patience(PATIENCE_SECONDS))
+    return RetryingStore(raw, RetryPolicy(RETRY_SECONDS))
 
 
 class BucketPlace:
@@ -81,7 +81,7 @@ class BucketPlace:
 
     def __init__(self, store: ObjectStore, job_id: str, prefixes: Sequence[str]) -> None:
         self.store = store
-        self.creating = CreatingStore(store, Patience(PATIENCE_SECONDS))
+        self.creating = CreatingStore(store, RetryPolicy(RETRY_SECONDS))
         self._job_id = job_id
         self._prefixes = list(prefixes)
 
@@ -108,7 +108,7 @@ class BucketPlace:
         self._refuse_if(read_back(self.store, NOTE, NOTE_BYTES_MAX))
         self._check_empty()
         note = json.dumps({"v": 1, "job": self._job_id, "prefixes": self._prefixes}).encode()
-        self._refuse_if(create_once(self.store, NOTE, note, Patience(PATIENCE_SECONDS), NOTE_BYTES_MAX))
+        self._refuse_if(create_once(self.store, NOTE, note, RetryPolicy(RETRY_SECONDS), NOTE_BYTES_MAX))
         try:
             self._check_empty()  # a job that ended meanwhile has left something
         except BaseException:

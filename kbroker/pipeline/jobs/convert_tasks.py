@@ -17,10 +17,10 @@ from kbroker.exchange.export_bucket import put_kafscale_partition, put_klite_par
 from kbroker.exchange.export_kafka_log import ExportedPartition, partition_folder, write_partition_folder
 from kbroker.exchange.partition_source import PartitionMoment, PartitionSource
 from kbroker.exchange.server_copy import server_copy
-from kbroker.pipeline.bucket_view import PATIENCE_SECONDS, BucketView, store_of
+from kbroker.pipeline.bucket_view import RETRY_SECONDS, BucketView, store_of
 from kbroker.pipeline.jobs.convert_place import destination_store
 from kbroker.pipeline.options import Place
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 KAFKA_LOG, KAFSCALE, KLITE = "kafka-log", "kafscale", "klite"
 
@@ -47,7 +47,7 @@ def run_convert_task(task: ConvertTask) -> ExportedPartition:
     source = task.moment.source(store_of(task.place), reload)
     if task.target == KAFKA_LOG:
         return stage_folder(source, Path(task.staging), Path(task.attempts))
-    creating = CreatingStore(destination_store(task.destination), Patience(PATIENCE_SECONDS))
+    creating = CreatingStore(destination_store(task.destination), RetryPolicy(RETRY_SECONDS))
     try:
         if task.target == KAFSCALE:
             return put_kafscale_partition(source, creating, task.root, task.now_ms)

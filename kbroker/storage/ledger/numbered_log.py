@@ -40,7 +40,7 @@ from kbroker.storage.ledger.numbered_log_format import (
 )
 from kbroker.storage.stores.conditional_write import create_once, read_back
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class NumberedLog:
         epoch: int,
         writer_nonce: bytes,
         *,
-        patience: Patience | None = None,
+        retries: RetryPolicy | None = None,
     ) -> None:
         if len(writer_nonce) != NONCE_BYTES or not 0 <= epoch < 10**10:
             raise ValueError(f"epoch {epoch}, nonce of {len(writer_nonce)} bytes (expected {NONCE_BYTES})")
@@ -100,8 +100,8 @@ class NumberedLog:
         self._directory = directory.rstrip("/") + "/"
         self._epoch = epoch
         self._nonce = writer_nonce
-        self._patience = patience or Patience()
-        self._reads = RetryingStore(store, self._patience)  # what a load asks for
+        self._retries = retries or RetryPolicy()
+        self._reads = RetryingStore(store, self._retries)  # what a load asks for
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()  # around `_lock`; they are written one at a time, beside appends
         self._failure: Exception | None = None
@@ -308,7 +308,7 @@ class NumberedLog:
             number, epoch = self._last + 1, self._authority
             key = self._record_key(number, epoch)
             data = encode_seal(number, epoch, self._nonce, self._epoch)
-            present = create_once(self._store, key, data, self._patience, NUMBERED_LOG_OBJECT_BYTES_MAX)
+            present = create_once(self._store, key, data, self._retries, NUMBERED_LOG_OBJECT_BYTES_MAX)
             if present is not None and not accept_more:
                 self._fail_locked(Fenced(f"{key}: appeared after the log was loaded; start again"))
             if present is None:
@@ -335,7 +335,7 @@ class NumberedLog:
             if self._found is None:
                 self._doubted[data] = (kind, payload)
                 present = create_once(
-                    self._store, self._record_key(number, self._epoch), data, self._patience,
+                    self._store, self._record_key(number, self._epoch), data, self._retries,
                     NUMBERED_LOG_OBJECT_BYTES_MAX,
                 )  # fmt: skip
                 self._judge_present_locked(data if present is None else present)
@@ -368,7 +368,7 @@ class NumberedLog:
     def _settle_doubt_locked(self) -> None:
         """Finds out whether one of the doubted appends is there; StoreUnavailable if that cannot be read."""
         failure: StoreUnavailable | None = None
-        for _ in self._patience.attempts():
+        for _ in self._retries.attempts():
             try:
                 present = read_back(
                     self._store, self._record_key(self._last + 1, self._epoch), NUMBERED_LOG_OBJECT_BYTES_MAX

@@ -27,7 +27,7 @@ from kbroker.storage.stores.object_store import (
     StoreError,
     StoreUnavailable,
 )
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
 CLAIMS_DIRECTORY = "_claims/"
@@ -127,7 +127,7 @@ def claim(
     newest_epoch: int = 0,
     host: str | None = None,
     pid: int | None = None,
-    patience: Patience | None = None,
+    retries: RetryPolicy | None = None,
 ) -> Claim:
     """Claims the cluster at ``root`` ("[prefix/]kbroker-<id>/"), at the epoch after the highest one.
 
@@ -137,8 +137,8 @@ def claim(
     own). ``newest_epoch``: the highest claim as somebody has just listed it, 0 where nobody has; if it is not the
     highest any more, this is a race that was lost. Raises StartError (refused, or a damaged claim), StoreError.
     """
-    patience = patience or Patience()
-    reads = RetryingStore(store, patience)
+    retries = retries or RetryPolicy()
+    reads = RetryingStore(store, retries)
     lost_race = False
     while True:
         try:
@@ -166,8 +166,8 @@ def claim(
             take_over=not free,
         )
         key = _claim_key(root, record.epoch)
-        if create_once(store, key, encode_claim(record), patience, CLAIM_BYTES_MAX) is None:
-            return Claim(store, root, record, holder, patience)
+        if create_once(store, key, encode_claim(record), retries, CLAIM_BYTES_MAX) is None:
+            return Claim(store, root, record, holder, retries)
         lost_race = True
 
 
@@ -179,7 +179,7 @@ class Claim:
     root: str
     record: ClaimRecord
     previous: ClaimRecord | None  # the newest claim before
-    patience: Patience
+    retries: RetryPolicy
     heads: bool = True  # False: this store denies a HEAD of what is missing
 
     @property
@@ -196,7 +196,7 @@ class Claim:
 
     def intruder(self, since_epoch: int) -> ClaimRecord | None:
         """The newest claim of another data directory between ``since_epoch`` and ours; one request per claim."""
-        record, reads = self.previous, RetryingStore(self.store, self.patience)
+        record, reads = self.previous, RetryingStore(self.store, self.retries)
         while record is not None and record.epoch > since_epoch:
             if record.data_dir_id != self.record.data_dir_id:
                 return record
@@ -232,17 +232,17 @@ class Claim:
             return
         raise Superseded(f"epoch {self.epoch} of {self.root} was superseded: {following} exists")
 
-    def release(self, now_ms: int, patience: Patience | None = None) -> None:
+    def release(self, now_ms: int, retries: RetryPolicy | None = None) -> None:
         """Tells that this broker stopped cleanly, with everything in the bucket. Superseded if that is too late.
 
         Raises StoreError if it cannot be done; then the next broker needs the same data directory or a take-over.
-        ``patience``: another than the claim's own, which a stop may have cancelled.
+        ``retries``: a policy other than the claim's own, which a stop may have cancelled.
         """
         key = _claim_key(self.root, self.epoch)
         released = replace(self.record, released=True, released_ms=now_ms)
         data = encode_claim(released)
         failure: StoreError | None = None
-        for _ in (patience or self.patience).attempts():
+        for _ in (retries or self.retries).attempts():
             try:
                 self.check()
                 etag = self.store.head(key).etag

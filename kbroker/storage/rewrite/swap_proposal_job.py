@@ -35,7 +35,7 @@ from kbroker.storage.rewrite.swap_proposal import (
 )
 from kbroker.storage.stores.conditional_write import create_once, read_back
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class ProposingJob:
 
     # -- the proposal ------------------------------------------------------------------------------------------
 
-    def propose(self, swaps: Sequence[Swap], patience: Patience) -> Proposal:
+    def propose(self, swaps: Sequence[Swap], retries: RetryPolicy) -> Proposal:
         """Stores the proposal. Raises JobTooOld, ValueError (too much for one proposal), StoreError.
 
         After an error `proposed` says whether it may have been stored.
@@ -117,7 +117,7 @@ class ProposingJob:
         proposal = Proposal(self.id, self._note.kind, self._note.topic, self._note.topic_id, now_ms, tuple(swaps))
         data = encode_proposal(proposal)
         self.proposed = True
-        create_once(self._store, self._full(PROPOSAL), data, patience, limits.PROPOSAL_BYTES_MAX)
+        create_once(self._store, self._full(PROPOSAL), data, retries, limits.PROPOSAL_BYTES_MAX)
         return proposal
 
     def answer(self) -> Result | None:

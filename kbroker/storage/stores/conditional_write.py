@@ -15,20 +15,20 @@ from kbroker.storage.stores.object_store import (
     PreconditionFailed,
     StoreUnavailable,
 )
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 
 class OutcomeUnknown(StoreUnavailable):
     """Deadline or cancellation came before the store said whether the object was created."""
 
 
-def create_once(store: ObjectStore, key: str, data: bytes, patience: Patience, read_bytes_max: int) -> bytes | None:
+def create_once(store: ObjectStore, key: str, data: bytes, retries: RetryPolicy, read_bytes_max: int) -> bytes | None:
     """Creates ``key`` with ``data`` if it does not exist. Returns None when it holds our bytes (from this call or an
     earlier one), else what it holds, cut at ``read_bytes_max``. Raises OutcomeUnknown; other StoreErrors as they come.
     """
     checksum = crc32c(data)
     failure: Exception | None = None
-    for _ in patience.attempts():
+    for _ in retries.attempts():
         try:
             store.put(key, data, if_none_match=True, crc32c=checksum)
             return None

@@ -73,7 +73,7 @@ class HedgedStore(StoreWrapper):
             return request()
         return self._hedged(request)
 
-    def patience_seconds(self) -> float:
+    def wait_seconds(self) -> float:
         """How long a PUT may take before it is sent again."""
         with self._lock:
             if len(self._took) < SAMPLES_MIN:
@@ -88,7 +88,7 @@ class HedgedStore(StoreWrapper):
     def _hedged(self, request: Callable[[], ObjectMeta]) -> ObjectMeta:
         started = self._clock.monotonic()
         attempts = [self._pool.submit(request)]
-        _, pending = self._wait_for(attempts, self.patience_seconds())
+        _, pending = self._wait_for(attempts, self.wait_seconds())
         if pending and self._may_hedge():
             attempts.append(self._pool.submit(request))
         meta = self._first_answer(attempts)

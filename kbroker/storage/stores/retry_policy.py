@@ -15,7 +15,7 @@ def _never_cancelled() -> Callable[[float], bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """One policy, used by many operations at once.
 
     ``wait(seconds)`` sleeps and returns True when cancelled: an ``Event.wait`` is one. The wait before attempt n is

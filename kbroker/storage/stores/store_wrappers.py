@@ -24,7 +24,7 @@ from kbroker.storage.stores.object_store import (
     UploadedPart,
     as_source,
 )
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_health import StoreHealth
 
 T = TypeVar("T")
@@ -226,17 +226,17 @@ class RetryingStore(StoreWrapper):
     uploads removes it.
     """
 
-    def __init__(self, inner: ObjectStore, patience: Patience) -> None:
+    def __init__(self, inner: ObjectStore, retries: RetryPolicy) -> None:
         super().__init__(inner)
-        self._patience = patience
+        self._retries = retries
 
     def within(self, deadline_s: float | None) -> RetryingStore:
         """The same store with another deadline per operation; None: until cancelled."""
-        return RetryingStore(self._inner, dataclasses.replace(self._patience, deadline_s=deadline_s))
+        return RetryingStore(self._inner, dataclasses.replace(self._retries, deadline_s=deadline_s))
 
     def _run(self, operation: str, key: str, bytes_out: int, call: Callable[[], T]) -> T:
         failure: StoreUnavailable | None = None
-        for _ in self._patience.attempts():
+        for _ in self._retries.attempts():
             try:
                 return call()
             except StoreUnavailable as error:

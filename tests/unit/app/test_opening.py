@@ -13,7 +13,7 @@ from kbroker.app.open_cluster import TAKE_OVER_PAUSE_SECONDS, OpenedStore, open_
 from kbroker.clock import SystemClock
 from kbroker.errors import StartError
 from kbroker.storage.stores.memory_store import MemoryStore
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters
@@ -24,7 +24,7 @@ CLOCK = SystemClock()
 def start(folder: Path, store: FaultyStore) -> int:
     """Opens the cluster from a data directory and gives it back; the epoch."""
     config = load_config({"data_dir": str(folder), "object_store": "file:/nowhere"}, environ={})
-    retrying, health = RetryingStore(store, Patience()), StoreHealth(CLOCK)
+    retrying, health = RetryingStore(store, RetryPolicy()), StoreHealth(CLOCK)
     opened = OpenedStore(store, retrying, StoreCounters(), health, store, StoreCounters())
     cluster = open_cluster(config, DataDir(folder), opened, CLOCK, threading.Event(), ("127.0.0.1", 9), pytest.fail)
     cluster.claim.release(CLOCK.now_ms())
@@ -68,7 +68,7 @@ def take(folder: Path, store: MemoryStore, stopping: Stopping, take_over: bool =
     )
     plain = FaultyStore(store)
     health = StoreHealth(CLOCK)
-    opened = OpenedStore(plain, RetryingStore(plain, Patience()), StoreCounters(), health, plain, StoreCounters())
+    opened = OpenedStore(plain, RetryingStore(plain, RetryPolicy()), StoreCounters(), health, plain, StoreCounters())
     data_dir = DataDir(folder)
     try:
         cluster = open_cluster(config, data_dir, opened, CLOCK, stopping, ("127.0.0.1", 9), pytest.fail)

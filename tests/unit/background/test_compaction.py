@@ -81,7 +81,7 @@ def audit(s):
 
 
 def reloaded(s):
-    manifest = Manifest(NumberedLog(s.store, KEYS.manifest_dir, 0, bytes(16), patience=ONCE), s.clock, root=KEYS.root)
+    manifest = Manifest(NumberedLog(s.store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE), s.clock, root=KEYS.root)
     return manifest.load()
 
 
@@ -403,7 +403,7 @@ def test_a_superseded_broker_swaps_nothing(storage):
     storage.add_topic("t", 1, **COMPACT)
     write(storage, (b"a", b"1"))
     write(storage, (b"a", b"2"))
-    successor = NumberedLog(storage.store, KEYS.manifest_dir, 2, b"n" * 16, patience=ONCE)
+    successor = NumberedLog(storage.store, KEYS.manifest_dir, 2, b"n" * 16, retries=ONCE)
     successor.load(lambda *_: None, lambda *_: None)
     successor.seal_previous()
     before = keys(storage)

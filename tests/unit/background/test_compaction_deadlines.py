@@ -185,7 +185,7 @@ def with_tombstone(tmp_path: Path, **config: Any) -> tuple[CompactedBroker, int]
 
 
 def reloaded(broker: CompactedBroker) -> Any:
-    log = NumberedLog(broker.store, KEYS.manifest_dir, 0, bytes(16), patience=ONCE)
+    log = NumberedLog(broker.store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE)
     return Manifest(log, broker.s.clock, root=KEYS.root).load().partition(topic_id("t"), 0)
 
 

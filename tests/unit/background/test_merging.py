@@ -105,7 +105,7 @@ def audit(s, image=None):
 
 
 def reloaded(s):
-    manifest = Manifest(NumberedLog(s.store, KEYS.manifest_dir, 0, bytes(16), patience=ONCE), s.clock, root=KEYS.root)
+    manifest = Manifest(NumberedLog(s.store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE), s.clock, root=KEYS.root)
     return manifest.load()
 
 
@@ -568,7 +568,7 @@ def test_a_superseded_broker_merges_nothing(storage, tmp_path):
     history(storage, copied=False)
     (tmp_path / "other").mkdir()
     other = Storage(tmp_path / "other", storage.store, epoch=2, data_dir_id="dir-2")
-    NumberedLog(storage.store, KEYS.manifest_dir, 2, bytes(16), patience=ONCE)
+    NumberedLog(storage.store, KEYS.manifest_dir, 2, bytes(16), retries=ONCE)
     other.manifest._log.seal_previous()
     before = keys(storage)
     with pytest.raises(Fenced):

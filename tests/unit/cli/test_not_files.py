@@ -18,7 +18,7 @@ from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.local_store import LocalStore
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from tests.unit.exchange.bucket_builder import klite_frame, put_kafscale, put_klite, text
 from tests.unit.exchange.kafka_log_builder import data_batch, write_segments
 from tests.unit.exchange.recover_bucket import DamagedCluster
@@ -31,7 +31,7 @@ every_kind = pytest.mark.parametrize("kind", sorted(NOT_FILES))
 TOPIC_ID = b"t" * 16
 BATCHES = [data_batch(0, 3), data_batch(3, 2)]
 SEGMENT = "00000000000000000000.log"
-ONCE = Patience(deadline_s=0.0, wait=lambda seconds: True)
+ONCE = RetryPolicy(deadline_s=0.0, wait=lambda seconds: True)
 
 
 def run(*arguments: object) -> Result:
@@ -235,11 +235,11 @@ def cluster(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     """A cluster's store, and the key of one object of each kind."""
     folder = tmp_path / "objects"
     store = LocalStore(folder, create=True)
-    claim(store, KEYS.root, "dir-1", False, NOW, patience=ONCE)
+    claim(store, KEYS.root, "dir-1", False, NOW, retries=ONCE)
     made = ObjectBucket(store)
     klix = made.klix("t", 0, batch(0))
     pack = made.pack([("t", 0, batches(3, 2)), ("u", 1, batches(0, 3))])
-    log = NumberedLog(store, KEYS.manifest_dir, 1, b"n" * 16, patience=ONCE)
+    log = NumberedLog(store, KEYS.manifest_dir, 1, b"n" * 16, retries=ONCE)
     manifest = Manifest(log, ManualClock(NOW), root=KEYS.root)
     manifest.load()
     for change in made.payloads:

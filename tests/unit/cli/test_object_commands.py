@@ -18,10 +18,10 @@ from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.local_store import LocalStore
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from tests.unit.storage.read.object_bucket import KEYS, NOW, ObjectBucket, batch, batches, topic_id
 
-ONCE = Patience(deadline_s=0.0, wait=lambda seconds: True)
+ONCE = RetryPolicy(deadline_s=0.0, wait=lambda seconds: True)
 
 
 class Folder:
@@ -30,7 +30,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.store = LocalStore(path, create=True)
-        claim(self.store, KEYS.root, "dir-1", False, NOW, patience=ONCE)
+        claim(self.store, KEYS.root, "dir-1", False, NOW, retries=ONCE)
         self.bucket = ObjectBucket(self.store)
         marker = build_control_batch(1, producer_id=9, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW,
                                      base_offset=3)  # fmt: skip
@@ -45,7 +45,7 @@ class Folder:
         metadata.append("changes", payload([TopicCreated(name, topic_id(name), 2, {}) for name in ("t", "u")]))
 
     def log(self, directory: str) -> NumberedLog:
-        return NumberedLog(self.store, directory, 1, os.urandom(16), patience=ONCE)
+        return NumberedLog(self.store, directory, 1, os.urandom(16), retries=ONCE)
 
     def run(self, *arguments: str, cluster: bool = False) -> Result:
         extra = ["--cluster-id", KEYS.cluster_id] if cluster else []
@@ -258,7 +258,7 @@ def test_a_missing_folder_is_not_made(tmp_path) -> None:
 
 def test_several_clusters_must_be_told_apart(folder) -> None:
     other = ObjectKeys("B" * 22)
-    claim(folder.store, other.root, "dir-2", False, NOW, patience=ONCE)
+    claim(folder.store, other.root, "dir-2", False, NOW, retries=ONCE)
     result = folder.run("ls")
     assert result.exit_code == 2
     assert "holds 2 clusters" in result.output

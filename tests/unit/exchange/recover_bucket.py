@@ -22,10 +22,10 @@ from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from tests.unit.storage.read.object_bucket import KEYS, NOW, batch, parsed, topic_id
 
-ONCE = Patience(deadline_s=0.0, wait=lambda seconds: True)
+ONCE = RetryPolicy(deadline_s=0.0, wait=lambda seconds: True)
 TOPICS = {"plain": 2, "small": 3, "kafscale": 1, "compacted": 1}
 PRODUCER = 7000
 
@@ -48,7 +48,7 @@ class DamagedCluster:
              "configs": {}}
             for name, count in TOPICS.items()
         ]
-        metadata = NumberedLog(self.store, KEYS.metadata_dir, self.epoch, bytes(16), patience=ONCE)
+        metadata = NumberedLog(self.store, KEYS.metadata_dir, self.epoch, bytes(16), retries=ONCE)
         metadata.load(lambda *_: None, lambda *_: None)
         metadata.seal_previous()
         metadata.append("changes", {"version": 1, "records": topics})
@@ -63,9 +63,9 @@ class DamagedCluster:
 
     def start(self):
         """One more start of a broker."""
-        self.claim = claim(self.store, KEYS.root, "dir", False, NOW, patience=ONCE)
+        self.claim = claim(self.store, KEYS.root, "dir", False, NOW, retries=ONCE)
         self.epoch = self.claim.epoch
-        self.log = NumberedLog(self.store, KEYS.manifest_dir, self.epoch, bytes([self.epoch] * 16), patience=ONCE)
+        self.log = NumberedLog(self.store, KEYS.manifest_dir, self.epoch, bytes([self.epoch] * 16), retries=ONCE)
         self.manifest = Manifest(self.log, self.clock, root=KEYS.root)
         self.manifest.write_checkpoints_behind(lambda call: None)  # only those that a test asks for
         self.manifest.load()

@@ -16,7 +16,7 @@ from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores.conditional_write import OutcomeUnknown
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import BytesBody, NotFound, PreconditionFailed
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_wrappers import RetryingStore
 from tests.unit.exchange.bucket_builder import put_klite
@@ -25,7 +25,7 @@ from tests.unit.exchange.kafka_log_builder import data_batch
 MIB = 1 << 20
 
 
-def patience(attempts: int = 5) -> Patience:
+def retries(attempts: int = 5) -> RetryPolicy:
     """So many attempts, without a wait."""
     clock = ManualClock()
 
@@ -33,7 +33,7 @@ def patience(attempts: int = 5) -> Patience:
         clock.advance(1)
         return False
 
-    return Patience(float(attempts - 1), clock=clock, wait=wait)
+    return RetryPolicy(float(attempts - 1), clock=clock, wait=wait)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def faulty() -> FaultyStore:
 
 @pytest.fixture
 def store(faulty: FaultyStore) -> CreatingStore:
-    return CreatingStore(RetryingStore(faulty, patience()), patience())
+    return CreatingStore(RetryingStore(faulty, retries()), retries())
 
 
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
@@ -100,7 +100,7 @@ def test_an_import_goes_on_after_a_503(tmp_path: Path, when: When, skip: int) ->
         target.open(last_leader_epoch(topics))
         faulty = FaultyStore(target.store.plain)
         faulty.inject(Fault("put", when, skip=skip))
-        target.objects = CreatingStore(RetryingStore(faulty, patience()), patience())
+        target.objects = CreatingStore(RetryingStore(faulty, retries()), retries())
         BucketImport(topics, target).run()
         cluster = target.cluster
         assert faulty.struck == 1

@@ -143,7 +143,7 @@ def test_a_manifest_that_can_be_loaded_is_refused(cluster):
 
 def test_a_cluster_that_is_owned_is_refused(cluster):
     damage_record(cluster, 5)
-    claim(cluster.store, KEYS.root, "other", False, NOW, patience=ONCE)
+    claim(cluster.store, KEYS.root, "other", False, NOW, retries=ONCE)
     before = cluster.everything()
     with pytest.raises(StartError, match="not given back by epoch 3"):
         cluster.recover()
@@ -179,7 +179,7 @@ def test_a_newer_format_is_no_damage_and_rot_in_the_version_is(cluster):
 def test_who_owned_it_before_is_fenced():
     cluster = DamagedCluster()
     cluster.fill()
-    sleeper, metadata = cluster.manifest, NumberedLog(cluster.store, KEYS.metadata_dir, 2, bytes(16), patience=ONCE)
+    sleeper, metadata = cluster.manifest, NumberedLog(cluster.store, KEYS.metadata_dir, 2, bytes(16), retries=ONCE)
     metadata.load(lambda *_: None, lambda *_: None)
     metadata.seal_previous()
     data = cluster.records("plain")
@@ -246,7 +246,7 @@ def test_of_two_recoveries_at_a_time_one_succeeds(cluster, order):
     restarts, payloads = [], []
     for _ in range(2):
         recovery = cluster.recovery()
-        epoch = claim(cluster.store, KEYS.root, "x", True, NOW, patience=ONCE).epoch
+        epoch = claim(cluster.store, KEYS.root, "x", True, NOW, retries=ONCE).epoch
         restarts.append(LogRestart(cluster.store, KEYS, epoch, bytes([epoch] * 16), ONCE))
         restarts[-1].begin()
         payloads.append(recovery._checkpoint(recovery._image(findings), epoch))
@@ -255,7 +255,7 @@ def test_of_two_recoveries_at_a_time_one_succeeds(cluster, order):
     with pytest.raises(SourceError, match="another recovery has finished"):
         restarts[order[1]].finish(payloads[order[1]])
     assert cluster.facts(cluster.loaded()) == before
-    claim(cluster.store, KEYS.root, "dir", True, NOW, patience=ONCE).release(NOW)
+    claim(cluster.store, KEYS.root, "dir", True, NOW, retries=ONCE).release(NOW)
     cluster.start()
     cluster.flush(("plain", 0, cluster.records("plain")))
     late = LogRestart(cluster.store, KEYS, 4, bytes(16), ONCE)

@@ -33,8 +33,8 @@ class Cluster:
         self.rng = rng
         clock = ManualClock(NOW_MS)
         self.store = MemoryStore(clock)
-        self.claim = claim(self.store, KEYS.root, "dir-1", False, NOW_MS, patience=ONCE)
-        metadata = NumberedLog(self.store, KEYS.metadata_dir, 1, bytes(16), patience=ONCE)
+        self.claim = claim(self.store, KEYS.root, "dir-1", False, NOW_MS, retries=ONCE)
+        metadata = NumberedLog(self.store, KEYS.metadata_dir, 1, bytes(16), retries=ONCE)
         metadata.load(lambda *_: None, lambda *_: None)
         metadata.seal_previous()
         created = [

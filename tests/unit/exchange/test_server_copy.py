@@ -23,7 +23,7 @@ from kbroker.exchange.server_copy import ServerCopy, server_copy
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, PreconditionFailed
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_wrappers import MeteredStore, RetryingStore, StoreCounters
 from tests.unit.exchange.bucket_builder import put_kafscale, put_klite
@@ -31,7 +31,7 @@ from tests.unit.exchange.bucket_builder import put_kafscale, put_klite
 MIB = 1 << 20
 TOPIC_ID = b"t" * 16
 PRODUCER = 77
-ONCE = Patience(0.0, wait=lambda seconds: True)
+ONCE = RetryPolicy(0.0, wait=lambda seconds: True)
 
 
 def batches(base: int, count: int, size: int = MIB, epoch: int = 2) -> list[bytes]:
@@ -153,7 +153,7 @@ def test_a_copy_whose_answer_was_lost(target: ImportTarget, when: When) -> None:
     faulty = FaultyStore(target.store.plain)
     faulty.inject(Fault("complete_multipart", when))
     clock = ManualClock()
-    copies = ServerCopy(faulty, "", "", Patience(9.0, clock=clock, wait=lambda seconds: clock.advance(1) or False))
+    copies = ServerCopy(faulty, "", "", RetryPolicy(9.0, clock=clock, wait=lambda seconds: clock.advance(1) or False))
     BucketImport(KliteBucket(target.store.plain).topics(), target, copies=copies).run()
     assert stored(target) == b"".join(made)
     assert faulty.struck == 1

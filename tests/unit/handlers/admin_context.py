@@ -28,7 +28,7 @@ from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 
 CLUSTER_ID = "abcdefghijklmnopqrstuv"
 NODE_ID = 7
@@ -80,13 +80,13 @@ class AdminBroker:
         )
         self.wal.start()
         self.store = SwitchedStore()
-        patience = Patience(deadline_s=0, wait=lambda seconds: True)
-        numbered = NumberedLog(self.store, "root/_metadata", 1, b"n" * 16, patience=patience)
+        retries = RetryPolicy(deadline_s=0, wait=lambda seconds: True)
+        numbered = NumberedLog(self.store, "root/_metadata", 1, b"n" * 16, retries=retries)
         replica = MetadataReplica(SqliteStore(":memory:"), CLUSTER_ID)
         configs = BrokerConfigs({"node.id": NODE_ID, "log.dirs": str(folder), **(settings or {})})
         self.topics = Topics(MetadataLog(numbered, replica, self.clock), CLUSTER_ID, configs)
         self.topics.load()
-        self.manifest = Manifest(NumberedLog(self.store, "root/_manifest", 1, b"m" * 16, patience=patience), self.clock)
+        self.manifest = Manifest(NumberedLog(self.store, "root/_manifest", 1, b"m" * 16, retries=retries), self.clock)
         self.manifest.load()
         self.logs = LogTable(self.wal, self.manifest.image, LEADER_EPOCH)
         self.topics.add_listener(self.logs)

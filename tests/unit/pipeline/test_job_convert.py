@@ -232,7 +232,7 @@ def test_a_job_that_ends_while_it_looks_gives_nothing_away(bucket, store, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "list", listing)
-        patch.setattr(convert_place, "PATIENCE_SECONDS", 0.01)
+        patch.setattr(convert_place, "RETRY_SECONDS", 0.01)
         with pytest.raises(type(ends)):
             run_to(bucket, "klite")
     with pytest.raises(JobError, match="klite-c1/x is there already"):
@@ -276,7 +276,7 @@ def test_deletion_that_fails_keeps_note_and_reason(bucket, store, monkeypatch):
         raise StoreUnavailable("no")
 
     monkeypatch.setattr(store, "delete", delete)
-    monkeypatch.setattr(convert_place, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(convert_place, "RETRY_SECONDS", 0.01)
     with pytest.raises(JobError, match="a task failed"):
         run_to(bucket, "klite", failing())
     assert json.loads(store.get(NOTE))["prefixes"] == ["klite-c1/"]

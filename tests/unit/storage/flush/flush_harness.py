@@ -19,7 +19,7 @@ from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.topic_config import parse_topic_config
 
 KIB = 1024
@@ -29,7 +29,7 @@ KEYS = ObjectKeys(CLUSTER)
 NOW_MS = 1_700_000_000_000
 
 # Nothing that fails is tried again by a timer of its own.
-ONCE = Patience(deadline_s=0.0, wait=lambda seconds: True)
+ONCE = RetryPolicy(deadline_s=0.0, wait=lambda seconds: True)
 
 
 class HeldClaim:
@@ -70,7 +70,7 @@ class Storage:
         )  # fmt: skip
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
         self.wal.add_wakeup_fd(self._wake_fd)
-        log = NumberedLog(self.store, KEYS.manifest_dir, epoch, os.urandom(16), patience=ONCE)
+        log = NumberedLog(self.store, KEYS.manifest_dir, epoch, os.urandom(16), retries=ONCE)
         self.manifest = Manifest(log, self.clock, root=KEYS.root, on_fenced=self.fenced.append)
         self.manifest.load()
         self.table = LogTable(self.wal, self.manifest.image, epoch)

@@ -48,7 +48,7 @@ def live_keys(image: ManifestImage) -> set[str]:
 
 
 def image_from_bucket(store) -> ManifestImage:
-    manifest = Manifest(NumberedLog(store, KEYS.manifest_dir, 0, bytes(16), patience=ONCE), None, root=KEYS.root)
+    manifest = Manifest(NumberedLog(store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE), None, root=KEYS.root)
     return manifest.load()
 
 
@@ -258,7 +258,7 @@ def test_a_fenced_owner_stops_and_keeps_its_wal(start, tmp_path):
     s = start(topics=[("t", 1)])
     s.append("t", 0, batch([b"first"]))
     s.flush()
-    log = NumberedLog(s.store, KEYS.manifest_dir, 2, bytes([2]) * 16, patience=ONCE)
+    log = NumberedLog(s.store, KEYS.manifest_dir, 2, bytes([2]) * 16, retries=ONCE)
     successor = Manifest(log, s.clock, root=KEYS.root)
     successor.load()
     log.seal_previous()

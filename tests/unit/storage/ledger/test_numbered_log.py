@@ -13,24 +13,24 @@ from kbroker.storage.ledger.numbered_log import EarlierAppendFound, Fenced, Load
 from kbroker.storage.stores.conditional_write import OutcomeUnknown
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import PreconditionFailed, StoreDenied, StoreUnavailable
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 
 DIRECTORY = "root/_manifest"
 
 
-def patience(deadline_s: float = 5.0) -> Patience:
+def retries(deadline_s: float = 5.0) -> RetryPolicy:
     clock = ManualClock()
 
     def wait(seconds: float) -> bool:
         clock.advance(seconds)
         return False
 
-    return Patience(deadline_s=deadline_s, clock=clock, wait=wait, draw=lambda: 0.5)
+    return RetryPolicy(deadline_s=deadline_s, clock=clock, wait=wait, draw=lambda: 0.5)
 
 
 def new_log(store: Any, epoch: int, nonce: int | None = None) -> NumberedLog:
-    return NumberedLog(store, DIRECTORY, epoch, bytes([nonce or epoch]) * 16, patience=patience())
+    return NumberedLog(store, DIRECTORY, epoch, bytes([nonce or epoch]) * 16, retries=retries())
 
 
 class Reader:

@@ -26,7 +26,7 @@ from kbroker.storage.ledger.ownership import (
 )
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreDenied, StoreError, StoreUnavailable
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 
 ROOT = "kbroker-abc/"
@@ -40,8 +40,8 @@ def claimed(store: Any, data_dir_id: str = "dir-1", take_over: bool = False, **o
         clock.advance(seconds)
         return False
 
-    quick = Patience(deadline_s=2.0, clock=clock, wait=wait, draw=lambda: 0.5)
-    return claim(store, ROOT, data_dir_id, take_over, NOW_MS, host="box", pid=7, patience=quick, **options)
+    quick = RetryPolicy(deadline_s=2.0, clock=clock, wait=wait, draw=lambda: 0.5)
+    return claim(store, ROOT, data_dir_id, take_over, NOW_MS, host="box", pid=7, retries=quick, **options)
 
 
 def test_first_claim_of_an_empty_root() -> None:

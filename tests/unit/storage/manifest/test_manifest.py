@@ -21,7 +21,7 @@ TOPIC = bytes(range(16))
 
 
 def open_manifest(store, epoch=1, **options):
-    log = NumberedLog(store, KEYS.manifest_dir, epoch, bytes([epoch]) * 16, patience=ONCE)
+    log = NumberedLog(store, KEYS.manifest_dir, epoch, bytes([epoch]) * 16, retries=ONCE)
     manifest = Manifest(log, ManualClock(), root=KEYS.root, **options)
     manifest.load()
     return manifest
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_fails_is_only_late(store):
 
 
 def test_an_unknown_kind_of_record_stops_the_load(store):
-    log = NumberedLog(store, KEYS.manifest_dir, 1, bytes(16), patience=ONCE)
+    log = NumberedLog(store, KEYS.manifest_dir, 1, bytes(16), retries=ONCE)
     log.load(lambda *_: None, lambda *_: None)
     log.append("something new", {})
     with pytest.raises(CorruptionError, match="something new"):
@@ -136,7 +136,7 @@ def behind(manifest):
 def checkpoint_of(store):
     """Number and base offsets of the newest checkpoint."""
     found = []
-    log = NumberedLog(store, KEYS.manifest_dir, 0, bytes(16), patience=ONCE)
+    log = NumberedLog(store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE)
     log.load(lambda number, payload: found.append((number, payload)), lambda *_: None)
     number, payload = found[-1]
     image = read_checkpoint(payload, KEYS.root, "checkpoint", PartFolder(store, KEYS.root + "_manifest_parts/"))

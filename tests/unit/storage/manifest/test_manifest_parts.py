@@ -40,7 +40,7 @@ def store():
 
 
 def opened(store, epoch=1):
-    log = NumberedLog(store, KEYS.manifest_dir, epoch, bytes([epoch]) * 16, patience=ONCE)
+    log = NumberedLog(store, KEYS.manifest_dir, epoch, bytes([epoch]) * 16, retries=ONCE)
     manifest = Manifest(log, ManualClock(), root=KEYS.root, checkpoint_records=10**6)
     manifest.load()
     return manifest
@@ -173,7 +173,7 @@ def test_a_checkpoint_that_was_replaced_while_it_was_read_is_read_again(store):
     manifest = opened(store)
     flush(manifest, 0)
     manifest.checkpoint()
-    reader = Manifest(NumberedLog(store, KEYS.manifest_dir, 0, bytes(16), patience=ONCE), ManualClock(), root=KEYS.root)
+    reader = Manifest(NumberedLog(store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE), ManualClock(), root=KEYS.root)
     payload = write_of(store)
     for meta in [*store.list(KEYS.manifest_dir), *store.list(PARTS)]:
         if meta.key.endswith((".ckp", ".part")):
@@ -184,7 +184,7 @@ def test_a_checkpoint_that_was_replaced_while_it_was_read_is_read_again(store):
 
 def write_of(store):
     found = []
-    log = NumberedLog(store, KEYS.manifest_dir, 0, bytes(16), patience=ONCE)
+    log = NumberedLog(store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE)
     log.load(lambda number, payload: found.append(payload), lambda *_: None)
     return found[-1]
 
@@ -230,7 +230,7 @@ def test_checkpoints_of_version_1_are_read():
 
 
 def test_a_clock_decides_how_often(store):
-    log = NumberedLog(store, KEYS.manifest_dir, 1, bytes(16), patience=ONCE)
+    log = NumberedLog(store, KEYS.manifest_dir, 1, bytes(16), retries=ONCE)
     clock = ManualClock()
     manifest = Manifest(log, clock, root=KEYS.root)
     manifest.load()

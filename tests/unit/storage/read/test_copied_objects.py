@@ -10,7 +10,7 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker.storage.read.copied_objects import CopiedObjects, has_bytes
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import NotFound, ObjectMeta, PreconditionFailed
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreWrapper
 
 KEY = "kbroker-c/topic/0.obj"
@@ -57,7 +57,7 @@ def inner(request: pytest.FixtureRequest) -> StoreWrapper:
 def test_a_copy_is_read_and_its_etag_adopted(inner: StoreWrapper) -> None:
     present = inner.put(KEY, BODY).etag
     manifest, store = Manifest(), CopiedObjects(inner)
-    RetryingStore(store, Patience(0.0)).learn(manifest)
+    RetryingStore(store, RetryPolicy(0.0)).learn(manifest)
     assert store.get(KEY, 10, 5, if_match=NAMED) == BODY[10:15]
     assert manifest.etag == present
     out = memoryview(bytearray(100))

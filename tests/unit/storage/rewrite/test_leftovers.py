@@ -30,7 +30,7 @@ class Place:
         self.claim = HeldClaim()
         made = ObjectBucket(self.store)
         self.live = [made.klix("t", 0, batches(0, 5)), made.klix("t", 0, batches(15, 5))]
-        log = NumberedLog(self.store, KEYS.manifest_dir, 5, bytes(16), patience=ONCE)
+        log = NumberedLog(self.store, KEYS.manifest_dir, 5, bytes(16), retries=ONCE)
         self.manifest = Manifest(log, self.clock, root=KEYS.root)
         self.manifest.load()
         for payload in made.payloads:

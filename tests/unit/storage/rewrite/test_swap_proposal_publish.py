@@ -25,7 +25,7 @@ class Cluster:
     def __init__(self, directory):
         self.side = Side(directory, 0, FaultyStore(MemoryStore(ManualClock())))
         self.store = self.side.s.store
-        self.claim = claim(self.store, KEYS.root, "dir-1", False, 1, patience=ONCE)
+        self.claim = claim(self.store, KEYS.root, "dir-1", False, 1, retries=ONCE)
         self.side.write((b"a", b"0"), (b"b", b"1"))
         self.side.write((b"a", b"2"))
         self.said = []
@@ -50,7 +50,7 @@ class Cluster:
 
     def contents(self):
         """As the next broker finds them."""
-        log = NumberedLog(self.store, KEYS.manifest_dir, 0, bytes(16), patience=ONCE)
+        log = NumberedLog(self.store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE)
         self.side.s.manifest.image = Manifest(log, self.side.s.clock, root=KEYS.root).load()
         return self.side.contents()
 
@@ -80,7 +80,7 @@ def test_no_broker_runs_and_the_job_does_it_itself(cluster):
     assert (holder.epoch, holder.released, holder.data_dir_id) == (2, True, "dir-1")
     assert holder.host.startswith(JOB_HOST)
     # Any broker may start now.
-    assert claim(cluster.store, KEYS.root, "dir-2", False, 3, patience=ONCE).epoch == 3
+    assert claim(cluster.store, KEYS.root, "dir-2", False, 3, retries=ONCE).epoch == 3
 
 
 def test_nobody_answers(cluster):
@@ -106,7 +106,7 @@ def test_a_broker_that_starts_at_the_same_moment_is_not_claimed_away_from(cluste
     def start(operation, key):
         if operation == "put" and "_claims/" in key and not started:
             started.append(None)
-            started[0] = claim(cluster.store, KEYS.root, "dir-1", False, 3, patience=ONCE)
+            started[0] = claim(cluster.store, KEYS.root, "dir-1", False, 3, retries=ONCE)
         return choose(operation, key)
 
     choose, cluster.store.choose = cluster.store.choose, start
@@ -122,8 +122,8 @@ def test_a_broker_that_starts_while_the_job_owns_fences_it_off(cluster):
 
     def start(operation, key):
         if operation == "put" and "_manifest/" in key and not started:
-            started.append(claim(cluster.store, KEYS.root, "dir-1", False, 3, patience=ONCE))
-            log = NumberedLog(cluster.store, KEYS.manifest_dir, 3, bytes(range(16)), patience=ONCE)
+            started.append(claim(cluster.store, KEYS.root, "dir-1", False, 3, retries=ONCE))
+            log = NumberedLog(cluster.store, KEYS.manifest_dir, 3, bytes(range(16)), retries=ONCE)
             Manifest(log, cluster.side.s.clock, root=KEYS.root).load()
             log.seal_previous()
         return choose(operation, key)
@@ -166,7 +166,7 @@ def test_a_job_that_is_killed_as_the_owner(tmp_path):
         assert cluster.publish(proposed).outcomes[0].status == SWAPPED
         assert sum(cluster.waits[waited:]) <= STALE_JOB_SECONDS + 2
         assert cluster.contents() == {1: b"1", 2: b"2"}
-        assert claim(cluster.store, KEYS.root, "dir-1", False, 3, patience=ONCE)
+        assert claim(cluster.store, KEYS.root, "dir-1", False, 3, retries=ONCE)
         cluster.side.s.close()
         if not killed:
             assert point >= 4  # claim, seal, reservation, record, answer, release

@@ -122,11 +122,11 @@ def test_what_is_usual_is_learned():
     clock = Ticking(0)
     store = HedgedStore(MemoryStore(), clock, 2)
     for number in range(SAMPLES_MIN):
-        assert store.patience_seconds() == FIRST_SECONDS
+        assert store.wait_seconds() == FIRST_SECONDS
         store.put(f"k{number}", b"body", if_none_match=True)
-    assert store.patience_seconds() == pytest.approx(0.1)  # twice the half step that each took
+    assert store.wait_seconds() == pytest.approx(0.1)  # twice the half step that each took
     clock.step = 0.001
     for number in range(64):
         store.put(f"l{number}", b"body", if_none_match=True)
-    assert store.patience_seconds() == SECONDS_MIN
+    assert store.wait_seconds() == SECONDS_MIN
     store.close()

@@ -19,7 +19,7 @@ from kbroker.storage.stores.object_store import (
     StoreError,
     StoreUnavailable,
 )
-from kbroker.storage.stores.retry_policy import Patience
+from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_probe import probe
 from kbroker.storage.stores.store_wrappers import MeteredStore, RetryingStore, StoreCounters
@@ -38,8 +38,8 @@ class Waits:
         self.clock.advance(seconds)
         return len(self.pauses) == self._cancel_at
 
-    def patience(self, deadline_s: float | None, draw: Callable[[], float] = lambda: 1.0) -> Patience:
-        return Patience(deadline_s, 0.1, 10.0, self.clock, self, draw)
+    def retries(self, deadline_s: float | None, draw: Callable[[], float] = lambda: 1.0) -> RetryPolicy:
+        return RetryPolicy(deadline_s, 0.1, 10.0, self.clock, self, draw)
 
 
 # -- retries ---------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ class Waits:
 
 def test_waits_double_up_to_the_cap_and_end_at_the_deadline() -> None:
     waits = Waits()
-    attempts = list(waits.patience(60.0).attempts())
+    attempts = list(waits.retries(60.0).attempts())
     assert waits.pauses[:8] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0])
     assert sum(waits.pauses) == pytest.approx(60.0)
     assert len(attempts) == len(waits.pauses) + 1
@@ -56,7 +56,7 @@ def test_waits_double_up_to_the_cap_and_end_at_the_deadline() -> None:
 def test_waits_are_drawn_over_the_whole_span() -> None:
     waits = Waits(cancel_at=3)
     draws = iter([0.0, 0.5, 0.25])
-    assert list(waits.patience(None, lambda: next(draws)).attempts()) == [0, 1, 2]
+    assert list(waits.retries(None, lambda: next(draws)).attempts()) == [0, 1, 2]
     assert waits.pauses == pytest.approx([0.0, 0.1, 0.1])
 
 
@@ -65,13 +65,13 @@ def test_cancellation_ends_the_waiting() -> None:
     store = FaultyStore(MemoryStore())
     store.outage = True
     with pytest.raises(StoreUnavailable):
-        RetryingStore(store, waits.patience(None)).head("k")
+        RetryingStore(store, waits.retries(None)).head("k")
     assert len(store.operations) == 2
 
 
 def test_a_storm_of_503_is_waited_out() -> None:
     store = FaultyStore(MemoryStore())
-    retrying = RetryingStore(store, Waits().patience(600.0))
+    retrying = RetryingStore(store, Waits().retries(600.0))
     for operation in ("put", "get", "head", "list", "delete", "create_multipart", "upload_part", "complete_multipart"):
         store.inject(Fault(operation, times=5))
     retrying.put("k", BytesBody(b"abc"))
@@ -94,7 +94,7 @@ def test_a_listing_goes_on_after_the_last_key() -> None:
         store.put(key, b"")
     for _ in range(3):
         store.inject(Fault("list", skip=2, times=2))
-    assert [meta.key for meta in RetryingStore(store, Waits().patience(60.0)).list("k")] == keys
+    assert [meta.key for meta in RetryingStore(store, Waits().retries(60.0)).list("k")] == keys
 
 
 def test_conditional_writes_are_never_retried() -> None:
@@ -102,7 +102,7 @@ def test_conditional_writes_are_never_retried() -> None:
         store = FaultyStore(MemoryStore())
         store.inject(Fault("put", When.AFTER if "if_none_match" in options else When.BEFORE))
         with pytest.raises(StoreUnavailable):
-            RetryingStore(store, Waits().patience(60.0)).put("k", b"", **options)  # type: ignore[arg-type]
+            RetryingStore(store, Waits().retries(60.0)).put("k", b"", **options)  # type: ignore[arg-type]
         assert store.operations == [("put", "k")]
 
 
@@ -111,13 +111,13 @@ def test_only_unavailability_is_retried(error: type[StoreError]) -> None:
     store = FaultyStore(MemoryStore())
     store.inject(Fault("*", error=error))
     with pytest.raises(error):
-        RetryingStore(store, Waits().patience(60.0)).put("k", b"")
+        RetryingStore(store, Waits().retries(60.0)).put("k", b"")
     assert len(store.operations) == 1
 
 
 def test_a_completed_upload_whose_answer_was_lost_is_found() -> None:
     store = FaultyStore(MemoryStore())
-    retrying = RetryingStore(store, Waits().patience(60.0))
+    retrying = RetryingStore(store, Waits().retries(60.0))
     upload = retrying.create_multipart("m")
     parts = [retrying.upload_part("m", upload, number, bytes(size)) for number, size in ((1, PART_BYTES_MIN), (2, 7))]
     store.inject(Fault("complete_multipart", When.AFTER))
@@ -131,7 +131,7 @@ def test_another_deadline_for_the_same_store() -> None:
     store = FaultyStore(MemoryStore())
     store.outage = True
     with pytest.raises(StoreUnavailable):
-        RetryingStore(store, waits.patience(None)).within(3.0).head("k")
+        RetryingStore(store, waits.retries(None)).within(3.0).head("k")
     assert sum(waits.pauses) == pytest.approx(3.0)
 
 
