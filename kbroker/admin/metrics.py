@@ -141,7 +141,7 @@ class Metrics:
         yield swaps
         yield GaugeMetricFamily("kbroker_proposal_jobs", "Jobs at work, as of the last look", value=done.jobs)
         yield CounterMetricFamily(
-            "kbroker_proposal_leftovers", "Objects of dead jobs, queued for deletion", value=done.leftovers
+            "kbroker_proposal_leftovers", "Objects of dead jobs, queued for deletion", value=done.orphans
         )
 
     def _manifest(self) -> Iterable[Metric]:
@@ -215,7 +215,7 @@ class Metrics:
             cache.add_metric([result], getattr(reader.ranges, result))
         cache.add_metric(["ahead"], reader.ranges.ahead)
         yield cache
-        saved = reader.neighbours.merged
+        saved = reader.coalesced.merged
         yield CounterMetricFamily("kbroker_merged_reads", "Reads that came with a neighbour's", value=saved)
         if reader.folder is not None:
             yield from self._object_cache(reader.folder)

@@ -27,7 +27,7 @@ from kbroker.storage.flush.flusher import Flusher, FlushSettings
 from kbroker.storage.flush.plan import PlanLimits
 from kbroker.storage.read.folder_cache import FolderCache
 from kbroker.storage.read.object_reader import ObjectReader, cache_beside
-from kbroker.storage.rewrite.object_swap import PartitionsInHand
+from kbroker.storage.rewrite.object_swap import PartitionLocks
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ def build_upkeep(
     grace_ms = config.kafka["log.segment.delete.delay.ms"]
     drop_deleted_topics(logs, retention, segments, cluster.topics.image.deleted, grace_ms)
     cluster.topics.add_listener(retention)
-    in_hand = PartitionsInHand()
+    locks = PartitionLocks()
     cleaner = Cleaner(
         logs,
         manifest,
@@ -85,7 +85,7 @@ def build_upkeep(
         clock,
         settings=cleaner_settings(config, cluster.topics.broker_configs),
         threads=config.kafka["log.cleaner.threads"],
-        in_hand=in_hand,
+        locks=locks,
         flusher=flusher,
     )
     converter = Converter(
@@ -97,7 +97,7 @@ def build_upkeep(
         claim,
         broker_epoch=claim.epoch,
         settings=converter_settings(config, cluster.topics.broker_configs),
-        in_hand=in_hand,
+        locks=locks,
         busy=lambda: flusher.pressure,
     )
     proposals = ProposalInbox(
@@ -109,7 +109,7 @@ def build_upkeep(
         clock,
         claim,
         broker_epoch=claim.epoch,
-        in_hand=in_hand,
+        locks=locks,
         rate=lambda: cleaner.settings.io_bytes_per_second,
     )
     return Upkeep(reader, flusher, retention, cleaner, converter, proposals, LogStarts(logs, manifest, clock))

@@ -26,7 +26,7 @@ from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.manifest.manifest import Manifest
-from kbroker.storage.rewrite.object_swap import PartitionsInHand, Place
+from kbroker.storage.rewrite.object_swap import PartitionLocks, Place
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Cleaner:
     """Compacts every topic whose cleanup.policy contains compact.
 
     `run_once` is one round, for the threads and for tests. Lock: `_lock` protects which partitions are put off; it is
-    never held during work. `in_hand` is shared with what else rewrites objects. A partition with a batch that cannot
+    never held during work. `locks` is shared with what else rewrites objects. A partition with a batch that cannot
     be read is left alone until the next start: its data stays as it is.
     """
 
@@ -68,7 +68,7 @@ class Cleaner:
         *,
         settings: CleanerSettings | None = None,
         threads: int = 1,
-        in_hand: PartitionsInHand | None = None,
+        locks: PartitionLocks | None = None,
         flusher: DeadlineFlusher | None = None,
     ) -> None:
         self.metrics = CleanerMetrics()
@@ -82,7 +82,7 @@ class Cleaner:
         self._thread_count = threads
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._in_hand = in_hand or PartitionsInHand()
+        self._locks = locks or PartitionLocks()
         self._not_before: dict[Place, float] = {}
         self._uncleanable: set[Place] = set()
         self._next_horizon_ms: int | None = None  # when the next tombstones may go, as of the last look
@@ -128,7 +128,7 @@ class Cleaner:
         )
         for _, partition, config in due:
             place = (partition.topic_id, partition.index)
-            if not self._is_put_off(place) and self._in_hand.take(place):
+            if not self._is_put_off(place) and self._locks.acquire(place):
                 return partition, config
         return None
 
@@ -166,7 +166,7 @@ class Cleaner:
                 self._put_off(place, RETRY_SECONDS)  # the others have their turn
             raise
         finally:
-            self._in_hand.give_back(place)
+            self._locks.release(place)
 
     def _compact(self, partition: Any, config: Any) -> RoundReport | None:
         started = self._clock.monotonic()

@@ -26,8 +26,8 @@ from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.rewrite.merge_image import Merge
 from kbroker.storage.rewrite.merge_plan import MergeLimits
 from kbroker.storage.rewrite.merger import MergeObsolete, Merger, MergeReport, MergerSettings, MergeTooLong
-from kbroker.storage.rewrite.object_swap import PartitionsInHand, Place
-from kbroker.storage.rewrite.orphans import Leftovers
+from kbroker.storage.rewrite.object_swap import PartitionLocks, Place
+from kbroker.storage.rewrite.orphans import OrphanSweep
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -71,9 +71,9 @@ class ConverterMetrics:
 
 
 class Converter:
-    """Merges the objects of all topics (storage.rewrite.merge_plan says when), and sweeps leftovers now and then.
+    """Merges the objects of all topics (storage.rewrite.merge_plan says when), and sweeps orphans now and then.
 
-    `run_once` is one job, for the thread and for tests; one caller at a time. `in_hand` is shared with what else
+    `run_once` is one job, for the thread and for tests; one caller at a time. `locks` is shared with what else
     rewrites objects; `busy` says that flushes need the store and the cores now.
     """
 
@@ -88,14 +88,14 @@ class Converter:
         *,
         broker_epoch: int,
         settings: ConverterSettings | None = None,
-        in_hand: PartitionsInHand | None = None,
+        locks: PartitionLocks | None = None,
         busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self.settings = settings or ConverterSettings()
         self.metrics = ConverterMetrics()
-        self.leftovers = Leftovers(manifest, store, keys, clock, claim, broker_epoch=broker_epoch)
+        self.orphan_sweep = OrphanSweep(manifest, store, keys, clock, claim, broker_epoch=broker_epoch)
         self._clock = clock
-        self._in_hand = in_hand or PartitionsInHand()
+        self._locks = locks or PartitionLocks()
         self._busy = busy
         self._stop = threading.Event()
         self._pacer = Pacer(clock.monotonic, self._wait)
@@ -147,7 +147,7 @@ class Converter:
             return self._run(merges) if merges else None
         finally:
             for place in {merge.place for merge in merges}:
-                self._in_hand.give_back(place)
+                self._locks.release(place)
 
     def _choose_job(self, merges: list[Merge]) -> None:
         """Adds the first merge that is due, and those behind it that fit into the buffer with it; now in hand."""
@@ -162,7 +162,7 @@ class Converter:
             if merges and (merge.total_bytes > room or len(taken) >= limits.MERGE_JOB_PARTITIONS_MAX):
                 break
             if merge.place not in taken:
-                if not self._in_hand.take(merge.place):
+                if not self._locks.acquire(merge.place):
                     continue
                 taken.add(merge.place)
             merges.append(merge)
@@ -240,16 +240,16 @@ class Converter:
                 sweep()
             except (StoreError, CorruptionError) as error:
                 self.metrics.last_error = str(error)
-                logger.warning("no sweep for leftovers in the bucket: %s", error)
+                logger.warning("no sweep for orphans in the bucket: %s", error)
 
     def _sweep_uploads(self) -> None:
-        self.metrics.uploads_dropped += self.leftovers.sweep_uploads()
+        self.metrics.uploads_dropped += self.orphan_sweep.sweep_uploads()
 
     def _sweep_indexes(self) -> None:
-        self.leftovers.sweep_indexes()
+        self.orphan_sweep.sweep_indexes()
 
     def _sweep_orphans(self) -> None:
-        found = self.leftovers.sweep_orphans()
+        found = self.orphan_sweep.sweep_orphans()
         self.metrics.orphans, self.metrics.orphan_bytes = len(found.found), found.bytes
 
     def repair_indexes(self) -> None:

@@ -26,7 +26,7 @@ from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
-from kbroker.storage.rewrite.object_swap import PartitionsInHand, Place
+from kbroker.storage.rewrite.object_swap import PartitionLocks, Place
 from kbroker.storage.rewrite.swap_proposal import (
     JOB,
     OBSOLETE,
@@ -71,7 +71,7 @@ class InboxMetrics:
     obsolete: int = 0
     refused: int = 0
     jobs: int = 0  # at work, as of the last look
-    leftovers: int = 0  # objects of dead jobs, queued for deletion
+    orphans: int = 0  # objects of dead jobs, queued for deletion
     last_error: str | None = None
 
 
@@ -88,7 +88,7 @@ class _Hold:
 class ProposalInbox:
     """Reads, judges, answers, sweeps. `look` is one turn, for the thread, the control command and tests.
 
-    Lock: `_lock` serialises looks. `in_hand` is shared with what else rewrites objects. Paces by
+    Lock: `_lock` serialises looks. `locks` is shared with what else rewrites objects. Paces by
     `settings_rate()`, bytes per second, 0 for no limit.
     """
 
@@ -103,7 +103,7 @@ class ProposalInbox:
         claim: Claim,
         *,
         broker_epoch: int,
-        in_hand: PartitionsInHand,
+        locks: PartitionLocks,
         rate: Callable[[], float] = lambda: 0.0,
         poll_seconds: float = limits.PROPOSAL_POLL_SECONDS,
     ) -> None:
@@ -115,7 +115,7 @@ class ProposalInbox:
         self._keys = keys
         self._clock = clock
         self._claim = claim
-        self._in_hand = in_hand
+        self._locks = locks
         self._poll_seconds = poll_seconds
         self._stop = threading.Event()
         self._pacer = Pacer(clock.monotonic, self._wait, rate)
@@ -223,7 +223,7 @@ class ProposalInbox:
             place = (hold.note.topic_id, partition)
             if place in hold.places or self._rules_of(*place) is None:
                 continue
-            if self._in_hand.take(place):
+            if self._locks.acquire(place):
                 hold.places.add(place)
 
     def _note(self, proposal_id: str, meta: ObjectMeta) -> JobNote | None:
@@ -243,7 +243,7 @@ class ProposalInbox:
 
     def _release_places(self, hold: _Hold) -> None:
         for place in hold.places:
-            self._in_hand.give_back(place)
+            self._locks.release(place)
         hold.places.clear()
 
     # -- proposals ---------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class ProposalInbox:
             return True
         finally:
             for place in taken:
-                self._in_hand.give_back(place)
+                self._locks.release(place)
 
     def _judged(self, proposal: Proposal) -> Result:
         try:
@@ -292,7 +292,7 @@ class ProposalInbox:
             place = (proposal.topic_id, swap.partition)
             if place in held:
                 continue
-            if not self._in_hand.take(place):
+            if not self._locks.acquire(place):
                 return False
             taken.add(place)
         return True
@@ -347,7 +347,7 @@ class ProposalInbox:
         if keys:
             self._manifest.commit(change)
         if queued:
-            self.metrics.leftovers += queued
+            self.metrics.orphans += queued
             logger.info("%d objects of a job that died will be deleted: %s and others", queued, keys[0])
 
     # -- the thread --------------------------------------------------------------------------------------------

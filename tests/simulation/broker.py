@@ -33,7 +33,7 @@ from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.read.object_reader import ObjectReader
 from kbroker.storage.rewrite.merge_plan import MergeLimits
 from kbroker.storage.rewrite.merger import MergerSettings
-from kbroker.storage.rewrite.object_swap import PartitionsInHand
+from kbroker.storage.rewrite.object_swap import PartitionLocks
 from kbroker.storage.stores.hedged_put import HedgedStore
 from kbroker.storage.stores.object_store import StoreError
 from kbroker.storage.stores.retry_policy import RetryPolicy
@@ -168,13 +168,13 @@ class SimulatedBroker:
         cluster.topics.add_listener(self.retention)
         self.table.on_removed = self.retention.topic_removed
         self.log_starts = LogStarts(self.table, manifest, clock)
-        in_hand = PartitionsInHand()
+        locks = PartitionLocks()
         self.cleaner = Cleaner(
             self.table, manifest, retrying, keys, clock, settings=CleanerSettings(io_bytes_per_second=0),
-            in_hand=in_hand,
+            locks=locks,
         )  # fmt: skip
         self.converter = Converter(
-            self.table, manifest, retrying, keys, clock, claim, broker_epoch=self.epoch, in_hand=in_hand,
+            self.table, manifest, retrying, keys, clock, claim, broker_epoch=self.epoch, locks=locks,
             settings=ConverterSettings(
                 io_bytes_per_second=0.0, bounds=MergeLimits(fan_in=2, below_bytes=(32 * KIB, 64 * KIB)),
                 merger=MergerSettings(buffer_bytes=world.merge_buffer_bytes, pack_images_min=2),

@@ -295,7 +295,7 @@ def check_end(world: World, broker: SimulatedBroker, root: str) -> None:
     if named - listed:
         world.fail(f"the manifest names what is not there: {sorted(named - listed)[:3]}")
     known = named | {index_key_of(key) for key in named if isinstance(KEYS.parse(key), KfsKey)}
-    reported = {meta.key for meta in broker.converter.leftovers.sweep_orphans().found}
+    reported = {meta.key for meta in broker.converter.orphan_sweep.sweep_orphans().found}
     for key in sorted(listed - known):
         if key not in reported and not isinstance(KEYS.parse(key), KfsKey):
             world.fail(f"{key} is left, and no sweep reports it")

@@ -16,7 +16,7 @@ from kbroker.storage.flush.fold import PartitionFold
 from kbroker.storage.ledger import numbered_log
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.rewrite import orphans as leftovers
+from kbroker.storage.rewrite import orphans
 from kbroker.storage.stores.object_store import NotFound, PreconditionFailed, StoreUnavailable
 from kbroker.storage.wal import recovery as wal_recovery
 from tests.simulation.history import run_history
@@ -78,7 +78,7 @@ def time_out_taken_as_fence(patch: pytest.MonkeyPatch) -> None:
 
 def sweep_that_finds_nothing(patch: pytest.MonkeyPatch) -> None:
     """Orphans stay for ever."""
-    patch.setattr(leftovers.Leftovers, "sweep_orphans", lambda self: leftovers.Orphans())
+    patch.setattr(orphans.OrphanSweep, "sweep_orphans", lambda self: orphans.Orphans())
 
 
 def recovery_that_takes_old_entries(patch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ class _Run:
         self.future: Future[tuple[int, memoryview]] = Future()
 
 
-class Neighbours:
+class CoalescedReads:
     """Thread-safe; one lock, not held while bytes come. `merged` counts the GETs that were saved."""
 
     def __init__(self, store: ObjectStore) -> None:

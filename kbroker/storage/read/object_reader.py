@@ -20,7 +20,7 @@ from kbroker.limits import KIB, MIB
 from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest.image import ManifestImage, Replaced
 from kbroker.storage.manifest.partition_state import KFS, ObjectRef
-from kbroker.storage.read.coalesced_reads import Neighbours
+from kbroker.storage.read.coalesced_reads import CoalescedReads
 from kbroker.storage.read.folder_cache import FolderCache
 from kbroker.storage.read.footer_cache import FooterCache
 from kbroker.storage.read.kfs_read import load_ref
@@ -69,7 +69,7 @@ class ObjectReader:
         self._store = store
         self._image = image
         self.folder = folder
-        self.neighbours = Neighbours(store)
+        self.coalesced = CoalescedReads(store)
         self.footers = FooterCache(max(1 * MIB, cache_bytes // 8))
         ranges_bytes = max(2 * MIB, cache_bytes * 7 // 8)
         self._readers = ReaderPositions()
@@ -98,7 +98,7 @@ class ObjectReader:
     def expect(self, places: Sequence[Place]) -> None:
         """Tells what else is going to be read: small images that lie near each other come with one GET."""
         refs = [ref for place in places if (ref := self._image.find(*place)) is not None]
-        self.neighbours.expect([ref for ref in refs if _is_small(ref) and self.footers.get(image_id(ref)) is None])
+        self.coalesced.expect([ref for ref in refs if _is_small(ref) and self.footers.get(image_id(ref)) is None])
 
     # -- batches -----------------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class ObjectReader:
         tail_bytes = ref.length if ref.length <= WHOLE_IMAGE_BYTES else TAIL_BYTES
         while True:
             start = ref.start + ref.length - tail_bytes
-            tail = self.neighbours.take(ref) if tail_bytes == ref.length else None
+            tail = self.coalesced.take(ref) if tail_bytes == ref.length else None
             if tail is None:
                 tail = self._store.get(ref.key, start, tail_bytes, if_match=ref.etag)
             if len(tail) != tail_bytes:

@@ -112,22 +112,22 @@ def are_current(image: ManifestImage, place: Place, inputs: Sequence[ObjectRef])
     return all(is_same_object(next(refs, None), ref) for ref in inputs)
 
 
-class PartitionsInHand:
-    """Which partitions are being rewritten, so that no two rewrites spoil each other's work. Thread-safe."""
+class PartitionLocks:
+    """One lock per partition for rewrites of its objects, so that no two of them conflict. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._places: set[Place] = set()
 
-    def take(self, place: Place) -> bool:
-        """True when nobody had it; then `give_back` it."""
+    def acquire(self, place: Place) -> bool:
+        """Locks a partition; False when it is locked already. Never waits."""
         with self._lock:
             if place in self._places:
                 return False
             self._places.add(place)
             return True
 
-    def give_back(self, place: Place) -> None:
-        """It is free again; no harm if it was."""
+    def release(self, place: Place) -> None:
+        """Unlocks a partition; no harm if it is not locked."""
         with self._lock:
             self._places.discard(place)

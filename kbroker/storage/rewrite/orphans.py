@@ -59,7 +59,7 @@ class Orphans:
         return sum(meta.size for meta in self.found)
 
 
-class Leftovers:
+class OrphanSweep:
     """The sweeps over one cluster's part of the bucket. Raise StoreError, Superseded, Fenced.
 
     `claim` is asked before anything is changed: only the owner may.

@@ -89,7 +89,7 @@ def fake_broker():
         object_reader=SimpleNamespace(
             ranges=SimpleNamespace(used_bytes=20, lent_bytes=21, hits=1, misses=2, joined=3, wasted_bytes=22, ahead=86),
             footers=SimpleNamespace(used_bytes=23),
-            neighbours=SimpleNamespace(merged=87),
+            coalesced=SimpleNamespace(merged=87),
             folder=SimpleNamespace(used_bytes=88, hits=89, misses=90, rejected=91, skipped=92, write_failures=93),
         ),
         heap=SimpleNamespace(sizes=lambda: (94, 95)),

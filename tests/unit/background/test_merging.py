@@ -20,7 +20,7 @@ from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.read.object_reader import ObjectReader
 from kbroker.storage.rewrite.merge_plan import MergeLimits
 from kbroker.storage.rewrite.merger import MergerSettings
-from kbroker.storage.rewrite.object_swap import PartitionsInHand
+from kbroker.storage.rewrite.object_swap import PartitionLocks
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
@@ -65,10 +65,10 @@ def storage(tmp_path):
     s.close()
 
 
-def converter(s, *, epoch=1, bounds=BOUNDS, rate=0.0, in_hand=None, busy=lambda: False, **merger):
+def converter(s, *, epoch=1, bounds=BOUNDS, rate=0.0, locks=None, busy=lambda: False, **merger):
     settings = ConverterSettings(io_bytes_per_second=rate, bounds=bounds, merger=MergerSettings(**merger))
     return Converter(
-        s.table, s.manifest, s.store, KEYS, s.clock, s.claim, broker_epoch=epoch, settings=settings, in_hand=in_hand,
+        s.table, s.manifest, s.store, KEYS, s.clock, s.claim, broker_epoch=epoch, settings=settings, locks=locks,
         busy=busy,
     )  # fmt: skip
 
@@ -399,13 +399,13 @@ def test_a_partition_is_rewritten_by_one_at_a_time(storage):
     storage.add_topic("t", 1)
     for _ in range(4):
         write(storage, b"x")
-    in_hand = PartitionsInHand()
-    c = converter(storage, in_hand=in_hand)
-    assert in_hand.take((topic_id("t"), 0))
+    locks = PartitionLocks()
+    c = converter(storage, locks=locks)
+    assert locks.acquire((topic_id("t"), 0))
     assert c.run_once() is None
-    in_hand.give_back((topic_id("t"), 0))
+    locks.release((topic_id("t"), 0))
     assert c.run_once()
-    assert in_hand.take((topic_id("t"), 0))
+    assert locks.acquire((topic_id("t"), 0))
 
 
 def test_retention_bounds_what_one_object_covers(storage):

@@ -260,7 +260,7 @@ def test_orphans_are_reported_and_stay_and_pairs_are_none(storage):
     orphan = FIRST.replace("t/0", "u/0")
     storage.store.put(KEYS.full(orphan), storage.store.get(KEYS.full(FIRST)))
     storage.clock.advance(SWEEP_AGE_MS / 1000 + 1)
-    found = converter(storage).leftovers.sweep_orphans()
+    found = converter(storage).orphan_sweep.sweep_orphans()
     assert [KEYS.relative(meta.key) for meta in found.found] == [orphan]
     assert not found.queued
 

@@ -27,7 +27,7 @@ from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import PartitionState
 from kbroker.storage.read.object_audit import BucketAudit
-from kbroker.storage.rewrite.object_swap import PartitionsInHand
+from kbroker.storage.rewrite.object_swap import PartitionLocks
 from kbroker.storage.rewrite.swap_proposal import COMPACT, SWAPPED, Proposal, Swap
 from kbroker.storage.rewrite.swap_proposal_job import ProposingJob
 from kbroker.storage.stores.object_store import ObjectStore
@@ -121,10 +121,10 @@ class Side:
         self.s.add_topic("t", self._partitions, segment_bytes=1 << 20, **COMPACTED)
         self.s.start()
         self.retention = Retention(self.s.table, self.s.manifest, self.s.store, self.s.clock)
-        self.in_hand = PartitionsInHand()
+        self.locks = PartitionLocks()
         self.inbox = ProposalInbox(
             self.s.table, self.s.manifest, self.s.store, self.s.store, KEYS, self.s.clock, self.s.claim,
-            broker_epoch=epoch, in_hand=self.in_hand,
+            broker_epoch=epoch, locks=self.locks,
         )  # fmt: skip
 
     def restart(self) -> None:
@@ -157,7 +157,7 @@ class Side:
         """One round of the broker's own; False when there was nothing to do."""
         cleaner = Cleaner(
             self.s.table, self.s.manifest, self.s.store, KEYS, self.s.clock,
-            settings=CleanerSettings(io_bytes_per_second=0.0), in_hand=self.in_hand,
+            settings=CleanerSettings(io_bytes_per_second=0.0), locks=self.locks,
         )  # fmt: skip
         return cleaner.run_once() is not None
 

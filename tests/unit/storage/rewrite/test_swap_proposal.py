@@ -420,12 +420,12 @@ def test_the_broker_leaves_the_partitions_of_a_job_alone_while_it_lives(side):
 def test_a_proposal_waits_while_the_broker_is_at_work_on_the_partition(side):
     fill(side)
     job, _ = side.proposed()
-    assert side.in_hand.take((topic_id("t"), 0))
+    assert side.locks.acquire((topic_id("t"), 0))
     assert side.inbox.look() == 0
-    side.in_hand.give_back((topic_id("t"), 0))
+    side.locks.release((topic_id("t"), 0))
     assert side.inbox.look() == 1
     assert job.answer().outcomes[0].status == SWAPPED
-    assert side.in_hand.take((topic_id("t"), 0))
+    assert side.locks.acquire((topic_id("t"), 0))
 
 
 def test_the_first_to_propose_wins_whatever_other_jobs_work_on_the_partition(side):
@@ -466,7 +466,7 @@ def test_what_a_dead_job_left_goes_after_two_days_and_a_grace(side):
     assert staged in side.stored_keys()
     side.s.clock.advance(0.2 * DAY_MS / 1000)
     side.inbox.look()
-    assert side.inbox.metrics.leftovers == 1
+    assert side.inbox.metrics.orphans == 1
     assert swap.files[0].key in side.s.manifest.image.deletions
     side.s.clock.advance(DAY_MS / 1000 + 1)
     side.retention.delete_once()

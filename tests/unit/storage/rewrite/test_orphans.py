@@ -12,7 +12,7 @@ from kbroker.storage.formats.pack import PackImage, encode_directory
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.manifest.manifest import Manifest
-from kbroker.storage.rewrite.orphans import QUEUE_GRACE_MS, Leftovers
+from kbroker.storage.rewrite.orphans import QUEUE_GRACE_MS, OrphanSweep
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import PART_BYTES_MIN
 from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, ONCE, HeldClaim
@@ -35,14 +35,14 @@ class Place:
         self.manifest.load()
         for payload in made.payloads:
             self.manifest.commit({key: payload[key] for key in ("f", "p")})
-        self.leftovers = Leftovers(self.manifest, self.store, KEYS, self.clock, self.claim, broker_epoch=5)
+        self.orphan_sweep = OrphanSweep(self.manifest, self.store, KEYS, self.clock, self.claim, broker_epoch=5)
 
     def put(self, key, data):
         self.store.put(KEYS.full(key), data)
         return KEYS.full(key)
 
     def sweep(self):
-        found = self.leftovers.sweep_orphans()
+        found = self.orphan_sweep.sweep_orphans()
         return [meta.key for meta in found.found], [KEYS.full(key) for key in found.queued]
 
 
@@ -159,9 +159,9 @@ def test_only_the_owner_sweeps(place):
     place.clock.advance(OLD_SECONDS)
     place.claim.lost = Superseded("by another")
     with pytest.raises(Superseded):
-        place.leftovers.sweep_orphans()
+        place.orphan_sweep.sweep_orphans()
     with pytest.raises(Superseded):
-        place.leftovers.sweep_uploads()
+        place.orphan_sweep.sweep_uploads()
     assert [found.upload_id for found in place.store.list_multipart("")] == [upload]
     assert not place.manifest.image.deletions
 
@@ -174,12 +174,12 @@ def test_unfinished_uploads_of_our_keys_are_dropped_when_they_are_old(place):
     foreign = [KEYS.full("backup/of/mine.obj"), "elsewhere/" + leftover(), KEYS.root[:-1] + "2/" + leftover()]
     for key in foreign:
         place.store.create_multipart(key)
-    assert place.leftovers.sweep_uploads() == 0
+    assert place.orphan_sweep.sweep_uploads() == 0
     place.clock.advance(OLD_SECONDS)
     young = KEYS.full(leftover(base=15))
     place.store.create_multipart(young)
     place.manifest.commit({"u": [[KEYS.relative(ours[0]), NOW_MS * 2]]})
-    assert place.leftovers.sweep_uploads() == 1
+    assert place.orphan_sweep.sweep_uploads() == 1
     place.manifest.commit({"x": [KEYS.relative(ours[0])]})
-    assert place.leftovers.sweep_uploads() == 1
+    assert place.orphan_sweep.sweep_uploads() == 1
     assert sorted(upload.key for upload in place.store.list_multipart("")) == sorted([*foreign, young])

@@ -33,7 +33,7 @@ def test_images_side_by_side_come_with_one_get() -> None:
     reader.expect([(T, partition, 0) for partition in range(20)])
     assert all(read(reader, partition) == data for partition in range(20))
     assert len(bucket.store.gets) == 1
-    assert reader.neighbours.merged == 19
+    assert reader.coalesced.merged == 19
 
 
 def test_without_a_hint_each_is_read_alone() -> None:
@@ -91,5 +91,5 @@ def test_what_nobody_takes_is_not_kept_for_ever() -> None:
     for number in range(READ_RUNS_MAX + 3):
         reader.expect([(T, 2 * number, 0), (T, 2 * number + 1, 0)])
         read(reader, 2 * number)
-    assert len(reader.neighbours._runs) == READ_RUNS_MAX
+    assert len(reader.coalesced._runs) == READ_RUNS_MAX
     assert read(reader, 1) == data
