@@ -16,9 +16,10 @@ from kbroker.cli.object import failing_with, place_options
 from kbroker.cli.store_copies import copies_between
 from kbroker.clock import SystemClock
 from kbroker.cluster.image import MetadataImage
-from kbroker.exchange.cluster_metadata import read_cluster_metadata
-from kbroker.exchange.export_bucket import BucketExport
-from kbroker.exchange.export_kafka_log import ExportedPartition, ExportError, KafkaLogExport, KafkaNode
+from kbroker.exchange.bucket.bucket_export import BucketExport
+from kbroker.exchange.kafka_log.cluster_metadata import read_cluster_metadata
+from kbroker.exchange.kafka_log.log_export import KafkaLogExport, KafkaNode
+from kbroker.exchange.partition_source import ExportedPartition, ExportError
 from kbroker.storage.stores.store_url import folder_of, open_store
 
 

@@ -19,11 +19,11 @@ from kbroker.app.config import OPTIONS, BrokerConfig, ConfigError, load_config
 from kbroker.cli.store_copies import copies_between
 from kbroker.clock import SystemClock
 from kbroker.errors import CorruptionError, StartError
-from kbroker.exchange.bucket_source import KliteBucket, kafscale_topics, last_leader_epoch
-from kbroker.exchange.import_bucket import BucketImport
-from kbroker.exchange.import_kafka_log import KafkaLogImport, leader_epoch_max
+from kbroker.exchange.bucket.bucket_import import BucketImport
+from kbroker.exchange.bucket.bucket_source import KliteBucket, kafscale_topics, last_leader_epoch
 from kbroker.exchange.import_target import ImportTarget
-from kbroker.exchange.kafka_log_folder import open_kafka_logs
+from kbroker.exchange.kafka_log.log_folder import open_kafka_logs
+from kbroker.exchange.kafka_log.log_import import KafkaLogImport, leader_epoch_max
 from kbroker.exchange.partition_upload import ImportedPartition
 from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import EpochPassed, SourceError

@@ -13,7 +13,7 @@ from kbroker.cli.bucket import Bucket, Place
 from kbroker.cli.object import place_options
 from kbroker.clock import SystemClock
 from kbroker.errors import CorruptionError, StartError
-from kbroker.exchange.recover import Recovery
+from kbroker.exchange.recover.recovery import Recovery
 from kbroker.exchange.source_error import SourceError
 from kbroker.storage.stores.object_store import StoreError
 from kbroker.storage.stores.store_probe import probe

@@ -9,7 +9,7 @@ import numpy as np
 
 from kbroker._fast.records.gather import BatchScan, BatchScanError
 from kbroker.errors import CorruptionError
-from kbroker.exchange.log_segment import BATCH_BYTES_MAX, BLOCK_BYTES, ENTRY_DTYPE, Block
+from kbroker.exchange.batch_block import BATCH_BYTES_MAX, BLOCK_BYTES, ENTRY_DTYPE, Block
 from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter, NeedMore
 from kbroker.storage.manifest.partition_state import KFS, ObjectRef, PartitionState
 from kbroker.storage.read.kfs_read import load_ref

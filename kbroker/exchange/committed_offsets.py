@@ -1,4 +1,4 @@
-"""Committed offsets of a Kafka's `__consumer_offsets`, written behind what the cluster's own one holds.
+"""Committed offsets from another product, appended to what the cluster's own `__consumer_offsets` holds.
 
 Only the offsets of given topics come: what Kafka would answer for each group, topic and partition, with transactions
 settled and removed ones left out. Groups' members are not taken; they join again.
@@ -6,7 +6,7 @@ settled and removed ones left out. Groups' members are not taken; they join agai
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from kbroker._fast.base.crc32c import crc32c
@@ -19,8 +19,6 @@ from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.coordinator.runtime.result import ProducerStamp
 from kbroker.errors import CorruptionError, KafkaError, ProtocolError, StartError
 from kbroker.exchange.import_target import ImportTarget
-from kbroker.exchange.kafka_log_folder import PartitionFolder
-from kbroker.exchange.log_segment import BadBatch, read_blocks, segment_name
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key
 from kbroker.storage.manifest.partition_state import PartitionState
@@ -81,18 +79,6 @@ class OffsetFold:
             self.offsets[group_id, topic, partition] = value
 
 
-def import_offsets(
-    folders: Iterable[PartitionFolder], topics: Collection[str], target: ImportTarget, notes: list[str]
-) -> int:
-    """Writes them in one manifest record; how many there were. Raises StartError, StoreError, OSError."""
-    fold = OffsetFold(topics)
-    for folder in folders:
-        _read(folder, fold, notes)
-    if fold.unread:
-        notes.append(f"{fold.unread} committed offsets do not parse and were left out")
-    return write_offsets(fold.offsets, target)
-
-
 def write_offsets(offsets: Mapping[OffsetKey, OffsetAndMetadata], target: ImportTarget) -> int:
     """Writes them in one manifest record, behind what is there; how many there are. Raises StartError, StoreError."""
     if not offsets:
@@ -111,15 +97,6 @@ def write_offsets(offsets: Mapping[OffsetKey, OffsetAndMetadata], target: Import
         _store(target, topic, home, records, files, deltas)
     target.commit([{"f": files, "p": {topic.topic_id.hex(): deltas}}])
     return len(offsets)
-
-
-def _read(folder: PartitionFolder, fold: OffsetFold, notes: list[str]) -> None:
-    try:
-        for base in folder.segment_bases():
-            for block in read_blocks(folder.path / segment_name(base), base):
-                fold.add(block.data)
-    except (BadBatch, CorruptionError, ValueError) as error:
-        notes.append(f"{folder.path}: committed offsets up to there only: {error}")
 
 
 def _store(

@@ -10,11 +10,28 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kbroker.cluster.image import TopicImage
+from kbroker.exchange.batch_block import Block
 from kbroker.exchange.bucket_log import ObjectFinder, read_partition
-from kbroker.exchange.log_segment import Block
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import ObjectRef, PartitionState
 from kbroker.storage.stores.object_store import ObjectStore
+
+
+class ExportError(Exception):
+    """The export cannot be made as asked; one line says why."""
+
+
+@dataclass(slots=True)
+class ExportedPartition:
+    """What was written of one partition."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    end_offset: int
+    segments: int  # or objects
+    bytes: int = 0
+    first_segment: int = 0  # where a folder's first segment begins: at most the log start
 
 
 class FixedObjects:

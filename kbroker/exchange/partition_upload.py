@@ -17,7 +17,7 @@ from kbroker import limits
 from kbroker._fast.base.crc32c import combine, crc32c
 from kbroker._fast.records.gather import BatchScan, BatchScanError
 from kbroker.background.compaction_writer import COMPACTED_DTYPE, OutputWriter, WrittenObject
-from kbroker.exchange.log_segment import Block
+from kbroker.exchange.batch_block import Block
 from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import SourceError
 from kbroker.storage.flush.fold import PartitionFold

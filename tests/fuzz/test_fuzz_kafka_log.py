@@ -13,27 +13,31 @@ import pytest
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import iter_batches
 from kbroker.errors import CorruptionError
-from kbroker.exchange.checkpoint_file import (
+from kbroker.exchange.kafka_log.checkpoint_file import (
     encode_leader_epochs,
     encode_partition_offsets,
     parse_leader_epochs,
     parse_partition_offsets,
 )
-from kbroker.exchange.cluster_metadata import ConfigRecord, PartitionRecord, TopicRecord, frame, parse_frame
-from kbroker.exchange.kafka_log_folder import PartitionFolder
-from kbroker.exchange.log_segment import segment_name
-from kbroker.exchange.offset_index import OffsetEntry, encode_offset_index, parse_offset_index
-from kbroker.exchange.partition_import import PartitionImport
-from kbroker.exchange.partition_metadata import encode_partition_metadata, parse_partition_metadata
-from kbroker.exchange.producer_snapshot import SnapshotProducer, encode_producer_snapshot, parse_producer_snapshot
+from kbroker.exchange.kafka_log.cluster_metadata import ConfigRecord, PartitionRecord, TopicRecord, frame, parse_frame
+from kbroker.exchange.kafka_log.log_folder import PartitionFolder
+from kbroker.exchange.kafka_log.log_segment import segment_name
+from kbroker.exchange.kafka_log.offset_index import OffsetEntry, encode_offset_index, parse_offset_index
+from kbroker.exchange.kafka_log.partition_import import PartitionImport
+from kbroker.exchange.kafka_log.partition_metadata import encode_partition_metadata, parse_partition_metadata
+from kbroker.exchange.kafka_log.producer_snapshot import (
+    SnapshotProducer,
+    encode_producer_snapshot,
+    parse_producer_snapshot,
+)
+from kbroker.exchange.kafka_log.time_index import TimeEntry, encode_time_index, parse_time_index
+from kbroker.exchange.kafka_log.txn_index import encode_txn_index, parse_txn_index
 from kbroker.exchange.source_error import SourceError
-from kbroker.exchange.time_index import TimeEntry, encode_time_index, parse_time_index
-from kbroker.exchange.txn_index import encode_txn_index, parse_txn_index
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores.memory_store import MemoryStore
-from tests.unit.exchange.kafka_log_builder import data_batch, marker, write_segments
+from tests.unit.exchange.kafka_log.kafka_log_builder import data_batch, marker, write_segments
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "1"))
 SEED = os.environ.get("KBROKER_FUZZ_SEED", "kafka-log")

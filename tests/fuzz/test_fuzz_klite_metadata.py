@@ -9,7 +9,7 @@ import time
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
-from kbroker.exchange.klite_metadata import KliteTopic, encode_metadata_log, parse_metadata_log
+from kbroker.exchange.bucket.klite_metadata import KliteTopic, encode_metadata_log, parse_metadata_log
 from kbroker.limits import PARTITIONS_PER_TOPIC_MAX
 
 SECONDS = float(os.environ.get("KBROKER_FUZZ_SECONDS", "1"))

@@ -12,7 +12,7 @@ from conftest import require
 from java_tools import JVM
 
 from kbroker.errors import CorruptionError
-from kbroker.exchange.checkpoint_file import parse_leader_epochs, parse_partition_offsets
+from kbroker.exchange.kafka_log.checkpoint_file import parse_leader_epochs, parse_partition_offsets
 
 pytestmark = pytest.mark.java
 

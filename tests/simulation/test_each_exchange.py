@@ -23,14 +23,15 @@ from kbroker.clock import ManualClock
 from kbroker.cluster.read_only import load_manifest, load_topics
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange import import_target, server_copy
+from kbroker.exchange.bucket.bucket_export import BucketExport
+from kbroker.exchange.bucket.bucket_import import BucketImport
+from kbroker.exchange.bucket.bucket_source import KliteBucket, kafscale_topics, last_leader_epoch
 from kbroker.exchange.bucket_log import read_partition
-from kbroker.exchange.bucket_source import KliteBucket, kafscale_topics, last_leader_epoch
-from kbroker.exchange.export_bucket import BucketExport
-from kbroker.exchange.export_kafka_log import ExportError, KafkaLogExport, KafkaNode
-from kbroker.exchange.import_bucket import BucketImport
-from kbroker.exchange.import_kafka_log import KafkaLogImport, leader_epoch_max
 from kbroker.exchange.import_target import ImportTarget
-from kbroker.exchange.kafka_log_folder import open_kafka_logs
+from kbroker.exchange.kafka_log.log_export import KafkaLogExport, KafkaNode
+from kbroker.exchange.kafka_log.log_folder import open_kafka_logs
+from kbroker.exchange.kafka_log.log_import import KafkaLogImport, leader_epoch_max
+from kbroker.exchange.partition_source import ExportError
 from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import SourceError
 from kbroker.storage.formats.object_keys import ObjectKeys
@@ -43,8 +44,8 @@ from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters
 from tests.simulation.test_each_operation import FAULTS, _spread
-from tests.unit.exchange.bucket_builder import klite_frame, put_kafscale, put_klite, text
-from tests.unit.exchange.kafka_log_builder import write_segments
+from tests.unit.exchange.bucket.bucket_builder import klite_frame, put_kafscale, put_klite, text
+from tests.unit.exchange.kafka_log.kafka_log_builder import write_segments
 
 TOPIC, TOPIC_ID, CLUSTER = "orders", b"t" * 16, "4L6g3nShT-eMCtK--X86sw"
 KEYS = ObjectKeys(CLUSTER)

@@ -12,16 +12,9 @@ from dataclasses import dataclass
 import click
 
 from kbroker.cluster.image import TopicImage
-from kbroker.exchange.export_bucket import BucketExport, exportable, klite_root, put_klite_metadata
-from kbroker.exchange.export_kafka_log import (
-    ExportedPartition,
-    ExportError,
-    KafkaNode,
-    last_epoch,
-    partition_folder,
-    write_log_root,
-)
-from kbroker.exchange.partition_source import PartitionMoment, moment_of
+from kbroker.exchange.bucket.bucket_export import BucketExport, exportable, klite_root, put_klite_metadata
+from kbroker.exchange.kafka_log.log_export import KafkaNode, last_epoch, partition_folder, write_log_root
+from kbroker.exchange.partition_source import ExportedPartition, ExportError, PartitionMoment, moment_of
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.jobs.convert_place import BucketPlace, FolderPlace, destination_store
 from kbroker.pipeline.jobs.convert_tasks import KAFKA_LOG, KAFSCALE, KLITE, ConvertTask, run_convert_task

@@ -18,9 +18,9 @@ from typing import Any
 
 from kbroker._fast.wal.files import sync_directory
 from kbroker.errors import CorruptionError
+from kbroker.exchange.bucket.bucket_export import check_empty
 from kbroker.exchange.creating_store import CreatingStore
-from kbroker.exchange.export_bucket import check_empty
-from kbroker.exchange.export_kafka_log import ExportError
+from kbroker.exchange.partition_source import ExportError
 from kbroker.pipeline.bucket_view import RETRY_SECONDS
 from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.options import Place

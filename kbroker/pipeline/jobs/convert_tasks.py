@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kbroker._fast.wal.files import sync_directory
+from kbroker.exchange.bucket.bucket_export import put_kafscale_partition, put_klite_partition
 from kbroker.exchange.bucket_log import ObjectFinder
 from kbroker.exchange.creating_store import CreatingStore
-from kbroker.exchange.export_bucket import put_kafscale_partition, put_klite_partition
-from kbroker.exchange.export_kafka_log import ExportedPartition, partition_folder, write_partition_folder
-from kbroker.exchange.partition_source import PartitionMoment, PartitionSource
+from kbroker.exchange.kafka_log.log_export import partition_folder, write_partition_folder
+from kbroker.exchange.partition_source import ExportedPartition, PartitionMoment, PartitionSource
 from kbroker.exchange.server_copy import server_copy
 from kbroker.pipeline.bucket_view import RETRY_SECONDS, BucketView, store_of
 from kbroker.pipeline.jobs.convert_place import destination_store

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from kbroker.cli.main import cli
 from kbroker.storage.stores.local_store import LocalStore
-from tests.unit.exchange.bucket_builder import put_kafscale, put_klite
-from tests.unit.exchange.kafka_log_builder import data_batch, write_segments
+from tests.unit.exchange.bucket.bucket_builder import put_kafscale, put_klite
+from tests.unit.exchange.kafka_log.kafka_log_builder import data_batch, write_segments
 
 BATCHES = [data_batch(0, 3), data_batch(3, 2)]
 

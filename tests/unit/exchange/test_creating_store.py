@@ -8,9 +8,9 @@ import pytest
 
 from kbroker.app.config import load_config
 from kbroker.clock import ManualClock
-from kbroker.exchange.bucket_source import KliteBucket, last_leader_epoch
+from kbroker.exchange.bucket.bucket_import import BucketImport
+from kbroker.exchange.bucket.bucket_source import KliteBucket, last_leader_epoch
 from kbroker.exchange.creating_store import CreatingStore, StoredRange
-from kbroker.exchange.import_bucket import BucketImport
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores.conditional_write import OutcomeUnknown
@@ -19,8 +19,8 @@ from kbroker.storage.stores.object_store import BytesBody, NotFound, Preconditio
 from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_wrappers import RetryingStore
-from tests.unit.exchange.bucket_builder import put_klite
-from tests.unit.exchange.kafka_log_builder import data_batch
+from tests.unit.exchange.bucket.bucket_builder import put_klite
+from tests.unit.exchange.kafka_log.kafka_log_builder import data_batch
 
 MIB = 1 << 20
 

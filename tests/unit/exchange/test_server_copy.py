@@ -13,11 +13,11 @@ from kbroker._fast.records.records import build_batch, iter_batches
 from kbroker.app.config import load_config
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError
+from kbroker.exchange.bucket.bucket_export import BucketExport
+from kbroker.exchange.bucket.bucket_import import BucketImport
+from kbroker.exchange.bucket.bucket_source import KliteBucket, SourceTopic, kafscale_topics
 from kbroker.exchange.bucket_log import read_partition
-from kbroker.exchange.bucket_source import KliteBucket, SourceTopic, kafscale_topics
 from kbroker.exchange.creating_store import CreatingStore
-from kbroker.exchange.export_bucket import BucketExport
-from kbroker.exchange.import_bucket import BucketImport
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.server_copy import ServerCopy, server_copy
 from kbroker.storage.read.object_audit import BucketAudit
@@ -26,7 +26,7 @@ from kbroker.storage.stores.object_store import NotFound, ObjectStore, Precondit
 from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_wrappers import MeteredStore, RetryingStore, StoreCounters
-from tests.unit.exchange.bucket_builder import put_kafscale, put_klite
+from tests.unit.exchange.bucket.bucket_builder import put_kafscale, put_klite
 
 MIB = 1 << 20
 TOPIC_ID = b"t" * 16

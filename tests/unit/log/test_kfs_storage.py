@@ -11,8 +11,8 @@ from kbroker.clock import ManualClock
 from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.records import TopicCreated
 from kbroker.errors import CorruptionError
+from kbroker.exchange.bucket.bucket_export import BucketExport
 from kbroker.exchange.bucket_log import read_partition
-from kbroker.exchange.export_bucket import BucketExport
 from kbroker.limits import SWEEP_AGE_MS
 from kbroker.log.segment_names import DOUBT_SECONDS, SegmentNames
 from kbroker.storage.flush.kfs_flush import index_key_of

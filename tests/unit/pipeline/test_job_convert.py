@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from kbroker.exchange.export_bucket import BucketExport
-from kbroker.exchange.export_kafka_log import KafkaLogExport, KafkaNode, write_partition_folder
+from kbroker.exchange.bucket.bucket_export import BucketExport
+from kbroker.exchange.kafka_log.log_export import KafkaLogExport, KafkaNode, write_partition_folder
 from kbroker.exchange.partition_source import moment_of
 from kbroker.pipeline import bucket_view
 from kbroker.pipeline.jobs import convert_place

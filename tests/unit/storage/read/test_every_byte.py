@@ -18,7 +18,7 @@ from kbroker.storage.manifest import parts as manifest_parts
 from kbroker.storage.read.object_audit import BucketAudit, NamedImage
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import ObjectMeta
-from tests.unit.exchange.recover_bucket import DamagedCluster
+from tests.unit.exchange.recover.recover_bucket import DamagedCluster
 from tests.unit.storage.read.object_bucket import KEYS
 
 FLIPS = (0x01, 0x80)

@@ -1,0 +1,1 @@
+"""Recovery of a cluster whose manifest cannot be loaded."""

@@ -1,0 +1,89 @@
+"""What the manifest is to say of one partition after a recovery: its state folded on from where the readable part ends.
+
+The batches beyond it tell of leader epochs, producers, and open and aborted transactions, by the same rules as those by
+which a flush makes a manifest record (storage.flush_fold).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.exchange.recover.chain import Chain
+from kbroker.exchange.recover.prefix import Position
+from kbroker.exchange.recover.survey import found_scans
+from kbroker.storage.flush.fold import PartitionFold
+from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.manifest.partition_state import PartitionState, RefRow, trim_epochs
+from kbroker.storage.manifest.record import PartitionDelta, RecordParser
+from kbroker.storage.stores.object_store import ObjectStore
+
+
+@dataclass(slots=True)
+class RecoveredPartition:
+    """A partition as it will be. `base_offset`: of the first piece; below the log start when that is inside of one."""
+
+    topic: str
+    position: Position
+    known: PartitionState | None  # as the readable part has it
+    chain: Chain
+    log_start_offset: int
+    base_offset: int
+    end_offset: int
+    folded: dict[str, Any]  # delta of PartitionFold
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def known_end_offset(self) -> int:
+        """Where the readable part of the manifest ends."""
+        return self.known.end_offset if self.known is not None else 0
+
+    def first_delta(self, rows: list[RefRow]) -> PartitionDelta:
+        """The partition with all its objects."""
+        known = self.known
+        parsed = RecordParser("recovery").delta(self.folded, "partition", [])
+        open_transactions = parsed.open_transactions
+        if open_transactions is None:
+            open_transactions = known.open_transactions if known is not None else ()
+        producers = dict(known.producers) if known is not None else {}
+        producers.update((entry[0], entry) for entry in parsed.producers)
+        epochs = (known.leader_epochs if known is not None else ()) + parsed.leader_epochs
+        if epochs and known is None:
+            # Compaction may have taken the batches that it began with; nothing is in front of it.
+            epochs = ((epochs[0][0], self.base_offset), *epochs[1:])
+        aborted = (known.aborted if known is not None else ()) + parsed.aborted
+        clean = known.clean_offset if known is not None else 0
+        return PartitionDelta(
+            grace_ms=0,
+            log_start_offset=self.base_offset,
+            end_offset=self.end_offset,
+            last_stable_offset=min(max(parsed.last_stable_offset or 0, self.base_offset), self.end_offset),
+            open_transactions=open_transactions,
+            leader_epochs=trim_epochs(epochs, min(self.log_start_offset, self.end_offset)),
+            aborted=tuple(entry for entry in aborted if entry[2] >= self.log_start_offset),
+            producers=tuple(producers.values()),
+            removed=(),
+            added=tuple(rows),
+            clean_offset=min(clean, self.end_offset) if clean > self.base_offset else None,
+        )
+
+    def second_delta(self) -> PartitionDelta | None:
+        """The log start, where that is not the first object's."""
+        if self.log_start_offset <= self.base_offset:
+            return None
+        return PartitionDelta(0, self.log_start_offset, None, None, None, (), (), (), (), ())
+
+
+def fold(
+    store: ObjectStore, keys: ObjectKeys, position: Position, known: PartitionState | None, chain: Chain, end: int
+) -> dict[str, Any]:
+    """The state at the end of the log, as a delta on top of `known`. Raises StoreError, CorruptionError."""
+    folding = PartitionFold(known)
+    start = known.end_offset if known is not None else 0
+    for piece in chain.pieces:
+        if piece.image is None or piece.end_offset <= start:
+            continue
+        low = max(piece.base_offset, start)
+        for _, scan in found_scans(store, keys, piece.image, low, piece.end_offset):
+            folding.add(scan, scan.done)
+    return folding.delta(end)
