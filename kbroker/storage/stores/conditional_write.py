@@ -24,7 +24,7 @@ class OutcomeUnknown(StoreUnavailable):
 
 def create_once(store: ObjectStore, key: str, data: bytes, retries: RetryPolicy, read_bytes_max: int) -> bytes | None:
     """Creates ``key`` with ``data`` if it does not exist. Returns None when it holds our bytes (from this call or an
-    earlier one), else what it holds, cut at ``read_bytes_max``. Raises OutcomeUnknown; other StoreErrors as they come.
+    earlier one), else what it holds, cut at ``read_bytes_max``. Raises OutcomeUnknown; other StoreErrors pass through.
     """
     checksum = crc32c(data)
     failure: Exception | None = None
@@ -39,14 +39,14 @@ def create_once(store: ObjectStore, key: str, data: bytes, retries: RetryPolicy,
             if present == data:
                 return None
             if present is not None and read_back(store, key, read_bytes_max) == present:
-                return present  # one read may have been damaged on its way, and would have us take it for another's
+                return present  # read twice: a damaged read must not pass for another writer's object
         except StoreUnavailable as error:
             failure = error
     raise OutcomeUnknown(f"{key}: unknown whether it was created: {failure}") from failure
 
 
 def read_back(store: ObjectStore, key: str, read_bytes_max: int) -> bytes | None:
-    """What the key holds, cut at ``read_bytes_max``; None if nothing."""
+    """What the key holds, cut at ``read_bytes_max``; None if there is no object."""
     try:
         return store.get(key, 0, read_bytes_max)
     except NotFound:

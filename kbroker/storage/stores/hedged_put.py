@@ -1,10 +1,10 @@
-"""A second, identical request for a PUT that takes much longer than usual: the slow tail of a store, cut off.
+"""Hedged PUTs: a second, identical request for a PUT that takes much longer than usual.
 
 Only for a PUT that creates a key (``if_none_match``) with one body: of two such requests at most one makes the object,
-and whichever it is, the bytes are the same. The other is refused, or is still on its way when the answer is used; then
-it is refused later, as the key is taken. So a hedge adds no key, no leftover and no way to overwrite anything. (A
-request that arrives after the object was merged and deleted would make an orphan, as any request whose answer was given
-up can; the sweep of orphans finds it.)
+and the bytes are the same either way. The other is refused, or is still under way when the answer is used; it is
+refused later, because the key is taken. So a hedge adds no key and no orphan, and overwrites nothing. (A request that
+arrives after the object was merged and deleted makes an orphan, as any request does whose answer was not awaited; the
+sweep of orphans finds it.)
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from kbroker.clock import Clock
 from kbroker.storage.stores.object_store import Body, ObjectMeta, ObjectStore, PreconditionFailed, as_source
 from kbroker.storage.stores.store_wrappers import StoreWrapper
 
-SAMPLES = 64  # newest answers that say what is usual
+SAMPLES = 64  # newest latencies that are kept
 SAMPLES_MIN = 16
-FIRST_SECONDS = 1.0  # until so many are known
+FIRST_SECONDS = 1.0  # delay of a hedge until SAMPLES_MIN are known
 SECONDS_MIN = 0.05
-USUAL_SHARE = 0.95  # of the answers come within what is usual;
-USUAL_TIMES = 2.0  # so many times that is much longer
+USUAL_SHARE = 0.95  # percentile of the latencies that counts as usual
+USUAL_TIMES = 2.0  # times the usual latency is much longer
 HEDGE_SHARE = 0.05  # of the PUTs may be sent twice, so that a slow store is not given twice the work
 HEDGES_SAVED_MAX = 4.0
 
 
 class HedgedStore(StoreWrapper):
-    """Thread-safe. A PUT runs on a thread of its own; the caller's waits for the first answer that counts.
+    """Thread-safe. A PUT runs on a pool thread; the caller waits for the first answer that counts.
 
-    `wait_for` is concurrent.futures.wait, but for tests.
+    `wait_for` is concurrent.futures.wait; tests replace it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HedgedStore(StoreWrapper):
         self._wait_for = wait_for
         self._lock = threading.Lock()
         self._took: deque[float] = deque(maxlen=SAMPLES)
-        self._saved = HEDGES_SAVED_MAX  # hedges that may be sent
+        self._saved = HEDGES_SAVED_MAX  # budget of hedges
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hedged-put")
 
     def put(
@@ -64,7 +64,7 @@ class HedgedStore(StoreWrapper):
         if_match: str | None = None,
         crc32c: int | None = None,
     ) -> ObjectMeta:
-        """As the store's; what creates a key may be sent twice."""
+        """As ObjectStore.put; a PUT that creates a key may be sent twice."""
 
         def request() -> ObjectMeta:
             return self._inner.put(key, body, if_none_match=if_none_match, if_match=if_match, crc32c=crc32c)
@@ -82,7 +82,7 @@ class HedgedStore(StoreWrapper):
         return max(USUAL_TIMES * usual, SECONDS_MIN)
 
     def close(self) -> None:
-        """Requests whose answers nobody waits for end by themselves. The inner store is its owner's to close."""
+        """Requests whose answers are not awaited end by themselves. The owner of the inner store closes that."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _hedged(self, request: Callable[[], ObjectMeta]) -> ObjectMeta:
@@ -107,7 +107,7 @@ class HedgedStore(StoreWrapper):
             return True
 
     def _first_answer(self, attempts: list[Future[ObjectMeta]]) -> ObjectMeta:
-        """The first success. An error counts when no attempt is left: a refusal may come of the other's success."""
+        """The first success. An error counts when no attempt is left: a refusal may follow from the other's success."""
         pending = set(attempts)
         while pending:
             done, pending = self._wait_for(pending, None, FIRST_COMPLETED)

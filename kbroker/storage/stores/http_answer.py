@@ -1,7 +1,7 @@
 """The answer to an HTTP/1.1 request: its head is parsed here, its body goes into the caller's memory.
 
-http.client takes 0.16 ms for the head alone, as it parses headers like those of e-mail. Of the grammar (RFC 9112) this
-takes what object stores send; what it does not understand it passes over, and then no length or name is known.
+http.client takes 0.16 ms for the head alone, because it parses headers as e-mail. This parser knows the part of the
+grammar (RFC 9112) that object stores send. It skips what it does not understand; then no length or name is known.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _WAIT_ALL = getattr(socket, "MSG_WAITALL", 0)
 
 
 class Answer:
-    """The head of an answer behind those that only say that it will come (100 Continue).
+    """The head of an answer; interim ones (100 Continue) are skipped.
 
     Attributes:
         status, reason: of the first line.
-        length: of the body, bytes; None where the head does not say it.
-        will_close: the server ends the connection behind the body.
+        length: of the body, bytes; None where the head does not say.
+        will_close: the server closes the connection after the body.
 
     Raises:
-        BadStatusLine, HTTPException: this is no answer, or its head is too long.
+        BadStatusLine, HTTPException: not an HTTP answer, or its head is too long.
         ConnectionResetError: the connection ended before the head did.
         OSError: as the socket raises it.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._rest = b""  # what has come and is not taken
+        self._rest = b""  # received and not consumed
         self._head_bytes = 0
         while True:
             first, *lines = _LINE_END.split(self._head())
@@ -62,20 +62,20 @@ class Answer:
 
     @property
     def is_over(self) -> bool:
-        """Behind the body: another request may follow. The server keeps the connection, and nothing came that belongs
-        to no answer."""
+        """After the body: whether another request may follow. The server keeps the connection open, and no stray bytes
+        have arrived."""
         return not self.will_close and not self._rest
 
     def getheader(self, name: str) -> str:
-        """The value of a header; empty without one, those of several with commas between."""
+        """The value of a header, "" if absent; repeated headers are joined by commas."""
         return self._headers.get(name.lower(), "")
 
     def fill(self, out: memoryview) -> None:
-        """The next bytes of the body. Raises ConnectionError when it ends before, TimeoutError when nothing comes."""
+        """Fills `out` with the body's next bytes. Raises ConnectionError when it ends early, TimeoutError."""
         filled = min(len(self._rest), len(out))
         out[:filled] = self._rest[:filled]
         self._rest = self._rest[filled:]
-        # In one call if the socket can: the thread takes the interpreter lock once for a body and not for its pieces.
+        # In one call if the socket can: the thread takes the GIL once per body and not once per piece.
         flags = 0 if isinstance(self._socket, ssl.SSLSocket) else _WAIT_ALL
         while filled < len(out):
             try:

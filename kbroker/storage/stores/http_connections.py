@@ -1,7 +1,7 @@
-"""Kept HTTP/1.1 connections for the requests that go past boto3: what both its reads and its writes need.
+"""Persistent HTTP/1.1 connections for the reads and writes that bypass boto3.
 
-Only the plain case is dealt with. Whatever else comes (redirects, errors and their names, proxies, certificates that
-only boto3 is told of) is NotPlain: boto3 is asked then, and knows what it means.
+Only the plain case is handled. Everything else (redirects, error codes, proxies, certificates that only boto3 knows)
+raises NotPlain, and the caller falls back to boto3.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kbroker.clock import Clock, SystemClock
 from kbroker.storage.stores.http_answer import Answer
 from kbroker.storage.stores.object_store import BodySource, StoreUnavailable, send_some
 
-IDLE_SECONDS = 20.0  # a connection that rested longer may have been closed by the server
-CONTINUE_SECONDS = 1.0  # how long a server may take to ask for the body; many never do
+IDLE_SECONDS = 20.0  # the server may have closed a connection that was idle for longer
+CONTINUE_SECONDS = 1.0  # wait for 100 Continue before the body is sent anyway; many servers never send it
 _LINE = re.compile(r"[ -~]+")
 _CONTINUE = re.compile(rb"HTTP/1\.\d 100")
 _CONTINUE_BYTES = 12
@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 
 class NotPlain(Exception):
-    """A request that boto3 must deal with."""
+    """A request that boto3 must handle."""
 
 
 class Place(NamedTuple):
-    """Where a connection goes to."""
+    """The server that a connection goes to."""
 
     secure: bool
     host: str
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """What requests name as their Host."""
+        """The Host header of requests."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
 
@@ -65,20 +65,22 @@ def place_of(url: str) -> Place:
 
 
 def _do_not_pace_loopback(connection: socket.socket) -> None:
-    """Nothing is congested there, and what is not paced needs no timers."""
+    """Loopback is never congested; without pacing (BBR) no timers are needed."""
     if ipaddress.ip_address(connection.getpeername()[0]).is_loopback:
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 class Connection:
-    """One connection; used by one thread at a time. `reusable`: its last answer was read to the end, and the server
-    keeps it open; who reads an answer to the end says so."""
+    """One connection; used by one thread at a time.
+
+    `reusable`: its last answer was read to the end and the server keeps it open. The reader of the answer sets it.
+    """
 
     def __init__(
         self, place: Place, connect_seconds: float, read_seconds: float, context: ssl.SSLContext | None = None
     ) -> None:
-        """Connects; `context`: whom a connection with TLS trusts, None: the machine's authorities."""
+        """Connects. `context`: for TLS; None: the machine's authorities are trusted."""
         self._read_seconds = read_seconds
         self.used_at = 0.0
         self.reusable = False
@@ -98,7 +100,7 @@ class Connection:
         self._socket = connection
 
     def begin(self, method: str, target: str, headers: Mapping[str, str]) -> None:
-        """Sends the head of a request. Raises NotPlain when a head cannot carry it."""
+        """Sends the head of a request. Raises NotPlain for a header that does not fit on one line of ASCII."""
         self.reusable = False
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         if not all(map(_LINE.fullmatch, lines)):
@@ -106,7 +108,7 @@ class Connection:
         self.send(memoryview("\r\n".join([*lines, "", ""]).encode()))
 
     def is_body_wanted(self) -> bool:
-        """Of a request that expects 100 (Continue), over a socket without TLS: False when the answer came instead."""
+        """After a head with `Expect: 100-continue`, without TLS: False when the final answer came instead."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         if not poll.poll(CONTINUE_SECONDS * 1000):
@@ -117,20 +119,20 @@ class Connection:
         return bool(_CONTINUE.match(start))
 
     def send(self, piece: memoryview) -> None:
-        """Sends some of a request's body. Raises TimeoutError when the server takes nothing."""
+        """Sends a piece of the body. Raises TimeoutError when the server takes nothing."""
         try:
             self._socket.sendall(piece)
         except BlockingIOError:
             raise TimeoutError(errno.ETIMEDOUT, "nothing was taken") from None
 
     def send_from(self, body: BodySource, position: int, limit: int) -> int:
-        """Has the body send some of itself; 0 if it cannot, or the connection has TLS. Raises as `send` does."""
+        """Lets the body send a part of itself; 0 if it cannot or the connection has TLS. Raises as `send` does."""
         if isinstance(self._socket, ssl.SSLSocket):
             return 0
         return send_some(body, position, limit, self._socket.fileno(), int(self._read_seconds * 1000))
 
     def answer(self) -> Answer:
-        """The answer's head, any before that only asked for the body passed over."""
+        """The answer's head; interim answers are skipped."""
         try:
             return Answer(self._socket)
         except BlockingIOError:
@@ -141,7 +143,7 @@ class Connection:
 
 
 def _set_time_out(connection: socket.socket, seconds: float) -> None:
-    """The kernel's own: with Python's, the socket would not block, and each piece would be a call."""
+    """Sets the kernel's time-out: Python's makes the socket non-blocking, with a call per piece."""
     whole, fraction = divmod(seconds, 1)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(whole), int(fraction * 1e6)))
@@ -149,9 +151,9 @@ def _set_time_out(connection: socket.socket, seconds: float) -> None:
 
 
 class ConnectionPool:
-    """Thread-safe: a connection is lent to one thread at a time; at most `idle_max` rest.
+    """Thread-safe: a connection is lent to one thread at a time; at most `idle_max` are idle.
 
-    `authorities`: a file with the certificates of those that TLS trusts; None: the machine's.
+    `authorities`: a file with the certificates that TLS trusts; None: the machine's.
     """
 
     def __init__(
@@ -172,26 +174,27 @@ class ConnectionPool:
         self._closed = False
 
     def run(self, place: Place, key: str, exchange: Callable[[Connection], T]) -> T:
-        """What `exchange` makes of a connection.
+        """The result of `exchange` on a connection.
 
-        A server may close a connection that rests just when it is used: `exchange` is called once more, with a new one,
-        when it raises ConnectionError or BadStatusLine on one that has rested. So it must not raise these once the
-        request may have been carried out, unless twice does no harm. Raises NotPlain; StoreUnavailable, naming `key`.
+        A server may close an idle connection just as it is used: when `exchange` raises ConnectionError or
+        BadStatusLine on a reused connection, it is called once more on a new one. So it must not raise these once the
+        request may have been executed, unless the request is idempotent. Raises NotPlain; StoreUnavailable, naming
+        `key`.
         """
         try:
             for reused in (True, False):
                 with self._connection(place, reused) as connection:
-                    rested = connection.reusable
+                    was_idle = connection.reusable
                     try:
                         return exchange(connection)
                     except (ConnectionError, http.client.BadStatusLine):
-                        if not rested:
+                        if not was_idle:
                             raise
         except ssl.SSLError as error:
             raise NotPlain(str(error)) from error  # boto3 may know other authorities
         except (OSError, http.client.HTTPException) as error:
             raise StoreUnavailable(f"{key}: {type(error).__name__}: {error}") from error
-        raise AssertionError("a new connection has not rested")
+        raise AssertionError("a new connection was never idle")
 
     def close(self) -> None:
         with self._lock:
@@ -202,7 +205,7 @@ class ConnectionPool:
 
     @contextlib.contextmanager
     def _connection(self, place: Place, reused: bool) -> Iterator[Connection]:
-        """A connection for the block; kept afterwards when its last answer was read to the end."""
+        """A connection for the block; returned to the pool when its last answer was read to the end."""
         connection = self._idle_connection(place) if reused else None
         if connection is None:
             connection = Connection(place, *self._timeouts, self._tls() if place.secure else None)
@@ -218,7 +221,7 @@ class ConnectionPool:
                 connection.close()
 
     def _tls(self) -> ssl.SSLContext:
-        """Made once: it reads a file."""
+        """Created once, because it reads a file."""
         if self._context is None:
             self._context = ssl.create_default_context(cafile=self._authorities)
         return self._context

@@ -1,4 +1,4 @@
-"""Several bodies one after another, as one to be sent."""
+"""Several bodies sent as one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.storage.stores.object_store import BodySource, read_exactly, send_s
 
 
 class JoinedBody:
-    """Several bodies one after another."""
+    """A BodySource that concatenates others."""
 
     __slots__ = ("_parts", "_starts", "length")
 
@@ -21,7 +21,7 @@ class JoinedBody:
         self.length = self._starts.pop()
 
     def read_into(self, position: int, out: memoryview) -> int:
-        """Copies bytes from `position`, filling `out` up to the end of the whole; returns how many."""
+        """Copies bytes from `position`, fills `out` unless the body ends first; returns how many."""
         filled = 0
         wanted = min(len(out), self.length - position)
         while filled < wanted:

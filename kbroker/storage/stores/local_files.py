@@ -1,7 +1,7 @@
 """Writing a file so that it is durable, without filling the page cache with dirty pages.
 
-A large dirty backlog makes every fdatasync on the disk wait, the write-ahead log's too. So writes are pushed out
-in windows: while one window is written back, the next one is filled.
+A large dirty backlog delays every fdatasync on the disk, that of the write-ahead log included. So writes are flushed in
+windows: while one window is written back, the next one is filled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write_durably(descriptor: int, pieces: Iterator[memoryview]) -> tuple[int, i
 
 
 def _push_out(descriptor: int, start: int, length: int) -> None:
-    """Starts writing this window back and waits for the one before it. Says nothing about durability."""
+    """Starts writing this window back and waits for the previous one. Guarantees no durability."""
     if _sync_file_range is None:
         os.fdatasync(descriptor)
         return

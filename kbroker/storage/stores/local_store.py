@@ -1,10 +1,10 @@
 """The object store in a local folder, with the guarantees of S3.
 
-An object is a file that was written beside (`.tmp`), synced, and then linked or renamed into place; the folder is
-synced before the put returns. Creation is link(2), which fails if the name exists. Whatever replaces or removes a
-name does so under an flock on `.lock`, so that If-Match compares and replaces in one step, also between processes.
+An object is written to a temporary file (`.tmp`), synced, and linked or renamed into place; the folder is synced before
+the put returns. Creation is link(2), which fails if the name exists. Replacing or removing a name takes an flock on
+`.lock`, so that If-Match compares and replaces atomically, also between processes.
 
-Objects leave the volume some room for the ledger's records: without those nothing could be deleted any more.
+Objects leave some room on the volume for the ledger's records: deleting objects needs records.
 
 The ETag is the file's length and modification time; the last six digits of the time are random, so that each put
 has its own. Copy such a folder with times kept (cp -a, rsync -a), or readers that expect an ETag refuse the copy.
@@ -52,9 +52,9 @@ from kbroker.storage.stores.regular_file import NotRegularFile, is_folder, open_
 
 TEMPORARY_FOLDER = ".tmp"
 UPLOADS_FOLDER = ".multipart"
-UPLOAD_KEY_FILE = "key"  # in the folder of an upload, whose parts are named by their numbers
+UPLOAD_KEY_FILE = "key"  # in the folder of an upload; parts are named by their numbers
 LOCK_FILE = ".lock"
-LEFTOVER_AGE_MS = 3_600_000  # a temporary file untouched for this long belongs to a process that is gone
+TEMPORARY_AGE_MS = 3_600_000  # a temporary file untouched for this long belongs to a process that has ended
 UPLOAD_AGE_MS = 7 * 86_400_000
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _RETRIABLE = {
@@ -89,7 +89,7 @@ class LocalStore:
             self._identity = (status.st_dev, status.st_ino)
             self._temporary = os.path.join(self._root, TEMPORARY_FOLDER)
             self._uploads = os.path.join(self._root, UPLOADS_FOLDER)
-            self._sweep_leftovers()
+            self._sweep_temporary()
 
     # -- objects -----------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class LocalStore:
         return ObjectMeta(key, status.st_size, _etag(status), crc, status.st_mtime_ns // 1_000_000)
 
     def _check_room(self, key: str, length: int) -> None:
-        """Before an object is written; records of the ledger are as small as their place."""
+        """Raises StoreFull when an object would take the room that is kept for the ledger's records."""
         if is_ledger_key(key):
             return
         volume = os.statvfs(self._root)
@@ -147,7 +147,7 @@ class LocalStore:
             os.close(descriptor)
 
     def _publish(self, temporary: str, path: str, if_none_match: bool, if_match: str | None) -> None:
-        """Gives a synced temporary file its name, and syncs the name."""
+        """Gives a synced temporary file its name and syncs the folder."""
         for attempt in range(3):
             self._make_folder(os.path.dirname(path))
             try:
@@ -163,7 +163,7 @@ class LocalStore:
             except FileExistsError:
                 raise PreconditionFailed(f"{path} exists") from None
             except FileNotFoundError:
-                # A delete removed the folder as it was empty; unless the store itself is gone, make it again.
+                # A delete removed the empty folder; unless the store itself is gone, create it again.
                 self._check_root()
                 if attempt == 2 or not os.path.exists(temporary):
                     raise
@@ -335,7 +335,7 @@ class LocalStore:
         return folder
 
     def close(self) -> None:
-        """Lets the folder go; other files are open only while an operation runs."""
+        """Closes the folder; other files are open only during an operation."""
         self._release()
 
     # -- folders, locks, errors --------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ class LocalStore:
             os.close(descriptor)
 
     def _check_root(self) -> None:
-        """The folder opened at the start must still be there; another one in its place is not ours to fill."""
+        """The folder opened at the start must still be there; one that replaced it is not ours to write to."""
         try:
             status = os.stat(self._root)
         except (FileNotFoundError, NotADirectoryError):
@@ -398,10 +398,10 @@ class LocalStore:
             os.mkdir(folder)
             sync_directory(parent)
 
-    def _sweep_leftovers(self) -> None:
-        """Removes what a killed process left half written: our own names only, and only old ones."""
+    def _sweep_temporary(self) -> None:
+        """Removes what a killed process left half written: only our own names, and only old ones."""
         now_ms = self._clock.now_ms()
-        for folder, age_ms in ((self._temporary, LEFTOVER_AGE_MS), (self._uploads, UPLOAD_AGE_MS)):
+        for folder, age_ms in ((self._temporary, TEMPORARY_AGE_MS), (self._uploads, UPLOAD_AGE_MS)):
             if not is_folder(folder):
                 continue
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
@@ -456,7 +456,7 @@ def _part_pieces(folder: str, parts: Sequence[UploadedPart]) -> Iterator[memoryv
 
 
 def _remove_folder(path: str) -> None:
-    import shutil  # with three codecs behind it: nothing for every start
+    import shutil  # lazily: it loads three compression codecs
 
     shutil.rmtree(path, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""An object store in memory, for tests. Never a stand-in for a store that failed."""
+"""An object store in memory, for tests. Never a fallback for a store that failed."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Guarantees of every store (tests/conformance proves them on each):
 
 - An object appears whole or not at all, and a successful put is durable and visible to every later call.
 - Listings are complete, in the byte order of the UTF-8 keys, and see every put that returned before them.
-- ``if_none_match`` creates only; ``if_match`` replaces only the version with that ETag. Of racing writers one wins.
-- A get returns exactly the bytes asked for (cut at the object's end) or raises: never a short body.
+- ``if_none_match`` creates only; ``if_match`` replaces only the version with that ETag. Of racing writers one succeeds.
+- A get returns exactly the requested bytes (cut at the object's end) or raises; never a short body.
 
 A write that raises ``StoreUnavailable`` has an UNKNOWN outcome: it may have happened, or may still happen later.
 Stores do not retry; ``store_wrappers.RetryingStore`` does, and never for a conditional write.
@@ -40,23 +40,23 @@ class PreconditionFailed(StoreError):
 
 
 class InvalidRange(StoreError):
-    """The range starts at or after the object's end, or the object is shorter than the caller's buffer needs."""
+    """The range starts at or after the object's end, or the object ends before the caller's buffer is full."""
 
 
 class ChecksumMismatch(StoreError):
-    """The body that arrived does not have the CRC-32C that the caller named; nothing was stored."""
+    """The received body does not have the CRC-32C in the request; nothing was stored."""
 
 
 class StoreDenied(StoreError):
-    """Credentials missing, wrong, expired, or without the right to do this."""
+    """Credentials are missing, wrong, expired or lack the permission."""
 
 
 class StoreUnavailable(StoreError):
-    """Time-out, 5xx, network failure, disk full: worth another try. The outcome of a write is unknown."""
+    """Time-out, 5xx, network failure, disk full: may be retried. The outcome of a write is unknown."""
 
 
 class StoreFull(StoreUnavailable):
-    """The store has no room: worth another try once something is deleted, which the store tells at once."""
+    """The store has no room: may be retried once something was deleted. It fails fast."""
 
 
 class ObjectMeta(NamedTuple):
@@ -64,9 +64,9 @@ class ObjectMeta(NamedTuple):
 
     key: str
     size: int
-    etag: str  # opaque; changes with the object; hand it back as it is
-    crc32c: int | None  # None where the store does not tell
-    modified_ms: int  # the store's clock; 0 where the store does not tell (after a put)
+    etag: str  # opaque; changes with the object
+    crc32c: int | None  # None where the store does not return it
+    modified_ms: int  # the store's clock; 0 where the store does not return it (after a put)
 
 
 class UploadedPart(NamedTuple):
@@ -88,10 +88,10 @@ class PendingUpload(NamedTuple):
 
 @runtime_checkable
 class BodySource(Protocol):
-    """A body that is gathered while it is sent.
+    """A body that is read while it is sent.
 
-    Reads are positional and repeatable: a retry reads again from 0. The owner keeps what is behind it (arena
-    chunks, WAL segments) alive until the put has returned or raised. It may have ``send_to`` besides: see send_some.
+    Reads are positional and repeatable: a retry reads again from 0. The owner keeps the source (arena chunks, WAL
+    segments) alive until the put has returned or raised. A body may also have ``send_to``: see send_some.
     """
 
     @property
@@ -119,7 +119,7 @@ class ObjectStore(Protocol):
         if_match: str | None = None,
         crc32c: int | None = None,
     ) -> ObjectMeta:
-        """Stores ``body``; at most one of the two conditions. ``crc32c`` is checked against what arrives."""
+        """Stores ``body``; at most one of the two conditions. ``crc32c`` is checked against the received body."""
         ...
 
     def get(self, key: str, start: int | None = None, length: int | None = None, if_match: str | None = None) -> bytes:
@@ -127,7 +127,7 @@ class ObjectStore(Protocol):
         ...
 
     def get_into(self, key: str, start: int, out: memoryview, if_match: str | None = None) -> int:
-        """Fills all of ``out`` from ``start`` and returns its length; InvalidRange if the object ends before."""
+        """Fills all of ``out`` from ``start`` and returns its length; InvalidRange if the object ends earlier."""
         ...
 
     def head(self, key: str) -> ObjectMeta: ...
@@ -137,11 +137,11 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Deletes what exists of ``keys``; a missing one is no error."""
+        """Deletes the objects of ``keys`` that exist; a missing one is no error."""
         ...
 
     def create_multipart(self, key: str) -> str:
-        """Starts an upload of parts and returns its upload id."""
+        """Starts a multipart upload and returns its upload id."""
         ...
 
     def upload_part(
@@ -159,13 +159,13 @@ class ObjectStore(Protocol):
         *,
         if_match: str | None = None,
     ) -> UploadedPart:
-        """A part taken from a range of another object, without the bytes passing through here."""
+        """A part copied by the store from a range of another object."""
         ...
 
     def complete_multipart(
         self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, if_none_match: bool = False
     ) -> ObjectMeta:
-        """Makes the object of the parts appear, in the order of their numbers."""
+        """Creates the object from the parts, in the order of their numbers."""
         ...
 
     def abort_multipart(self, key: str, upload_id: str) -> None:
@@ -173,7 +173,7 @@ class ObjectStore(Protocol):
         ...
 
     def list_multipart(self, prefix: str) -> Iterator[PendingUpload]:
-        """Uploads under way of keys that start with ``prefix``, ordered by key; lazily."""
+        """Unfinished uploads of keys that start with ``prefix``, ordered by key; lazily."""
         ...
 
     def close(self) -> None: ...
@@ -198,7 +198,7 @@ def as_source(body: Body) -> BodySource:
 
 
 def read_some(source: BodySource, position: int, out: memoryview) -> int:
-    """Reads what the source gives at once; StoreError if that is nothing (its owner broke the promise)."""
+    """One read of the source; StoreError if it returns nothing or too much, which no source may do."""
     count = source.read_into(position, out)
     if not 0 < count <= len(out):
         raise StoreError(f"body source gave {count} bytes at {position} of {source.length}")
@@ -206,18 +206,17 @@ def read_some(source: BodySource, position: int, out: memoryview) -> int:
 
 
 def send_some(source: BodySource, position: int, limit: int, fd: int, timeout_ms: int, rate: int = 0) -> int:
-    """Has a source that can do that send bytes from ``position``, at most ``limit``, to a socket, from where they lie.
+    """Lets a source with a method ``send_to`` send up to ``limit`` bytes from ``position`` to a socket, uncopied.
 
-    It has a method ``send_to`` of these arguments. ``rate`` is in bytes per second, 0 for no limit. Returns how many
-    were sent; 0: these must be read. Raises OSError for what the socket says, TimeoutError when it takes nothing for so
-    long.
+    ``rate`` is in bytes per second, 0 for no limit. Returns how many were sent; 0: these bytes must be read instead.
+    Raises the socket's OSError, TimeoutError when the socket takes nothing for ``timeout_ms``.
     """
     send_to: Callable[[int, int, int, int, int], int] | None = getattr(source, "send_to", None)
     return send_to(position, limit, fd, timeout_ms, rate) if send_to is not None else 0
 
 
 def read_whole(store: ObjectStore, key: str, bytes_max: int, if_match: str | None = None) -> bytes:
-    """All bytes of an object. CorruptionError, and no more is read, where there are more than `bytes_max`."""
+    """All bytes of an object. CorruptionError for an object of more than `bytes_max`, which is not read on."""
     try:
         data = store.get(key, 0, bytes_max + 1, if_match=if_match)
     except InvalidRange:
@@ -228,14 +227,14 @@ def read_whole(store: ObjectStore, key: str, bytes_max: int, if_match: str | Non
 
 
 def read_exactly(source: BodySource, position: int, out: memoryview) -> None:
-    """Fills ``out`` from ``position``; StoreError if the source ends early (its owner broke the promise)."""
+    """Fills ``out`` from ``position``; StoreError if the source ends early."""
     filled = 0
     while filled < len(out):
         filled += read_some(source, position + filled, out[filled:])
 
 
 def body_pieces(body: Body, piece_bytes: int = BODY_PIECE_BYTES) -> Iterator[memoryview]:
-    """The body in order, in pieces, each what the source gives at once; valid until the next one is asked for."""
+    """The body in pieces, one per read of the source; a piece is valid until the next one is requested."""
     source = as_source(body)
     buffer = memoryview(bytearray(min(piece_bytes, max(source.length, 1))))
     position = 0
@@ -246,7 +245,7 @@ def body_pieces(body: Body, piece_bytes: int = BODY_PIECE_BYTES) -> Iterator[mem
 
 
 def body_crc32c(body: Body) -> int:
-    """CRC-32C of a body, without holding it whole."""
+    """CRC-32C of a body, read in pieces."""
     value = 0
     for piece in body_pieces(body):
         value = crc32c_of_bytes(piece, value)

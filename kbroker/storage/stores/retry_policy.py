@@ -1,4 +1,4 @@
-"""How long, and at what pace, an operation on the store is tried again: exponential backoff with full jitter."""
+"""How long and how often an operation on the store is retried: exponential backoff with full jitter."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def _never_cancelled() -> Callable[[float], bool]:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """One policy, used by many operations at once.
+    """Immutable; shared by many operations.
 
     ``wait(seconds)`` sleeps and returns True when cancelled: an ``Event.wait`` is one. The wait before attempt n is
-    drawn between 0 and min(wait_max_s, first_wait_s * 2**n), so that many waiters do not return together.
+    drawn between 0 and min(wait_max_s, first_wait_s * 2**n), so that many clients do not retry together.
     """
 
     deadline_s: float | None = 30.0  # None: until cancelled

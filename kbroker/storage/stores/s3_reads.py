@@ -1,8 +1,8 @@
-"""Ranged GETs straight from the socket into the caller's buffer, and HEADs, beside boto3.
+"""Ranged GETs straight from the socket into the caller's buffer, and HEADs, bypassing boto3.
 
-boto3 spends milliseconds of Python on a request and takes the interpreter lock again for every piece of a body. Here a
-GET is a URL that boto3 has signed for the object once, one small request, and one call that waits in the kernel
-until the body has filled the buffer. Only 206 with the range that was asked for is dealt with; of a HEAD 200 and 404.
+boto3 spends milliseconds of Python on a request and takes the GIL again for every piece of a body. Here a GET is a URL
+that boto3 has signed once for the object, one small request, and one call that waits in the kernel until the body has
+filled the buffer. Only 206 with the requested range is handled; of HEAD answers 200 and 404.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kbroker.storage.stores.http_connections import Connection, ConnectionPool, 
 
 T = TypeVar("T")
 URLS_MAX = 4096
-URL_SECONDS = 600.0  # a signed URL is used again for so long ...
-URL_EXPIRES_SECONDS = 3600  # ... and valid for so long
-HEAD_HEADERS = {"x-amz-checksum-mode": "ENABLED"}  # asks for the object's checksum; a part of the signature
+URL_SECONDS = 600.0  # a signed URL is reused for this long ...
+URL_EXPIRES_SECONDS = 3600  # ... and is valid for this long
+HEAD_HEADERS = {"x-amz-checksum-mode": "ENABLED"}  # asks for the object's checksum; signed
 
 
 class DirectReads:
     """Thread-safe; signed URLs are shared.
 
     Args:
-        sign: method and key to a URL that is valid for `URL_EXPIRES_SECONDS`; that of a HEAD is for `HEAD_HEADERS`.
+        sign: maps method and key to a URL that is valid for `URL_EXPIRES_SECONDS`; for HEAD with `HEAD_HEADERS`.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class DirectReads:
         self._urls: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
 
     def get_into(self, key: str, start: int, out: memoryview, if_match: str | None) -> None:
-        """Fills `out` from `start`. Raises NotPlain where boto3 must be asked, StoreUnavailable."""
+        """Fills `out` from `start`. Raises NotPlain for what boto3 must handle, StoreUnavailable."""
         headers = {"Range": f"bytes={start}-{start + len(out) - 1}", "Accept-Encoding": "identity"}
         if if_match is not None:
             headers["If-Match"] = if_match
@@ -98,7 +98,7 @@ class DirectReads:
 
 
 def _is_plain(answer: Answer, start: int, length: int) -> bool:
-    """Whether this is the range that was asked for, and nothing else."""
+    """Whether the answer is exactly the requested range."""
     return (
         answer.status == 206
         and answer.length == length

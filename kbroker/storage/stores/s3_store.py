@@ -1,6 +1,6 @@
-"""The object store on S3 (and what speaks its protocol), through boto3.
+"""The object store on S3 and compatible servers, through boto3.
 
-The client library's own retries are off: an outcome that it hides cannot be judged. Payloads are not signed (use
+The client library's own retries are off, because they would hide unknown outcomes. Payloads are not signed (use
 TLS, or loopback); their integrity rests on a CRC-32C header sent with every put and part. Importing this module
 imports boto3, so only ``store_url.open_store`` does it, and only for ``s3://``.
 """
@@ -47,7 +47,7 @@ from kbroker.storage.stores.s3_reads import URL_EXPIRES_SECONDS, DirectReads
 from kbroker.storage.stores.s3_writes import DirectWrites
 from kbroker.storage.stores.sigv4 import Credentials
 
-DIRECT_BYTES_MIN = 64 * KIB  # a smaller body is not worth a way of its own
+DIRECT_BYTES_MIN = 64 * KIB  # smaller bodies go through boto3
 DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
 _READ_BYTES = 256 * KIB
 _PIECE_BYTES = 128 * KIB  # of a body through boto3, which must be sent within the time that connecting may take
@@ -115,7 +115,7 @@ class S3Store:
             )
             self._credentials = session.get_credentials()
             authorities = core.get_config_variable("ca_bundle")
-        except aws.BotoCoreError as error:  # AWS' files or variables name what is not there
+        except aws.BotoCoreError as error:  # AWS' files or variables name something missing
             if isinstance(error, ValueError):
                 raise
             self._raise_mapped(error, "configuration", None, conditional=False)
@@ -129,7 +129,7 @@ class S3Store:
             return None
         try:
             frozen = self._credentials.get_frozen_credentials()
-        except Exception as error:  # refreshing them raises many kinds; boto3 meets them next
+        except Exception as error:  # refreshing raises many kinds; boto3 will raise the same
             raise NotPlain(str(error)) from error
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
@@ -154,7 +154,7 @@ class S3Store:
     ) -> ObjectMeta:
         check_key(key)
         check_conditions(if_none_match, if_match)
-        # Always sent: without it, a server may keep what came of a body whose sender died half-way.
+        # Always sent: without it, a server may store a truncated body when its sender dies half-way.
         crc32c = body_crc32c(body) if crc32c is None else crc32c
         source = as_source(body)
         if source.length >= DIRECT_BYTES_MIN:
@@ -219,13 +219,13 @@ class S3Store:
         return filled
 
     def open_copied(self, key: str, start: int, length: int, if_match: str | None) -> Any:
-        """The stream of a range of what is copied from: of the other bucket if there is one."""
+        """The stream of a range of a copy's source object (in `copy_bucket`)."""
         return self._open(key, start, length, if_match, self._copy_bucket)["Body"]
 
     def _open(
         self, key: str, start: int | None, length: int | None, if_match: str | None, bucket: str | None = None
     ) -> dict[str, Any]:
-        """A get whose answer is checked to be the range asked for, cut at the object's end."""
+        """A GET whose answer is checked to be the requested range, cut at the object's end."""
         arguments: dict[str, Any] = {}
         if start is not None:
             arguments["Range"] = f"bytes={start}-" if length is None else f"bytes={start}-{start + length - 1}"
@@ -269,7 +269,7 @@ class S3Store:
             if not answer.get("IsTruncated"):
                 return
             if not answer.get("NextContinuationToken"):
-                raise StoreError(f"{self._name(prefix)}: the store cut a listing and gave no token to go on")
+                raise StoreError(f"{self._name(prefix)}: the store truncated a listing without a continuation token")
             arguments["ContinuationToken"] = answer["NextContinuationToken"]
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -335,8 +335,8 @@ class S3Store:
         result = self._call("upload_part_copy", key, arguments, conditional=True)["CopyPartResult"]
         crc = _decode_crc(result)
         if crc is None and result.get("ChecksumCRC32C"):
-            # Versitygw tells the source's own checksum. That of an object of parts is one of checksums, with which
-            # no upload can be completed: this part is sent in the copy's place.
+            # versitygw returns the source's own checksum. For a multipart object that is a checksum of checksums, with
+            # which no upload can be completed: the part is uploaded instead of copied.
             with contextlib.closing(_CopiedRange(self, source_key, start, length, if_match)) as body:
                 return self.upload_part(key, upload_id, number, body)
         return UploadedPart(number, result["ETag"], length, crc)
@@ -368,13 +368,13 @@ class S3Store:
         while True:
             answer = self._call("list_multipart_uploads", None, arguments, conditional=False)
             for item in answer.get("Uploads", ()):
-                if item["Key"].startswith(prefix):  # some servers do not look at it
+                if item["Key"].startswith(prefix):  # some servers ignore the prefix
                     yield PendingUpload(item["Key"], item["UploadId"], _milliseconds(item["Initiated"]))
             markers = answer.get("NextKeyMarker"), answer.get("NextUploadIdMarker")
             if not answer.get("IsTruncated"):
                 return
             if not markers[0] or markers == (arguments.get("KeyMarker"), arguments.get("UploadIdMarker")):
-                raise StoreError(f"{self._name(prefix)}: the store cut a listing and gave no marker to go on")
+                raise StoreError(f"{self._name(prefix)}: the store truncated a listing without a marker")
             arguments |= {"KeyMarker": markers[0], "UploadIdMarker": markers[1] or ""}
 
     def close(self) -> None:
@@ -414,7 +414,7 @@ class S3Store:
         return f"s3://{self._bucket}/{key or ''}"
 
     def _raise_mapped(self, error: Exception, operation: str, key: str | None, *, conditional: bool) -> NoReturn:
-        """Turns what boto3 raised into our errors, keeping its text in one line."""
+        """Maps boto3's exceptions to ours, with their text on one line."""
         text = f"{self._name(key)}: {operation}: {' '.join(str(error).split())}"
         if isinstance(error, StoreError):
             raise error
@@ -442,7 +442,7 @@ def _error_class(code: str, status: int, *, conditional: bool) -> type[StoreErro
         return StoreDenied
     if status == 416:
         return InvalidRange
-    # Some servers say 404 of an unknown access key or tenant: only these codes say it of the object.
+    # Some servers answer 404 for an unknown access key or tenant: only these codes mean the object.
     if code in _MISSING_CODES:
         return NotFound
     if (status >= 500 and status != 501) or status in (408, 429) or code in _BUSY_CODES:
@@ -451,7 +451,7 @@ def _error_class(code: str, status: int, *, conditional: bool) -> type[StoreErro
 
 
 class _CopiedRange:
-    """A range of an object as a body: one request each time that it is read through."""
+    """A range of an object as a body: one request for each pass over it."""
 
     def __init__(self, store: S3Store, key: str, start: int, length: int, if_match: str | None) -> None:
         self.length = length
@@ -485,10 +485,10 @@ class _CopiedRange:
 
 
 class _BodyFile:
-    """A BodySource as the file object that botocore reads: one small buffer, used again for every piece.
+    """A BodySource as the file object that botocore reads: one small buffer, reused for every piece.
 
-    A returned view is valid until the next read; the HTTP layer has handed it to the socket by then. It asks for
-    16 KiB at a time and takes whatever length it gets, so larger pieces are given: fewer turns of its loop.
+    A returned view is valid until the next read; the HTTP layer has sent it by then. botocore asks for 16 KiB at a time
+    and takes any length, so larger pieces are returned: fewer iterations.
     """
 
     def __init__(self, source: BodySource) -> None:

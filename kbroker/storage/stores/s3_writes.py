@@ -1,10 +1,9 @@
-"""PUTs past boto3: where they go is learned from boto3's own, and their bodies are sent by large pieces.
+"""PUTs that bypass boto3: the route is learned from boto3's own PUTs, and bodies are sent in large pieces.
 
-boto3 spends two milliseconds of Python on a request and several layers of it on each piece of a body, with the
-interpreter lock that the rest of the broker needs. Here a request is signed and sent on a kept connection. 200 with an
-ETag is dealt with, and so is an outcome that nobody knows: StoreUnavailable, never tried again here. A refusal (3xx,
-4xx, 501) says that nothing was stored: boto3 is asked then, as if for the first time. TLS, and whatever boto3 has not
-shown to work, is left to it.
+boto3 spends two milliseconds of Python on a request and several layers of it on each piece of a body, under the GIL.
+Here a request is signed and sent on a persistent connection. 200 with an ETag is handled, and so is an unknown outcome:
+StoreUnavailable, never retried here. A refusal (3xx, 4xx, 501) means that nothing was stored: boto3 then sends
+the request anew. TLS, and every route that boto3 has not proven, is left to boto3.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from kbroker.storage.stores.http_connections import Connection, ConnectionPool, 
 from kbroker.storage.stores.object_store import BODY_PIECE_BYTES, BodySource, StoreUnavailable, read_some
 from kbroker.storage.stores.sigv4 import Credentials, Signer
 
-ANSWER_BYTES_MAX = 64 * KIB  # of an answer that is read for the sake of the connection
-SELF_SENT_BYTES = 4 * MIB  # of a body that sends itself, at once: it costs no memory
+ANSWER_BYTES_MAX = 64 * KIB  # of an answer that is read so that the connection can be reused
+SELF_SENT_BYTES = 4 * MIB  # per call, of a body that sends itself: it takes no memory
 _SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]*/([^/,]+)/s3/aws4_request,")
 
 
-class _Way(NamedTuple):
-    """Where boto3 has stored an object: its key, quoted, comes behind `prefix`."""
+class _Route(NamedTuple):
+    """Where boto3 has stored an object: the path is `prefix` and the quoted key."""
 
-    place: Place  # where its connections go
+    place: Place  # of the server
     prefix: str  # of the path
-    region: str  # that it signed for
+    region: str  # of the signature
     user_agent: str
 
 
 class _BodyFailed(Exception):
-    """Reading the body failed: no failure of the connection."""
+    """Reading the body failed, not the connection."""
 
     def __init__(self, reason: Exception) -> None:
         self.reason = reason
@@ -48,14 +47,14 @@ class DirectWrites:
     """Thread-safe.
 
     Args:
-        credentials: gives them, refreshed; None if there are none.
+        credentials: returns fresh ones; None if there are none.
     """
 
     def __init__(self, credentials: Callable[[], Credentials | None], connections: ConnectionPool) -> None:
         self._credentials = credentials
         self._connections = connections
         self._signer = Signer()
-        self._way: _Way | None = None
+        self._route: _Route | None = None
         self._sent = threading.local()
 
     def note(self, request: Any, **_: object) -> None:
@@ -63,7 +62,7 @@ class DirectWrites:
         self._sent.url, self._sent.headers = request.url, request.headers
 
     def learn(self, key: str) -> None:
-        """boto3 has stored this object for the calling thread: others go the same way from now on."""
+        """boto3 has stored this object on the calling thread: later PUTs take the same route."""
         url, headers = self._sent.url, self._sent.headers
         parts = urlsplit(url)
         scope = _SCOPE.match(_text(headers.get("Authorization", "")))
@@ -71,34 +70,34 @@ class DirectWrites:
             prefix = parts.path.removesuffix(_quoted(key))
             agent = _text(headers.get("User-Agent", ""))
             with contextlib.suppress(NotPlain):  # through a proxy
-                self._way = _Way(place_of(url), prefix, scope[1], agent)
+                self._route = _Route(place_of(url), prefix, scope[1], agent)
 
     def put(self, key: str, name: str, body: BodySource, headers: Mapping[str, str]) -> str:
-        """Stores an object and returns its ETag. `name` is what errors call it.
+        """Stores an object and returns its ETag. `name` is for error messages.
 
-        Raises NotPlain where boto3 must be asked (nothing was stored), StoreUnavailable, what reading the body raises.
+        Raises NotPlain when boto3 must send it (nothing was stored), StoreUnavailable, what reading the body raises.
         """
-        way = self._way
-        if way is None:
+        route = self._route
+        if route is None:
             raise NotPlain("boto3 has not stored anything yet")
-        target = way.prefix + _quoted(key)
-        signed = self._signed(way, target, headers)
-        signed |= {"User-Agent": way.user_agent, "Content-Length": str(body.length), "Expect": "100-continue"}
+        target = route.prefix + _quoted(key)
+        signed = self._signed(route, target, headers)
+        signed |= {"User-Agent": route.user_agent, "Content-Length": str(body.length), "Expect": "100-continue"}
         try:
             return self._connections.run(
-                way.place, name, lambda connection: _exchange(connection, target, signed, name, body)
+                route.place, name, lambda connection: _exchange(connection, target, signed, name, body)
             )
         except NotPlain:
-            self._way = None
+            self._route = None
             raise
         except _BodyFailed as failure:
             raise failure.reason from None
 
-    def _signed(self, way: _Way, target: str, headers: Mapping[str, str]) -> dict[str, str]:
+    def _signed(self, route: _Route, target: str, headers: Mapping[str, str]) -> dict[str, str]:
         credentials = self._credentials()
         if credentials is None:
             raise NotPlain("no credentials")
-        return self._signer.sign("PUT", target, {"Host": way.place.authority, **headers}, credentials, way.region)
+        return self._signer.sign("PUT", target, {"Host": route.place.authority, **headers}, credentials, route.region)
 
 
 def _exchange(connection: Connection, target: str, headers: Mapping[str, str], name: str, body: BodySource) -> str:
@@ -117,7 +116,7 @@ def _exchange(connection: Connection, target: str, headers: Mapping[str, str], n
 
 
 def _send(connection: Connection, body: BodySource) -> bool:
-    """False when the server ended the connection before: it has said why, often."""
+    """False when the server closed the connection early; its answer often says why."""
     buffer = memoryview(b"")
     position = 0
     while position < body.length:

@@ -16,7 +16,7 @@ _PAYLOAD = "UNSIGNED-PAYLOAD"
 
 
 class Credentials(NamedTuple):
-    """What requests are signed with; `token` of those that expire."""
+    """AWS credentials; `token` is set for temporary ones."""
 
     access_key: str
     secret_key: str
@@ -24,7 +24,7 @@ class Credentials(NamedTuple):
 
 
 class Signer:
-    """Thread-safe. Keeps the key that is derived once a day from the credentials."""
+    """Thread-safe. Caches the signing key, which is derived from the credentials once a day."""
 
     def __init__(self) -> None:
         self._kept: tuple[str, str, str, bytes] = "", "", "", b""  # secret, day and region; the key derived from them
@@ -38,12 +38,12 @@ class Signer:
         region: str,
         now: datetime.datetime | None = None,
     ) -> dict[str, str]:
-        """`headers`, all of which are signed, and those that the signature adds.
+        """`headers`, all of them signed, and the headers of the signature.
 
         Args:
             target: the path, quoted as it is sent.
-            headers: the Host among them.
-            now: in UTC; None: the present.
+            headers: must contain Host.
+            now: in UTC; None: the current time.
         """
         time = (now or datetime.datetime.now(datetime.UTC)).strftime("%Y%m%dT%H%M%SZ")
         signed = {**headers, "X-Amz-Date": time, "X-Amz-Content-SHA256": _PAYLOAD}

@@ -1,4 +1,4 @@
-"""A store that fails on demand, for tests: before or after the effect, late, damaged, or all of it for a while."""
+"""A store that fails on demand, for tests: before or after the effect, late, with damage, or in an outage."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class When(Enum):
     """Where in an operation a fault strikes."""
 
     BEFORE = "before"  # nothing happens, the error is raised
-    AFTER = "after"  # it happens, and the error is raised all the same: a success reported as failure
-    LATE = "late"  # the error is raised, and it happens when ``land`` is called: a request that was on its way
+    AFTER = "after"  # it happens, and the error is raised: a success reported as a failure
+    LATE = "late"  # the error is raised, and it happens when ``land`` is called: a request still on its way
     TRUNCATE = "truncate"  # a get returns its first half
     CORRUPT = "corrupt"  # a get returns one wrong byte
     OMIT = "omit"  # a listing that lags: this element is left out
     REPEAT = "repeat"  # a listing gives this element twice
-    HOLD = "hold"  # waits for ``release`` (an outage of the network), then goes on
+    HOLD = "hold"  # waits for ``release`` (a network outage), then runs
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Fault:
 
 
 class _Sending(Generic[T]):
-    """A request with a body; ``keep_body`` copies it, for a request that lands when its sender has gone on."""
+    """A request with a body; ``keep_body`` copies it, for a request that lands after its sender has given it up."""
 
     def __init__(self, body: Body, send: Callable[[Body], T]) -> None:
         self._body = body
@@ -66,15 +66,15 @@ class _Sending(Generic[T]):
 
 
 class FaultyStore(StoreWrapper):
-    """Set ``outage`` for a store that answers nothing but 503; script single faults with ``inject``.
+    """Set ``outage`` for a store that answers everything with 503; script single faults with ``inject``.
 
-    A subclass may decide by itself what happens to each operation: ``choose``.
+    A subclass may choose the fault of each operation itself: ``choose``.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self.outage = False
-        self.operations: list[tuple[str, str]] = []  # (operation, key) of all that was asked, in order
+        self.operations: list[tuple[str, str]] = []  # (operation, key) of every request, in order
         self.struck = 0  # faults so far
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
@@ -82,13 +82,13 @@ class FaultyStore(StoreWrapper):
         self._repeat = False
 
     def inject(self, fault: Fault) -> Fault:
-        """Adds a fault behind those already scripted."""
+        """Appends a fault to those already scripted."""
         with self._lock:
             self._faults.append(fault)
         return fault
 
     def land(self) -> int:
-        """What was on its way arrives, in order; returns how much of it the store took."""
+        """Late requests arrive, in order; returns how many the store executed."""
         with self._lock:
             late, self._late = self._late, []
         taken = 0
@@ -97,11 +97,11 @@ class FaultyStore(StoreWrapper):
                 request()
                 taken += 1
             except StoreError:
-                pass  # its condition does not hold any more: nobody hears of it
+                pass  # its condition no longer holds; no caller waits for the error
         return taken
 
     def choose(self, operation: str, key: str) -> Fault | None:
-        """The fault that strikes this operation; None: it goes through."""
+        """The fault that strikes this operation; None: it succeeds."""
         with self._lock:
             self.operations.append((operation, key))
             for fault in self._faults:
@@ -144,7 +144,7 @@ class FaultyStore(StoreWrapper):
         self._repeat = fault.when is When.REPEAT
         return _damaged(result, fault.when)
 
-    # -- operations whose body or result needs more care ---------------------------------------------------------
+    # -- operations with a body or a result to damage ------------------------------------------------------------
 
     def put(
         self,

@@ -1,4 +1,4 @@
-"""Whether the object store does what it is asked, as the broker's own requests show it."""
+"""Whether the object store works, as seen by the broker's own requests."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kbroker.log_throttle import INTERVAL_SECONDS, UNTHROTTLED
 
 logger = logging.getLogger(__name__)
 
-# Errors that say that the store is away, overloaded or closed to us. The others are answers.
+# Errors that mean that the store is away, overloaded or denies access. The others are answers.
 _UNAVAILABLE = {"StoreUnavailable", "StoreFull", "StoreDenied"}
-FORGOTTEN_SECONDS = 120.0  # after its last failure, what nothing tries again counts as answered
+FORGOTTEN_SECONDS = 120.0  # after its last failure an outage ends if nothing retries that kind of request
 _READS = {"get", "head", "list", "list_multipart"}
 
 
 @dataclass(slots=True)
 class _Outage:
-    """Of reads or of writes: a success ends that of its own kind, and of the other if nothing tries that any more."""
+    """Of reads or of writes: a success ends its own kind's, and the other kind's if nothing retries that."""
 
     failures: int = 0
     since_ms: int = 0
@@ -28,10 +28,9 @@ class _Outage:
 
 
 class StoreHealth:
-    """Told of every request's outcome, from many threads. Logs a line when an outage begins and when it ends.
+    """Counts the outcome of every request. Thread-safe. Logs when an outage begins and when it ends.
 
-    A store that fails now and then begins an outage in the log at most every INTERVAL_SECONDS; each one that was
-    logged is also logged to have ended.
+    Beginnings are logged at most every INTERVAL_SECONDS; each logged outage also logs its end.
     """
 
     def __init__(self, clock: Clock) -> None:

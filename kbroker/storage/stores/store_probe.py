@@ -1,4 +1,4 @@
-"""Proves at start that a store does what kbroker's safety rests on: above all, that it enforces conditional writes."""
+"""Proves at start that a store keeps the guarantees that safety rests on, above all conditional writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.storage.stores.object_store import (
     StoreUnavailable,
 )
 
-PROBE_DIRECTORY = "_probe/"  # behind the root: object_keys.PROBE_DIR
+PROBE_DIRECTORY = "_probe/"  # below the root: object_keys.PROBE_DIR
 _CHECK_AUTHORITY = "name a file with the authority's certificate in AWS_CA_BUNDLE"
 _WRONG_ETAG = '"00000000000000000000000000000000"'
 
@@ -23,7 +23,7 @@ _WRONG_ETAG = '"00000000000000000000000000000000"'
 def probe(store: ObjectStore, root: str) -> bool:
     """Seven or eight requests on new keys under ``<root>_probe/``, removed afterwards. StartError says what to do.
 
-    Returns whether the store refuses a body that has not the CRC-32C that is named.
+    Returns whether the store refuses a body whose CRC-32C is not the one in the request.
     """
     key = f"{root}{PROBE_DIRECTORY}{os.urandom(16).hex()}"
     try:
@@ -58,7 +58,7 @@ def _checks_crc(store: ObjectStore, key: str) -> bool:
         store.put(key, body, crc32c=crc32c(body) ^ 1)
     except ChecksumMismatch:
         return True
-    except StoreError:  # refused in some other way: nothing follows from it
+    except StoreError:  # refused for another reason, which proves nothing
         return False
     store.delete([key])
     return False

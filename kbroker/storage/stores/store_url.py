@@ -21,10 +21,10 @@ def open_store(
     connect_timeout_s: float = 5.0,
     read_timeout_s: float = 30.0,
 ) -> ObjectStore:
-    """The store behind ``url``; keys are relative to the prefix in it.
+    """The store that ``url`` names; keys are relative to the prefix in it.
 
     ``create`` makes a missing folder; without it a missing folder is a StoreError. For S3 nothing is sent yet:
-    ``store_probe.probe`` finds a missing bucket or wrong credentials. ValueError for a URL that is none of ours.
+    ``store_probe.probe`` finds a missing bucket or wrong credentials. ValueError for any other URL.
     """
     if url.startswith(S3_SCHEME):
         bucket, prefix = split_s3_url(url)

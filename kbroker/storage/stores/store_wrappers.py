@@ -78,7 +78,7 @@ class StoreWrapper:
         return self._run("head", key, 0, lambda: self._inner.head(key))
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectMeta]:
-        """One operation per element asked for: a store fetches pages lazily, and any of them may fail."""
+        """One operation per element: a store fetches pages lazily, and any of them may fail."""
         metas = self._inner.list(prefix, start_after)
         while (meta := self._run("list", prefix, 0, lambda: next(metas, None))) is not None:
             yield meta
@@ -220,10 +220,10 @@ class PrefixStore(StoreWrapper):
 
 
 class RetryingStore(StoreWrapper):
-    """Tries again on StoreUnavailable, except conditional writes: what happened to those, only their caller can judge.
+    """Retries on StoreUnavailable, except conditional writes: only the caller can find out what those did.
 
-    A retried ``create_multipart`` may leave an upload that nobody knows: a bucket's lifecycle rule for incomplete
-    uploads removes it.
+    A retried ``create_multipart`` may leave an unknown upload: a bucket's lifecycle rule for incomplete uploads removes
+    it.
     """
 
     def __init__(self, inner: ObjectStore, retries: RetryPolicy) -> None:
@@ -258,7 +258,7 @@ class RetryingStore(StoreWrapper):
         return super().put(key, body, crc32c=crc32c)
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectMeta]:
-        """Goes on after the last key it gave."""
+        """A retry continues after the last key."""
         metas = self._inner.list(prefix, start_after)
         broken = False
 
@@ -279,7 +279,7 @@ class RetryingStore(StoreWrapper):
     def complete_multipart(
         self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, if_none_match: bool = False
     ) -> ObjectMeta:
-        """A retry that finds the upload gone looks whether an earlier attempt has made the object."""
+        """A retry that finds no upload checks whether an earlier attempt has created the object."""
         if if_none_match:
             return self._inner.complete_multipart(key, upload_id, parts, if_none_match=True)
         unknown = False
@@ -351,7 +351,7 @@ class StoreCounters:
 
 
 class MeteredStore(StoreWrapper):
-    """Tells a sink of every operation: kind, seconds, body bytes, error class."""
+    """Reports every operation to a sink: kind, seconds, body bytes, error class."""
 
     def __init__(self, inner: ObjectStore, sink: RequestSink, clock: Clock | None = None) -> None:
         super().__init__(inner)
@@ -363,7 +363,7 @@ class MeteredStore(StoreWrapper):
         try:
             result = call()
         except StoreError as error:
-            # That there is no such object is an answer: most looks at a claim get it.
+            # NotFound is an answer, the usual one to a look for a newer claim.
             failed = None if isinstance(error, NotFound) else type(error).__name__
             self._sink.observe(operation, self._clock.monotonic() - started, bytes_out, 0, failed)
             raise

@@ -270,4 +270,4 @@ def test_store_urls(tmp_path: Path) -> None:
     opened = open_store(f"file:{tmp_path}/new", create=True)
     with pytest.raises(NotFound):
         opened.head("k")
-    assert local_store.LEFTOVER_AGE_MS > 60_000
+    assert local_store.TEMPORARY_AGE_MS > 60_000
