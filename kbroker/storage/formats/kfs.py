@@ -42,7 +42,7 @@ assert (HEADER_BYTES, FOOTER_BYTES) == (32, 16)
 
 @dataclass(frozen=True, slots=True)
 class KfsHeader:
-    """What a segment says in front of its batches."""
+    """The header of a segment, before its batches."""
 
     base_offset: int
     record_count: int
@@ -52,7 +52,7 @@ class KfsHeader:
 
 @dataclass(frozen=True, slots=True)
 class KfsFooter:
-    """What a segment says behind its batches."""
+    """The footer of a segment, after its batches."""
 
     crc: int
     last_offset: int
@@ -73,17 +73,17 @@ class KfsSegment:
 
     @property
     def whole(self) -> memoryview:
-        """All bytes that it was parsed from."""
+        """The bytes that it was parsed from."""
         return memoryview(self.body.obj)
 
 
 def encode_header(base_offset: int, record_count: int, created_ms: int) -> bytes:
-    """The bytes in front of the batches. struct.error for what does not fit."""
+    """The bytes before the batches. struct.error for values out of range."""
     return _HEADER.pack(MAGIC, VERSION, 0, base_offset, record_count, created_ms, 0)
 
 
 def encode_footer(body_crc32c: int, last_offset: int) -> bytes:
-    """The bytes behind the batches."""
+    """The bytes after the batches."""
     return _FOOTER.pack(body_crc32c, last_offset, END_MAGIC)
 
 
@@ -122,7 +122,7 @@ def parse_header(data: bytes | memoryview, size: int, name: str = "segment") -> 
 
 
 def parse_footer(tail: bytes | memoryview, header: KfsHeader, name: str = "segment") -> KfsFooter:
-    """The footer, from the last bytes of the object. CorruptionError: torn, or not of this header."""
+    """The footer, from the last bytes of the object. CorruptionError: truncated, or of another header."""
     if len(tail) < FOOTER_BYTES:
         raise CorruptionError(f"{name}: {len(tail)} bytes are no footer")
     crc, last_offset, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)

@@ -10,10 +10,9 @@
      24 + 12 n    4  position of its first byte from the start of the segment, i32
 
 Everything is big-endian; both columns ascend. The first batch has an entry, then each that begins when at least
-`interval` records have passed since the last one, or that would end more than 512 KiB behind it: KafScale answers a
-consumer from the last entry at or below its offset on, with as many bytes as it asked for, so what lies between two
-entries must not fill an answer. There is no checksum: what an entry says is checked against the batch that is found
-there.
+`interval` records have passed since the last one, or that would end more than 512 KiB after it: KafScale answers a
+consumer from the last entry at or below its offset, with as many bytes as it asked for, so the bytes between two
+entries must not fill an answer. There is no checksum: an entry is checked against the batch that it points to.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAGIC = 0x49445800
 MAGICS = frozenset({MAGIC, 0x4944580A, 0x00494458})
 VERSION = 1
 INTERVAL_RECORDS = 100
-SPAN_BYTES = 512 << 10  # of batches from one entry to the next, at most, where it is more than one batch
+SPAN_BYTES = 512 << 10  # at most, between two entries, unless a single batch is larger
 _HEADER = struct.Struct(">IHIIH")
 _ENTRY = struct.Struct(">qi")
 INDEX_HEADER_BYTES = _HEADER.size
@@ -48,7 +47,7 @@ class KfsIndex:
     positions: tuple[int, ...]
 
     def find(self, offset: int) -> int:
-        """Position of the batch to begin a scan for `offset` with; the first one's when it lies below."""
+        """Position of the batch where a scan for `offset` begins; the first batch's if `offset` lies below it."""
         return self.positions[max(bisect_right(self.offsets, offset) - 1, 0)]
 
     def span(self, offset: int, segment_bytes: int) -> tuple[int, int]:
@@ -75,7 +74,7 @@ def encode_index(batches: Iterable[tuple[int, int, int, int]], interval: int = I
 
 
 def rebuild_index(segment: KfsSegment, name: str = "segment") -> bytes:
-    """The index that a segment should have: for one whose index is missing or damaged. CorruptionError."""
+    """Rebuilds a missing or damaged index from its segment. CorruptionError."""
     batches = batches_of(segment.body, name)
     return encode_index((position, head.size, head.base_offset, head.record_count) for position, head in batches)
 

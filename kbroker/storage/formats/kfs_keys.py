@@ -32,12 +32,12 @@ class KfsKey(NamedTuple):
 
 
 def kfs_key(namespace: str, topic: str, partition: int, base_offset: int, suffix: str = SEGMENT_SUFFIX) -> str:
-    """The key of a segment or its index. ValueError for what no topic may be called, or is out of range."""
+    """The key of a segment or its index. ValueError for an illegal topic name or a number out of range."""
     return f"{partition_prefix(namespace, topic, partition)}segment-{_offset(base_offset):020d}{suffix}"
 
 
 def topic_prefix(namespace: str, topic: str) -> str:
-    """What every key of a topic begins with."""
+    """The prefix of every key of a topic."""
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise ValueError(f"not a legal topic name for an object key: {topic!r}")
     if not namespace or namespace.startswith("/") or namespace.endswith("/"):
@@ -46,14 +46,14 @@ def topic_prefix(namespace: str, topic: str) -> str:
 
 
 def partition_prefix(namespace: str, topic: str, partition: int) -> str:
-    """What every key of a partition begins with."""
+    """The prefix of every key of a partition."""
     if not 0 <= partition < 1 << 31:
         raise ValueError(f"out of range for an object key: partition {partition}")
     return f"{topic_prefix(namespace, topic)}{partition}/"
 
 
 def parse_kfs_key(key: str) -> KfsKey | None:
-    """What a key names; None when it is of something else."""
+    """Parses a key; None for any other key."""
     match = _KEY.fullmatch(key)
     if match is None or match["topic"] in (".", ".."):
         return None

@@ -1,8 +1,7 @@
-"""Segments and indexes of KafScale in a bucket: stored as pairs, and what to make of one without the other.
+"""Segments and indexes of KafScale in a bucket: how pairs are stored, and what one without the other means.
 
-The segment goes up first and the index behind it, both before anything may say that they exist. So a segment without
-an index is data whose index can be made again, and an index without a segment is the leftover of something that was
-never true or has been deleted.
+The segment is stored first, then the index, and both before anything names them. So a segment without an index is data
+whose index can be rebuilt, and an index without a segment is an orphan that was never committed or has been deleted.
 """
 
 from __future__ import annotations
@@ -53,21 +52,21 @@ def list_pairs(store: ObjectStore, prefix: str) -> tuple[list[KfsPair], list[str
 def store_pair(
     store: ObjectStore, namespace: str, topic: str, partition: int, batches: bytes, created_ms: int
 ) -> StoredPair:
-    """Stores batches as a new segment, then its index. What has the same bytes already is taken for an earlier try.
+    """Stores batches as a new segment, then its index. An object with the same bytes counts as an earlier attempt.
 
-    Raises PreconditionFailed when other bytes are there, StoreError, ValueError for what is no segment.
+    Raises PreconditionFailed when other bytes are there, StoreError, ValueError for batches that make no segment.
     """
     data = encode_segment(batches, created_ms)
     segment = parse_segment(data)
     base = segment.header.base_offset
-    # An earlier try's segment has another creation time, and is as good; its index is the same.
+    # The segment of an earlier attempt differs only in its creation time; the index is the same.
     stored = _create(store, kfs_key(namespace, topic, partition, base), data, _without_time)
     index = _create(store, kfs_key(namespace, topic, partition, base, INDEX_SUFFIX), rebuild_index(segment), bytes)
     return StoredPair(stored, index, base, segment.end_offset)
 
 
 def read_segment(store: ObjectStore, pair: KfsPair) -> KfsSegment:
-    """The whole segment, checked, and its key against it. Raises CorruptionError, StoreError."""
+    """The whole segment, checked, also against its key. Raises CorruptionError, StoreError."""
     meta = pair.segment
     segment = parse_segment(segment_bytes(store, meta.key, meta.size, meta.etag), meta.key)
     if segment.header.base_offset != pair.key.base_offset:
@@ -87,5 +86,5 @@ def _create(store: ObjectStore, key: str, data: bytes, content: Callable[[bytes]
 
 
 def _without_time(data: bytes) -> bytes:
-    """A segment without its creation time, which differs between tries."""
+    """A segment without its creation time, which differs between attempts."""
     return data[:20] + data[28:]

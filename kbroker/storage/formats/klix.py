@@ -1,9 +1,9 @@
-"""KLIX objects: the record batches of one partition with an index behind them (layout: docs/formats/klix.md).
+"""KLIX objects: the record batches of one partition, then an index (layout: docs/formats/klix.md).
 
     batches | index entries, 32 bytes each | entry count u32 | magic u32 "KLIX"
 
-Everything is big-endian. The index has no checksum of its own; what it says is checked against itself here and
-against the batches, which carry theirs, when they are read.
+Everything is big-endian. The index has no checksum of its own; it is checked for consistency here, and against the
+batches, which have theirs, when they are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAGIC = 0x4B4C4958
 ENTRY_BYTES = 32
 _TRAILER = struct.Struct(">II")
 TRAILER_BYTES = _TRAILER.size
-TAIL_BYTES = 64 * 1024  # what a reader asks for first: 2047 entries and the trailer
+TAIL_BYTES = 64 * 1024  # first read of a reader: 2047 entries and the trailer
 OBJECT_BYTES_MAX = 2**32 - 1  # byte positions are u32
 BATCH_BYTES_MIN = 61  # a header without records
 INDEX_BYTES_MAX = 256 << 20  # of one image, or of a pack's directory: more is not read into memory
@@ -37,7 +37,7 @@ ENTRY_DTYPE = np.dtype(
 )
 assert ENTRY_DTYPE.itemsize == ENTRY_BYTES
 
-# What a writer knows of each batch: native byte order, positions follow from the lengths.
+# A writer's entry for a batch: native byte order; positions follow from the lengths.
 BATCH_DTYPE = np.dtype(
     [
         ("base_offset", "=i8"),
@@ -65,7 +65,7 @@ def encode_footer(entries: np.ndarray) -> bytes:
     """The footer for batches that are written one after another from byte 0.
 
     ``entries`` is a structured array with the fields of BATCH_DTYPE (others are ignored), in offset order.
-    Raises ValueError (FooterError) where they break a rule of the format.
+    Raises ValueError (FooterError) when they break a rule of the format.
     """
     if len(entries) == 0:
         raise ValueError("a KLIX object holds at least one batch")
@@ -161,7 +161,7 @@ class KlixFooter:
         return index if index < len(self.entries) else None
 
     def find_timestamp(self, timestamp: int, start: int = 0) -> int | None:
-        """Index of the first batch from ``start`` on whose max timestamp is at least ``timestamp``, or None."""
+        """Index of the first batch from ``start`` on with a max timestamp of at least ``timestamp``, or None."""
         index = _footer.find_timestamp(self._raw, timestamp, start)
         return index if index < len(self.entries) else None
 

@@ -11,8 +11,8 @@
         _manifest_parts/<epoch, 10>-<SHA-256, 32 hex>.part        parts of the manifest's checkpoints
 
 Numbers are decimal with leading zeros where a width is given, so that keys list in order; partition and generation
-have no leading zeros. Topic names are Kafka's legal names as they are; no legal name can collide with an underscore
-folder because of the topic id behind it, and no topic with segments, which have none, may be called like one.
+have no leading zeros. Topic names are Kafka's legal names, unchanged. The topic id after the name keeps them apart from
+the underscore folders; KafScale segments have no topic id, so their topics may not be named like such a folder.
 docs/formats/keys.md is the reference.
 """
 
@@ -33,7 +33,7 @@ PROBE_DIR = "kbroker_probe"  # beside the clusters
 OWN_FOLDERS = frozenset({MANIFEST_DIR, MANIFEST_PARTS_DIR, METADATA_DIR, CLAIMS_DIR, PACKS_DIR})
 # no topic with segments has such a name
 
-LEDGER_DIRS = frozenset({MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR, PROBE_DIR})  # small records; nothing goes on without
+LEDGER_DIRS = frozenset({MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR, PROBE_DIR})  # small objects, always needed
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -46,15 +46,15 @@ _ROOT = re.compile(r"(?:(?P<prefix>.*)/)?kbroker-(?P<id>[A-Za-z0-9_-]{1,32})/(?P
 
 
 def is_ledger_key(key: str) -> bool:
-    """Whether a full key is of a record that says what there is, or that the store works."""
+    """Whether a full key is of the ledger or of the store probe."""
     return not LEDGER_DIRS.isdisjoint(key.split("/"))
 
 
 class KlixKey(NamedTuple):
     """The parts of a KLIX object's key; generation 0 is the object as first flushed.
 
-    `rewrite` is random, 16 hex digits: what a rewrite gave up is deleted, and no other one ever writes its key again,
-    so that a deletion that comes late (a superseded owner's, or one thought to have failed) hits nothing that is live.
+    `rewrite` is random, 16 hex digits: the key of an abandoned rewrite is never written again, so a late deletion (by a
+    superseded owner, or one that was reported as failed) never hits live data.
     """
 
     topic: str
@@ -76,7 +76,7 @@ class PackKey(NamedTuple):
 def klix_key(
     topic: str, topic_id: bytes, partition: int, base_offset: int, generation: int = 0, rewrite: str = ""
 ) -> str:
-    """The key, below the root, of a KLIX object. ValueError for what no topic may be called."""
+    """The key, below the root, of a KLIX object. ValueError for an illegal topic name or number."""
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise ValueError(f"not a legal topic name for an object key: {topic!r}")
     if len(topic_id) != 16 or not 0 <= partition < 1 << 31 or not 0 <= base_offset < 1 << 63:
@@ -96,13 +96,13 @@ def pack_key(broker_epoch: int, number: int, generation: int = 0) -> str:
 
 
 def segment_key(relative_key: str) -> KfsKey | None:
-    """What the key below the root of a KafScale segment or its index names; None for any other."""
+    """Parses the key, below the root, of a KafScale segment or its index; None for any other."""
     parsed = parse_kfs_key(f"./{relative_key}")  # the root is the namespace
     return parsed if parsed is not None and parsed.namespace == "." and parsed.topic not in OWN_FOLDERS else None
 
 
 def parse_key(relative_key: str) -> KlixKey | PackKey | KfsKey | None:
-    """What a key below the root names; None when it is not the key of data (manifest, metadata, foreign)."""
+    """Parses a key of data below the root; None for any other (manifest, metadata, foreign)."""
     if relative_key.endswith((SEGMENT_SUFFIX, INDEX_SUFFIX)):
         return segment_key(relative_key)
     if match := _PACK.fullmatch(relative_key):
@@ -146,7 +146,7 @@ class ObjectKeys:
         return key[len(self.root) :]
 
     def parse(self, key: str) -> KlixKey | PackKey | KfsKey | None:
-        """What a store key names; None when it is not the key of data of this cluster."""
+        """Parses a store key of this cluster's data; None for any other."""
         return parse_key(key[len(self.root) :]) if key.startswith(self.root) else None
 
     @property

@@ -13,7 +13,7 @@
     56  8   max timestamp i64
 
 Everything is big-endian. Images lie without gaps from byte 0, sorted by topic id, partition and base offset; so the
-first 28 bytes of the entries are in byte order and can be searched as they are.
+first 28 bytes of the entries are in byte order and can be searched in place.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class PackDirectory:
         return len(self._raw)
 
     def find(self, topic_id: bytes, partition: int, offset: int) -> PackImage | None:
-        """The image of the partition that holds ``offset``, or else its next image above it, or None."""
+        """The partition's image that holds ``offset``, else the next one above it, else None."""
         if partition < 0:
             return None
         index = self._first_above(_SORT_KEY.pack(topic_id, partition, max(offset, 0)))
@@ -169,7 +169,7 @@ class PackDirectory:
         return found
 
     def _first_above(self, sort_key: bytes) -> int:
-        """Index of the first entry whose sort key is greater."""
+        """Index of the first entry with a greater sort key."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2

@@ -21,7 +21,7 @@ class ClaimRecord:
     host: str
     pid: int
     started_ms: int
-    nonce: str  # random, hexadecimal: tells this start from any other
+    nonce: str  # random, hexadecimal: identifies this start
     previous_epoch: int  # 0: the cluster's first claim
     take_over: bool  # made over a claim that was not released
     released: bool = False  # the broker stopped cleanly: everything it had acknowledged is in the bucket
@@ -48,7 +48,7 @@ def decode_claim(data: bytes, key: str, epoch: int) -> ClaimRecord:
         raise CorruptionError(f"{key}: damaged claim: no version")
     if values["version"] > VERSION:
         raise CorruptionError(f"{key}: claim version {values['version']}; this kbroker reads up to {VERSION}")
-    # Earlier releases wrote none. Of the bytes as they are: white space and the order of members count as well.
+    # Earlier releases wrote none. It covers the bytes as stored, white space and member order included.
     checksum = values.pop("crc32c", None)
     if checksum is not None and (checksum != crc32c(_dump(values)) or _dump({**values, "crc32c": checksum}) != data):
         raise CorruptionError(f"{key}: damaged claim: its CRC-32C does not match")

@@ -1,7 +1,7 @@
-"""Looks at this broker's claim all the time, so that one that was superseded stops acknowledging within two seconds.
+"""Checks this broker's claim periodically, so that a superseded broker stops acknowledging within two seconds.
 
-A flush would find out by itself, but a broker with nothing to flush could go on acknowledging records that only its own
-log holds. A look that fails proves nothing: the broker goes on, and the next answer decides.
+A flush finds out by itself, but a broker with nothing to flush would keep acknowledging records that only its own log
+holds. A check that fails proves nothing: the broker continues, and the next answer decides.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from kbroker.storage.stores.object_store import StoreError
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.5  # between looks: with an answer in half a second the proof is never older than two seconds
-LOOKS_MAX = 24  # under way at a time: more than begin before the first of a dead network has timed out (5 s + 30 s)
+LOOK_SECONDS = 1.5  # between checks: with an answer in half a second the proof is never older than two seconds
+LOOKS_MAX = 24  # at a time: more than begin before the first times out in a dead network (5 s + 30 s)
 
 
 class WatchedClaim(Protocol):
-    """What is asked of storage.ledger.ownership.Claim."""
+    """What ClaimWatch uses of storage.ledger.ownership.Claim."""
 
     def look(self) -> None:
-        """Raises Superseded if a newer claim exists, StoreError if that cannot be known."""
+        """Raises Superseded if a newer claim exists, StoreError if that is unknown."""
         ...
 
 
 class ClaimWatch:
-    """One thread that begins a look every ``LOOK_SECONDS``, and one for each look.
+    """One thread that starts a check every ``LOOK_SECONDS``, and one thread per check.
 
-    ``on_superseded`` is called once, on the thread of the look that found the newer claim. ``_lock`` protects the count
-    of looks under way.
+    ``on_superseded`` is called once, on the thread of the check that found the newer claim. ``_lock`` protects the
+    count of running checks.
     """
 
     def __init__(self, claim: WatchedClaim, on_superseded: Callable[[Superseded], None]) -> None:
@@ -40,14 +40,14 @@ class ClaimWatch:
         self._on_superseded = on_superseded
         self._lock = threading.Lock()
         self._under_way = 0
-        self._ended = threading.Event()  # stopped, or superseded: there is nothing more to find out
+        self._ended = threading.Event()  # stopped or superseded
 
     def start(self) -> None:
         """Starts the thread."""
         threading.Thread(target=self._run, name="claim-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """No look begins any more; one under way ends by itself and tells nothing."""
+        """Starts no more checks; a running one ends by itself and reports nothing."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -55,14 +55,14 @@ class ClaimWatch:
             self.begin_look()
 
     def begin_look(self) -> bool:
-        """Starts a look; False where it cannot, or so many wait for an answer that one more would not help."""
+        """Starts a check; False when no thread can be started or LOOKS_MAX are running."""
         with self._lock:
             if self._under_way >= LOOKS_MAX:
                 return False
             self._under_way += 1
         try:
             threading.Thread(target=self._look, name="claim-look", daemon=True).start()
-        except RuntimeError:  # no thread to be had now: the next look tries again
+        except RuntimeError:  # out of threads: retried at the next interval
             with self._lock:
                 self._under_way -= 1
             logger.warning("no thread could be started to look at the claim")

@@ -6,9 +6,9 @@ is read back, and only what is there decides.
 
 Who may append is part of the log. It begins with a seal under epoch 0; a seal at number n under epoch E, by epoch S,
 means: E's last record is n - 1, and S appends from n + 1. A successor creates the seal under the very key that the
-old owner's next record would need, so of the two exactly one succeeds, however late a request arrives. For that, seals
-are never deleted: a paused owner that wakes up after a year still finds its next key taken. Other records are, once
-checkpoints cover them; what a sleeper then creates under such a key is recognised by those checkpoints, and void.
+old owner's next record would need, so exactly one of the two succeeds, however late a request arrives. Therefore seals
+are never deleted: an owner that was paused for a year still finds its next key taken. Other records are deleted once
+checkpoints cover them; a record that a paused owner then creates under such a key is void, as those checkpoints show.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINTS_KEPT = 2
 LOAD_THREADS = 8
-LOAD_AHEAD = 32  # records fetched before they are needed
+LOAD_AHEAD = 32  # records prefetched
 
 OnCheckpoint = Callable[[int, Any], None]  # number, payload
 OnRecord = Callable[[int, str, Any], None]  # number, kind, payload
@@ -58,9 +58,9 @@ class Fenced(Exception):
 
 
 class EarlierAppendFound(StoreUnavailable):
-    """An append whose outcome was unknown did reach the log; the append that raised this did not, and will not.
+    """An append whose outcome was unknown is in the log; the append that raised this is not, and will not be.
 
-    Raised for every further append until the earlier one is appended again (which returns its number), or taken
+    Raised for every further append until the earlier one is appended again (which returns its number) or taken
     with ``take_found``: the caller must apply it before it decides on anything new.
     """
 
@@ -76,7 +76,7 @@ class LoadReport:
     last_number: int = 0
     checkpoint_number: int = 0
     records: int = 0
-    ignored: list[str] = field(default_factory=list)  # one line per object that was passed over, and why
+    ignored: list[str] = field(default_factory=list)  # one line per skipped object, with the reason
 
 
 class NumberedLog:
@@ -101,9 +101,9 @@ class NumberedLog:
         self._epoch = epoch
         self._nonce = writer_nonce
         self._retries = retries or RetryPolicy()
-        self._reads = RetryingStore(store, self._retries)  # what a load asks for
+        self._reads = RetryingStore(store, self._retries)  # for loads
         self._lock = threading.Lock()
-        self._checkpoint_lock = threading.Lock()  # around `_lock`; they are written one at a time, beside appends
+        self._checkpoint_lock = threading.Lock()  # taken before `_lock`; appends go on beside a checkpoint
         self._failure: Exception | None = None
         self._forget_locked()
 
@@ -116,23 +116,23 @@ class NumberedLog:
         self._keys: set[tuple[int, int]] = set()  # (number, epoch) of the records and seals known to exist
         self._seals: set[tuple[int, int]] = set()
         self._checkpoints: list[int] = []  # ascending
-        self._visited: set[tuple[int, int]] = set()  # what a load has followed the log through
-        self._doubted: dict[bytes, tuple[str, Any]] = {}  # what was sent for last + 1, outcome unknown
-        self._found: bytes | None = None  # the one of those that turned out to be there
+        self._visited: set[tuple[int, int]] = set()  # records and seals that a load has read
+        self._doubted: dict[bytes, tuple[str, Any]] = {}  # appends sent for last + 1, outcome unknown
+        self._found: bytes | None = None  # the one of them that was found in the log
 
     @property
     def store(self) -> ObjectStore:
-        """Where the log is."""
+        """The store of the log."""
         return self._store
 
     @property
     def directory(self) -> str:
-        """Where in the store, ending with a slash."""
+        """Key prefix in the store, ending with a slash."""
         return self._directory
 
     @property
     def epoch(self) -> int:
-        """The broker epoch that it appends under; 0 of a reader."""
+        """The broker epoch of its appends; 0 for a reader."""
         return self._epoch
 
     @property
@@ -148,10 +148,10 @@ class NumberedLog:
     # -- loading -----------------------------------------------------------------------------------------------
 
     def load(self, on_checkpoint: OnCheckpoint, on_record: OnRecord) -> LoadReport:
-        """Reads the newest valid checkpoint and all records behind it, in order. Writes nothing.
+        """Reads the newest valid checkpoint and all records after it, in order. Writes nothing.
 
-        CorruptionError names the key that is damaged or missing; StoreError if the store cannot be read. Either may
-        come after callbacks: what they built is then to be thrown away.
+        CorruptionError names the damaged or missing key; StoreError if the store cannot be read. Either may be raised
+        after callbacks: discard what they built.
         """
         with self._lock:
             self._forget_locked()
@@ -162,7 +162,7 @@ class NumberedLog:
             self._load_records_locked(report)
             self._judge_leftovers_locked(report)
             if damaged is not None and self._last < damaged[0]:
-                raise damaged[1]  # the records that it stood for are gone
+                raise damaged[1]  # the records that it covered are gone
             # The last object of every superseded epoch is its seal; see _delete_covered_locked.
             known = self._visited | {key for key in self._keys if key[0] <= report.checkpoint_number}
             last_of = {epoch: number for number, epoch in sorted(known)}
@@ -177,7 +177,7 @@ class NumberedLog:
     def follow(self) -> int:
         """Reads what was appended since ``load``, for ``on_record``: one listing, and a GET per object. How many.
 
-        StoreUnavailable where checkpoints have taken the place of some of it, and all other errors, mean: load again.
+        StoreUnavailable (checkpoints have replaced some of it) and all other errors mean: load again.
         """
         with self._lock:
             if not self._loaded or self._epoch:
@@ -209,13 +209,13 @@ class NumberedLog:
     def _load_checkpoint_locked(
         self, on_checkpoint: OnCheckpoint, report: LoadReport
     ) -> tuple[int, CorruptionError] | None:
-        """Starts from the newest valid checkpoint; returns number and fault of the newest if that is damaged."""
+        """Starts from the newest valid checkpoint; returns number and fault of the newest one if that is damaged."""
         damaged: tuple[int, CorruptionError] | None = None
         for number in reversed(list(self._checkpoints)):
             key = self._directory + checkpoint_name(number)
             try:
                 frame = self._decode(self._read(key), key, FrameKind.CHECKPOINT, number, None)
-                on_checkpoint(number, frame.content["payload"])  # which may find it damaged, too
+                on_checkpoint(number, frame.content["payload"])  # may also find it damaged
             except CorruptionError as error:
                 damaged = damaged or (number, error)
                 report.ignored.append(f"{error}; trying what is older")
@@ -263,7 +263,7 @@ class NumberedLog:
         return True
 
     def _judge_leftovers_locked(self, report: LoadReport) -> None:
-        """What the log does not lead to: writings of superseded epochs are ignored, anything else is a gap."""
+        """Objects that the log does not lead to: those of superseded epochs are ignored, any other reveals a gap."""
         for number, epoch in sorted(self._keys - self._visited):
             key = self._record_key(number, epoch)
             if number <= report.checkpoint_number:
@@ -275,7 +275,7 @@ class NumberedLog:
             report.ignored.append(f"{key}: written by epoch {epoch} after it was superseded")
 
     def _check_still_missing(self, key: str) -> None:
-        """A listing of several pages is not of one moment: a record may come while it is read."""
+        """A listing of several pages is no snapshot: a record may appear while it is read."""
         try:
             self._reads.head(key)
         except NotFound:
@@ -294,7 +294,7 @@ class NumberedLog:
         """Takes the log over from the epoch that owned it, and returns the last number. No-op when it is ours.
 
         Records that the old owner wrote since ``load`` are given to ``on_record`` first. Raises Fenced if a higher
-        epoch owns the log; OutcomeUnknown, to be called again; CorruptionError.
+        epoch owns the log; OutcomeUnknown: call it again; CorruptionError.
         """
         with self._lock:
             self._check_usable_locked()
@@ -318,11 +318,11 @@ class NumberedLog:
             self._owned_from = self._last
 
     def append(self, kind: str, payload: Any) -> int:
-        """Makes (kind, payload) the next record and returns its number: it is durable and everyone will read it.
+        """Appends (kind, payload) and returns its number: it is durable, and every later load reads it.
 
-        Raises Fenced or EarlierAppendFound (it is not in the log), or OutcomeUnknown, a StoreUnavailable: it may be.
-        Then append the very same again: if it is there that returns its number and adds nothing. Fenced, any other
-        StoreError or a ValueError say nothing about an attempt before that was unknown.
+        Raises Fenced or EarlierAppendFound (it is not in the log), or OutcomeUnknown, a StoreUnavailable: it may be in
+        the log. Then append the very same again: if it is there, that returns its number and adds nothing. Fenced, any
+        other StoreError and ValueError prove nothing about an earlier attempt with an unknown outcome.
         """
         with self._lock:
             self._check_usable_locked()
@@ -345,8 +345,8 @@ class NumberedLog:
             return number
 
     def take_found(self) -> EarlierAppendFound | None:
-        """The earlier append that ``EarlierAppendFound`` told of, now counted as part of the log; None if there is
-        none. The caller applies its ``number``, ``kind`` and ``payload``."""
+        """The earlier append that ``EarlierAppendFound`` reported, now part of the log; None if there is none. The
+        caller applies its ``number``, ``kind`` and ``payload``."""
         with self._lock:
             if self._found is None:
                 return None
@@ -355,10 +355,10 @@ class NumberedLog:
             return found
 
     def _check_not_freed_locked(self, number: int) -> None:
-        """Fails if the key of ``number`` could be created only because a checkpoint had let the old record go.
+        """Fails if the key of ``number`` could be created only because the old record had been deleted.
 
-        A record goes when two checkpoints cover it, and the newest two always exist. If the object just created is
-        really the next one, nobody can have written a checkpoint that covers it.
+        A record is deleted when two checkpoints cover it, and the newest two always exist. If the object just created
+        is really the next one, no checkpoint can cover it.
         """
         for _ in self._store.list(f"{self._directory}checkpoint-", self._directory + checkpoint_name(number - 1)):
             self._fail_locked(
@@ -366,7 +366,7 @@ class NumberedLog:
             )
 
     def _settle_doubt_locked(self) -> None:
-        """Finds out whether one of the doubted appends is there; StoreUnavailable if that cannot be read."""
+        """Finds out whether one of the doubted appends is in the log; StoreUnavailable if that cannot be read."""
         failure: StoreUnavailable | None = None
         for _ in self._retries.attempts():
             try:
@@ -384,7 +384,7 @@ class NumberedLog:
     def _judge_present_locked(self, present: bytes) -> None:
         if present in self._doubted:
             if len(self._doubted) > 1:
-                # An other of them may have been the record, and gone since.
+                # Another of them may have been the record, deleted since.
                 self._check_not_freed_locked(self._last + 1)
             self._found = present
             return
@@ -394,8 +394,8 @@ class NumberedLog:
         except CorruptionError as error:
             self._fail_locked(error)
         by = sealed_by(frame)
-        whom = f"sealed by epoch {by}" if by is not None else f"written by another process ({frame.nonce.hex()})"
-        self._fail_locked(Fenced(f"{key}: {whom}"))
+        writer = f"sealed by epoch {by}" if by is not None else f"written by another process ({frame.nonce.hex()})"
+        self._fail_locked(Fenced(f"{key}: {writer}"))
 
     def _found_error_locked(self) -> EarlierAppendFound:
         assert self._found is not None
@@ -410,9 +410,9 @@ class NumberedLog:
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def own(self) -> int:
-        """Takes the log over where nobody has yet; returns the last number. Raises Fenced, CorruptionError, StoreError.
+        """Takes the log over unless it is ours; returns the last number. Raises Fenced, CorruptionError, StoreError.
 
-        What follows from the records up to this number is what a checkpoint with it may say, also later.
+        A checkpoint at this number, now or later, holds the state after the records up to it.
         """
         with self._lock:
             self._check_usable_locked()
@@ -422,9 +422,9 @@ class NumberedLog:
     def checkpoint(self, payload: Any, number: int | None = None) -> int:
         """Stores the state after record ``number`` (default: the last), so that a load starts there.
 
-        Appends go on meanwhile. Afterwards records that both kept checkpoints cover are deleted; a failure of that is
-        only logged. Raises StoreError, Fenced; ValueError for a number that was not the last of the log while we owned
-        it.
+        Appends continue meanwhile. Afterwards records that both kept checkpoints cover are deleted; a failure of that
+        is only logged. Raises StoreError, Fenced; ValueError for a number that was not the last of the log while
+        it was ours.
         """
         with self._checkpoint_lock:
             last = self.own()
@@ -464,7 +464,7 @@ class NumberedLog:
         return self._directory + record_name(epoch, number)
 
     def _decode(self, data: bytes, key: str, kind: FrameKind | None, number: int, epoch: int | None) -> Frame:
-        """Decodes an object and checks that it is the one its key says."""
+        """Decodes an object and checks it against its key."""
         frame = decode_frame(data, key)
         misplaced = frame.number != number or (epoch is not None and frame.epoch != epoch)
         if misplaced or (frame.kind is not kind if kind is not None else frame.kind is FrameKind.CHECKPOINT):

@@ -45,7 +45,7 @@ _CHECKPOINT_NAME = re.compile(r"checkpoint-(\d{20})\.ckp", re.ASCII)
 
 
 class FrameKind(IntEnum):
-    """What an object of the log is."""
+    """The kind of an object of the log."""
 
     RECORD = 1
     CHECKPOINT = 2
@@ -111,18 +111,18 @@ def encode_frame(kind: FrameKind, number: int, epoch: int, nonce: bytes, content
 
 
 def encode_seal(number: int, epoch: int, nonce: bytes, by_epoch: int) -> bytes:
-    """The end of what `epoch` may write: `by_epoch` goes on behind it."""
+    """A seal: `epoch` may write nothing from here on, `by_epoch` continues."""
     return encode_frame(FrameKind.SEAL, number, epoch, nonce, {"by_epoch": by_epoch})
 
 
 def sealed_by(frame: Frame) -> int | None:
-    """The epoch that a seal names; None for one that names none, and for what is no seal."""
+    """The epoch that a seal names; None if it names none or the frame is no seal."""
     by = frame.content.get("by_epoch") if frame.kind is FrameKind.SEAL else None
     return by if isinstance(by, int) else None
 
 
 def successor(seal: Frame, key: str) -> int:
-    """The epoch that goes on behind a seal. CorruptionError when it is no later one."""
+    """The epoch that continues after a seal. CorruptionError unless it is a later one."""
     by = sealed_by(seal)
     if by is None or by <= seal.epoch:
         raise CorruptionError(f"{key}: a seal of epoch {seal.epoch} by epoch {seal.content.get('by_epoch')}")

@@ -1,7 +1,7 @@
 """Who owns a cluster: claims in the bucket, one object per start of a broker, made by conditional writes.
 
-The highest claim owns. No timer is involved: a claim lasts until a higher one exists, so an outage of the store takes
-nothing from its owner. Claims are never deleted: a claimer that slept must still find its epoch taken. (What makes a
+The highest claim owns. No timer is involved: a claim holds until a higher one exists, so an outage of the store changes
+no ownership. Claims are never deleted: a claimer that was paused must still find its epoch taken. (What makes a
 superseded broker's writes fail is the seal in each numbered log; the claim decides who may seal.)
 """
 
@@ -52,13 +52,13 @@ class FoundCluster:
 def find_clusters(store: ObjectStore, prefix: str = "") -> list[FoundCluster]:
     """The clusters with a claim under ``prefix`` ("" or ending in "/"), in order.
 
-    One request for a small bucket; else one, perhaps one for the claims, and one for what comes behind the cluster.
+    One request for a small bucket; otherwise up to three per cluster.
     """
     start = prefix + CLUSTER_PREFIX
     clusters: list[FoundCluster] = []
     after: str | None = None
     while True:
-        # What a store gives with one request. The next listing starts behind all keys of the last cluster in it.
+        # One page of a listing. The next listing starts after all keys of the last cluster in it.
         page = [meta.key for meta in islice(store.list(start, after), LIST_PAGE_KEYS)]
         cut = len(page) == LIST_PAGE_KEYS
         for cluster, keys in groupby(page, lambda key: _cluster_of(key, start)):
@@ -69,7 +69,7 @@ def find_clusters(store: ObjectStore, prefix: str = "") -> list[FoundCluster]:
             if cut and cluster == _cluster_of(page[-1], start) and page[-1] < directory.rstrip("/") + _AFTER_SLASH:
                 claims = [meta.key for meta in store.list(directory)]
             if claims:
-                # A name that is none is for the claim to refuse.
+                # An illegal name is refused when the cluster is claimed.
                 epochs = [_CLAIM_NAME.fullmatch(key, len(directory)) for key in claims]
                 newest = epochs[-1] if all(epochs) else None
                 clusters.append(FoundCluster(cluster, int(newest[1]) if newest else 0))
@@ -132,10 +132,10 @@ def claim(
     """Claims the cluster at ``root`` ("[prefix/]kbroker-<id>/"), at the epoch after the highest one.
 
     Allowed where there is no claim, the newest was released, it is of the same data directory, or with ``take_over``.
-    ``last_epoch``: the epoch this data directory last ran with (0: never); a bucket that knows only lower ones has
-    lost something. ``lowest_epoch``: the least that the claim is to have (an import's data has leader epochs of its
-    own). ``newest_epoch``: the highest claim as somebody has just listed it, 0 where nobody has; if it is not the
-    highest any more, this is a race that was lost. Raises StartError (refused, or a damaged claim), StoreError.
+    ``last_epoch``: the epoch this data directory last ran with (0: never); a bucket with only lower ones has lost
+    something. ``lowest_epoch``: the lowest epoch that the claim may have (imported data has leader epochs of its own).
+    ``newest_epoch``: the highest claim as the caller has just listed it, 0 if it has not; a higher one now means that
+    the race was lost. Raises StartError (refused, or a damaged claim), StoreError.
     """
     retries = retries or RetryPolicy()
     reads = RetryingStore(store, retries)
@@ -152,7 +152,7 @@ def claim(
                 f"directory already ran as epoch {last_epoch}: wrong bucket or prefix, or the bucket lost objects"
             )
         free = holder is None or holder.released or holder.data_dir_id == data_dir_id
-        # A take-over is of the holder that the operator saw, not of a broker that was quicker a moment ago.
+        # A take-over replaces the holder that the operator saw, not a broker that claimed in between.
         if holder is not None and not free and (lost_race or not take_over):
             raise StartError(_refusal(root, holder, lost_race))
         record = ClaimRecord(
@@ -173,14 +173,14 @@ def claim(
 
 @dataclass(slots=True)
 class Claim:
-    """The claim this process made."""
+    """The claim of this process."""
 
     store: ObjectStore
     root: str
     record: ClaimRecord
     previous: ClaimRecord | None  # the newest claim before
     retries: RetryPolicy
-    heads: bool = True  # False: this store denies a HEAD of what is missing
+    heads: bool = True  # False: this store denies a HEAD of a missing key
 
     @property
     def epoch(self) -> int:
@@ -189,7 +189,7 @@ class Claim:
 
     @property
     def warning(self) -> str | None:
-        """After a take-over: what may be lost, in one line; else None."""
+        """After a take-over: what may be lost, in one line; None otherwise."""
         if not self.record.take_over or self.previous is None:
             return None
         return f"took over from {_describe(self.previous)}: {_loss(self.previous)}"
@@ -205,7 +205,7 @@ class Claim:
         return None
 
     def check(self) -> None:
-        """Raises Superseded if a higher claim exists. One request; StoreError if that cannot be known."""
+        """Raises Superseded if a higher claim exists. One request; StoreError if that is unknown."""
         own = _claim_key(self.root, self.epoch)
         found = [meta.key for meta in self.store.list(self.root + CLAIMS_DIRECTORY, _before(own))]
         if own not in found:
@@ -214,9 +214,9 @@ class Claim:
             raise Superseded(f"epoch {self.epoch} of {self.root} was superseded: {found[-1]} exists")
 
     def look(self) -> None:
-        """As `check`, for one HEAD, cheaper than a listing: raises Superseded if the next epoch is claimed.
+        """As `check`, by one HEAD, cheaper than a listing: raises Superseded if the next epoch is claimed.
 
-        No claim skips an epoch above one that was not released. StoreError if it cannot be known.
+        No claim skips an epoch above one that was not released. StoreError if it is unknown.
         """
         if not self.heads:
             self.check()
@@ -226,16 +226,16 @@ class Claim:
             self.store.head(following)
         except NotFound:
             return
-        except StoreDenied:  # S3's answer about a missing key where a policy allows listings of a prefix only
+        except StoreDenied:  # S3 answers so for a missing key where a policy allows listing one prefix only
             self.check()
             self.heads = False
             return
         raise Superseded(f"epoch {self.epoch} of {self.root} was superseded: {following} exists")
 
     def release(self, now_ms: int, retries: RetryPolicy | None = None) -> None:
-        """Tells that this broker stopped cleanly, with everything in the bucket. Superseded if that is too late.
+        """Marks that this broker stopped cleanly, with everything in the bucket. Raises Superseded if it was replaced.
 
-        Raises StoreError if it cannot be done; then the next broker needs the same data directory or a take-over.
+        Raises StoreError on failure; then the next broker needs the same data directory or a take-over.
         ``retries``: a policy other than the claim's own, which a stop may have cancelled.
         """
         key = _claim_key(self.root, self.epoch)
@@ -248,14 +248,14 @@ class Claim:
                 etag = self.store.head(key).etag
                 present = read_back(self.store, key, CLAIM_BYTES_MAX)
                 if present != data:
-                    # Whoever changed our claim is another process with our identity: do not overwrite it.
+                    # Only another process with our identity changes our claim: do not overwrite it.
                     if present is None or decode_claim(present, key, self.epoch) != self.record:
                         raise Superseded(f"{key}: our claim was changed by another process")
                     self.store.put(key, data, if_match=etag, crc32c=crc32c(data))
                 self.record = released
                 return
             except (StoreUnavailable, PreconditionFailed) as error:
-                failure = error  # perhaps done; the next turn reads it
+                failure = error  # it may have succeeded; the next attempt reads it
             except (NotFound, CorruptionError) as error:
                 raise StoreError(f"{key}: our claim is gone or damaged: {error}") from error
         raise StoreUnavailable(f"{key}: cannot tell whether the claim was released: {failure}") from failure
@@ -275,7 +275,7 @@ def _claim_key(root: str, epoch: int) -> str:
 
 
 def _before(key: str) -> str:
-    """A key just before ``key``, and behind the claim before it."""
+    """A key between ``key`` and the claim before it."""
     return key.removesuffix(".json")
 
 

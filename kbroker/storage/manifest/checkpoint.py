@@ -1,8 +1,8 @@
-"""Checkpoints of the manifest, version 2: parts of columns, of which only those that have changed are written again.
+"""Checkpoints of the manifest, version 2: parts of columns; only those that have changed are written again.
 
-The stored objects are in parts of CHUNK_FILES places; the partitions in parts that share them out by a checksum; long
-runs of one partition's references in parts of their own, a RowBlock each. What the checkpoint's own JSON holds is
-small. docs/formats/manifest.md has the tables; version 1 is read by manifest_checkpoint_v1.
+The stored objects are in parts of CHUNK_FILES places; partitions are sharded over parts by a checksum; long runs of one
+partition's references have parts of their own, a RowBlock each. The checkpoint's own JSON is small.
+docs/formats/manifest.md has the tables; version 1 is read by checkpoint_v1.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kbroker.storage.manifest.parts import AHEAD, THREADS, PartFolder, PartRef, 
 from kbroker.storage.manifest.record import CHECKPOINT_VERSION, RecordParser
 
 BLOCK_PART_ROWS = 32_768  # a block of so many references is a part of its own
-PART_WEIGHT = 65_536  # of the partitions in one part, about; a reference counts 1
+PART_WEIGHT = 65_536  # of the partitions in one part, approximate; a reference counts 1
 PRODUCER_WEIGHT = 8  # up to a kilobyte each while a part is written
-PREPARED_ABOVE_PARTS = 4  # as many may be copied at once; of more, all are stored one by one before
+PREPARED_ABOVE_PARTS = 4  # up to so many are copied at once; more are stored one by one before
 
 Job = Callable[[], None]
 
@@ -35,9 +35,9 @@ Job = Callable[[], None]
 def read_checkpoint(
     payload: Any, root: str, name: str, parts: PartFolder | None = None, producer_ids_max: int = 0
 ) -> ManifestImage:
-    """The image of a checkpoint; CorruptionError, naming it, for anything that cannot be. StoreError.
+    """The image of a checkpoint; CorruptionError, naming it, for anything invalid. StoreError.
 
-    `producer_ids_max`: as of ManifestImage; of a checkpoint with more, those that wrote last are kept."""
+    `producer_ids_max`: as in ManifestImage; of a checkpoint with more, the most recent writers are kept."""
     parser = RecordParser(name)
     checkpoint = parser.check_version(payload, CHECKPOINT_VERSION)
     if checkpoint["v"] == 1:
@@ -46,13 +46,13 @@ def read_checkpoint(
 
 
 def write_checkpoint(image: ManifestImage) -> dict[str, Any]:
-    """The whole image as a checkpoint's JSON object, with all parts in it. The caller keeps changes away."""
+    """The whole image as a checkpoint's JSON object, with all parts inline. The caller prevents changes."""
     writer = CheckpointWriter(PartFolder())
     return writer.store(writer.snapshot(image))
 
 
 class _Part:
-    """A part as the image was when it was copied. `ref`: where it is; None until it is stored."""
+    """A part, as of the moment when it was copied. `ref` is None until it is stored."""
 
     __slots__ = ("ref",)
 
@@ -66,20 +66,20 @@ class _Part:
 
 
 class Snapshot(NamedTuple):
-    """All that a checkpoint is made of, as of one moment: later changes of the image do not reach it."""
+    """The content of a checkpoint as of one moment; later changes of the image do not affect it."""
 
     head: dict[str, Any]
     files: list[_Part]
     blocks: list[_Part]
     partitions: list[_Part]
-    turns: list[list[Job]]  # what is still to be stored; a turn needs the one before
+    turns: list[list[Job]]  # parts to be stored; each round needs the one before
 
 
 class CheckpointWriter:
-    """Writes checkpoints of one image, one after another, and remembers which parts are still true.
+    """Writes checkpoints of one image, one after another, and remembers which parts are still current.
 
-    `prepare`, `snapshot`, `store`: only the second keeps changes of the image away all the time, and it only copies.
-    `names`: the parts, by name, that the last checkpoint has outside of itself.
+    Call `prepare`, `snapshot`, `store`: only `snapshot` blocks changes of the image throughout, and it only copies.
+    `names`: the parts, by name, that the last checkpoint stored outside of itself.
     """
 
     def __init__(self, folder: PartFolder) -> None:
@@ -92,7 +92,7 @@ class CheckpointWriter:
     def prepare(self, image: ManifestImage, lock: AbstractContextManager[Any]) -> None:
         """Stores what has changed, if it is much, so that a snapshot has little to copy. Raises StoreError.
 
-        `lock` keeps changes of the image away; it is taken for one part at a time.
+        `lock` blocks changes of the image; it is held for one part at a time.
         """
         with lock:
             states = image.states()
@@ -122,7 +122,7 @@ class CheckpointWriter:
         return None if states is None or self._missing_blocks(states) else self._shard_job(shard, states)
 
     def snapshot(self, image: ManifestImage) -> Snapshot:
-        """What a checkpoint of the image as it is now needs. The caller keeps changes away until this returns."""
+        """The content of a checkpoint of the image as it is now. The caller blocks changes until this returns."""
         states = image.states()
         self._forget_changed(image, states)
         turns = [[self._block_job(block) for block in self._missing_blocks(states)]]
@@ -147,7 +147,7 @@ class CheckpointWriter:
         )
 
     def store(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Stores the parts that are not stored yet, and gives the JSON. Raises StoreError: what is stored stays so."""
+        """Stores the missing parts and returns the JSON. Raises StoreError; parts that were stored stay stored."""
         while snapshot.turns:
             self._run(snapshot.turns.pop(0))
         files = [part.stored for part in snapshot.files if part.stored.size]
@@ -198,7 +198,7 @@ class CheckpointWriter:
         blocks = (block for state in states for block in state.blocks if len(block.bases) >= BLOCK_PART_ROWS)
         return [block for block in blocks if not _is_stored(self._part_of(block))]
 
-    # What these are given is copied now; the job that they return encodes and stores it.
+    # These copy their arguments now; the job that they return encodes and stores the copy.
 
     def _job(self, part: _Part, encode: Callable[[], bytes]) -> Job:
         def run() -> None:
@@ -258,7 +258,7 @@ def _weight(state: PartitionState) -> int:
 
 
 def _columns(matrix: np.ndarray) -> list[np.ndarray]:
-    """RefRow's columns; with the number of offsets, which repeats itself, in the place of the end offset."""
+    """RefRow's columns, with the number of offsets, which compresses better, instead of the end offset."""
     return [matrix[:, 0], matrix[:, 1] - matrix[:, 0], *(matrix[:, column] for column in range(2, 9))]
 
 
@@ -279,7 +279,7 @@ def _state_json(state: PartitionState) -> dict[str, Any]:
 
 
 def _copy_files(files: FileTable, chunk: int) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """JSON and columns of the part of one chunk; no columns when nothing is in it."""
+    """JSON and columns of the part of one chunk; no columns when it is empty."""
     first, last = chunk << CHUNK_BITS, min((chunk + 1) << CHUNK_BITS, files.places)
     columns = {name: _slice(getattr(files, name), first, last) for name, _ in COLUMNS}
     prefix = columns["prefix"]
@@ -288,7 +288,7 @@ def _copy_files(files: FileTable, chunk: int) -> tuple[dict[str, Any], list[np.n
         return {}, []
     for name, column in columns.items():
         if name != "prefix":
-            column[gone] = 0  # what was at a place before is nothing to keep
+            column[gone] = 0  # values of earlier occupants are not kept
     used = np.unique(prefix[prefix >= 0])
     local = np.searchsorted(used, prefix).astype(np.int32)
     columns["prefix"] = np.where(prefix >= 0, local, prefix)

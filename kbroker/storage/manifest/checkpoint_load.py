@@ -1,4 +1,4 @@
-"""Reading a checkpoint of the manifest, version 2, with every value checked: column by column, not one by one."""
+"""Reading a checkpoint of the manifest, version 2, with every value checked, column by column."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ EPOCH_MAX = 10**10  # of a pack's key
 
 
 class _Loader:
-    """One load. Errors name the checkpoint, through the parser."""
+    """One load. The parser's errors name the checkpoint."""
 
     def __init__(self, parser: RecordParser, root: str, folder: PartFolder, producer_ids_max: int) -> None:
         self.image = ManifestImage(root)
         self.producer_ids_max = producer_ids_max
         self.parser = parser
         self.folder = folder
-        self.chunks: list[int] = []  # of the checkpoint, ascending; chunk n is the n-th of them here
+        self.chunks: list[int] = []  # the checkpoint's chunk numbers, ascending; chunk n here is the n-th of them
         self.blocks: dict[str, tuple[np.ndarray, bool]] = {}
 
     def parts(self, value: Any, what: str, kind: PartKind) -> Iterator[tuple[str, Part]]:
@@ -51,7 +51,7 @@ class _Loader:
     # -- stored objects ----------------------------------------------------------------------------------------
 
     def files(self, part: Part, what: str) -> None:
-        """Adds a chunk of stored objects, behind those that are there."""
+        """Appends a chunk of stored objects."""
         parser, files, about = self.parser, self.image.files, part.about
         chunk = parser.integer(about.get("i"), f"{what}.i", 0, CHUNK_MAX - 1)
         if self.chunks and chunk <= self.chunks[-1]:
@@ -75,7 +75,7 @@ class _Loader:
         prefixes = [parser.text(item, f"{what}.k") for item in parser.array(about.get("k"), f"{what}.k")]
         for text in prefixes:
             if not is_prefix(text):
-                raise parser.fail(f"{what}: {text!r:.80} is not how a key begins")
+                raise parser.fail(f"{what}: {text!r:.80} is not a key prefix")
         prefix = columns["prefix"]
         used = prefix >= 0
         packs = np.array([text == PACKS_DIR for text in prefixes], bool)
@@ -100,7 +100,7 @@ class _Loader:
         prefix[used] = places[prefix[used]]
 
     def _pad(self, files: FileTable, first: int) -> None:
-        """Free places up to the end of the chunk before."""
+        """Adds free places up to the end of the previous chunk."""
         missing = first - files.places
         for name, _ in COLUMNS:
             column = getattr(files, name)
@@ -110,7 +110,7 @@ class _Loader:
             np.frombuffer(files.prefix, np.int32)[first - missing :] = PREFIX_NONE
 
     def _other(self, about: dict[str, Any], columns: dict[str, np.ndarray], first: int, what: str) -> None:
-        """Keys and ETags that are kept as they are."""
+        """Keys and ETags that are kept as strings."""
         parser, files = self.parser, self.image.files
         keys = parser.mapping(about.get("o"), f"{what}.o")
         etags = parser.mapping(about.get("e"), f"{what}.e")
@@ -126,7 +126,7 @@ class _Loader:
             files.other_etags[first + place] = parser.text(etags.get(str(place)), f"{what}.e")
 
     def files_end(self) -> None:
-        """All objects are there: none twice."""
+        """After all objects: none may be there twice."""
         files = self.image.files
         files.count_again()
         twice = files.index_keys()
@@ -190,7 +190,7 @@ class _Loader:
             if number in states:
                 raise parser.fail(f"{where} is there twice")
             states[number] = state
-        if 0 < self.producer_ids_max < self.image.producer_pool.rows:  # another limit wrote it, or none
+        if 0 < self.producer_ids_max < self.image.producer_pool.rows:  # written under another limit, or none
             self.image.producer_pool.trim(self.producer_ids_max)
         if used != len(rows):
             raise parser.fail(f"{what}: {len(rows) - used} references of no partition")

@@ -22,7 +22,7 @@ _COLUMNS = len(RefRow._fields)
 
 
 def read_checkpoint_v1(payload: Any, root: str, name: str, producer_ids_max: int = 0) -> ManifestImage:
-    """The image of a checkpoint; CorruptionError, naming it, for anything that cannot be."""
+    """The image of a checkpoint; CorruptionError, naming it, for anything invalid."""
     parser = RecordParser(name)
     checkpoint = parser.mapping(payload, "record")
     image = ManifestImage(root)
@@ -51,7 +51,7 @@ def read_checkpoint_v1(payload: Any, root: str, name: str, producer_ids_max: int
 
 
 def read_state(parser: RecordParser, state: PartitionState, entry: dict[str, Any], what: str) -> int:
-    """All of a state but its references; returns its end offset, for the caller to hold against them."""
+    """Fills a state except its references; returns its end offset, for the caller to check them against."""
     state.log_start_offset = parser.integer(entry.get("s"), f"{what}.s")
     state.last_stable_offset = parser.integer(entry.get("l"), f"{what}.l")
     end_offset = parser.integer(entry.get("e"), f"{what}.e")
@@ -68,7 +68,7 @@ def read_state(parser: RecordParser, state: PartitionState, entry: dict[str, Any
 
 
 def check_ends(parser: RecordParser, state: PartitionState, end_offset: int, what: str) -> None:
-    """Holds the references of a state against its offsets, and sets the end offset."""
+    """Checks the references of a state against its offsets, and sets the end offset."""
     if state.object_count and state.end_offset != end_offset:
         raise parser.fail(f"{what}: end offset {end_offset}, but its objects end at {state.end_offset}")
     if state.object_count and state.row(0).end_offset <= state.log_start_offset:
@@ -77,7 +77,7 @@ def check_ends(parser: RecordParser, state: PartitionState, end_offset: int, wha
 
 
 def check_files(parser: RecordParser, image: ManifestImage) -> None:
-    """Every object holds something, and is not to be deleted."""
+    """Every object has references and is not queued for deletion."""
     files = image.files
     there = np.frombuffer(files.prefix, np.int32) != PREFIX_NONE
     unused = np.flatnonzero(there & (np.frombuffer(files.live, np.int32) < 1))

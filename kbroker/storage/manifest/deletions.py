@@ -1,4 +1,4 @@
-"""Keys that wait for a time: those to be deleted, and those that a rewrite has reserved."""
+"""Keys with a due time: those to be deleted, and those that a rewrite has reserved."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NEVER_MS = (1 << 63) - 1
 class DeleteQueue(dict[str, int]):
     """Key below the root -> due time, ms since the epoch. Protected by the image's lock.
 
-    Retention asks every few seconds what is due: a bound of the earliest time answers most times without a look at
-    what may be a million keys. Segments in KafScale's format are counted: they may be asked for before their time.
+    Retention asks every few seconds what is due: a lower bound of the earliest time usually answers without a scan of
+    what may be a million keys. Segments in KafScale's format are counted: they may be due early.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._earliest_ms = NEVER_MS  # none is due before
+        self._earliest_ms = NEVER_MS  # a lower bound
         self._segments = 0
 
     def __setitem__(self, key: str, due_ms: int) -> None:
@@ -52,7 +52,7 @@ class DeleteQueue(dict[str, int]):
             self[key] = due_ms
 
     def due(self, now_ms: int, limit: int, at_once: Callable[[str], bool]) -> list[str]:
-        """Up to `limit` keys whose time has come, and segments that need not wait."""
+        """Up to `limit` keys that are due, and segments that need not wait."""
         if now_ms < self._earliest_ms and not self._segments:
             return []
         found: list[str] = []

@@ -1,7 +1,7 @@
 """The objects that the manifest names, as columns: about 90 bytes each with the index of their keys.
 
-A Python object with its strings would be 600. `StoredObject` is made on the way out, and looks at the table. Places in
-the table are given again after an object has gone; references (partition_state) hold places.
+A Python object with its strings would take 600. `StoredObject` is a view of the table, created on access. Places in the
+table are reused after an object is removed; references (partition_state) hold places.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ COLUMNS = (
     ("etag_second", "Q"),
     ("etag_form", "i"),
 )
-PREFIX_OTHER = -1  # the key is kept as it is
-PREFIX_NONE = -2  # nothing is at this place
-OTHER_BYTES = 200  # of what is a Python object in a dict, about
+PREFIX_OTHER = -1  # the key is kept as a string
+PREFIX_NONE = -2  # the place is free
+OTHER_BYTES = 200  # of a Python object in a dict, approximate
 CHUNK_BITS = 16
 CHUNK_FILES = 1 << CHUNK_BITS  # places that one part of a checkpoint holds
-FREE_MAX = 65_536  # free places known by number; more are looked for again
-RECENT_MAX = 16_384  # keys beside the sorted index, at least
+FREE_MAX = 65_536  # free places kept in the list; more are searched for
+RECENT_MAX = 16_384  # keys outside the sorted index, at least
 
 _KINDS = {".pack": PACK, ".kfs": KFS}
 
 
 def kind_of(key: str) -> str:
-    """KLIX, PACK or KFS, told by the key."""
+    """KLIX, PACK or KFS, as the key says."""
     return _KINDS.get(key[key.rfind(".") :], KLIX)
 
 
 class StoredObject:
     """One object in the bucket that the manifest names; `live` counts the references that point into it.
 
-    It looks at the table: use it under the image's lock, and do not keep it.
+    It is a view of the table: use it under the image's lock, and do not keep it.
     """
 
     __slots__ = ("_place", "_table")
@@ -87,12 +87,12 @@ class StoredObject:
 
     @property
     def crc32c(self) -> int:
-        """Of all its bytes."""
+        """CRC-32C of all its bytes."""
         return self._table.crc32c[self._place]
 
     @property
     def created_ms(self) -> int:
-        """When the record that names it was made."""
+        """Time of the record that names it."""
         return self._table.created_ms[self._place]
 
     @property
@@ -102,7 +102,7 @@ class StoredObject:
 
     @property
     def etag(self) -> str:
-        """As the store gave it."""
+        """The store's ETag."""
         return self._table.etag(self._place)
 
     @etag.setter
@@ -138,7 +138,7 @@ class FileTable:
         self._count = 0
         self._free: list[int] = []  # a heap: the lowest place is used first, so that chunks at the end can go
         self._sorted: tuple[np.ndarray, np.ndarray] | None = None  # hashes in order, and their places
-        self._recent: dict[int, int] = {}  # hash -> place, of those that came since
+        self._recent: dict[int, int] = {}  # hash -> place, of keys added since
 
     def __len__(self) -> int:
         return self._count
@@ -152,12 +152,12 @@ class FileTable:
         return (place for place, prefix in enumerate(self.prefix) if prefix != PREFIX_NONE)
 
     def values(self) -> Iterator[StoredObject]:
-        """All of them."""
+        """All objects."""
         return (StoredObject(self, place) for place in self)
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes: columns and index."""
+        """Approximate memory of columns and index."""
         row = sum(array(typecode).itemsize for _, typecode in COLUMNS) + self.live.itemsize
         others = len(self.other_keys) + len(self.other_etags) + len(self._recent)
         index = sum(column.nbytes for column in self._sorted or ())
@@ -191,7 +191,7 @@ class FileTable:
         return unpack_etag(PackedETag(self.etag_first[place], self.etag_second[place], form))
 
     def set_etag(self, place: int, etag: str) -> None:
-        """Another ETag for the object at a place."""
+        """Sets the ETag of the object at a place."""
         packed = pack_etag(etag)
         self.other_etags.pop(place, None)
         if packed is None:
@@ -199,7 +199,7 @@ class FileTable:
             packed = PackedETag(0, 0, FORM_OTHER)
         self.etag_first[place], self.etag_second[place], self.etag_form[place] = packed
 
-    # -- coming and going --------------------------------------------------------------------------------------
+    # -- adding and removing -----------------------------------------------------------------------------------
 
     def add(self, key: str, size: int, etag: str, crc32c: int, created_ms: int) -> int:
         """Adds an object without references; returns its place. The key is not in the table yet."""
@@ -224,7 +224,7 @@ class FileTable:
         return place
 
     def remove(self, place: int) -> None:
-        """Takes out an object."""
+        """Removes an object."""
         if self.prefix[place] == PREFIX_OTHER:
             del self._other_places[self.other_keys.pop(place)]
         else:
@@ -252,7 +252,7 @@ class FileTable:
         return len(self.prefix) - 1
 
     def prefix_place(self, prefix: str) -> int:
-        """The number of a prefix of keys, given at its first use."""
+        """The number of a key prefix, assigned at first use."""
         place = self._prefix_places.get(prefix)
         if place is None:
             place = self._prefix_places[prefix] = len(self.prefixes)
@@ -260,7 +260,7 @@ class FileTable:
         return place
 
     def drop_references(self, places: np.ndarray) -> list[int]:
-        """Counts references off; returns the places of the objects that have none left, in the order of `places`."""
+        """Decrements reference counts; returns the places of the objects without any left, in the order of `places`."""
         if len(places) == 1:
             place = int(places[0])
             self.live[place] -= 1
@@ -275,7 +275,7 @@ class FileTable:
     # -- keys --------------------------------------------------------------------------------------------------
 
     def place_of(self, key: str) -> int | None:
-        """Where the object with this key, below the root, is; None when there is none."""
+        """The place of the object with this key, below the root; None when there is none."""
         place = self._other_places.get(key)
         if place is not None:
             return place
@@ -302,7 +302,7 @@ class FileTable:
         return self.prefix[place] == prefix and self._packed(place) == packed
 
     def index_keys(self) -> int | None:
-        """Sorts the index of keys anew; returns the place of a key that is there twice, if there is one."""
+        """Rebuilds the sorted index of keys; returns the place of a duplicate key, if there is one."""
         prefix = np.frombuffer(self.prefix, np.int32)
         places = np.flatnonzero(prefix >= 0)
         keys = [
@@ -327,11 +327,11 @@ class FileTable:
         return None
 
     def other(self) -> Iterator[str]:
-        """Keys that are kept as they are; those of all KafScale segments are among them."""
+        """Keys that are kept as strings, those of all KafScale segments among them."""
         return iter(self._other_places)
 
     def load_other(self, place: int, key: str) -> bool:
-        """Of a checkpoint: a key that is kept as it is. False when it is there already."""
+        """From a checkpoint: adds a key that is kept as a string. False when it is there already."""
         if key in self._other_places:
             return False
         self.other_keys[place] = key
@@ -339,7 +339,7 @@ class FileTable:
         return True
 
     def count_again(self) -> None:
-        """After columns were filled from outside."""
+        """Call after the columns were filled from outside."""
         prefix = np.frombuffer(self.prefix, np.int32)
         self._count = int(np.count_nonzero(prefix != PREFIX_NONE))
         self._free = []

@@ -1,6 +1,6 @@
-"""The manifest in memory: every object of every partition, and what flushes said about offsets and producers.
+"""The manifest in memory: every object of every partition, and the offsets and producers of committed flushes.
 
-The image is the fold of all manifest records. `apply` judges a record as a whole first: an overlap, a gap or a value
+The image is the fold of all manifest records. `apply` checks a record as a whole first: an overlap, a gap or a value
 going backwards raises CorruptionError that names the record, and nothing of it is applied.
 """
 
@@ -26,20 +26,20 @@ from kbroker.storage.manifest.partition_state import (
 from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, parse_record
 
 ROW_BYTES = 8 * COLUMNS
-STATE_BYTES = 1000  # of a partition without its references, about
-DROPPED_MAX = 100_000  # deleted topics that are remembered: what is left of them in the bucket is provably theirs
+STATE_BYTES = 1000  # of a partition without its references, approximate
+DROPPED_MAX = 100_000  # deleted topics that are remembered: proof that their orphans may be deleted
 
 
 class Replaced(Exception):
-    """The manifest names another object by now: look again."""
+    """The manifest names another object now: look it up again."""
 
 
 class ManifestImage:
-    """What the bucket holds, as far as readers may know.
+    """The committed content of the bucket.
 
-    `root` (ending with a slash, or empty) is put before every key on the way out. One lock, innermost of all, taken
-    for microseconds: it makes the look-ups of other threads see a partition before or after a record, never between.
-    `producer_ids_max`: more producers of all partitions together are not kept; those longest without a record go.
+    `root` (ending with a slash, or empty) is prefixed to every key that is returned. One lock, innermost of all, held
+    for microseconds: look-ups by other threads see a partition before or after a record, never in between.
+    `producer_ids_max`: bound of producers of all partitions together; those longest without a record are evicted.
     Only Manifest calls `apply`. `partitions` and the states in it may be read without it, one attribute at a time.
     """
 
@@ -51,14 +51,14 @@ class ManifestImage:
         self.files = FileTable()
         self.wal_flushed: dict[str, int] = {}
         self.deletions = DeleteQueue()  # key below the root -> when it may be deleted, ms since the epoch
-        self.reserved = DeleteQueue()  # key that a rewrite may become live under -> when it is given up
-        self.dropped: dict[bytes, int] = {}  # topics that a record has dropped -> when, the newest DROPPED_MAX
+        self.reserved = DeleteQueue()  # key that a rewrite may use -> when the reservation expires
+        self.dropped: dict[bytes, int] = {}  # topics dropped by a record -> when; the newest DROPPED_MAX
         self.changed: set[tuple[bytes, int]] = set()  # partitions that a checkpoint must write again
 
     # -- look-ups ----------------------------------------------------------------------------------------------
 
     def wal_flushed_lsn(self, data_dir_id: str) -> int | None:
-        """Everything of this data directory's WAL below this position is in objects; None: nothing is known of it."""
+        """Everything of this data directory's WAL below this position is in objects; None: unknown directory."""
         return self.wal_flushed.get(data_dir_id)
 
     def partition(self, topic_id: bytes, partition: int) -> PartitionState | None:
@@ -66,7 +66,7 @@ class ManifestImage:
         return self.partitions.get(topic_id, {}).get(partition)
 
     def states(self) -> list[PartitionState]:
-        """All partitions, as of now."""
+        """A copy of all partition states."""
         with self.lock:
             return [state for states in self.partitions.values() for state in states.values()]
 
@@ -80,13 +80,13 @@ class ManifestImage:
             return self.ref(state.row(index)) if index < state.object_count else None
 
     def objects_from(self, topic_id: bytes, partition: int, offset: int = 0) -> Iterator[ObjectRef]:
-        """The objects from the one that holds `offset` on, in offset order; looks each up when it is asked for."""
+        """The objects from the one that holds `offset` on, in offset order; each is looked up lazily."""
         while ref := self.find(topic_id, partition, offset):
             yield ref
             offset = ref.end_offset
 
     def objects_reaching(self, topic_id: bytes, partition: int, offset: int, timestamp: int) -> Iterator[ObjectRef]:
-        """As `objects_from`, only those with a largest timestamp of at least `timestamp`: does not look at each."""
+        """As `objects_from`, only those with a largest timestamp of at least `timestamp`; skips the others quickly."""
         while True:
             with self.lock:
                 state = self.partition(topic_id, partition)
@@ -100,7 +100,7 @@ class ManifestImage:
     def objects_newest_first(self, topic_id: bytes, partition: int, offset: int) -> Iterator[ObjectRef]:
         """The objects from the one that holds `offset` on, those with the largest timestamps first, then by offset.
 
-        In the order of now. Raises Replaced when it comes to one that is not there any more.
+        In the order at the call. Raises Replaced when it reaches one that has been replaced.
         """
         with self.lock:
             state = self.partition(topic_id, partition)
@@ -121,14 +121,14 @@ class ManifestImage:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes: columns, index, and the Python objects around them. Producers are in `producer_pool`."""
+        """Approximate: columns, index, and the Python objects around them. Producers are in `producer_pool`."""
         with self.lock:
             states = [state for states in self.partitions.values() for state in states.values()]
             rows = sum(state.object_count for state in states)
             return self.files.memory_bytes + ROW_BYTES * rows + STATE_BYTES * len(states)
 
     def live_keys(self) -> set[str]:
-        """The keys, below the root, of all objects that hold live data: a Python string each."""
+        """The keys, below the root, of all objects with live data, as strings."""
         with self.lock:
             return {self.files.key(place) for place in self.files}
 
@@ -138,12 +138,12 @@ class ManifestImage:
             return [key for key in self.files.other() if key.endswith(SEGMENT_SUFFIX)]
 
     def is_live(self, relative_key: str) -> bool:
-        """True when the manifest names this key as the home of live data."""
+        """Whether the object with this key holds live data."""
         with self.lock:
             return self.files.place_of(relative_key) is not None
 
     def is_known(self, relative_key: str) -> bool:
-        """True when a record names this key: as live, reserved, or to be deleted."""
+        """Whether a record names this key: as live, reserved, or to be deleted."""
         return relative_key in self.deletions or relative_key in self.reserved or self.is_live(relative_key)
 
     def described(self, key: str, etag: str) -> tuple[int, int] | None:
@@ -155,9 +155,9 @@ class ManifestImage:
             return self.files.size[place], self.files.crc32c[place]
 
     def adopt_etag(self, key: str, etag: str, present: str) -> None:
-        """The store has the object that is named with `etag` under the ETag `present`: a copy of the same bytes.
+        """The object named with `etag` has the ETag `present` in this store: a copy of the same bytes.
 
-        The next checkpoint says so.
+        The next checkpoint records it.
         """
         with self.lock:
             place = self._place_of(key)
@@ -175,9 +175,9 @@ class ManifestImage:
             return self.files.live[place] if place is not None else 0
 
     def due_deletions(self, now_ms: int, limit: int, at_once: Callable[[str], bool] = lambda key: False) -> list[str]:
-        """Keys below the root whose grace time is over or that have none, never one that holds live data.
+        """Keys below the root that are due for deletion, never one with live data.
 
-        `at_once` is asked only about segments in KafScale's format.
+        `at_once` is called only for segments in KafScale's format.
         """
         with self.lock:
             due: list[str] = []
@@ -187,7 +187,7 @@ class ManifestImage:
             return due
 
     def ref(self, row: RefRow) -> ObjectRef:
-        """A row of a partition's state with what is known of its object. The caller holds the lock."""
+        """A row of a partition's state joined with its object. The caller holds the lock."""
         files = self.files
         return ObjectRef(
             key=self.root + files.key(row.file),
@@ -262,17 +262,17 @@ class ManifestImage:
             last_epoch, last_start = epoch, start
 
     def apply(self, payload: Any, name: str = "manifest record") -> None:
-        """Judges and applies one record."""
+        """Checks and applies one record."""
         self.apply_record(self.judge(payload, name))
 
     def apply_record(self, record: ManifestRecord) -> None:
-        """Applies a record that `judge` accepted for the image as it is now."""
+        """Applies a record that `judge` accepted for the current image."""
         with self.lock:
             files = {}
             for number, entry in enumerate(record.files):
                 self.reserved.pop(entry.key, None)
                 files[number] = self.files.add(*entry, created_ms=record.time_ms)
-            # Counted before anything is dropped: a partition may drop at once what another one still needs.
+            # Counted before anything is removed: two partitions may share an object.
             for delta in record.partitions.values():
                 for row in delta.added:
                     self.files.live[files[row.file]] += 1
@@ -336,12 +336,12 @@ class ManifestImage:
 
     def _move_log_start(self, state: PartitionState, log_start_offset: int) -> None:
         state.log_start_offset = log_start_offset
-        # Not beyond what is flushed: epochs that begin there, below a start that DeleteRecords moved, are yet to come.
+        # Not beyond the flushed end: later epochs below a start that DeleteRecords moved are still to be flushed.
         state.leader_epochs = trim_epochs(state.leader_epochs, min(log_start_offset, state.end_offset))
         state.aborted = tuple(entry for entry in state.aborted if entry[2] >= log_start_offset)
 
     def _release(self, rows: np.ndarray, due_ms: int) -> None:
-        """Objects that hold nothing live any more go to the delete queue."""
+        """Queues objects without live data for deletion."""
         if not len(rows):
             return
         due_ms = min(due_ms, NEVER_MS)
@@ -356,13 +356,13 @@ class ManifestImage:
             del self.dropped[next(iter(self.dropped))]
 
     def bound_producers(self, producer_ids_max: int) -> None:
-        """After a load: of more producers than this the oldest are forgotten, now and from now on; 0: no bound."""
+        """Bounds the number of producers after a load: the oldest are evicted, now and later; 0: no bound."""
         if producer_ids_max:
             self.producer_pool.rows_max = producer_ids_max
         self.producer_pool.trim()
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> None:
-        """Forgets producers that were silent for `expiration_ms` (PartitionState.live_producers)."""
+        """Drops producers that were silent for `expiration_ms` (PartitionState.live_producers)."""
         with self.lock:
             for state in self.states():
                 if state.forget_silent_producers(now_ms, expiration_ms):
@@ -370,7 +370,7 @@ class ManifestImage:
 
 
 def _judge_added(state: PartitionState, delta: PartitionDelta, what: str) -> int:
-    """Checks that objects stay in one gapless row; returns the end offset afterwards."""
+    """Checks that the objects stay contiguous; returns the end offset afterwards."""
     end_offset = state.end_offset
     inside: list[RefRow] = []
     for row in sorted(delta.added):
@@ -379,7 +379,7 @@ def _judge_added(state: PartitionState, delta: PartitionDelta, what: str) -> int
         elif row.base_offset == end_offset:
             end_offset = row.end_offset
         elif end_offset < row.base_offset <= max(state.log_start_offset, delta.log_start_offset or 0):
-            end_offset = row.end_offset  # DeleteRecords had passed the flushed end, and the rest was lost or dropped
+            end_offset = row.end_offset  # DeleteRecords had passed the flushed end, and the rest was never flushed
         else:
             raise CorruptionError(
                 f"{what}: an object of offsets {row.base_offset} to {row.end_offset} follows {end_offset}"
@@ -398,7 +398,7 @@ def _judge_added(state: PartitionState, delta: PartitionDelta, what: str) -> int
 
 
 def _remove(state: PartitionState, base_offsets: Iterable[int]) -> np.ndarray:
-    """Takes out the objects that begin at these offsets, neighbours together: compaction may replace thousands."""
+    """Removes the objects that begin at these offsets, adjacent ones together: compaction may replace thousands."""
     removed: list[np.ndarray] = [np.empty((0, COLUMNS), np.int64)]
     wanted = sorted(base_offsets)
     while wanted:
@@ -413,7 +413,7 @@ def _remove(state: PartitionState, base_offsets: Iterable[int]) -> np.ndarray:
 
 
 def _ranges(rows: list[RefRow]) -> list[tuple[int, int]]:
-    """Offset ranges of sorted rows, neighbours joined; overlaps stay visible."""
+    """Offset ranges of sorted rows, adjacent ones joined; overlaps stay visible."""
     ranges: list[tuple[int, int]] = []
     for row in rows:
         if ranges and ranges[-1][1] == row.base_offset:

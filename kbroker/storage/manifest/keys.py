@@ -1,8 +1,8 @@
 """Keys and ETags of stored objects as a few integers each, for tables of a million of them.
 
 A key that object_keys makes is a prefix shared by many (`<topic>-<topic id>`, `_packs`), two numbers, a generation and
-the random part of a rewrite. An ETag is an MD5, one of a multipart upload, or the folder store's pair of numbers. What
-has another form is kept as it is, by who uses this. Both directions are exact.
+the random part of a rewrite. An ETag is an MD5, one of a multipart upload, or the folder store's pair of numbers. The
+caller keeps any other form as a string. Both directions are exact.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PackedETag(NamedTuple):
 
 
 def pack_object_key(key: str) -> tuple[str, PackedKey] | None:
-    """(prefix, numbers) of a key below the root; None when it has another form."""
+    """(prefix, numbers) of a key below the root; None for another form."""
     parsed = parse_key(key)
     if isinstance(parsed, PackKey):
         prefix, packed = PACKS_DIR, PackedKey(parsed.broker_epoch, parsed.number, parsed.generation * 2, 0)
@@ -61,7 +61,7 @@ def pack_object_key(key: str) -> tuple[str, PackedKey] | None:
 
 
 def unpack_object_key(prefix: str, packed: PackedKey) -> str:
-    """The key below the root: what object_keys would make of it, which checks every value each time."""
+    """The key below the root, as object_keys builds it, without its checks."""
     first, second, generation, rewrite = packed
     suffix = f"-{generation >> 1}" if generation > 1 else ""
     if prefix == PACKS_DIR:
@@ -72,14 +72,14 @@ def unpack_object_key(prefix: str, packed: PackedKey) -> str:
 
 
 def is_prefix(prefix: str) -> bool:
-    """True for the prefixes that pack_object_key gives."""
+    """Whether pack_object_key returns such a prefix."""
     if prefix == PACKS_DIR:
         return True
     return pack_object_key(f"{prefix}/0/{0:020d}.obj") is not None
 
 
 def pack_etag(etag: str) -> PackedETag | None:
-    """None when it has another form."""
+    """The packed ETag; None for another form."""
     if match := _MD5.fullmatch(etag):
         form = FORM_QUOTED if match[1] else FORM_MD5
         return PackedETag(int(match[2], 16), int(match[3], 16), form | int(match[4] or 0) << FORM_BITS)
@@ -89,7 +89,7 @@ def pack_etag(etag: str) -> PackedETag | None:
 
 
 def unpack_etag(packed: PackedETag) -> str:
-    """The ETag as the store gave it."""
+    """The store's ETag."""
     form, parts = packed.form & (1 << FORM_BITS) - 1, packed.form >> FORM_BITS
     if form == FORM_FOLDER:
         return f"{packed.first:x}-{packed.second:x}"
@@ -99,7 +99,7 @@ def unpack_etag(packed: PackedETag) -> str:
 
 
 def hash_key(values: tuple[int, ...]) -> int:
-    """64 bits of a prefix's number and a PackedKey; hash_keys does the same for columns."""
+    """A 64-bit hash of a prefix's number and a PackedKey; hash_keys is the same for columns."""
     result = 0
     for value in values:
         result = (result ^ value) * _MULTIPLIER & _UINT64

@@ -1,8 +1,8 @@
 """The manifest: the numbered log of what exists in the bucket, and the image that follows from it.
 
-A change becomes true when its record is stored; only then is it applied to the image. A record whose fate is unknown
-(a time-out, say) stays in doubt, and nothing else is written before it is settled by appending the very same record
-again: the log tells its own earlier success from a conflict.
+A change is committed when its record is stored; only then is it applied to the image. A record with an unknown outcome
+(a time-out, say) is in doubt, and nothing else is written before it is settled by appending the very same record again:
+the log distinguishes its own earlier success from a conflict.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreErro
 logger = logging.getLogger(__name__)
 
 RECORD_KIND = "manifest"
-# A checkpoint is written after CHECKPOINT_RECORDS or rows in them; or after a few records when the last one was a while
-# ago. So a start has few records to read and little to apply, and a burst of records does not write it all the time.
+# A checkpoint is written after CHECKPOINT_RECORDS or CHECKPOINT_ROWS, or after a few records when the last one is some
+# time ago. So a start reads and applies little, and a burst of records does not write checkpoints all the time.
 CHECKPOINT_RECORDS = 64
-CHECKPOINT_ROWS = 200_000  # references, producers and the like: about 3 seconds of a start
+CHECKPOINT_ROWS = 200_000  # references, producers and the like: takes a start about 3 s
 CHECKPOINT_RECORDS_MIN = 6
 CHECKPOINT_SECONDS = 60.0
-CHECKPOINT_TIME_SHARES = (0.01, 0.05)  # of the time, for those after a few and after many records
+CHECKPOINT_TIME_SHARES = (0.01, 0.05)  # of the time, for checkpoints after few and after many records
 PARTS_SUFFIX = "_parts/"
 
-CLOSING_OBJECTS = 2  # a stop leaves no more of the log behind a checkpoint for the next start to read
+CLOSING_OBJECTS = 2  # a stop leaves at most so many records after a checkpoint
 
 Change = dict[str, Any] | Callable[[ManifestImage], dict[str, Any] | None]
 Background = Callable[[Callable[[], None]], object]
 
 
 class RecordLog(Protocol):
-    """What is used of storage.ledger.numbered_log.NumberedLog."""
+    """What Manifest uses of storage.ledger.numbered_log.NumberedLog."""
 
     def load(self, on_checkpoint: Callable[..., None], on_record: Callable[..., None]) -> Any: ...
 
@@ -73,9 +73,9 @@ class Manifest:
     """Loads the image, commits changes to it, writes checkpoints.
 
     One lock serialises commits; it is held during requests to the store, so never take it on an I/O thread. Under it
-    the image's own lock is taken, never the other way round. A checkpoint is written beside commits: it has the lock
-    only while it copies what it will say. `on_fenced` is called once, on the thread that noticed, when another broker
-    has taken over: the broker must stop, and keep its WAL.
+    the image's own lock is taken, never the other way round. A checkpoint runs beside commits: it holds the lock only
+    while it copies its content. `on_fenced` is called once, on the thread that noticed, when another broker has taken
+    over: the broker must stop, and keep its WAL.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Manifest:
         self._checkpoint_records = checkpoint_records
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._lock = threading.Lock()
-        self._checkpoint_lock = threading.Lock()  # around `_lock`: one checkpoint at a time
+        self._checkpoint_lock = threading.Lock()  # taken before `_lock`: one checkpoint at a time
         self._fence_lock = threading.Lock()
         self._background: Background = lambda call: call()
         self._is_checkpointing = False
@@ -107,15 +107,15 @@ class Manifest:
         self._since_checkpoint = 0
         self._rows_since = 0
         self._not_before = self._never_before = clock.monotonic() if clock is not None else 0.0
-        self.checkpoint_seconds = 0.0  # what the last one took
+        self.checkpoint_seconds = 0.0  # duration of the last one
         self._parts = PartFolder(log.store, log.directory.rstrip("/") + PARTS_SUFFIX, log.epoch or None)
         self._writer = CheckpointWriter(self._parts)
         self._kept_parts: list[tuple[bool, set[str]]] = []  # (stored, names) of checkpoints, the newest last
         self._parts_are_ours = False
 
     def load(self) -> ManifestImage:
-        """Reads newest checkpoint and records. CorruptionError or StoreError when that cannot be done: then nothing may
-        start, because starting from nothing would lose what is there."""
+        """Reads newest checkpoint and records. After CorruptionError or StoreError the broker must not start: an empty
+        manifest would lose the data that exists."""
         root = self.image.root
         loaded = [ManifestImage(root, self._producer_ids_max)]
 
@@ -137,8 +137,8 @@ class Manifest:
         return self.image
 
     def load_whole(self, store: ObjectStore) -> ManifestImage:
-        """As `load`; CorruptionError also when the log holds nothing, not even a seal, though `store` has more of the
-        cluster than claims: then it was lost."""
+        """As `load`; CorruptionError also when the log is empty, without even a seal, although `store` has more of the
+        cluster than claims: then the log was lost."""
         image = self.load()
         if self._log.last_number == 0:
             check_only_claims(store, image.root)
@@ -149,7 +149,7 @@ class Manifest:
             name = f"manifest checkpoint {number}"
             return read_checkpoint(payload, self.image.root, name, self._parts, self._producer_ids_max)
         except NotFound as error:
-            # A part is missing: because the checkpoint has been replaced while it was read, or damage.
+            # A part is missing: the checkpoint was replaced while it was read, or the bucket is damaged.
             try:
                 self._log.store.head(self._log.directory + checkpoint_name(number))
             except NotFound:
@@ -163,12 +163,12 @@ class Manifest:
         )
 
     def commit(self, change: Change, before_apply: Callable[[], None] | None = None) -> ManifestRecord | None:
-        """Makes a change true; returns it as applied, or None when a callable `change` had nothing to say.
+        """Commits a change; returns it as applied, or None when a callable `change` returned None.
 
-        A callable gets the image as it will be changed, with everything in doubt settled, and no other commit in
-        between. Version and time are filled in. `before_apply` runs when the record is stored and the image is still
-        the old one. Raises Fenced; CorruptionError (nothing written: the change does not fit);
-        StoreError (the record is in doubt, or an earlier one is).
+        A callable gets the image that the change applies to, with all doubts settled and no other commit in between.
+        Version and time are filled in. `before_apply` runs when the record is stored and the image is not changed yet.
+        Raises Fenced; CorruptionError (nothing was written: the change does not fit); StoreError (this record, or an
+        earlier one, is in doubt).
         """
         with self._lock:
             self._settle_locked()
@@ -185,14 +185,14 @@ class Manifest:
         return record
 
     def settle(self) -> None:
-        """Finds out about a record in doubt, and applies it. Raises as `commit`."""
+        """Settles a record in doubt, and applies it. Raises as `commit`."""
         with self._lock:
             self._settle_locked()
 
     def write_checkpoints_behind(self, background: Background | None = None) -> None:
-        """From now on a commit that makes a checkpoint due does not wait for it.
+        """From now on a commit does not wait for the checkpoint that it makes due.
 
-        `background` runs a call elsewhere, once it is asked to; a thread for each, if it is not given.
+        `background` runs a call on another thread; without it each checkpoint gets a new thread.
         """
         self._background = background or _in_thread
 
@@ -202,12 +202,12 @@ class Manifest:
         self._write_checkpoint()
 
     def close(self) -> None:
-        """After the last commit: waits for a checkpoint under way, and writes one if the next start would have to read
-        more than a few records without it. Never raises: without it, that start takes a little longer."""
+        """After the last commit: waits for a running checkpoint, and writes one if the next start would otherwise read
+        more than CLOSING_OBJECTS records. Never raises: without it, that start takes a little longer."""
         try:
             with self._checkpoint_lock:
-                behind = self._log.last_number - self._log.checkpoint_number
-            if behind > CLOSING_OBJECTS:
+                uncovered = self._log.last_number - self._log.checkpoint_number
+            if uncovered > CLOSING_OBJECTS:
                 self.checkpoint()
         except (StoreError, CorruptionError, Fenced, ValueError) as error:
             logger.warning("no manifest checkpoint at the end: %s", error)
@@ -243,21 +243,21 @@ class Manifest:
     def _run_checkpoint(self) -> None:
         try:
             self._background(self._checkpoint_behind)
-        except RuntimeError as error:  # no more threads: the commit was made all the same
+        except RuntimeError as error:  # out of threads: the commit itself has succeeded
             self._checkpoint_failed(error)
 
     def _checkpoint_behind(self) -> None:
         try:
             self._write_checkpoint()
         except Fenced:
-            pass  # has been told, and the next commit raises it
+            pass  # on_fenced was called, and the next commit raises it
         except (StoreError, CorruptionError, ValueError) as error:
             self._checkpoint_failed(error)
         finally:
             self._is_checkpointing = False
 
     def _checkpoint_failed(self, error: Exception) -> None:
-        """The records are all there; only the next start would read more of them. Tried again later."""
+        """Not fatal: the records are there, and the next start reads more of them. Retried later."""
         with self._lock:
             self._since_checkpoint, self._rows_since = self._checkpoint_records // 2, 0
             self._not_before = self._clock.monotonic() + CHECKPOINT_SECONDS
@@ -275,13 +275,13 @@ class Manifest:
                     raise self.fenced
                 if self._in_doubt is not None:
                     raise StoreUnavailable("a manifest record is in doubt")
-                # What is copied here is the image as the records up to this number make it, neither more nor less.
+                # The copy is exactly the state after the records up to this number.
                 number: int = self._guard_fence(self._log.own)
                 self.image.expire_producers(self._clock.now_ms(), self.producer_id_expiration_ms)
                 snapshot = self._writer.snapshot(self.image)
                 records, rows = self._since_checkpoint, self._rows_since
             payload = self._writer.store(snapshot)
-            # Its parts are kept from now on: a checkpoint of which nothing is heard may have been stored.
+            # Its parts are kept from now on: a checkpoint with an unknown outcome may have been stored.
             self._kept_parts.append((False, self._writer.names))
             self._guard_fence(lambda: self._log.checkpoint(payload, number))
             self._kept_parts[-1] = (True, self._writer.names)
@@ -295,7 +295,7 @@ class Manifest:
             self._delete_parts()
 
     def _delete_parts(self) -> None:
-        """The newest two checkpoints stay (NumberedLog), and so do their parts."""
+        """NumberedLog keeps the newest two checkpoints; so their parts are kept too."""
         stored = [place for place, (is_stored, _) in enumerate(self._kept_parts) if is_stored]
         if len(stored) < CHECKPOINTS_KEPT:
             return

@@ -10,7 +10,7 @@
     16     4    payload length as stored
     20     4    CRC-32C of the payload as stored
     24     4    CRC-32C of bytes 0..23
-    28     n    payload: one zstd frame of the JSON (UTF-8) and the columns behind it, one after another
+    28     n    payload: one zstd frame of the JSON (UTF-8), then the columns, one after another
 
 The JSON is an object; its "n" is the number of rows. Which columns there are, and of what type, follows from the kind.
 A reader refuses any other magic, kind, or a version above its own. Nothing may follow the payload.
@@ -40,7 +40,7 @@ HEADER_BYTES = _FIELDS.size + _CRC.size
 
 
 class PartKind(IntEnum):
-    """What a part holds."""
+    """The content of a part."""
 
     FILES = 1
     PARTITIONS = 2
@@ -92,9 +92,9 @@ def decode_part(data: bytes, kind: PartKind, name: str) -> Part:
         raise CorruptionError(f"{name}: bad header (version {version}, kind {found}, reserved {data[7]})")
     payload = data[HEADER_BYTES:]
     if len(payload) != stored or crc32c(payload) != checksum:
-        raise CorruptionError(f"{name}: the payload at {HEADER_BYTES} is not the one that its header tells of")
+        raise CorruptionError(f"{name}: the payload at {HEADER_BYTES} does not match its header")
     try:
-        # The frame's own size is checked first: decompressing trusts it.
+        # The frame's own size is checked first, because decompressing trusts it.
         if plain_bytes > MANIFEST_PART_BYTES_MAX or zstandard.frame_content_size(payload) != plain_bytes:
             raise ValueError(f"decompressed length {plain_bytes} is not what the frame says, or too large")
         with decompression.share(plain_bytes):
@@ -106,7 +106,7 @@ def decode_part(data: bytes, kind: PartKind, name: str) -> Part:
 
 
 def decode_any_part(data: bytes, name: str) -> Part:
-    """As `decode_part`, of the kind that its header says."""
+    """As `decode_part`, of the kind in the header."""
     try:
         kind = PartKind(data[6])
     except (IndexError, ValueError):

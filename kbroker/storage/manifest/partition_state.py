@@ -1,8 +1,8 @@
-"""What the manifest knows of one partition: offsets, epochs, transactions, producers and its objects in order.
+"""The manifest's state of one partition: offsets, epochs, transactions, producers and its objects in order.
 
 Objects are held in arrays instead of one Python object each: a broker may have a million of them (every flush of ten
-thousand quiet partitions adds ten thousand images of a pack). `ObjectRef` is built on the way out. The arrays are cut
-into blocks, so that a change in the middle moves little, and a checkpoint writes only what has changed.
+thousand quiet partitions adds ten thousand images of a pack). `ObjectRef` is built on access. The arrays are cut into
+blocks, so that a change in the middle moves little, and a checkpoint writes only changed blocks.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ class ObjectRef(NamedTuple):
 
 
 def is_same_object(found: ObjectRef | None, ref: ObjectRef) -> bool:
-    """True if both name the same bytes. The ETag may have been adopted from the store in between; only the key of a
-    KafScale segment is ever used again, so there it counts."""
+    """Whether both name the same bytes. The ETag may have been adopted from the store in between; it counts only for
+    KafScale segments, whose keys are reused."""
     if found is None or ref.kind == KFS:
         return found == ref
     return found._replace(etag=ref.etag) == ref
 
 
 class RefRow(NamedTuple):
-    """One object reference as stored in a state: `file` is its object's place in the image's table."""
+    """One object reference as stored in a state: `file` is the object's place in the image's table."""
 
     base_offset: int
     end_offset: int
@@ -81,7 +81,7 @@ BLOCK_ROWS = 65_536
 
 
 class RowBlock:
-    """References that follow each other. `part`: where a checkpoint has it (manifest_checkpoint) until it changes."""
+    """Consecutive references. `part`: its part of a checkpoint (manifest.checkpoint), until it changes."""
 
     __slots__ = ("bases", "part", "rows")
 
@@ -111,7 +111,7 @@ class PartitionState:
     """The manifest's state of one partition. Changed only by ManifestImage, under its lock.
 
     log_start_offset may be above end_offset: DeleteRecords may pass what is flushed. `appended_count` and
-    `appended_bytes` only grow: objects that came behind the others since this process knows the partition.
+    `appended_bytes` only grow: objects appended since this process has the partition.
     """
 
     __slots__ = (
@@ -142,12 +142,12 @@ class PartitionState:
         self.log_start_offset = log_start_offset
         self.end_offset = log_start_offset
         self.last_stable_offset = log_start_offset
-        self.clean_offset = log_start_offset  # compaction has been up to here; the log start may have passed it
-        self.horizon_ms = -1  # when all tombstones and markers below may go, as the last round left them; -1: none
+        self.clean_offset = log_start_offset  # compacted up to here; the log start may have passed it
+        self.horizon_ms = -1  # when all remaining tombstones and markers below may be removed; -1: none
         self.open_transactions: tuple[tuple[int, int], ...] = ()
         self.leader_epochs: tuple[tuple[int, int], ...] = ()
         self.aborted: tuple[AbortedTransaction, ...] = ()
-        self.producers = ProducerMap(pool)  # they wrote when a record named them last, as far as that is known
+        self.producers = ProducerMap(pool)  # with the time of the last record that names them, if known
         self.data_bytes = 0  # of all objects, indexes included
         self.object_count = 0  # images in packs count as objects
         self.appended_count = 0
@@ -196,7 +196,7 @@ class PartitionState:
         return sum(len(before.bases) for before in self.blocks[:number]) + index
 
     def first_reaching(self, index: int, timestamp: int) -> int | None:
-        """Place of the first object, from a place on, whose largest timestamp is at least this; None: there is none."""
+        """Place of the first object, from a place on, with a largest timestamp of at least this; None without one."""
         before = 0
         for block in self.blocks:
             count = len(block.bases)
@@ -210,7 +210,7 @@ class PartitionState:
         return None
 
     def append(self, row: RefRow) -> None:
-        """Adds an object behind all others."""
+        """Appends an object."""
         if not self.blocks or len(self.blocks[-1].bases) >= BLOCK_ROWS:
             self.blocks.append(RowBlock())
             self._firsts.append(row.base_offset)
@@ -224,7 +224,7 @@ class PartitionState:
         self.appended_bytes += row.length
 
     def insert(self, row: RefRow) -> None:
-        """Adds an object at its place in offset order."""
+        """Inserts an object in offset order."""
         if not self.blocks:
             self.append(row)
             return
@@ -246,7 +246,7 @@ class PartitionState:
             self._firsts.insert(number + 1, upper.bases[0])
 
     def remove(self, first: int, last: int) -> np.ndarray:
-        """Takes out the objects at places [first, last) and returns them, as `rows` does."""
+        """Removes the objects at places [first, last) and returns them, as `rows` does."""
         removed = self.rows(first, last)
         kept: list[RowBlock] = []
         for block in self.blocks:
@@ -271,9 +271,9 @@ class PartitionState:
         return self.index_of(self.log_start_offset)
 
     def live_producers(self, now_ms: int, expiration_ms: int) -> Iterator[ProducerEntry]:
-        """The producers that are not forgotten: with an open transaction, or not silent for `expiration_ms`.
+        """The producers that have not expired: with an open transaction, or not silent for `expiration_ms`.
 
-        Silent: by the newest batch's timestamp, as in Kafka, and also by when it came into objects.
+        Silent: by the newest batch's timestamp, as in Kafka, and also by when it was committed to objects.
         """
         for producer_id, entry in self.producers.items():
             newest_ms = max(entry[3], self.producers.written_ms(producer_id, now_ms))
@@ -281,18 +281,18 @@ class PartitionState:
                 yield entry
 
     def last_batches(self, now_ms: int, expiration_ms: int) -> dict[int, tuple[int, int]]:
-        """Of the producers that are not forgotten: the offset of the last data batch, or -1, and the epoch."""
+        """Of the producers that have not expired: the offset of the last data batch, or -1, and the epoch."""
         return {
             producer_id: (batches[-1][1] if batches else -1, epoch)
             for producer_id, epoch, _, _, _, batches in self.live_producers(now_ms, expiration_ms)
         }
 
     def forget_silent_producers(self, now_ms: int, expiration_ms: int) -> bool:
-        """Drops all others; True when there are others than at the last call. A time that is not known is now."""
+        """Drops those that have expired; True when there are other producers than at the last call."""
         return self.producers.expire(now_ms, expiration_ms)
 
     def load_block(self, block: RowBlock, length: int) -> None:
-        """Of a checkpoint: adds a block that follows the others, of references with so many bytes together."""
+        """From a checkpoint: appends a block of references with so many bytes together."""
         self.blocks.append(block)
         self._firsts.append(block.bases[0])
         self.object_count += len(block.bases)

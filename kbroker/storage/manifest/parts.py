@@ -1,7 +1,7 @@
-"""Where the parts of manifest checkpoints are: small ones inside the checkpoint, the others beside the log.
+"""Parts of manifest checkpoints: small ones are inline in the checkpoint, the others are objects beside the log.
 
-A part never changes, and none gets a name that another one had: a deletion that comes late hits nothing that is in use.
-For the same reason each epoch writes parts of its own, which only its own checkpoints name.
+A part never changes, and names are never reused: a late deletion hits nothing in use. For the same reason each epoch
+writes its own parts, which only its own checkpoints name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 INLINE_BYTES_MAX = 24_576  # as stored; a larger part is an object of its own
 THREADS = 4
-AHEAD = 8  # parts fetched before they are needed
+AHEAD = 8  # parts prefetched
 NAME_DIGITS = 32
 _NAME = re.compile(r"(?:[0-9]{10}-)?[0-9a-f]{32}")
 SUFFIX = ".part"
@@ -42,7 +42,7 @@ class PartRef(NamedTuple):
     inline: bytes | None = None
 
     def to_json(self) -> list[Any]:
-        """As it is in a checkpoint."""
+        """The entry in a checkpoint."""
         inline = [] if self.inline is None else [b64encode(self.inline).decode("ascii")]
         return [self.name, self.size, self.crc32c, *inline]
 
@@ -67,13 +67,13 @@ def parse_part_ref(parser: RecordParser, value: Any, what: str) -> PartRef:
 
 
 class PartFolder:
-    """The parts in the bucket. `epoch` None: only reads; and what is written stays inside the checkpoint."""
+    """The parts in the bucket. `epoch` None: read-only; every written part stays inline."""
 
     def __init__(self, store: ObjectStore | None = None, directory: str = "", epoch: int | None = None) -> None:
         self._store = store
         self._directory = directory
         self._epoch = epoch
-        self._written: set[str] = set()  # by this process, or tried
+        self._written: set[str] = set()  # by this process, failed attempts included
         self._puts = itertools.count()
 
     def put(self, data: bytes) -> PartRef:
@@ -81,7 +81,7 @@ class PartFolder:
         digest = hashlib.sha256(data)
         if len(data) <= INLINE_BYTES_MAX or self._epoch is None or self._store is None:
             return PartRef(digest.hexdigest()[:NAME_DIGITS], len(data), crc32c(data), data)
-        digest.update(b"%d" % next(self._puts))  # what is in it may come again
+        digest.update(b"%d" % next(self._puts))  # the same content may come again
         ref = PartRef(f"{self._epoch:010d}-{digest.hexdigest()[:NAME_DIGITS]}", len(data), crc32c(data))
         self._written.add(ref.name)
         self._store.put(self.key(ref.name), data, crc32c=ref.crc32c)
@@ -99,7 +99,7 @@ class PartFolder:
                 raise CorruptionError(f"{name}: part {ref.name} is not in the checkpoint")
             data = self._store.get(self.key(ref.name), 0, ref.size + 1)
         if len(data) != ref.size or crc32c(data) != ref.crc32c:
-            raise CorruptionError(f"{name}: part {ref.name} is not the one that was written")
+            raise CorruptionError(f"{name}: part {ref.name} is not what was written")
         return data
 
     def get_all(self, refs: Sequence[PartRef], name: str) -> Iterator[tuple[PartRef, bytes]]:
@@ -107,7 +107,7 @@ class PartFolder:
         yield from ahead(lambda ref: (ref, self.get(ref, name)), refs, THREADS, AHEAD)
 
     def delete_unused(self, used: set[str]) -> None:
-        """Deletes what this process wrote and no checkpoint that is kept names. A failure is only logged."""
+        """Deletes parts of this process that no kept checkpoint names. A failure is only logged."""
         if self._store is None:
             return
         unused = sorted(self._written - used)
@@ -116,7 +116,7 @@ class PartFolder:
             self._written -= set(unused)
 
     def delete_earlier(self) -> None:
-        """Deletes the parts of earlier epochs, which no checkpoint that is kept names any more."""
+        """Deletes the parts of earlier epochs, which no kept checkpoint names any more."""
         if self._store is None or self._epoch is None:
             return
         try:
@@ -137,7 +137,7 @@ class PartFolder:
 
 
 def ahead(call: Callable[[Any], T], items: Iterable[Any], threads: int, distance: int) -> Iterator[T]:
-    """Results in order, some computed ahead of their use by a few threads. What a call raises is raised here."""
+    """Results in order, computed a few ahead by a few threads. An exception of a call is raised here."""
     rest = list(items)
     if len(rest) <= 1:
         yield from map(call, rest)

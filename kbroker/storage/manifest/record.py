@@ -1,7 +1,7 @@
 """Manifest records: the JSON of one change of the manifest, parsed with every value checked.
 
-docs/formats/manifest.md is the reference of the keys. A record is judged as a whole before anything of it is applied
-or written; what does not fit raises CorruptionError that names the record and the place.
+docs/formats/manifest.md is the reference of the keys. A record is checked as a whole before anything of it is applied
+or written; a mismatch raises CorruptionError that names the record and the place.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class RecordParser:
         return value
 
     def text(self, value: Any, what: str, limit: int = 1024) -> str:
-        """A string of bounded length that UTF-8 can encode: no half of a surrogate pair."""
+        """A string of bounded length that UTF-8 can encode: no lone surrogate."""
         if type(value) is not str or len(value) > limit:
             raise self.fail(f"{what}: {value!r:.80} is not a string of at most {limit} characters")
         if not value.isascii():
@@ -103,7 +103,7 @@ class RecordParser:
         return value
 
     def key(self, value: Any, what: str) -> str:
-        """An object key below the root: it must not lead anywhere else."""
+        """An object key below the root; no other path."""
         key = self.text(value, what)
         if not key or key.startswith("/") or ".." in key.split("/"):
             raise self.fail(f"{what}: {key!r:.80} is not a key below the root")
@@ -252,7 +252,7 @@ class RecordParser:
 
 
 def parse_record(payload: Any, name: str) -> ManifestRecord:
-    """Checks the form of a record; whether it fits the image is the image's to say."""
+    """Checks the form of a record; ManifestImage checks whether it fits."""
     parser = RecordParser(name)
     record = parser.check_version(payload)
     files = tuple(parser.file(item, f"f[{n}]") for n, item in enumerate(parser.array(record.get("f", []), "f")))
