@@ -1,6 +1,6 @@
-"""Small images of a pack that are wanted at the same time: those that lie near each other come with one GET.
+"""One GET for several small images of a pack that are near each other and wanted at the same time.
 
-A consumer of a topic with many partitions asks for all of them at once, and a pack has their images side by side.
+A consumer of a topic with many partitions reads all of them at once, and a pack has their images side by side.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from kbroker.limits import KIB, MIB
 from kbroker.storage.manifest.partition_state import ObjectRef
 from kbroker.storage.stores.object_store import ObjectStore
 
-GAP_BYTES_MAX = 64 * KIB  # read and thrown away rather than asked for apart
+GAP_BYTES_MAX = 64 * KIB  # between two images; read and discarded rather than split into two GETs
 RUN_BYTES_MAX = 4 * MIB
-IMAGES_MAX = 1024  # that are expected and were not taken yet
-READ_RUNS_MAX = 4  # whose bytes are kept for images that were not taken yet
+IMAGES_MAX = 1024  # expected and not yet taken
+READ_RUNS_MAX = 4  # whose bytes are kept for images not yet taken
 
 _ImageId = tuple[str, str, int]
 
 
 class _Run:
-    """Images that one GET brings. Whoever takes the first of them reads it."""
+    """Images read by one GET, which the thread that takes the first of them sends."""
 
     __slots__ = ("future", "refs", "started")
 
@@ -34,7 +34,7 @@ class _Run:
 
 
 class CoalescedReads:
-    """Thread-safe; one lock, not held while bytes come. `merged` counts the GETs that were saved."""
+    """Thread-safe; one lock, not held during a GET. `merged` counts the GETs that were saved."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -44,7 +44,7 @@ class CoalescedReads:
         self.merged = 0
 
     def expect(self, refs: Sequence[ObjectRef]) -> None:
-        """These images are wanted, by several readers, soon."""
+        """These images will be read soon."""
         with self._lock:
             new = {_id(ref): ref for ref in refs if _id(ref) not in self._runs}
             for run in _runs(sorted(new.values(), key=_id)):
@@ -54,9 +54,9 @@ class CoalescedReads:
                 self._runs.popitem(last=False)
 
     def take(self, ref: ObjectRef) -> bytes | None:
-        """An image of a run, read now or by who took the first of it; None for one that is in no run.
+        """An image of a run, read now or by the thread that took the run's first image; None for one in no run.
 
-        Raises what the store raises, to everyone who waits for the same GET.
+        Raises what the store raises, on every thread that waits for the GET.
         """
         with self._lock:
             run = self._runs.pop(_id(ref), None)
@@ -89,7 +89,7 @@ class CoalescedReads:
         run.future.set_result((start, memoryview(data)))
 
     def _forget_locked(self, run: _Run) -> None:
-        """Who has not asked for its image yet reads it alone."""
+        """Later requests for its images read them alone."""
         for image in run.refs:
             if self._runs.get(image) is run:
                 del self._runs[image]
@@ -100,7 +100,7 @@ def _id(ref: ObjectRef) -> _ImageId:
 
 
 def _runs(refs: Sequence[ObjectRef]) -> list[list[ObjectRef]]:
-    """Those of two or more images that one GET may bring; `refs` in the order of their places."""
+    """Runs of two or more images for one GET; `refs` are in the order of their positions."""
     runs: list[list[ObjectRef]] = []
     for ref in refs:
         last = runs[-1][-1] if runs else None

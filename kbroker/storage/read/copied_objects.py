@@ -1,8 +1,8 @@
 """Reads of objects that were copied: the same bytes under an ETag that the manifest does not name.
 
-An ETag belongs to the store that gave it. A bucket that was copied, restored, replicated or encrypted again holds the
-same objects under other ETags. Where a read fails because of that, size and CRC-32C decide: the same bytes are the same
-object, and its present ETag is used from then on; other bytes are damage, and the read fails as before.
+An ETag belongs to one store. A bucket that was copied, restored, replicated or encrypted again holds the same objects
+under other ETags. When a read fails because of that, size and CRC-32C decide: the same bytes are the same object, and
+its present ETag is used from then on; other bytes are damage, and the read fails.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore, Precond
 from kbroker.storage.stores.store_wrappers import KnownObjects, StoreWrapper
 
 READ_BYTES = 4 * MIB
-REMEMBERED_MAX = 65_536  # of each kind; what is forgotten is found out again
+REMEMBERED_MAX = 65_536  # of each kind; a forgotten one is compared again
 
 T = TypeVar("T")
 Version = tuple[str, str]  # key, ETag
 
 
 def has_bytes(store: ObjectStore, meta: ObjectMeta, size: int, crc: int) -> bool:
-    """True if a listed object has this size and CRC-32C. Reads it where the store does not tell its CRC.
+    """Whether a listed object has this size and CRC-32C. Reads it where the store does not return its CRC.
 
     Raises StoreError.
     """
@@ -44,7 +44,7 @@ def has_bytes(store: ObjectStore, meta: ObjectMeta, size: int, crc: int) -> bool
 
 
 def is_copy(store: ObjectStore, known: KnownObjects, meta: ObjectMeta, etag: str) -> bool:
-    """True if a listed object has the bytes that the manifest names under `etag`. Raises StoreError."""
+    """Whether a listed object has the bytes that the manifest names under `etag`. Raises StoreError."""
     named = known.described(meta.key, etag)
     return named is not None and has_bytes(store, meta, *named)
 
@@ -59,12 +59,12 @@ class CopiedObjects(StoreWrapper):
         super().__init__(inner)
         self._known: KnownObjects | None = None
         self._lock = threading.Lock()  # protects the two tables
-        self._present: dict[Version, str] = {}  # version that the manifest names or named -> the store's ETag
-        self._different: dict[Version, None] = {}  # versions in the store that were read and hold other bytes
+        self._present: dict[Version, str] = {}  # version in the manifest, now or earlier -> the store's ETag
+        self._different: dict[Version, None] = {}  # versions in the store with other bytes
         self._look_ups: SingleFlight[Version, str | None] = SingleFlight()
 
     def learn(self, known: KnownObjects) -> None:
-        """What the manifest says of the objects, from now on."""
+        """Sets the manifest to look objects up in."""
         self._known = known
 
     def get(self, key: str, start: int | None = None, length: int | None = None, if_match: str | None = None) -> bytes:
@@ -104,7 +104,7 @@ class CopiedObjects(StoreWrapper):
         return read(present)
 
     def _look_up(self, key: str, etag: str) -> str | None:
-        """The store's ETag of the object that the manifest names; None if its bytes are others, or it is not named."""
+        """The store's ETag of the object that the manifest names; None if the bytes differ or it is not named."""
         known = self._known
         named = known.described(key, etag) if known is not None else None
         if known is None or named is None:

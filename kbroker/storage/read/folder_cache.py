@@ -1,6 +1,6 @@
-"""A folder that keeps ranges of objects that were read: the second tier of the object cache, bounded in bytes.
+"""A folder of ranges of objects that were read: the second tier of the object cache, bounded in bytes.
 
-One file per range, named after what it holds, so that nothing else must be remembered over a restart:
+One file per range, named after its content, so that a restart needs nothing else:
 
     <image>-<start>-<length>-<crc>.range    image: 32 hex digits, a hash of object key, ETag and first byte of the image
                                             start: first byte in the object; length: bytes; both decimal
@@ -8,9 +8,9 @@ One file per range, named after what it holds, so that nothing else must be reme
     <image>-<start>-<length>-<crc>.partial  the same while it is written
 
 A file has the bytes of the object and nothing else. It is written under its partial name and then renamed, without a
-sync: what a crash or another program leaves may be anything. So nothing here is believed: a file is read whole and
-held against its CRC, and then the reader holds each batch against its own and against the index of the object, which
-comes from the store. A range that fails is deleted and read from the store. Files of other names are left alone.
+sync: a crash or another program may leave anything. So nothing here is trusted: a file is read whole and checked
+against its CRC, and the reader checks each batch against its own CRC and against the object's index, which comes from
+the store. A range that fails is deleted and read from the store. Files with other names are left alone.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"([0-9a-f]{32})-([0-9]{1,15})-([0-9]{1,15})-([0-9a-f]{8})\.(range|partial)", re.ASCII)
 LOCK_NAME = "lock"
-WAITING_BYTES_MAX = 32 * MIB  # of ranges that wait to be written; more are not kept
-OVERLAPS_MAX = 4  # files that begin before a place and are looked at for it
-PAUSE_SECONDS = 30.0  # without writing, after a write that failed: the disk may be full
+WAITING_BYTES_MAX = 32 * MIB  # of ranges queued for writing; more are skipped
+OVERLAPS_MAX = 4  # files before a position that are searched for it
+PAUSE_SECONDS = 30.0  # without writes after a failed one: the disk may be full
 
 
 class _Range:
@@ -65,10 +65,10 @@ class _Range:
 class FolderCache:
     """Least recently used files go first. Thread-safe; one lock, not held while files are read or written.
 
-    `hits` counts ranges that came from here, `rejected` files whose bytes were wrong, `write_failures` ranges that
-    could not be kept, `skipped` those that were not because too many waited.
+    `hits` counts ranges read from here, `rejected` files with wrong bytes, `write_failures` ranges that could not be
+    written, `skipped` those that were dropped because the queue was full.
 
-    Raises OSError when the folder cannot be used, BlockingIOError when another process uses it.
+    Raises OSError for an unusable folder, BlockingIOError when another process uses it.
     """
 
     def __init__(self, folder: Path, capacity_bytes: int, clock: Clock | None = None) -> None:
@@ -103,7 +103,7 @@ class FolderCache:
     def read_into(self, object_id: ObjectId, start: int, out: memoryview) -> bool:
         """Fills `out` with the object's bytes from `start` on; False when not all of them are here.
 
-        The bytes are as the folder has them: the caller holds them against their checksums, and calls `reject`.
+        The caller checks the bytes against their checksums, and calls `reject` if they are wrong.
         """
         image = _image(object_id)
         position, end = start, start + len(out)
@@ -122,13 +122,13 @@ class FolderCache:
             return True
 
     def _find_locked(self, image: str, start: int, end: int) -> list[_Range]:
-        """The files that have [start, end) between them; none if there is a gap."""
+        """The files that together cover [start, end); none if there is a gap."""
         starts = self._starts.get(image, [])
         found: list[_Range] = []
         position = start
         while position < end:
             last = bisect_right(starts, (position, "~"))
-            # Files may overlap: the nearest that begins before may end before, and an earlier one go further.
+            # Files may overlap: the nearest one that begins before may end first, and an earlier one extend further.
             near = (self._lru[name] for _, name in reversed(starts[max(0, last - OVERLAPS_MAX) : last]))
             item = next((item for item in near if item.end > position), None)
             if item is None:
@@ -159,7 +159,7 @@ class FolderCache:
             return False
 
     def reject(self, object_id: ObjectId, start: int, end: int, reason: str) -> None:
-        """What was read of [start, end) is not what the object has: deletes the files it was from."""
+        """The bytes read for [start, end) are wrong: deletes the files that they came from."""
         with self._lock:
             found = self._find_locked(_image(object_id), start, end)
         for item in found:
@@ -176,7 +176,7 @@ class FolderCache:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def offer(self, object_id: ObjectId, start: int, data: np.ndarray) -> None:
-        """Bytes that were read from the store and are right; written later, by a thread. Never blocks, never raises."""
+        """Queues checked bytes from the store; a thread writes them. Never blocks, never raises."""
         item = _Range(_image(object_id), start, start + len(data), crc32c(data.data))
         with self._lock:
             if len(data) > self.capacity_bytes or self._clock.monotonic() < self._paused_until:
@@ -192,12 +192,12 @@ class FolderCache:
         threading.Thread(target=self._write_waiting, name="kbroker-folder-cache", daemon=True).start()
 
     def wait_written(self, timeout_seconds: float) -> bool:
-        """Waits until nothing waits to be written."""
+        """Waits until the queue is written."""
         with self._lock:
             return self._written.wait_for(lambda: not self._writing, timeout_seconds)
 
     def close(self) -> None:
-        """Drops what waits to be written and gives the folder back; what is in it stays."""
+        """Drops the queue and unlocks the folder; its files stay."""
         with self._lock:
             self._waiting.clear()
             self._waiting_bytes = 0
@@ -247,7 +247,7 @@ class FolderCache:
     # -- the table of files ------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        """Takes over what an earlier run has left, oldest first; what is torn or too much is deleted."""
+        """Adopts the files of an earlier run, oldest first; deletes partial and excess ones."""
         found = []
         for entry in os.scandir(self.folder):
             match = _NAME.fullmatch(entry.name)
@@ -286,7 +286,7 @@ class FolderCache:
             del self._starts[item.image]
 
     def _make_room_locked(self, size: int) -> list[str]:
-        """Forgets files until `size` more bytes fit; their names, to be unlinked."""
+        """Removes files from the table until `size` more bytes fit; returns their names, to be unlinked."""
         evicted = []
         while self._lru and self.used_bytes + size > self.capacity_bytes:
             item = next(iter(self._lru.values()))

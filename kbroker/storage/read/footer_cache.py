@@ -1,4 +1,4 @@
-"""A cache of parsed KLIX footers, bounded by bytes, one read however many want it."""
+"""A cache of parsed KLIX footers, bounded by bytes, with one read for concurrent requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FooterCache:
         self._flights: SingleFlight[ObjectId, KlixFooter] = SingleFlight()
 
     def get(self, image: ObjectId) -> KlixFooter | None:
-        """The footer of an image, if it is still here."""
+        """The footer of an image, if it is cached."""
         with self._lock:
             footer = self._footers.get(image)
             if footer is not None:
@@ -30,12 +30,12 @@ class FooterCache:
             return footer
 
     def load(self, image: ObjectId, loader: Callable[[], KlixFooter]) -> KlixFooter:
-        """The footer of an image: cached, or from `loader`, whose errors everyone who waits for it gets."""
+        """The footer of an image: cached, or from `loader`, whose exception is raised on every waiting thread."""
         footer = self.get(image)
         return footer if footer is not None else self._flights.do(image, lambda: self._load(image, loader))
 
     def _load(self, image: ObjectId, loader: Callable[[], KlixFooter]) -> KlixFooter:
-        footer = self.get(image)  # the flight before this one may have brought it
+        footer = self.get(image)  # an earlier flight may have loaded it
         if footer is not None:
             return footer
         footer = loader()

@@ -1,4 +1,4 @@
-"""Reads KafScale segments that the manifest names: whole, held against their checksum, with an index made of them."""
+"""Reads KafScale segments that the manifest names: whole, checked against their checksum, with an index."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LoadedSegment(NamedTuple):
 
 
 def load_segment(store: ObjectStore, key: str, size: int, etag: str) -> LoadedSegment:
-    """The segment in an object of `size` bytes; its checksum holds, the batches' own are not looked at.
+    """The segment in an object of `size` bytes; its checksum is checked, those of the batches are not.
 
     Raises StoreError, CorruptionError.
     """
@@ -39,7 +39,7 @@ def load_segment(store: ObjectStore, key: str, size: int, etag: str) -> LoadedSe
 
 
 def segment_bytes(store: ObjectStore, key: str, size: int, etag: str) -> bytes:
-    """A whole segment; a large one is read only if both its ends are a segment's. StoreError, CorruptionError."""
+    """A whole segment; of a large one header and footer are checked first. StoreError, CorruptionError."""
     if size > SEGMENT_BYTES_MAX:
         raise CorruptionError(f"{key}: {size} bytes are too many for a segment")
     if size > PROBED_BYTES:
@@ -52,7 +52,7 @@ def segment_bytes(store: ObjectStore, key: str, size: int, etag: str) -> bytes:
 
 
 def load_ref(store: ObjectStore, ref: ObjectRef) -> LoadedSegment:
-    """As `load_segment`, and held against what the manifest says of it."""
+    """As `load_segment`, and checked against the manifest."""
     loaded = load_segment(store, ref.key, ref.size, ref.etag)
     if ref.start + ref.length > ref.size or ref.length != len(loaded.segment.body):
         found = len(loaded.segment.body)

@@ -1,6 +1,6 @@
-"""Checks of what lies in the bucket against the manifest: every CRC, index entry, offset and key.
+"""Checks of the bucket against the manifest: every CRC, index entry, offset and key.
 
-Blocking and read-only; used by ``kbroker object verify``. An object is read once, in order, whatever it holds.
+Blocking and read-only; used by ``kbroker object verify``. Every object is read once, in order.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from kbroker.storage.read.copied_objects import is_copy
 from kbroker.storage.read.kfs_read import load_ref
 from kbroker.storage.stores.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed, read_whole
 
-assert MANIFEST_PART_BYTES_MAX >= NUMBERED_LOG_OBJECT_BYTES_MAX  # the larger one bounds what is read of either
-READ_BYTES = 32 * MIB  # neighbouring images of a pack are read together up to this
+assert MANIFEST_PART_BYTES_MAX >= NUMBERED_LOG_OBJECT_BYTES_MAX  # the larger one bounds reads of both
+READ_BYTES = 32 * MIB  # adjacent images of a pack are read together up to this
 
 
 class NamedImage(NamedTuple):
-    """An image that the manifest names, and whose it is."""
+    """An image that the manifest names, with its partition."""
 
     topic_id: bytes
     partition: int
@@ -53,7 +53,7 @@ class NamedImage(NamedTuple):
 def audit_image(data: bytes | memoryview, name: str, ref: ObjectRef | None = None) -> list[str]:
     """Faults of one KLIX image: index against batches, CRC of each batch, continuity of offsets; and against `ref`.
 
-    A rewritten object (its key has a generation) may have gaps, also at its ends: compaction took what was there.
+    A rewritten object (its key has a generation) may have gaps, also at its ends, left by compaction.
     """
     gaps = ref is not None and _may_have_gaps(ref.key)
     try:
@@ -90,7 +90,7 @@ def _may_have_gaps(key: str) -> bool:
 
 
 def _footer_bytes(data: bytes | memoryview) -> int:
-    """Bytes of the index and its trailer, as the trailer says; all of them when that cannot be."""
+    """Bytes of the index and its trailer, as the trailer says; the whole image when that is impossible."""
     count = int.from_bytes(data[-8:-4], "big")
     return min(len(data), count * 32 + 8)
 
@@ -126,7 +126,7 @@ def _ref_faults(footer: KlixFooter, ref: ObjectRef) -> Iterator[str]:
 
 
 def _batch_faults(segment: KfsSegment, ref: ObjectRef) -> Iterator[str]:
-    """Every batch's own CRC, and that no offset is missing between batches: a flush leaves no gaps."""
+    """Checks every batch's own CRC, and that no offset is missing: a flush leaves no gaps."""
     expected = segment.header.base_offset
     for position, header in batches_of(segment.body, ref.key):
         if header.base_offset != expected:
@@ -157,10 +157,10 @@ class BucketAudit:
     `orphans` are filled while `faults` runs.
 
     Args:
-        still_named: asked about an image whose object has gone: a running broker may have replaced it since the
+        still_named: called for an image whose object is missing: a running broker may have replaced it since the
             manifest was read. Without it every missing object is a fault.
 
-    `object_faults` and `log_faults` check a single object, for a caller with listings and a manifest of its own.
+    `object_faults` and `log_faults` check a single object, for callers with their own listings and manifest.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class BucketAudit:
         self._still_named = still_named or (lambda image: True)
         self.objects = 0  # images: KLIX objects, and each image of a pack
         self.bytes = 0
-        self.copies = 0  # objects with the bytes, but not the ETag, that the manifest names
+        self.copies = 0  # objects with the right bytes under another ETag than the manifest's
         self.whole_below: dict[tuple[bytes, int], int] = {}  # partition with faulty objects -> offset of the first
         self.orphans: list[str] = []  # store keys of data objects that the manifest does not name
 
@@ -192,7 +192,7 @@ class BucketAudit:
         for state in self._image.states():
             yield from self._continuity_faults(state, named)
         due = {self._keys.full(key) for key in (*self._image.deletions, *self._image.reserved)}
-        # What is said of a segment goes for its index.
+        # An index belongs to its segment.
         self.orphans = sorted(key for key in listed if not {segment_key_of(key)} & (named.keys() | due))
         for key in sorted(named):
             images = sorted(named[key], key=lambda item: item.ref.start)
@@ -203,8 +203,7 @@ class BucketAudit:
                 yield fault
 
     def log_faults(self, meta: ObjectMeta) -> Iterator[str]:
-        """Records, checkpoints, their parts and claims: each must decode; what they say together was judged when it
-        was loaded."""
+        """Records, checkpoints, their parts and claims must decode; their content was checked by the load."""
         folder, _, name = self._keys.relative(meta.key).partition("/")
         if folder not in (MANIFEST_DIR, MANIFEST_PARTS_DIR, METADATA_DIR, CLAIMS_DIR):
             return
@@ -221,7 +220,7 @@ class BucketAudit:
         except CorruptionError as error:
             yield str(error)
         except (NotFound, PreconditionFailed):
-            return  # since it was listed a checkpoint has made it superfluous, or its owner has released the claim
+            return  # since the listing a checkpoint has covered it, or its owner has released the claim
 
     def _continuity_faults(self, state: PartitionState, named: dict[str, list[NamedImage]]) -> Iterator[str]:
         expected: int | None = None
@@ -241,9 +240,9 @@ class BucketAudit:
         images: Sequence[NamedImage],
         index_meta: ObjectMeta | None = None,
     ) -> Iterator[str]:
-        """Faults of one object against the images that the manifest has in it, sorted by where they begin.
+        """Faults of one object against its images in the manifest, sorted by where they begin.
 
-        `meta` and `index_meta` (of a KafScale segment's index) are None for what the bucket does not have.
+        `meta` and `index_meta` (of a KafScale segment's index) are None for a missing object.
         """
         first = images[0]
         ref = first.ref
@@ -274,7 +273,7 @@ class BucketAudit:
         return found
 
     def _segment_faults(self, named: NamedImage, index_meta: ObjectMeta | None) -> Iterator[str]:
-        """A segment, whole, and its index: against each other and against the manifest."""
+        """Checks a segment and its index against each other and against the manifest."""
         ref = named.ref
         self.objects += 1
         self.bytes += ref.length
@@ -309,10 +308,10 @@ class BucketAudit:
             if not is_own_header(data, index):
                 raise CorruptionError(f"{key}: its first {INDEX_HEADER_BYTES} bytes are not what a broker writes")
         except CorruptionError as error:
-            yield f"{error}; delete it, and the owner of the cluster makes it again"
+            yield f"{error}; delete it, and the owner of the cluster rebuilds it"
         except NotFound:
             if self._still_named(named):
-                yield f"{key}: the segment is there without its index; the owner of the cluster makes it again"
+                yield f"{key}: the segment has no index; the owner of the cluster rebuilds it"
         else:
             yield from _entry_faults(index, segment, key)
 
@@ -334,7 +333,7 @@ class BucketAudit:
                 yield f"{where}: the pack's directory says {listed}, the manifest {named}"
 
     def _runs(self, images: Sequence[NamedImage]) -> Iterator[tuple[int, bytes, list[NamedImage]]]:
-        """The images in groups that one GET brings: position of the bytes, bytes, images in them."""
+        """The images in groups, one per GET: position of the bytes, the bytes, the images in them."""
         group: list[NamedImage] = []
         for item in images:
             start = group[0].ref.start if group else 0

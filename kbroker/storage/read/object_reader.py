@@ -1,9 +1,9 @@
 """Reads batches back from objects: footer, ranged GET with read-ahead, every batch checked once when it arrives.
 
-A KafScale segment has no such footer: it is read whole once, held against its checksum, and one is made of it.
+A KafScale segment has no such footer: it is read whole once, checked against its checksum, and a footer is built of it.
 
-Every range begins and ends at a batch boundary (the footer's index says where, and the batches must agree), so what
-is cached is always whole batches.
+Every range begins and ends at a batch boundary (by the footer's index, which the batches must match), so the cache
+holds whole batches only.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from kbroker.storage.stores.object_store import InvalidRange, NotFound, ObjectSt
 
 logger = logging.getLogger(__name__)
 
-WHOLE_IMAGE_BYTES = 128 * KIB  # a smaller image comes whole with its footer
-WHOLE_SEGMENT_BYTES = 1 * MIB  # of a larger segment only what is asked for is kept
+WHOLE_IMAGE_BYTES = 128 * KIB  # a smaller image is read whole, with its footer
+WHOLE_SEGMENT_BYTES = 1 * MIB  # of a larger segment only the requested batches are cached
 FOOTER_BYTES_MAX = 256 * MIB
 
-MANIFEST_BYTES_FREE = 4 * MIB  # of a manifest: no more than other small things that no bound counts
+MANIFEST_BYTES_FREE = 4 * MIB  # of a manifest; not counted against the cache
 
 Background = Callable[[Hashable, Callable[[], None]], object]  # owner, call
 
@@ -46,7 +46,7 @@ class ObjectBatches(NamedTuple):
 
     parts: list[memoryview]
     base_offset: int
-    next_offset: int  # where the next read goes on
+    next_offset: int  # where the next read continues
 
 
 def _is_small(ref: ObjectRef) -> bool:
@@ -58,9 +58,9 @@ class ObjectReader:
 
     Args:
         store: where the objects are; its wrappers retry.
-        image: the manifest, which says what object holds an offset.
+        image: the manifest, which maps offsets to objects.
         cache_bytes: bound of footers and ranges together.
-        folder: where ranges are kept too once they were read, if anywhere.
+        folder: the second tier of the cache, if there is one.
     """
 
     def __init__(
@@ -76,18 +76,15 @@ class ObjectReader:
         self.ranges = RangeCache(ranges_bytes, self._readers.distance)
         self.read_ahead = ReadAhead(cache_bytes // 4)
         self._background: Background | None = None
-        self._expected: set[ObjectId] = set()  # images whose index is read ahead
+        self._expected: set[ObjectId] = set()  # images whose footer is read ahead
 
     def start_read_ahead(self, background: Background) -> None:
-        """Gives it something that runs a blocking call elsewhere, for an owner (a partition), when there is room.
-
-        Before, nothing is read ahead of a reader.
-        """
+        """Turns read-ahead on. `background` runs a blocking call on another thread, for an owner (a partition)."""
         self._background = background
 
     @property
     def crowded(self) -> bool:
-        """True while answers that nobody takes hold so much memory that no more should be read for clients."""
+        """True while unsent answers hold so much memory that no more should be read for clients."""
         return self.ranges.crowded
 
     def end_offset(self, topic_id: bytes, partition: int) -> int:
@@ -96,7 +93,7 @@ class ObjectReader:
         return state.end_offset if state is not None else 0
 
     def expect(self, places: Sequence[Place]) -> None:
-        """Tells what else is going to be read: small images that lie near each other come with one GET."""
+        """Announces reads, so that small images near each other are read by one GET."""
         refs = [ref for place in places if (ref := self._image.find(*place)) is not None]
         self.coalesced.expect([ref for ref in refs if _is_small(ref) and self.footers.get(image_id(ref)) is None])
 
@@ -118,14 +115,14 @@ class ObjectReader:
             except (NotFound, PreconditionFailed):
                 if self._image.find(topic_id, partition, offset) == ref:
                     raise
-                continue  # it was replaced meanwhile: the manifest names another one now
+                continue  # it was replaced meanwhile
             if ref.end_offset >= upper:
                 return None
-            offset = ref.end_offset  # it lies in a gap at the object's end
+            offset = ref.end_offset  # in a gap at the object's end
         return None
 
     def cached(self, topic_id: bytes, partition: int, offset: int, upper: int, max_bytes: int) -> ObjectBatches | None:
-        """As `read`, from memory only: never blocks. None also when it would have to."""
+        """As `read`, from memory only; None also when it would block."""
         ref = self._find_at_once(topic_id, partition, offset)
         footer = self.footers.get(image_id(ref)) if ref is not None else None
         if ref is None or footer is None:
@@ -141,7 +138,7 @@ class ObjectReader:
         return self._answer(span, pieces, end, place, self.read_ahead.find(place))
 
     def _find_at_once(self, topic_id: bytes, partition: int, offset: int) -> ObjectRef | None:
-        # A record about ten thousand partitions is applied under this lock: an I/O thread must not wait for that.
+        # A record of ten thousand partitions is applied under this lock: an I/O thread must not wait for that.
         if not self._image.lock.acquire(blocking=False):
             return None
         try:
@@ -161,7 +158,7 @@ class ObjectReader:
         return self._answer(span, pieces, end, place, stream)
 
     def _answer(self, span: Span, pieces: list[Piece], end: int, place: Place, stream: Stream | None) -> ObjectBatches:
-        """The batches that the pieces hold, up to byte `end`; and a look at what the reader will want next."""
+        """The batches that the pieces hold, up to byte `end`; starts read-ahead for the reader."""
         begin = position = span.position(span.first)
         parts = []
         for piece in pieces:
@@ -176,11 +173,11 @@ class ObjectReader:
             if self._background is not None:
                 ahead = self._maybe_read_ahead(span, stop, stream)
         run_bytes = position - begin + (stream.run_bytes if stream is not None else 0)
-        self.read_ahead.goes_on((place[0], place[1], next_offset), Stream(run_bytes, span.image, ahead))
+        self.read_ahead.move((place[0], place[1], next_offset), Stream(run_bytes, span.image, ahead))
         return ObjectBatches(parts, span.base_offset(span.first), next_offset)
 
     def _loader(self, span: Span) -> Loader:
-        """Brings bytes of an image, from the folder or the store; each batch is held against its CRC and the index."""
+        """Reads bytes of an image from the folder or the store; checks each batch against its CRC and the index."""
 
         def load(begin: int, end: int) -> tuple[np.ndarray, list[Cut]]:
             ref = span.ref
@@ -205,7 +202,7 @@ class ObjectReader:
     # -- read-ahead --------------------------------------------------------------------------------------------
 
     def _maybe_read_ahead(self, span: Span, next_index: int, stream: Stream) -> int:
-        """Has more read when less than half of the window is there; up to where it is then, in this image."""
+        """Reads ahead when less than half of the window is cached; returns where that ends, in this image."""
         window = self.read_ahead.window(stream, 0)
         position = span.position(next_index)
         known = max(position, stream.ahead if stream.image == span.image else 0)
@@ -218,7 +215,7 @@ class ObjectReader:
         return ahead
 
     def _plan(self, span: Span, begin: int, end: int, get_bytes: int) -> int:
-        """Has about [begin, end) read, by GETs of this size, no small ones to make up for the rest; up to where."""
+        """Plans GETs of this size for about [begin, end), without a small one for the rest; returns where they end."""
         index = span.at(begin)
         while (end - begin) * 2 >= get_bytes and index < len(span.footer):
             stop = span.block_end(index, get_bytes)
@@ -228,7 +225,7 @@ class ObjectReader:
         return begin
 
     def _plan_next(self, span: Span, window: int, get_bytes: int) -> None:
-        """Has the beginning of the object after this one read."""
+        """Reads ahead in the next object."""
         offset = span.ref.end_offset
         ref = self._find_at_once(*span.owner, offset)
         if ref is None:
@@ -244,7 +241,7 @@ class ObjectReader:
             self._plan(after, self.ranges.covered(after.image, begin, end), end, get_bytes)
 
     def _in_background(self, span: Span, load: Load) -> None:
-        """Reads what was planned, when there is room."""
+        """Runs a planned load in the background."""
 
         def run() -> None:
             try:
@@ -252,15 +249,15 @@ class ObjectReader:
                     self.ranges.load_ahead(span.image, load, self._loader(span))
                     self.read_ahead.loaded(self.ranges.wasted_bytes)
             except (StoreError, CorruptionError, OSError) as error:
-                logger.debug("reading ahead: %s", error)  # whoever needs these bytes will get the error
+                logger.debug("reading ahead: %s", error)  # a reader that needs these bytes gets the error
             finally:
-                self.ranges.give_up(span.image, load)
+                self.ranges.cancel(span.image, load)
 
         assert self._background is not None
         try:
             self._background(span.owner, run)
         except RuntimeError:  # the pool is closed
-            self.ranges.give_up(span.image, load)
+            self.ranges.cancel(span.image, load)
 
     def _footer_in_background(self, owner: Owner, ref: ObjectRef) -> None:
         def run() -> None:
@@ -314,7 +311,7 @@ class ObjectReader:
         return footer
 
     def _keep(self, ref: ObjectRef, owner: Owner, footer: KlixFooter, data: memoryview) -> None:
-        """All batches of an image came with its index."""
+        """Caches the batches of an image that was read whole."""
         cuts = Span(owner, ref, footer, 0, len(footer)).check_and_cut(ref.start, data)
         self.ranges.put(image_id(ref), ref.start, data, cuts)
 
@@ -342,7 +339,7 @@ class ObjectReader:
     def batch_of_max_timestamp(self, topic_id: bytes, partition: int, min_offset: int) -> tuple[memoryview, int] | None:
         """The earliest batch at or above `min_offset` with the highest timestamp of all, and its next offset.
 
-        Batches that compaction has emptied do not count: their timestamp is that of a record that is gone.
+        Batches that compaction has emptied do not count: their timestamp is that of a removed record.
         """
         while True:
             with contextlib.suppress(Replaced):
@@ -350,10 +347,10 @@ class ObjectReader:
 
     def _of_max_timestamp(self, topic_id: bytes, partition: int, min_offset: int) -> tuple[memoryview, int] | None:
         best: tuple[int, ObjectRef, int] | None = None  # timestamp, object, place in its index
-        # What the manifest says of an object is a bound: of its batches some may be empty, or below `min_offset`.
+        # The manifest's timestamp is an upper bound: some batches may be empty or below `min_offset`.
         for ref in self._image.objects_newest_first(topic_id, partition, min_offset):
             if best is not None and (ref.max_timestamp, -ref.base_offset) < (best[0], -best[1].base_offset):
-                break  # and so it is with all that follow
+                break  # so are all that follow
             found = _highest_timestamp(self._present_footer(topic_id, partition, ref), min_offset)
             if found is None:
                 continue
@@ -365,7 +362,7 @@ class ObjectReader:
         return self._one_batch(topic_id, partition, best[1], footer, best[2])
 
     def _present_footer(self, topic_id: bytes, partition: int, ref: ObjectRef) -> KlixFooter:
-        """The index of an object that the manifest named. Raises Replaced when it names another one by now."""
+        """The footer of an object that the manifest named. Raises Replaced when it names another one now."""
         try:
             return self.footer(ref, (topic_id, partition))
         except (NotFound, PreconditionFailed):
@@ -376,7 +373,7 @@ class ObjectReader:
     def _one_batch(
         self, topic_id: bytes, partition: int, ref: ObjectRef, footer: KlixFooter, index: int
     ) -> tuple[memoryview, int] | None:
-        """A batch that the index tells of. Raises Replaced when compaction has taken it meanwhile."""
+        """A batch in the index. Raises Replaced when compaction has removed it meanwhile."""
         entry = footer.entries[index]
         base_offset = int(entry["base_offset"])
         found = self.read(topic_id, partition, base_offset, base_offset + int(entry["last_offset_delta"]) + 1, 1)
@@ -386,7 +383,7 @@ class ObjectReader:
 
 
 def cache_beside(image: ManifestImage, cache_bytes: int) -> int:
-    """What is left for a reader's cache where the manifest takes its memory from it; at least half."""
+    """What the manifest's memory leaves of a reader's cache; at least half."""
     taken = max(0, image.memory_bytes - MANIFEST_BYTES_FREE)
     return max(cache_bytes // 2, cache_bytes - taken)
 
@@ -400,7 +397,7 @@ def _check_offsets(ref: ObjectRef, footer: KlixFooter) -> None:
 
 
 def _highest_timestamp(footer: KlixFooter, min_offset: int) -> tuple[int, int] | None:
-    """The highest timestamp of the batches with records from `min_offset` on, and the first place that has it."""
+    """The highest timestamp of batches with records from `min_offset` on, and the first such batch."""
     first = footer.find_offset(min_offset)
     if first is None:
         return None

@@ -1,4 +1,4 @@
-"""What a read may answer with: batches of one image, by their places in its index and in the object."""
+"""A run of batches of one image, by their places in its index and in the object."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kbroker.storage.read.read_sharing import OffsetRange
 Owner = tuple[bytes, int]  # topic id, partition
 
 PIECE_BYTES = 1 * MIB  # of the cache, unless a single batch is larger
-GET_BYTES_MAX = 8 * MIB  # of one GET, unless a single batch is larger: a larger window is several, at the same time
+GET_BYTES_MAX = 8 * MIB  # of one GET, unless a single batch is larger; a larger window is several GETs in parallel
 
 
 def image_id(ref: ObjectRef) -> ObjectId:
-    """What tells an image from all others, in every version of its object."""
+    """Identifies an image of one version of an object."""
     return ref.key, ref.etag, ref.start
 
 
@@ -61,8 +61,8 @@ class Span:
     def block_end(self, first: int, max_bytes: int) -> int:
         """Where a GET that begins with `first` should end.
 
-        At most GET_BYTES_MAX of the image are one block, always the same, so that what readers at different places
-        fetch fits together. A block has the batches that end in it.
+        The image is divided into fixed blocks of GET_BYTES_MAX, so that GETs of readers at different places fit
+        together. A block has the batches that end in it.
         """
         position = self.position(first + 1) - self.ref.start - 1
         left = GET_BYTES_MAX - position % GET_BYTES_MAX
@@ -87,7 +87,7 @@ class Span:
         return OffsetRange(self.owner, self.base_offset(first), self.end_offset(stop))
 
     def check_and_cut(self, begin: int, data: memoryview | np.ndarray) -> list[Cut]:
-        """Holds every batch in `data`, which begins at byte `begin`, against its CRC and the index; where to cut it."""
+        """Checks every batch in `data`, which begins at byte `begin`, against CRC and index; returns the cuts."""
         first, stop = self.at(begin), self.at(begin + len(data))
         entries = self.footer.entries[first:stop]
         index = memoryview(entries.view(np.uint8))  # type: ignore[arg-type]

@@ -1,16 +1,15 @@
-"""A cache of byte ranges of immutable objects: bounded by bytes, one GET however many readers want it.
+"""A cache of byte ranges of immutable objects, bounded by bytes, with one GET for concurrent readers.
 
-A range that was read is cut into pieces, each whole batches, and kept piece by piece. So a reader that holds on to
-what it was given (an answer that its client does not take) keeps about as much memory alive as it was given, not the
-32 MiB that were read ahead. Pieces that left the cache and are still held are counted as lent.
+A range that was read is cut into pieces of whole batches, which are cached one by one. So a view that is held (by an
+answer that its client does not take) keeps about its own size alive, not the 32 MiB that were read ahead. Pieces that
+were evicted and are still held are counted as lent.
 
-A reader that passes once through much must not push out what others come back to, nor what is read ahead what is in
-use. So there are three lists, each least recently used first: what nobody has read yet, what was read once, and what
-was read again. Room is made from those read once, unless the unread ones take more than half of it: then from them.
-Those read again take at most half; what they have no room for goes back to the list before.
+A scan must not evict what others read again, nor read-ahead what is in use. So there are three LRU lists: unread, read
+once, and read again. Pieces read once are evicted first, unless the unread ones take more than half of the cache: then
+those. Pieces read again take at most half; the excess returns to the list of those read once.
 
-Before all that, a piece that a known reader will come to outlives one that none will; and if all are of that kind, the
-one goes whose reader is furthest.
+Above all, a piece that no known reader will come to is evicted before one that a reader will; among the latter, the one
+whose nearest reader is furthest.
 """
 
 from __future__ import annotations
@@ -27,33 +26,33 @@ import numpy as np
 
 from kbroker.storage.read.read_sharing import OffsetRange
 
-ObjectId = tuple[str, str, int]  # key, ETag, first byte of the image: what two images of a pack hold never mixes
-EVICTION_LOOKS = 32  # pieces of a list that are looked at for one that nobody will come to
+ObjectId = tuple[str, str, int]  # key, ETag, first byte of the image: images of a pack do not mix
+EVICTION_LOOKS = 32  # pieces of a list that are searched for one that no reader will come to
 
 
 class Cut(NamedTuple):
-    """Where a piece of what was loaded ends, and what it holds."""
+    """Where a piece of a loaded range ends, and its offsets."""
 
     end: int  # relative to the first byte loaded
     offsets: OffsetRange | None
 
 
-Loader = Callable[[int, int], tuple[bytes | np.ndarray, Sequence[Cut]]]  # (start, end) -> the bytes, all cut in pieces
-Distance = Callable[[OffsetRange], int | None]  # offsets from the nearest reader that will come to them, if any
+Loader = Callable[[int, int], tuple[bytes | np.ndarray, Sequence[Cut]]]  # (start, end) -> bytes and their cuts
+Distance = Callable[[OffsetRange], int | None]  # offsets from the nearest reader; None: none comes
 _Slot = tuple[ObjectId, int]
 
 
 class Piece:
     """Bytes [start, end) of one object; owned by the cache and by every view of it."""
 
-    __slots__ = ("_data", "end", "offsets", "read_end", "shelf", "start")
+    __slots__ = ("_data", "end", "lru", "offsets", "read_end", "start")
 
     def __init__(self, start: int, data: np.ndarray, offsets: OffsetRange | None) -> None:
         self.start = start
         self.end = start + len(data)
         self.offsets = offsets
-        self.shelf: _Shelf | None = None  # where it is in the cache
-        self.read_end = start  # a first reader has come so far; what is read below it is read again
+        self.lru: _LruList | None = None  # its list in the cache
+        self.read_end = start  # the end of what was read once; a read below it is a second one
         self._data = data
 
     def __len__(self) -> int:
@@ -66,7 +65,7 @@ class Piece:
         return memoryview(part)  # type: ignore[arg-type]
 
 
-class _Shelf:
+class _LruList:
     """Cached pieces by object and first byte, least recently used first."""
 
     def __init__(self) -> None:
@@ -79,21 +78,21 @@ class _Shelf:
     def add(self, slot: _Slot, piece: Piece) -> None:
         self._pieces[slot] = piece
         self.used_bytes += len(piece)
-        piece.shelf = self
+        piece.lru = self
 
     def remove(self, slot: _Slot) -> Piece:
         piece = self._pieces.pop(slot)
         self.used_bytes -= len(piece)
-        piece.shelf = None
+        piece.lru = None
         return piece
 
     def oldest(self) -> _Slot:
         return next(iter(self._pieces))
 
     def unwanted(self, distance: Distance, bytes_max: int) -> tuple[_Slot, float]:
-        """Of the oldest, the first that nobody will come to, else the one with the longest way; and how long that is.
+        """The first of the oldest that no reader will come to, else the one whose reader is furthest; and its distance.
 
-        Nobody comes from more than `bytes_max` away. Those that are wanted go to the end of the line.
+        A reader more than `bytes_max` away does not count. Pieces that a reader will come to move to the list's end.
         """
         furthest, bytes_away = self.oldest(), -1.0
         for _ in range(min(EVICTION_LOOKS, len(self._pieces))):
@@ -113,7 +112,7 @@ class _Shelf:
 
 
 class Load:
-    """A range on its way, or planned: who needs it first reads it."""
+    """A range that is being read, or planned: the first thread that needs it reads it."""
 
     __slots__ = ("end", "future", "start", "started")
 
@@ -125,10 +124,10 @@ class Load:
 
 
 class RangeCache:
-    """Thread-safe; one lock, not held while bytes come.
+    """Thread-safe; one lock, not held during a GET.
 
-    `hits`, `misses` and `joined` (waited for another reader's GET) count look-ups, `ahead` loads that nobody waited
-    for, `wasted_bytes` what was evicted before anyone had read it.
+    `hits`, `misses` and `joined` (waited for another reader's GET) count look-ups, `ahead` counts loads by read-ahead,
+    `wasted_bytes` what was evicted unread.
     """
 
     def __init__(self, capacity_bytes: int, distance: Distance = lambda offsets: None) -> None:
@@ -141,27 +140,27 @@ class RangeCache:
         self.wasted_bytes = 0
         self._distance = distance
         self._lock = threading.Lock()
-        self._unread, self._once, self._again = _Shelf(), _Shelf(), _Shelf()
+        self._unread, self._once, self._again = _LruList(), _LruList(), _LruList()
         self._pieces: dict[_Slot, Piece] = {}
         self._starts: dict[ObjectId, list[int]] = {}
         self._loading: dict[ObjectId, list[Load]] = {}
         self._loading_bytes = 0
         self._alive_bytes = 0  # of all pieces, cached or lent
-        self._freed: deque[int] = deque()  # sizes of pieces that are gone; any thread may append at any time
+        self._freed: deque[int] = deque()  # sizes of freed pieces; any thread may append at any time
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes of pieces that left the cache and that readers still hold."""
+        """Bytes of evicted pieces that readers still hold."""
         with self._lock:
             return self._lent_locked()
 
     @property
     def crowded(self) -> bool:
-        """True while readers hold on to so much that no more should be lent."""
+        """True while readers hold so much that no more should be lent."""
         return self.lent_bytes > self.capacity_bytes // 2
 
     def get(self, object_id: ObjectId, start: int, end: int) -> list[Piece]:
-        """Cached pieces that follow each other from the one that holds `start`, until `end`; none if it is missing."""
+        """Contiguous cached pieces from the one that holds `start` up to `end`; none if it is missing."""
         with self._lock:
             found = self._find_locked(object_id, start, end)
             if found:
@@ -172,11 +171,11 @@ class RangeCache:
     def load(
         self, object_id: ObjectId, start: int, end: int, loader: Loader, *, until: int | None = None
     ) -> tuple[list[Piece], int]:
-        """Pieces from the one that holds `start` on, and where what was found or loaded ends.
+        """Pieces from the one that holds `start` on, and where they end.
 
-        Cached, or being loaded by someone else, or loaded here: [start, end), less where a part of it is there
-        already. `until`: what is read now, if that is not all. Raises what `loader` raises; every reader that joined
-        gets the same exception.
+        They are cached, loaded by another thread, or loaded here: [start, end), or less where a part of it is cached
+        already. `until`: where the caller stops reading, if before `end`. Raises what `loader` raises, on every thread
+        that waits for the load.
         """
         until = end if until is None else until
         with self._lock:
@@ -185,7 +184,7 @@ class RangeCache:
                 self.hits += 1
                 self._read_locked(object_id, found, start, until)
                 return found, found[-1].end
-            joined = self._on_its_way_locked(object_id, start)
+            joined = self._running_load_locked(object_id, start)
             load = joined or self._plan_locked(object_id, start, end)
             mine = self._start_locked(load)
             if joined is None:
@@ -199,23 +198,23 @@ class RangeCache:
         return found, load.end
 
     def covered(self, object_id: ObjectId, start: int, end: int) -> int:
-        """Up to where, from `start` on, everything is cached, on its way or planned; looks no further than `end`."""
+        """Up to where, from `start` on, everything is cached, being loaded or planned; at most `end`."""
         with self._lock:
             while start < end:
                 found = self._find_locked(object_id, start, end)
-                load = None if found else self._on_its_way_locked(object_id, start)
+                load = None if found else self._running_load_locked(object_id, start)
                 if not found and load is None:
                     break
                 start = found[-1].end if load is None else load.end
             return start
 
     def plan(self, object_id: ObjectId, start: int, end: int) -> list[Load]:
-        """What of [start, end) is neither cached nor on its way, for `load_ahead`; nobody waits for it yet."""
+        """Plans loads, for `load_ahead`, of what of [start, end) is neither cached nor being loaded."""
         made = []
         with self._lock:
             while start < end:
                 found = self._find_locked(object_id, start, end)
-                load = None if found else self._on_its_way_locked(object_id, start)
+                load = None if found else self._running_load_locked(object_id, start)
                 if not found and load is None:
                     load = self._plan_locked(object_id, start, end)
                     made.append(load)
@@ -223,25 +222,25 @@ class RangeCache:
         return made
 
     def load_ahead(self, object_id: ObjectId, load: Load, loader: Loader) -> None:
-        """Reads what was planned, unless a reader that needs it has begun to. Raises what `loader` raises."""
+        """Runs a planned load, unless a reader has started it. Raises what `loader` raises."""
         with self._lock:
             if not self._start_locked(load):
                 return
             self.ahead += 1
         self._load(object_id, load, loader)
 
-    def give_up(self, object_id: ObjectId, load: Load) -> None:
-        """What was planned is not read, unless someone has begun to."""
+    def cancel(self, object_id: ObjectId, load: Load) -> None:
+        """Cancels a planned load, unless a reader has started it."""
         with self._lock:
             if not load.started:
                 load.started = True
                 self._remove_locked(object_id, load)
 
     def put(self, object_id: ObjectId, start: int, data: bytes | memoryview, cuts: Sequence[Cut]) -> None:
-        """Keeps bytes that came along with something else."""
+        """Caches bytes that were read along with something else."""
         pieces = self._cut(start, data, cuts)
         with self._lock:
-            self._take_in_locked(object_id, pieces)
+            self._insert_locked(object_id, pieces)
 
     def _load(self, object_id: ObjectId, load: Load, loader: Loader) -> list[Piece]:
         try:
@@ -254,11 +253,11 @@ class RangeCache:
         pieces = self._cut(load.start, data, cuts)
         with self._lock:
             self._end_load_locked(object_id, load)
-            self._take_in_locked(object_id, pieces)
+            self._insert_locked(object_id, pieces)
         load.future.set_result(pieces)
         return pieces
 
-    def _on_its_way_locked(self, object_id: ObjectId, start: int) -> Load | None:
+    def _running_load_locked(self, object_id: ObjectId, start: int) -> Load | None:
         return next((load for load in self._loading.get(object_id, ()) if load.start <= start < load.end), None)
 
     def _plan_locked(self, object_id: ObjectId, start: int, end: int) -> Load:
@@ -267,7 +266,7 @@ class RangeCache:
         return load
 
     def _start_locked(self, load: Load) -> bool:
-        """Whether the caller is the one who reads it."""
+        """Whether the caller is to run the load."""
         if load.started:
             return False
         load.started = True
@@ -300,15 +299,15 @@ class RangeCache:
         return found
 
     def _read_locked(self, object_id: ObjectId, pieces: list[Piece], start: int, end: int) -> None:
-        """Someone reads [start, end) in these pieces, some of which may have been evicted meanwhile."""
+        """[start, end) of these pieces is read; some may have been evicted meanwhile."""
         for piece in reversed(pieces):
             first, stop = max(start, piece.start), min(end, piece.end)
             if first >= stop:
                 continue
-            if piece.shelf is not None:
+            if piece.lru is not None:
                 slot = (object_id, piece.start)
-                again = first < piece.read_end or piece.shelf is self._again
-                piece.shelf.remove(slot)
+                again = first < piece.read_end or piece.lru is self._again
+                piece.lru.remove(slot)
                 (self._again if again else self._once).add(slot, piece)
             piece.read_end = max(piece.read_end, stop)
         while self._again.used_bytes > self.capacity_bytes // 2:
@@ -316,7 +315,7 @@ class RangeCache:
             self._once.add(slot, self._again.remove(slot))
 
     def _free_end_locked(self, object_id: ObjectId, start: int, end: int) -> int:
-        """Where the gap ends that begins at `start`: what is cached or on its way is not read again."""
+        """Where the gap that begins at `start` ends: what is cached or being loaded is not read again."""
         starts = self._starts.get(object_id, [])
         index = bisect_right(starts, start)
         ends = [end, *starts[index : index + 1]]
@@ -324,7 +323,7 @@ class RangeCache:
         return min(ends)
 
     def _cut(self, start: int, data: bytes | memoryview | np.ndarray, cuts: Sequence[Cut]) -> list[Piece]:
-        # What is lent refers to the array that owns its bytes, which must be the one that is watched.
+        # A view refers to the array that owns its bytes; the finalizer must watch that array.
         whole = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
         pieces = []
         begin = 0
@@ -336,8 +335,8 @@ class RangeCache:
             begin = end
         return pieces
 
-    def _take_in_locked(self, object_id: ObjectId, pieces: list[Piece]) -> None:
-        # Backwards: what a reader needs first is evicted last.
+    def _insert_locked(self, object_id: ObjectId, pieces: list[Piece]) -> None:
+        # Backwards, so that what a reader needs first is evicted last.
         for piece in reversed(pieces):
             self._alive_bytes += len(piece)
             slot = (object_id, piece.start)
@@ -351,7 +350,7 @@ class RangeCache:
     def _make_room_locked(self, size: int) -> None:
         """Evicts until `size` more bytes fit. Lent bytes count, but leave the cache half of its capacity.
 
-        The newest piece stays, however large: a fetch that was answered without it asks again, and must find it.
+        The newest piece stays, however large: the fetch that caused its load will repeat, and must find it.
         """
         while len(self._pieces) > 1:
             room = self.capacity_bytes - min(self._lent_locked(), self.capacity_bytes // 2)
@@ -362,15 +361,15 @@ class RangeCache:
     def _evict_locked(self) -> None:
         unread_too_much = self._unread.used_bytes > self.capacity_bytes // 2 and len(self._unread) > 1
         order = (self._unread, self._once, self._again) if unread_too_much else (self._once, self._again, self._unread)
-        found, shelf, bytes_away = None, self._once, -1.0
+        found, lru, bytes_away = None, self._once, -1.0
         for other in order:
             if len(other) and bytes_away < float("inf"):
                 slot, away = other.unwanted(self._distance, self.capacity_bytes)
                 if found is None or away > bytes_away:
-                    found, shelf, bytes_away = slot, other, away
+                    found, lru, bytes_away = slot, other, away
         assert found is not None
         object_id, start = slot = found
-        piece = shelf.remove(slot)
+        piece = lru.remove(slot)
         del self._pieces[slot]
         self.used_bytes -= len(piece)
         if piece.read_end == piece.start:

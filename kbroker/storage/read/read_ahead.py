@@ -1,4 +1,4 @@
-"""How far to read ahead: as much again as a reader has read in one go, less when memory cannot hold it all."""
+"""How far to read ahead: as much as a reader has read sequentially, less when memory cannot hold it all."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from kbroker.storage.read.range_cache import ObjectId
 
 WINDOW_BYTES_MIN = 512 * KIB
 WINDOW_BYTES_MAX = 32 * MIB
-FIRST_WINDOW_BYTES_MAX = 4 * MIB  # a first read gets what was asked for, up to this
+FIRST_WINDOW_BYTES_MAX = 4 * MIB  # of a first read
 STREAMS_MAX = 10_000
 
 Place = tuple[bytes, int, int]  # topic id, partition, offset
 
 
 class Stream(NamedTuple):
-    """What is known of readers that come to a place: several that have come the same way are one."""
+    """A sequential reader at an offset; several at the same offset are one."""
 
-    run_bytes: int  # read in one go up to here
+    run_bytes: int  # read sequentially up to here
     image: ObjectId | None = None
-    ahead: int = 0  # everything of the image up to this byte was there, or on its way, a moment ago
+    ahead: int = 0  # the image was cached or being loaded up to this byte a moment ago
 
 
 class ReadAhead:
-    """Streams by the place where each goes on, least recently used out first. Thread-safe.
+    """Streams by the offset where each continues; the least recently used are dropped. Thread-safe.
 
-    The windows of all streams together must fit the cache. Nobody counts streams: when ranges are evicted before
-    anyone has read them the common limit is halved, and it grows back with every read that does no such harm.
+    The windows of all streams together must fit the cache. Streams are not counted: when ranges are evicted unread, the
+    common limit is halved; it grows with every other read.
     """
 
     def __init__(self, window_bytes_max: int) -> None:
@@ -40,15 +40,15 @@ class ReadAhead:
         self._streams: OrderedDict[Place, Stream] = OrderedDict()
 
     def find(self, place: Place) -> Stream | None:
-        """The stream that goes on at this place; None for a reader that comes from elsewhere."""
+        """The stream that continues here; None for a reader that comes from elsewhere."""
         with self._lock:
             stream = self._streams.get(place)
             if stream is not None:
                 self._streams.move_to_end(place)
             return stream
 
-    def goes_on(self, place: Place, stream: Stream) -> None:
-        """Remembers where a stream will read next. Two that meet are one."""
+    def move(self, place: Place, stream: Stream) -> None:
+        """Remembers where a stream continues. Two that meet become one."""
         with self._lock:
             met = self._streams.get(place)
             if met is not None:
@@ -60,14 +60,14 @@ class ReadAhead:
                 self._streams.popitem(last=False)
 
     def window(self, stream: Stream | None, max_bytes: int) -> int:
-        """Bytes to read from the store at once."""
+        """Bytes to read from the store for this stream."""
         wanted = max(WINDOW_BYTES_MIN, min(max_bytes, FIRST_WINDOW_BYTES_MAX))
         if stream is not None:
             wanted += stream.run_bytes
         return min(wanted, self.limit_bytes)
 
     def loaded(self, wasted_bytes: int) -> None:
-        """Moves the limit after a read; `wasted_bytes` is what the cache has evicted unread since the start."""
+        """Adjusts the limit after a read; `wasted_bytes` is what the cache has evicted unread since the start."""
         with self._lock:
             if wasted_bytes > self._wasted_bytes:
                 self._wasted_bytes = wasted_bytes

@@ -1,8 +1,8 @@
-"""Threads for blocking reads: partitions take turns, and what someone waits for comes before reading ahead.
+"""Threads for blocking reads: partitions take turns, and demand comes before read-ahead.
 
-What a client waits for is *demand*: partitions take turns, and one partition has at most half of the threads, however
-many of its readers wait. Reading *ahead* starts only while no demand waits for a thread, on at most half of the
-threads, and leaves one free for the next demand.
+A read that a client waits for is *demand*: partitions take turns, and one partition has at most half of the threads.
+Read-*ahead* starts only while no demand is queued, on at most half of the threads, and leaves one free for the next
+demand.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[[], Any]]
 
 
-class _Turns:
-    """What waits, by owner; owners in the order of their turns."""
+class _FairQueue:
+    """A queue per owner; owners in the order of their turns."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -29,7 +29,7 @@ class _Turns:
         self.length += 1
 
     def take(self, allowed: Callable[[Hashable], bool]) -> tuple[Hashable, _Work] | None:
-        """The oldest of the first owner that is allowed, which goes to the end of the line."""
+        """The oldest call of the first allowed owner, which then moves to the end."""
         owner = next((owner for owner in self._queues if allowed(owner)), None)
         if owner is None:
             return None
@@ -50,7 +50,7 @@ class _Turns:
 
 
 class ReadPool:
-    """Daemon threads, started when they are needed. One lock protects the queues and counts; no call runs under it."""
+    """Daemon threads, started on demand. One lock protects the queues and counts; no call runs under it."""
 
     def __init__(self, threads: int, name: str = "kbroker-cold-read") -> None:
         self._threads_max = max(1, threads)
@@ -58,8 +58,8 @@ class ReadPool:
         self._name = name
         self._lock = threading.Lock()
         self._work_added = threading.Condition(self._lock)
-        self._demand = _Turns()
-        self._ahead = _Turns()
+        self._demand = _FairQueue()
+        self._ahead = _FairQueue()
         self._running: Counter[Hashable] = Counter()  # demand, by owner
         self._running_total = 0
         self._ahead_running = 0
@@ -69,19 +69,19 @@ class ReadPool:
 
     @property
     def ahead_waiting(self) -> int:
-        """Reads ahead that have not begun."""
+        """Queued read-ahead calls."""
         return self._ahead.length
 
     def submit(self, owner: Hashable, call: Callable[[], T]) -> Future[T]:
-        """Runs a call that someone waits for. Raises RuntimeError after `close`."""
+        """Queues a demand call. Raises RuntimeError after `close`."""
         return self._add(self._demand, owner, call)
 
     def submit_ahead(self, owner: Hashable, call: Callable[[], T]) -> Future[T]:
-        """Runs a call that nobody waits for yet, when there is room. Raises RuntimeError after `close`."""
+        """Queues a read-ahead call. Raises RuntimeError after `close`."""
         return self._add(self._ahead, owner, call)
 
     def close(self) -> None:
-        """Lets running calls end and cancels the waiting ones."""
+        """Cancels queued calls; running ones end by themselves."""
         with self._lock:
             self._closed = True
             dropped = self._demand.clear() + self._ahead.clear()
@@ -89,7 +89,7 @@ class ReadPool:
         for future, _ in dropped:
             future.cancel()
 
-    def _add(self, turns: _Turns, owner: Hashable, call: Callable[[], T]) -> Future[T]:
+    def _add(self, turns: _FairQueue, owner: Hashable, call: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -118,7 +118,7 @@ class ReadPool:
                     future.set_result(call())
                 except BaseException as error:
                     future.set_exception(error)
-            del future, call  # what they hold must not live until the next call comes
+            del future, call  # do not keep their memory until the next call
             with self._lock:
                 self._ended_locked(owner, ahead)
 

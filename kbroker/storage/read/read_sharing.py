@@ -1,10 +1,10 @@
-"""Where the readers of each partition are, so that the cache keeps what they have still to read.
+"""Positions of the readers of each partition, so that the cache keeps what they have still to read.
 
 Ten consumers that start together drift apart. What the first has read must stay in the cache until the last has passed,
-and nothing else need stay. So the cache asks here how far the nearest reader is that will come to a range of offsets.
+and nothing else need stay. So the cache asks how far the nearest reader is from a range of offsets.
 
-A fetch does not name its consumer: a reader is the offset where it goes on, and is forgotten when nothing was read
-there for ACTIVE_SECONDS, which is more than a client rests while its own queue is full.
+A fetch does not name its consumer: a reader is the offset where it continues, and is dropped when nothing was read
+there for ACTIVE_SECONDS, which is longer than a client pauses while its own queue is full.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Position:
 
 
 class _Readers:
-    """Readers of one partition by the offset where each goes on, least recently moved first."""
+    """Readers of one partition by the offset where each continues, least recently moved first."""
 
     __slots__ = ("_offsets", "_positions")
 
@@ -53,7 +53,7 @@ class _Readers:
         if position is None:
             position = self._positions[next_offset] = _Position()
             insort(self._offsets, next_offset)
-        # A reader that was not at `offset` may be one that asks again because its first answer came too late.
+        # A reader that was not at `offset` may repeat a fetch whose answer came too late.
         if left or not position.readers:
             position.readers += 1
         position.moved_at = now

@@ -1,4 +1,4 @@
-"""One call however many want its result: those who come while it runs wait for it and share its outcome."""
+"""Single flight: concurrent calls with one key share one execution and its outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SingleFlight(Generic[K, V]):
         self._running: dict[K, Future[V]] = {}
 
     def do(self, key: K, call: Callable[[], V]) -> V:
-        """The result of `call`, or of the call with this key that runs already. Raises what it raises."""
+        """The result of `call`, or of the running call with this key. Raises what that raises."""
         with self._lock:
             running = self._running.get(key)
             if running is None:

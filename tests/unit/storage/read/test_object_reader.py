@@ -327,7 +327,7 @@ def test_memory_held_by_answers_is_about_what_they_show() -> None:
     bucket.klix("t", 0, large(count=2000))
     reader = reader_of(bucket, 24 * MIB)
     stream = Stream(WINDOW_BYTES_MIN * 8)
-    reader.read_ahead.goes_on((T, 0, 0), stream)
+    reader.read_ahead.move((T, 0, 0), stream)
     held = [reader.read(T, 0, 0, FOREVER, 50_000)]
     for offset in range(0, 6000, 60):
         reader.read(T, 0, offset, FOREVER, 1)

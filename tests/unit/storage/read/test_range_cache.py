@@ -253,7 +253,7 @@ def test_covered_sees_what_is_there_and_what_was_planned() -> None:
     assert cache.plan(ONE, 0, 60) == []
     assert cache.covered(ONE, 0, 100) == 60
     assert cache.covered(ONE, 0, 30) == 40  # whole pieces
-    cache.give_up(ONE, planned)
+    cache.cancel(ONE, planned)
     assert cache.covered(ONE, 0, 100) == 40
     cache.load_ahead(ONE, planned, loader)  # too late
     assert loader.calls == [(0, 40)]
@@ -265,7 +265,7 @@ def test_a_reader_does_not_wait_for_what_is_only_planned() -> None:
     pieces, end = cache.load(ONE, 20, 100, loader)
     assert (joined(pieces, 20, 60), end) == (bytes(range(20, 60)), 60)
     cache.load_ahead(ONE, planned, loader)
-    cache.give_up(ONE, planned)
+    cache.cancel(ONE, planned)
     assert loader.calls == [(0, 60)]
     assert cache.covered(ONE, 0, 100) == 60
 
