@@ -101,7 +101,7 @@ class Metrics:
         yield CounterMetricFamily(
             "kbroker_object_flushes", "Flushes that appends waited for", value=flusher.metrics.awaited_flushes
         )
-        yield GaugeMetricFamily("kbroker_flush_windows", "Flushes under way", value=flusher.windows_under_way)
+        yield GaugeMetricFamily("kbroker_flush_windows", "Flushes under way", value=flusher.windows_in_progress)
         hedged = flusher.hedged
         yield CounterMetricFamily("kbroker_hedgeable_puts", "PUTs that may be sent twice", value=hedged.puts)
         yield CounterMetricFamily("kbroker_hedged_puts", "PUTs that were sent twice", value=hedged.hedges)

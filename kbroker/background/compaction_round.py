@@ -135,7 +135,7 @@ class CompactionRound:
                 self._swap(writer.finish(self._inputs[-1].end_offset), map_end, batches)
         except BaseException:
             writer.abandon()
-            self._keys.give_up()
+            self._keys.release()
             raise
         return RoundReport(
             map_end, batches.records_read, batches.records_kept, self._source.bytes_read, writer.bytes_written,
@@ -259,7 +259,7 @@ class CompactionRound:
                 delta["r"] = [output.ref(place) for place, output in enumerate(outputs)]
                 delta["m"] = [ref.base_offset for ref in self._inputs]
                 delta["g"] = self._config.file_delete_delay_ms
-            self._keys.given()
+            self._keys.handed_over()
             return {
                 "f": [output.file() for output in outputs],
                 "p": {partition.topic_id.hex(): {str(partition.index): delta}},

@@ -259,7 +259,7 @@ class SimulatedBroker:
         self.promise()
         self.sleeps = 0
         wanted = self.wal.durable_lsn
-        while self.flusher.windows_under_way:
+        while self.flusher.windows_in_progress:
             self.finish_window()
         while self.flusher.flushed_lsn < wanted and self.flusher.run_once():
             pass
@@ -270,27 +270,27 @@ class SimulatedBroker:
         flusher = self.flusher
         self.promise()
         self.sleeps = 0
-        flusher._line.raise_failure()
-        if flusher.windows_under_way >= flusher.settings.windows:
+        flusher._windows.raise_failure()
+        if flusher.windows_in_progress >= flusher.settings.windows:
             return
-        if not flusher.windows_under_way:
+        if not flusher.windows_in_progress:
             flusher._settle()
         if flusher._begin(objects_awaited=True) is not None:
-            self._world.seen["windows after others"] += flusher.windows_under_way > 1
+            self._world.seen["windows after others"] += flusher.windows_in_progress > 1
 
     def finish_window(self) -> None:
         """As the thread that makes records true: the oldest window's, or all are given up."""
         flusher = self.flusher
         self.sleeps = 0
-        if not flusher.windows_under_way:
+        if not flusher.windows_in_progress:
             return
         try:
-            flusher._finish(flusher._line.windows()[0])
+            flusher._finish(flusher._windows.in_order()[0])
         except BaseException as error:
-            self._world.seen["windows given up"] += flusher.windows_under_way
-            flusher._line.give_up(error)
+            self._world.seen["windows given up"] += flusher.windows_in_progress
+            flusher._windows.abandon(error)
             raise
-        flusher._line.leave()
+        flusher._windows.remove_first()
 
     def run(self, operation: Any) -> Any:
         """An operation with the errors that are no news: None then."""

@@ -1,1 +1,1 @@
-"""From the write-ahead log to objects: what is flushed when, how fast, and under which record."""
+"""From the write-ahead log to objects: what is flushed when, how fast, and by which record."""

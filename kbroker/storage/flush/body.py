@@ -1,8 +1,8 @@
-"""The bytes of a flush: objects described by where their parts lie in the WAL, never held whole in memory.
+"""The bytes of a flush: objects described by the places of their parts in the WAL, never held whole in memory.
 
-Building an object looks at its batches once, in memory where they lie, else as they are read: CRCs are checked, the
-index and the checksum of the object follow. Sending it takes them from there a second time. Where the store checks what
-it is given, building looks at the headers of large batches alone.
+Building an object scans its batches once, in place if they are in memory: it checks CRCs and computes the object's
+index and checksum. Sending it reads the batches a second time. Where the store checks CRCs itself, building reads only
+the headers of large batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kbroker.storage.stores.object_store import BodySource, BytesBody
 
 
 class WalReader(Protocol):
-    """What is asked of kbroker._fast.wal.wal.Wal."""
+    """What a flush reads from kbroker._fast.wal.wal.Wal."""
 
     def read_batches_into(self, entries: Any, cumulative: Any, position: int, out: Any) -> int:
         """Copies bytes from `position` of the entries' batches, one after another, into `out`; returns how many."""
@@ -37,11 +37,11 @@ class WalReader(Protocol):
     def send_batches(
         self, entries: Any, cumulative: Any, position: int, limit: int, fd: int, timeout_ms: int, rate: int
     ) -> int:
-        """Sends what `read_batches_into` would copy to a socket; returns how many bytes, 0 if they cannot be read."""
+        """As `read_batches_into`, to a socket; returns how many bytes, 0 if they must be read instead."""
         ...
 
     def feed_batches(self, scan: BatchScan, limit: int, rate: int, trusted: bool) -> int:
-        """Feeds the scan what comes next of its batches, at most `limit` bytes; returns how many."""
+        """Feeds the scan its next batches, at most `limit` bytes; returns how many."""
         ...
 
 
@@ -68,7 +68,7 @@ class WalBody:
 
 @dataclass(slots=True)
 class BuiltImage:
-    """One KLIX image of a built object, as its manifest reference says it; `start` is its first byte in the object."""
+    """One KLIX image of a built object, as in its manifest reference; `start` is its first byte in the object."""
 
     topic_id: bytes
     partition: int
@@ -82,7 +82,7 @@ class BuiltImage:
     record_count: int
 
     def ref(self, file: int) -> list[int]:
-        """The reference as a manifest record has it; `file` is the object's place in the record."""
+        """The reference in a manifest record; `file` is the object's place in the record."""
         return [
             file,
             self.base_offset,
@@ -100,7 +100,7 @@ class BuiltImage:
 class BuiltObject:
     """An object ready to be sent; `topic` names the folder of a KLIX object or segment and is empty for a pack.
 
-    A KafScale segment has its index beside it.
+    A KafScale segment also has its index.
     """
 
     topic: str
@@ -112,11 +112,11 @@ class BuiltObject:
 
 
 class ObjectBuilder:
-    """Builds the objects of one flush, in the order of the plan, and folds what they do to each partition.
+    """Builds the objects of one flush, in the order of the plan, and folds their effect on each partition.
 
-    Used by one thread. `fold_of` gives the fold of a partition, the same one for every image of it; `pacer` gives the
-    rate of what is read; `now_ms` is what segments say of their creation; `trusted`: batches have the CRC that they
-    carry, as they had when they came in; the store refuses a body of which that is not true.
+    Used by one thread. `fold_of` returns the fold of a partition, the same one for all its images; `pacer` limits the
+    reads; `now_ms` is the creation time of segments; `trusted`: batches were checked when they were received, and are
+    not read again, because the store refuses a body with another CRC.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class ObjectBuilder:
         self._trusted = trusted
 
     def build(self, planned: PlannedObject) -> BuiltObject:
-        """Checks every batch of a planned object. CorruptionError names the batch that is damaged."""
+        """Checks every batch of a planned object. CorruptionError names the damaged batch."""
         if planned.kfs:
             return self._build_segment(planned.images[0])
         parts: list[BodySource] = []

@@ -1,12 +1,12 @@
-"""The flusher: makes objects of what the WAL holds, names them in the manifest, and only then lets the WAL go.
+"""The flusher: writes the WAL's content to objects, commits them to the manifest, and only then trims the WAL.
 
-One flush: take a prefix of the WAL; plan the objects (flush_plan); build each by checking its batches
-(flush_body); store it (upload); when all are stored commit one manifest record with the objects, what the window did to
-offsets, epochs, transactions and producers, and the WAL position; then trim. A failure before the record leaves objects
-that nothing names; a failure after it leaves WAL that recovery skips. Nothing in between exists.
+One flush: take a prefix of the WAL; plan the objects (plan.py); build each by checking its batches (body.py); store it
+(upload.py); when all are stored, commit one manifest record with the objects, the window's effect on offsets, epochs,
+transactions and producers, and the WAL position; then trim. A failure before the record leaves orphans; a failure after
+it leaves WAL that recovery skips. Nothing in between exists.
 
-Where acknowledgements wait for flushes (`kbroker.durability=object`) several windows are under way: one thread begins
-them, another makes their records true, in order. If one fails, those behind it are given up and begun again.
+While acknowledgements wait for flushes (`kbroker.durability=object`) several windows are in progress: one thread begins
+them, another commits their records, in order. If one fails, later ones are abandoned and begun again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kbroker.storage.flush.schedule import (
 )
 from kbroker.storage.flush.upload import Claim, ClaimLost, FlushStopped, StoredFile, StoreGuard, Uploader
 from kbroker.storage.flush.window import FlushWindow, note_flushed
-from kbroker.storage.flush.windows import FlushLine
+from kbroker.storage.flush.windows import FlushWindows
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.manifest.image import ManifestImage
@@ -50,12 +50,12 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 SYNC_SECONDS = 10.0
 PLAN_SECONDS = 5.0  # more than a plan takes
-EMPTY_SECONDS = 0.05  # after a look at a WAL that syncs nothing any more
-RETRY_SECONDS = 5.0  # after a failure that nobody expected
+EMPTY_SECONDS = 0.05  # after an empty plan, if the WAL syncs no more
+RETRY_SECONDS = 5.0  # after an unexpected failure
 
 
 class FlushWal(WalReader, AdmissionWal, Protocol):
-    """What the flusher asks of kbroker._fast.wal.wal.Wal."""
+    """What the flusher uses of kbroker._fast.wal.wal.Wal."""
 
     @property
     def durable_lsn(self) -> int: ...
@@ -78,25 +78,25 @@ class FlushMetrics:
     """Counters since the start; read by the metrics endpoint without a lock."""
 
     flushes: int = 0
-    awaited_flushes: int = 0  # those that acknowledgements waited for
+    awaited_flushes: int = 0  # that acknowledgements waited for
     objects: int = 0
     packs: int = 0
     bytes: int = 0
     seconds: float = 0.0
     failures: int = 0
-    windows_most: int = 0  # under way at a time
+    windows_most: int = 0  # in progress at a time
     last_error: str | None = None
 
 
 class Flusher:
-    """One thread that begins windows, one that finishes them, and a few that upload.
+    """One thread that begins windows, one that commits them, and a few that upload.
 
     `on_stopped` is called once, on the flusher's thread (so it must not call `stop`), when it ends for a reason
     that the broker must act on: ClaimLost or Fenced (another broker has taken over: stop, keep the WAL) or
-    CorruptionError (the WAL holds damaged bytes: they are not uploaded, and nothing behind them is either). Whoever
-    waits for objects is then told that this broker does not lead any more.
-    Locks: `_condition` protects requests, states and the line of windows, and is never held during work. `run_once` is
-    one flush, for tests; only while the threads do not run.
+    CorruptionError (the WAL holds damaged bytes: neither they nor anything after them is uploaded). Requests that wait
+    for objects then fail with NOT_LEADER_OR_FOLLOWER or KAFKA_STORAGE_ERROR.
+    Lock: `_condition` protects requests, states and the windows in progress, and is never held during work. `run_once`
+    is one flush, for tests; only while the threads do not run.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Flusher:
         self._busy = False
         self._requested_lsn = -1
         self._urgent = False
-        self._line = FlushLine(self._condition)
+        self._windows = FlushWindows(self._condition)
         self._wake_fd = -1
         self._threads: list[threading.Thread] = []
         self._schedule = FlushSchedule(self.settings, wal, source, clock)
@@ -147,8 +147,8 @@ class Flusher:
         self._reading = Pacer(clock.monotonic, self._stop.wait, self._pace)
         self.guard = StoreGuard(claim, wait or self._stop.wait, self._stop.is_set, self._admission.open)
         self.guard.batches_are_trusted = self.settings.store_checks_crc
-        self._segments: frozenset[str] | None = frozenset()  # topics whose segments are being stored; None: planning
-        # A hedge is a second thread for a PUT, and its loser may stay for a while.
+        self._segments: frozenset[str] | None = frozenset()  # topics whose segments are being built; None: planning
+        # A hedge takes a second thread for a PUT, and the slower request may run on for a while.
         self.hedged = HedgedStore(store, clock, 3 * self.settings.windows)
         self._uploader = Uploader(
             store, keys, self.guard, self.pacer, broker_epoch, manifest.image.is_known, self.hedged
@@ -160,37 +160,37 @@ class Flusher:
 
     @property
     def unflushed_bytes(self) -> int:
-        """WAL bytes that no object holds yet."""
+        """WAL bytes that are in no committed object yet."""
         return max(0, self._wal.durable_lsn - self.flushed_lsn)
 
     @property
     def pressure(self) -> bool:
-        """True when the WAL fills faster than flushes empty it, or would if producers were not held, or has no room."""
+        """True when the WAL fills faster than it is flushed, or would if producers were not held, or has no room."""
         held = self._admission.held and self.unflushed_bytes > 0
         return held or self._wal.wants_flush or self._schedule.pressure(self.flushed_lsn)
 
     @property
-    def windows_under_way(self) -> int:
-        """Windows that were begun and are not in the manifest yet."""
-        return len(self._line)
+    def windows_in_progress(self) -> int:
+        """Windows that were begun and are not committed yet."""
+        return len(self._windows)
 
     @property
     def _cut_lsn(self) -> int:
         """Where the next window begins."""
-        windows = self._line.windows()
+        windows = self._windows.in_order()
         return windows[-1].end_lsn if windows else self.flushed_lsn
 
     def due(self) -> str | None:
         """Why a window should begin now, or None."""
         with self._condition:
-            under_way, cut_lsn = len(self._line), self._cut_lsn
-        if under_way < self.settings.windows and self._schedule.objects_due(cut_lsn):
+            in_progress, cut_lsn = len(self._windows), self._cut_lsn
+        if in_progress < self.settings.windows and self._schedule.objects_due(cut_lsn):
             return OBJECTS_AWAITED
-        if self._admission.held and under_way < WINDOWS_HELD:
-            reason = self._schedule.due_while_held(cut_lsn, self._admission.window_bytes // (1 if under_way else 2))
+        if self._admission.held and in_progress < WINDOWS_HELD:
+            reason = self._schedule.due_while_held(cut_lsn, self._admission.window_bytes // (1 if in_progress else 2))
             if reason is not None:
                 return reason
-        if under_way:
+        if in_progress:
             return None
         return self._schedule.due(self.flushed_lsn, self._requested_lsn)
 
@@ -203,9 +203,9 @@ class Flusher:
     def run_once(self) -> bool:
         """Flushes what is durable now, or as much of it as one flush takes; False when there was nothing.
 
-        Raises FlushStopped, ClaimLost, Fenced, CorruptionError; retries what the store refuses.
+        Raises FlushStopped, ClaimLost, Fenced, CorruptionError; retries store errors.
         """
-        self._line.raise_failure()
+        self._windows.raise_failure()
         self._settle()
         window = self._begin()
         if window is None:
@@ -213,15 +213,15 @@ class Flusher:
         try:
             self._finish(window)
         finally:
-            self._line.leave()
+            self._windows.remove_first()
         return True
 
     def _begin(self, objects_awaited: bool = False) -> FlushWindow | None:
-        """Plans a window, starts its uploads and puts it in the line; None when there is nothing to flush."""
+        """Plans a window and starts its uploads; None when there is nothing to flush."""
         if objects_awaited:
-            self._wal.sync(SYNC_SECONDS)  # what is waited for may be in the WAL thread's hands
+            self._wal.sync(SYNC_SECONDS)  # the WAL thread may still have what is waited for
         with self._condition:
-            ahead = self._line.windows()
+            earlier = self._windows.in_order()
             cut_lsn = self._cut_lsn
         durable_lsn = self._wal.durable_lsn
         if durable_lsn <= cut_lsn:
@@ -238,7 +238,7 @@ class Flusher:
                 self._plan_limits(),
                 self._source.kfs_topics(),
             )
-            window = FlushWindow(plan, self._manifest.image, ahead, started=started, objects_awaited=objects_awaited)
+            window = FlushWindow(plan, self._manifest.image, earlier, started=started, objects_awaited=objects_awaited)
             planned = window.segment_topics
         finally:
             self._note_segments(planned)
@@ -254,11 +254,11 @@ class Flusher:
         except BaseException:
             self._note_segments(frozenset())
             raise
-        self._join_line(window)
+        self._add(window)
         return window
 
     def _uploads_at_once(self) -> int:
-        """Half of them where producers are not held: records beside them wait less."""
+        """Half of them unless producers are held, so that other work waits less."""
         threads = self.settings.upload_threads
         return threads if self._admission.held else (threads + 1) // 2
 
@@ -267,7 +267,7 @@ class Flusher:
         if not self._admission.held:
             return plan
         window_bytes = self._admission.window_bytes
-        share = max(window_bytes // self.settings.upload_threads, plan.pack_below_bytes)  # work for all that upload
+        share = max(window_bytes // self.settings.upload_threads, plan.pack_below_bytes)  # work for all upload threads
         return replace(
             plan,
             window_bytes_max=window_bytes,
@@ -275,17 +275,17 @@ class Flusher:
             pack_bytes_max=min(plan.pack_bytes_max, share),
         )
 
-    def _join_line(self, window: FlushWindow) -> None:
+    def _add(self, window: FlushWindow) -> None:
         with self._condition:
             self._segments = frozenset()
-            joined = self._line.join(window)
-            self.metrics.windows_most = max(self.metrics.windows_most, len(self._line))
+            added = self._windows.add(window)
+            self.metrics.windows_most = max(self.metrics.windows_most, len(self._windows))
             self._condition.notify_all()
-        if not joined:
-            window.abandon()  # the thread is told why next
+        if not added:
+            window.abandon()  # the thread gets the failure next
 
     def _finish(self, window: FlushWindow) -> None:
-        """Waits for the window's objects and makes them true. The window stays in the line."""
+        """Waits for the window's objects and commits them. The window stays in `_windows`."""
         files = window.results()
         self._commit(window, files)
         self.metrics.flushes += 1
@@ -295,23 +295,23 @@ class Flusher:
         self._advance(window.end_lsn)
 
     def _note_segments(self, topics: frozenset[str] | None) -> None:
-        """Of a window that is planned (None) or whose objects are being built, beside those in the line."""
+        """Sets the topics of the window that is being planned (None) or built; `_windows` has those of later stages."""
         with self._condition:
             self._segments = topics
             self._condition.notify_all()
 
     def writes_segments(self, topic: str) -> bool:
-        """True while a flush may be storing segments of a topic of this name, be it deleted meanwhile or not."""
+        """True while a flush may be storing segments of a topic of this name, even of a deleted one."""
         with self._condition:
             self._condition.wait_for(lambda: self._segments is not None, PLAN_SECONDS)
             return (
                 self._segments is None
                 or topic in self._segments
-                or any(topic in window.segment_topics for window in self._line.windows())
+                or any(topic in window.segment_topics for window in self._windows.in_order())
             )
 
     def _commit(self, window: FlushWindow, files: list[StoredFile]) -> None:
-        # Once given to the log, a record that failed is in doubt and settled by itself: never built a second time.
+        # Once handed to the log, a record is never built a second time: after a failure it is in doubt, and settled.
         given = False
 
         def change(image: ManifestImage) -> dict[str, Any]:
@@ -332,7 +332,7 @@ class Flusher:
         self.metrics.bytes += sum(file.size for file in files)
 
     def _settle(self) -> None:
-        """An earlier record in doubt may have become true meanwhile: then its window is flushed."""
+        """Settles an earlier record in doubt; if it is committed, its window is flushed."""
         self.guard.run("settling a manifest record", self._manifest.settle)
         image = self._manifest.image
         flushed_lsn = image.wal_flushed_lsn(self._data_dir_id) or 0
@@ -355,18 +355,19 @@ class Flusher:
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._threads = [
             threading.Thread(target=self._run, name="flusher", daemon=True),
-            threading.Thread(target=self._line.run, args=(self._finish, self._wake), name="flush-line", daemon=True),
+            threading.Thread(target=self._windows.run, args=(self._finish, self._wake), name="flush-commit",
+            daemon=True),
         ]
         for thread in self._threads:
             thread.start()
 
     def flush(self, wait: bool = True, timeout: float | None = None) -> bool:
-        """Asks for a flush of everything durable now, at full speed.
+        """Requests a flush of everything durable now, without a rate limit.
 
-        With `wait` of everything appended before the call: True when it is in objects.
+        With `wait`: of everything appended before the call; returns True when it is in objects.
         """
         if wait:
-            self._wal.sync(SYNC_SECONDS)  # else a stop would leave behind what the WAL thread has in hand
+            self._wal.sync(SYNC_SECONDS)  # else a stop would miss what the WAL thread is writing
         with self._condition:
             target = self._wal.durable_lsn
             self._requested_lsn = max(self._requested_lsn, target)
@@ -381,19 +382,19 @@ class Flusher:
             return self.flushed_lsn >= target
 
     def pause(self) -> None:
-        """No flush starts until `resume`; returns when none is under way."""
+        """Starts no flush until `resume`; returns when none is in progress."""
         with self._condition:
             self._paused = True
-            self._condition.wait_for(lambda: not self._busy and not self._line)
+            self._condition.wait_for(lambda: not self._busy and not self._windows)
 
     def resume(self) -> None:
-        """Flushes go on."""
+        """Ends a pause."""
         with self._condition:
             self._paused = False
             self._wake_locked()
 
     def stop(self, flush: bool = True, timeout: float | None = None) -> bool:
-        """Ends the flusher, after a last flush if asked for; True when nothing is left unflushed."""
+        """Ends the flusher, after a last flush if requested; True when nothing is left unflushed."""
         flushed = True
         if flush and self._threads:
             flushed = self.flush(wait=True, timeout=timeout)
@@ -420,12 +421,12 @@ class Flusher:
             os.eventfd_write(self._wake_fd, 1)
 
     def _wait(self) -> None:
-        """Until something may be due: a wake-up, the end of an interval, a look at sizes and ages."""
+        """Waits until something may be due: a wake-up, the end of an interval, the next check of sizes and ages."""
         with self._condition:
-            under_way, cut_lsn = len(self._line), self._cut_lsn
+            in_progress, cut_lsn = len(self._windows), self._cut_lsn
         seconds = min(POLL_SECONDS, max(self.settings.flush_seconds / 4, 0.01))
-        if under_way < self.settings.windows and not self._paused:
-            self._wal.object_commits.arm(self._wake_fd)  # before the look: what is pushed behind it wakes
+        if in_progress < self.settings.windows and not self._paused:
+            self._wal.object_commits.arm(self._wake_fd)  # before the check: a later push wakes this thread
             again = self._schedule.objects_look_again(cut_lsn)
             seconds = seconds if again is None else min(seconds, again)
         waiting = select.poll()
@@ -434,11 +435,11 @@ class Flusher:
             os.eventfd_read(self._wake_fd)
 
     def _next(self) -> str | None:
-        """Why to begin a window now; None: nothing is due. From a reason on the thread is busy."""
-        self._line.raise_failure()
+        """Why to begin a window now, or None. Marks the thread busy if there is a reason."""
+        self._windows.raise_failure()
         with self._condition:
             reason = None if self._paused else self.due()
-            if reason is None and not self._line:
+            if reason is None and not self._windows:
                 self._urgent = False
             self._busy = reason is not None
             return reason
@@ -449,13 +450,13 @@ class Flusher:
         if reason is None:
             self._wait()
             return
-        if not self._line:
+        if not self._windows:
             self._settle()
         try:
             if self._begin(reason == OBJECTS_AWAITED) is None:
                 self._stop.wait(EMPTY_SECONDS)
         except BaseException:
-            self._line.wait_until_empty()  # what is ahead of it is not concerned
+            self._windows.wait_until_empty()  # earlier windows are not affected
             raise
 
     def _run(self) -> None:
@@ -467,9 +468,9 @@ class Flusher:
             except (ClaimLost, Fenced, CorruptionError) as error:
                 self._fail(error)
             except Exception as error:
-                # Nothing is lost (see the module), but nobody knows this failure: say so, and try again.
+                # Nothing is lost (see the module): log the unexpected failure and retry.
                 if isinstance(error, ChecksumMismatch):
-                    self.guard.batches_are_trusted = False  # a batch that is damaged is found now
+                    self.guard.batches_are_trusted = False  # the next try reads the batches and finds a damaged one
                 self.metrics.failures += 1
                 self.metrics.last_error = repr(error)
                 logger.exception("flush failed; trying again in %s s", RETRY_SECONDS)
@@ -478,7 +479,7 @@ class Flusher:
                 with self._condition:
                     self._busy = False
                     self._condition.notify_all()
-        self._line.end()
+        self._windows.end()
 
     def _fail(self, error: Exception) -> None:
         logger.critical("flushing has stopped: %s; the WAL keeps what is not in objects", error)

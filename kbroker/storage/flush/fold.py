@@ -1,7 +1,7 @@
-"""What a window of batches does to a partition's epochs, transactions and producers, for the manifest record.
+"""The effect of a window's batches on a partition's epochs, transactions and producers, for the manifest record.
 
-The state is folded from the batches of the flush itself and not taken from the running partition, which is ahead of the
-flush: the bucket then holds one consistent moment. Rules: Kafka's ProducerStateManager and KIP-98.
+The state is folded from the batches of the flush itself, not taken from the running partition, which is ahead of the
+flush: so the bucket holds one consistent moment. Rules: Kafka's ProducerStateManager and KIP-98.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _MARKERS = (0, 1)
 class PartitionFold:
     """Folds the batches of one partition in offset order, block by block, on top of its state in the manifest.
 
-    `ahead`: the folds, oldest first, of windows before this one whose records are not in that state yet (or just came
-    to be); they are complete, and read only while this one is made.
+    `earlier`: the folds, oldest first, of earlier windows whose records are not in that state yet (or were added just
+    now); they are complete, and read only by the constructor.
     """
 
-    def __init__(self, state: PartitionState | None, ahead: Sequence[PartitionFold] = ()) -> None:
+    def __init__(self, state: PartitionState | None, earlier: Sequence[PartitionFold] = ()) -> None:
         self.leader_epochs: list[tuple[int, int]] = []
         self.aborted: list[AbortedTransaction] = []
-        self._producers_ahead = [fold._touched for fold in reversed(ahead)]
+        self._earlier_producers = [fold._touched for fold in reversed(earlier)]
         self._state = state
         self.last_epoch = state.leader_epochs[-1][0] if state and state.leader_epochs else -1
         self._open: dict[int, int] = dict(state.open_transactions) if state else {}
-        if ahead:
-            self.last_epoch = max(self.last_epoch, ahead[-1].last_epoch)
-            self._open = dict(ahead[-1]._open)
+        if earlier:
+            self.last_epoch = max(self.last_epoch, earlier[-1].last_epoch)
+            self._open = dict(earlier[-1]._open)
         self._opened_before = tuple(sorted(self._open.items()))
         self._touched: dict[int, ProducerEntry] = {}
 
     def add(self, scan: BatchScan, ended: int) -> None:
-        """Takes the batches that ended in the last feed of a scan."""
+        """Adds the batches that ended in the last feed of a scan."""
         if ended == 0:
             return
         entries = scan.entries[scan.done - ended : scan.done]
@@ -80,7 +80,7 @@ class PartitionFold:
 
     def _entry(self, producer_id: int) -> ProducerEntry:
         entry = self._touched.get(producer_id)
-        for touched in self._producers_ahead:
+        for touched in self._earlier_producers:
             if entry is not None:
                 return entry
             entry = touched.get(producer_id)

@@ -1,7 +1,7 @@
-"""What a flush makes of a partition whose topic has `kbroker.object.format=kfs`: a segment and its index.
+"""The objects of a partition whose topic has `kbroker.object.format=kfs`: a segment and its index.
 
-The key below the root is `<topic>/<partition>/segment-<base>.kfs`: the root is KafScale's namespace. In the manifest
-the reference says where the batches are, so `start` is the header's length and `length` that of the batches alone;
+The key below the root is `<topic>/<partition>/segment-<base>.kfs`: the root is KafScale's namespace. The
+manifest reference is of the batches, so `start` is the header's length and `length` that of the batches alone;
 readers find batches in it as in a KLIX image, by an index that `klix_footer` makes.
 """
 
@@ -25,7 +25,7 @@ from kbroker.storage.stores.object_store import BodySource, BytesBody
 
 @dataclass(frozen=True, slots=True)
 class BuiltPair:
-    """A segment ready to be sent, and its index. The manifest's reference of it: `start`, `length`, `body_crc32c`."""
+    """A segment ready to be sent, and its index. Its manifest reference: `start`, `length`, `body_crc32c`."""
 
     body: BodySource
     crc32c: int  # of the whole segment
@@ -36,7 +36,7 @@ class BuiltPair:
 
 
 def build_pair(entries: Any, record_counts: Any, batches: BodySource, body_crc32c: int, created_ms: int) -> BuiltPair:
-    """The pair around batches that were scanned: `entries` are theirs (INDEX_DTYPE), counts and CRC the scan's."""
+    """The pair around batches that were scanned: `entries` (INDEX_DTYPE), counts and CRC come from the scan."""
     last_offset = int(entries["base_offset"][-1]) + int(entries["last_offset_delta"][-1])
     header = encode_header(int(entries["base_offset"][0]), int(record_counts.sum(dtype=np.int64)), created_ms)
     footer = encode_footer(body_crc32c, last_offset)
@@ -50,27 +50,27 @@ def build_pair(entries: Any, record_counts: Any, batches: BodySource, body_crc32
 
 def pair_keys(topic: str, partition: int, base_offset: int) -> tuple[str, str]:
     """Keys of segment and index below the root."""
-    root = "."  # any namespace: it is cut off again
+    root = "."  # any namespace: it is removed below
     keys = (kfs_key(root, topic, partition, base_offset, suffix) for suffix in (SEGMENT_SUFFIX, INDEX_SUFFIX))
     segment, index = (key[len(root) + 1 :] for key in keys)
     return segment, index
 
 
 def index_key_of(segment_key: str) -> str:
-    """The key of the index of a segment, for whatever goes with it: deletion, say."""
+    """The key of the index of a segment."""
     return segment_key.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX
 
 
 def segment_key_of(key: str) -> str:
-    """The key of the segment where `key` is that of an index, else itself."""
+    """The key of the segment if `key` is that of an index, else `key`."""
     return key.removesuffix(INDEX_SUFFIX) + SEGMENT_SUFFIX if key.endswith(INDEX_SUFFIX) else key
 
 
 def klix_footer(segment: KfsSegment, name: str = "segment") -> KlixFooter:
     """A dense index of a segment's batches, with positions from the first of them. CorruptionError.
 
-    The batches need not have been looked at before (kfs.open_segment): that they are whole, ascend, and are those
-    that the segment speaks of is checked here; their CRCs when they are read.
+    The batches need not have been checked before (kfs.open_segment): this checks that they are whole, ascend and match
+    the footer; their CRCs are checked when they are read.
     """
     try:
         footer = KlixFooter(klix_entries.encode_batches(segment.body), len(segment.body))

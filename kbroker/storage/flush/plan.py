@@ -1,7 +1,7 @@
-"""What a flush writes: which batches of the WAL go into which object.
+"""Plans a flush: which batches of the WAL go into which object.
 
-A flush covers a prefix of the WAL, all partitions of it. A partition with much data gets KLIX objects of its own; the
-others go, sorted, into packs. A partition of a topic in KafScale's format gets segments, however little it is.
+A flush covers a prefix of the WAL, with all partitions. A partition with much data gets its own KLIX objects; the
+others go, sorted, into packs. A partition of a topic in KafScale's format always gets segments.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kbroker.errors import CorruptionError
 from kbroker.storage.formats.klix import ENTRY_BYTES, TRAILER_BYTES, footer_length
 from kbroker.storage.manifest.image import ManifestImage
 
-ENTRY_BYTES_MIN = 72 + 61  # of the log: its header, and that of a batch
+ENTRY_BYTES_MIN = 72 + 61  # entry header and batch header
 WIDEN_MAX = 8
 
 
 class FlushPartition(Protocol):
-    """What a flush asks of a partition (kbroker._fast.partition.partition.Partition)."""
+    """What a flush uses of kbroker._fast.partition.partition.Partition."""
 
     @property
     def topic(self) -> str: ...
@@ -44,7 +44,7 @@ class FlushPartition(Protocol):
     def unflushed_bytes(self) -> int: ...
 
     def note_flushed(self, offset: int) -> None:
-        """Everything below this offset is in objects that the manifest names."""
+        """Everything below this offset is in committed objects."""
         ...
 
     def entries(self, from_lsn: int, to_lsn: int) -> Any:
@@ -94,7 +94,7 @@ class PlannedObject:
 
 @dataclass(slots=True)
 class FlushPlan:
-    """Everything of the WAL in [start_lsn, end_lsn) that is not in objects yet, and the partitions that it is of."""
+    """What of the WAL in [start_lsn, end_lsn) is not in objects yet, with its partitions."""
 
     start_lsn: int
     end_lsn: int
@@ -103,7 +103,7 @@ class FlushPlan:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes to upload, about."""
+        """Bytes to upload, approximate."""
         return sum(planned.approximate_bytes for planned in self.objects)
 
 
@@ -127,7 +127,7 @@ def plan_flush(
     bounds: PlanLimits,
     kfs_topics: Set[bytes] = frozenset(),
 ) -> FlushPlan:
-    """Plans the objects of the WAL from start_lsn up to durable_lsn, or less of it when it exceeds the bounds.
+    """Plans the objects of the WAL from start_lsn up to durable_lsn, or of a part of it that fits the bounds.
 
     `partitions` must be listed after durable_lsn was read, so that none with data below it is missed; `kfs_topics`,
     the ids of topics in KafScale's format, after `partitions`.
@@ -156,7 +156,7 @@ _Windows = list[tuple[PlannedImage, FlushPartition]]
 def _next_window(
     partitions: Sequence[FlushPartition], image: ManifestImage, start_lsn: int, durable_lsn: int, bounds: PlanLimits
 ) -> tuple[_Windows, int]:
-    """What the next window holds of each partition, and the position behind it, where an entry starts."""
+    """The next window's batches of each partition, and the position after it, where an entry starts."""
     from_lsn = start_lsn
     while True:
         limit_lsn = min(durable_lsn, from_lsn + bounds.window_bytes_max)
@@ -165,15 +165,15 @@ def _next_window(
             return windows, durable_lsn
         if end_lsn:
             return windows, end_lsn
-        from_lsn = to_lsn  # no entry of a topic that exists begins here, so nothing tells where one begins
+        from_lsn = to_lsn  # only entries of deleted topics: no entry boundary is known
 
 
 def _widest(
     partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, limit_lsn: int, batches_max: int
 ) -> tuple[int, _Windows, int]:
-    """A window that ends at limit_lsn, or before it where that were too many batches, and what `_collect` says of it.
+    """A window that ends at limit_lsn, or earlier if that has too many batches, and its result of `_collect`.
 
-    Begins with what cannot be too many and widens it step by step: the entries of a backlog of small batches would take
+    Starts with a range that cannot have too many and widens it: the entries of a backlog of small batches would take
     much more memory than those of a window.
     """
     to_lsn = min(limit_lsn, from_lsn + batches_max * ENTRY_BYTES_MIN)
@@ -194,8 +194,8 @@ def _widest(
 def _collect(
     partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, to_lsn: int
 ) -> tuple[_Windows, int]:
-    """The batches of each partition in the window that are not in objects, and the position behind the last of all,
-    0 without any."""
+    """The batches of each partition in the window that are not in objects, and the position after the last of all; 0
+    if there are none."""
     windows: _Windows = []
     end_lsn = 0
     for partition in partitions:
@@ -214,7 +214,7 @@ def _collect(
 
 
 def _not_flushed(partition: FlushPartition, entries: Any, image: ManifestImage) -> Any:
-    """The entries above what objects hold already; CorruptionError when offsets are missing between or within."""
+    """The entries above the flushed offset; CorruptionError when offsets are missing before or among them."""
     state = image.partition(partition.topic_id, partition.index)
     ends = entries["base_offset"] + entries["last_offset_delta"] + 1
     if state is not None and int(entries["base_offset"][0]) < state.end_offset:

@@ -1,4 +1,4 @@
-"""When a flush starts, and how fast its uploads may be: by size, age and pressure, and by who waits for objects."""
+"""When a flush starts, and how fast its uploads may be: by size, age, pressure and waiting acknowledgements."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kbroker.storage.flush.plan import FlushPartition, PlanLimits
 
 INGEST_SECONDS = 10.0  # time constant of the average of what comes in
 MEASURE_SECONDS = 0.1  # between two measurements of it
-PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, and at full speed
-GATHER_SECONDS = 0.01  # how often the size of what waits for the next window is looked at
+PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, without a rate limit
+GATHER_SECONDS = 0.01  # between checks of the size of the next window
 
-WINDOWS_AT_ONCE = 4  # for object durability, after a quiet time
+WINDOWS_AT_ONCE = 4  # for object durability, after an idle time
 
 OBJECTS_AWAITED = "object durability"
 
 
 class ObjectCommits(Protocol):
-    """What waits for the flushed position (kbroker._fast.wal.commit.ObjectCommits)."""
+    """What FlushSchedule uses of kbroker._fast.wal.commit.ObjectCommits, which waits for the flushed position."""
 
     @property
     def newest_lsn(self) -> int: ...
@@ -37,14 +37,14 @@ class ObjectCommits(Protocol):
 
 
 class ScheduleWal(Protocol):
-    """What is asked of kbroker._fast.wal.wal.Wal."""
+    """What FlushSchedule uses of kbroker._fast.wal.wal.Wal."""
 
     @property
     def durable_lsn(self) -> int: ...
 
     @property
     def wants_flush(self) -> bool:
-        """There is no room in the log, and a flush would free some."""
+        """The log has no room, and a flush would free some."""
         ...
 
     @property
@@ -52,7 +52,7 @@ class ScheduleWal(Protocol):
 
 
 class FlushSource(Protocol):
-    """Where the partitions come from (log.log_table.LogTable)."""
+    """What a flush uses of log.log_table.LogTable."""
 
     def all_partitions(self) -> Iterable[FlushPartition]: ...
 
@@ -69,19 +69,19 @@ class FlushSettings:
     flush_seconds: float = 60.0
     total_bytes: int = limits.FLUSH_TOTAL_BYTES
     wal_bytes: int = 4 * limits.GIB
-    memory_bytes: int = 0  # how much of the log, its newest part, is in memory
-    store_checks_crc: bool = False  # it refuses a body that has not the CRC-32C that is named
+    memory_bytes: int = 0  # of the log, its newest part, that are in memory
+    store_checks_crc: bool = False  # it refuses a body with a CRC-32C other than the request's
     paced: bool = True
     upload_threads: int = limits.UPLOAD_THREADS
-    delete_grace_ms: int = 60_000  # for objects that a flush finds dead: of a topic deleted meanwhile, say
+    delete_grace_ms: int = 60_000  # for objects of a topic that was deleted during the flush
     plan: PlanLimits = field(default_factory=PlanLimits)
-    commit_interval_ms: int = 250  # of windows that acknowledgements wait for: one begins in so much time,
-    commit_bytes: int = 8 * limits.MIB  # or when so much has been gathered
-    windows: int = limits.FLUSH_WINDOWS  # under way at a time
+    commit_interval_ms: int = 250  # between windows that acknowledgements wait for ...
+    commit_bytes: int = 8 * limits.MIB  # ... unless so much has come in
+    windows: int = limits.FLUSH_WINDOWS  # in progress at a time
 
 
 class FlushSchedule:
-    """Decides for the flusher's thread; `pace` may be called by any other."""
+    """Used by the flusher's thread; `pace` may be called by any thread."""
 
     def __init__(self, settings: FlushSettings, wal: ScheduleWal, source: FlushSource, clock: Clock) -> None:
         self._settings = settings
@@ -94,18 +94,18 @@ class FlushSchedule:
         self._ingest = 0.0  # bytes per second, average over INGEST_SECONDS
         self._measured = clock.monotonic(), wal.durable_lsn
         self._next_at = -1e9  # when the next window for object durability may begin
-        self._cut_bytes = 0  # what had been appended to object-durable partitions when the last one did
+        self._cut_bytes = 0  # appended to object-durable partitions when the last one began
 
     def pressure(self, flushed_lsn: int) -> bool:
         """True when the WAL fills faster than flushes empty it."""
         return self._wal.durable_lsn - flushed_lsn > PRESSURE_SHARE * self._settings.wal_bytes
 
     def due_while_held(self, cut_lsn: int, least_bytes: int) -> str | None:
-        """As `due`, while producers are held to what is sent: as soon as so much is there for a window."""
+        """As `due`, while producers are held: when there are `least_bytes` for a window."""
         return "WAL pressure" if self._wal.durable_lsn - cut_lsn >= least_bytes else None
 
     def due(self, flushed_lsn: int, requested_lsn: int) -> str | None:
-        """Why a flush of everything from `flushed_lsn` on should start now, or None; nothing is under way."""
+        """Why a flush from `flushed_lsn` on should start now, or None; no window is in progress."""
         unflushed = max(0, self._wal.durable_lsn - flushed_lsn)
         now = self._clock.monotonic()
         if unflushed == 0:
@@ -126,7 +126,7 @@ class FlushSchedule:
         return "partition size" if self._large_partition(unflushed) else None
 
     def _large_partition(self, unflushed: int) -> bool:
-        """Looks for a partition with flush_bytes; only after the WAL has grown enough for the answer to change."""
+        """Whether a partition has flush_bytes; checked only after the WAL has grown by a step."""
         step = self._settings.flush_bytes // 8
         if unflushed < self._settings.flush_bytes or self._wal.durable_lsn < self._checked_at_lsn + step:
             return False
@@ -140,11 +140,10 @@ class FlushSchedule:
     # -- object durability -------------------------------------------------------------------------------------
 
     def objects_due(self, cut_lsn: int) -> bool:
-        """Whether a window from `cut_lsn` on should begin for those who wait for objects.
+        """Whether a window from `cut_lsn` on should begin because acknowledgements wait for objects.
 
-        In the long run one begins per interval. After a quiet time a few may begin at once, so that who asks one thing
-        after another (a transaction, say) is not made to wait each time; they gather what comes while the log is
-        synced.
+        In the long run one begins per interval. After an idle time a few may begin at once, so that dependent requests
+        (of a transaction, say) do not wait for the interval each time.
         """
         commits = self._wal.object_commits
         if commits.newest_lsn <= cut_lsn:
@@ -156,7 +155,7 @@ class FlushSchedule:
         return self._next_at - self._clock.monotonic()
 
     def objects_look_again(self, cut_lsn: int) -> float | None:
-        """Seconds after which `objects_due` may have become true by itself; None: not before a push."""
+        """Seconds until `objects_due` may turn true without a push; None: it will not."""
         if self._wal.object_commits.newest_lsn <= cut_lsn:
             return None
         return min(max(self._objects_wait(), 0.0), GATHER_SECONDS)

@@ -1,8 +1,8 @@
-"""Storing the objects of a flush: tried until stored, never over what is there, never by a superseded owner.
+"""Stores the objects of a flush: retried until stored, never over an existing object, never by a superseded owner.
 
-The key of a KafScale segment has neither topic id nor generation, so there is no other key to go to when it is taken:
-what is there and no manifest record knows, the leftover of a flush that did not finish, is replaced, and only as the
-very version that was seen before the claim was read back.
+The key of a KafScale segment has neither topic id nor generation, so there is no other key when it is taken: an object
+that no manifest record names, the orphan of an unfinished flush, is replaced, and only if it is still the version that
+was read before the claim was checked.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ T = TypeVar("T")
 
 BACKOFF_SECONDS_FIRST = 0.2
 BACKOFF_SECONDS_MAX = 20.0
-FULL_SECONDS_MAX = 1.0  # of a store without room: it answers at once, and has room as soon as something is deleted
+FULL_SECONDS_MAX = 1.0  # for a store without room: it fails fast, and has room as soon as something is deleted
 REFUSED_BODIES_MAX = 3
-GENERATIONS_MAX = 1_000  # leftovers at one offset; more than that is not an accident
+GENERATIONS_MAX = 1_000  # orphans at one offset; more are no accident
 
 
 class FlushStopped(Exception):
-    """The flusher was told to stop; what was stored already is named by nothing and does no harm."""
+    """The flusher is stopping; objects that were stored already are harmless orphans."""
 
 
 class ClaimLost(Exception):
-    """Another broker owns the cluster now: nothing more may be written. The cause is the claim's own error."""
+    """Another broker owns the cluster now: nothing more may be written. The cause is the claim's error."""
 
 
 class Claim(Protocol):
-    """What is asked of storage.ledger.ownership: whether this process still owns the cluster."""
+    """What StoreGuard uses of storage.ledger.ownership.Claim."""
 
     def check(self) -> object:
-        """Reads the claim back. Raises StoreError when it cannot be read, anything else when it is not ours."""
+        """Reads the claim back. Raises StoreError when it cannot be read, any other exception when it is not ours."""
         ...
 
 
 class StoreGuard:
-    """Retries store requests for as long as it takes, and re-reads the claim after every outage.
+    """Retries store requests without end, and re-reads the claim after every outage. Thread-safe.
 
-    `wait(seconds)` returns True when the flusher should stop; `on_failure` is called when the store has not done what
-    it should; `batches_are_trusted`: bodies are not read before they are sent, so one that the store refuses for its
-    CRC again and again may be damaged here. Used by the flusher's threads at the same time.
+    `wait(seconds)` returns True when the flusher should stop; `on_failure` is called after a failed request;
+    `batches_are_trusted`: bodies are not read before they are sent, so one that the store keeps refusing for its CRC
+    may be damaged here.
     """
 
     def __init__(
@@ -86,15 +86,15 @@ class StoreGuard:
         self.last_error: str | None = None
 
     def run_as_owner(self, what: str, request: Callable[[], T]) -> T:
-        """As `run`, with the claim read back first, whether or not there was an outage."""
+        """As `run`, but always re-reads the claim first."""
         with self._lock:
             self._outage = True
         return self.run(what, request)
 
     def run(self, what: str, request: Callable[[], T]) -> T:
-        """The result of `request`, tried again after every StoreError but PreconditionFailed and NotFound.
+        """The result of `request`, retried after every StoreError but PreconditionFailed and NotFound.
 
-        Raises FlushStopped, ClaimLost, and what else `request` raises; ChecksumMismatch for a body that is given up.
+        Raises FlushStopped, ClaimLost, other exceptions of `request`; ChecksumMismatch after REFUSED_BODIES_MAX.
         """
         failures = refused = 0
         while True:
@@ -111,7 +111,7 @@ class StoreGuard:
                 refused += isinstance(error, ChecksumMismatch)
                 if self.batches_are_trusted and refused >= REFUSED_BODIES_MAX:
                     raise
-            # Half of the delay is random: threads and brokers that failed together must not come back together.
+            # Half of the delay is random, so that threads and brokers that failed together do not retry together.
             delay = min(most, BACKOFF_SECONDS_FIRST * 2 ** min(failures, 16))
             failures += 1
             if self._wait(delay * random.uniform(0.5, 1.0)):
@@ -141,7 +141,7 @@ class StoreGuard:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """An object that is in the store; the key is below the root."""
+    """A stored object; the key is below the root."""
 
     key: str
     size: int
@@ -151,10 +151,10 @@ class StoredFile:
 
 
 class Uploader:
-    """Stores built objects under keys that nobody has used, segments under their one key. Thread-safe.
+    """Stores built objects under unused keys, segments under their only key. Thread-safe.
 
-    `is_known(key)` says whether the manifest knows a key below the root. What acknowledgements wait for goes to
-    `awaited`, the same store with a way of its own.
+    `is_known(key)`: whether the manifest names a key below the root. `awaited`: the same store for objects that
+    acknowledgements wait for (hedged).
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Uploader:
 
     def store(self, built: BuiltObject) -> StoredFile:
         """Stores an object, a segment with its index. Raises FlushStopped, ClaimLost; StoreError when no key is free;
-        CorruptionError for the key of a segment that the manifest knows."""
+        CorruptionError for the key of a segment that the manifest names."""
         if built.index is not None:
             return self._store_pair(built, built.index)
         return self._store_new(built, self._store)
@@ -193,14 +193,14 @@ class Uploader:
             meta = self._store_as(key, built.body, built.crc32c, store)
             if meta is not None:
                 return StoredFile(key, meta.size, meta.etag, built.crc32c, built.images)
-        raise StoreError(f"{GENERATIONS_MAX} leftovers at {klix_key_of(built)}")
+        raise StoreError(f"{GENERATIONS_MAX} orphans at {klix_key_of(built)}")
 
     def _store_pair(self, built: BuiltObject, index: bytes) -> StoredFile:
-        """Segment first, then index, both before anything says that they exist."""
+        """Segment first, then index, both before the manifest names them."""
         image = built.images[0]
         key, index_key = pair_keys(built.topic, image.partition, image.base_offset)
         if self._is_known(key):
-            raise CorruptionError(f"{self._keys.full(key)}: the manifest knows this key already")
+            raise CorruptionError(f"{self._keys.full(key)}: the manifest names this key already")
         meta = self._store_over(key, built.body, built.crc32c)
         self._store_over(index_key, BytesBody(index), crc32c(index))
         return StoredFile(key, meta.size, meta.etag, built.crc32c, built.images)
@@ -213,10 +213,10 @@ class Uploader:
                 meta = self._replace(full_key, body, crc)
             if meta is not None:
                 return meta
-        raise StoreError(f"{full_key} is written by somebody else all the time")
+        raise StoreError(f"{full_key} is written by another process all the time")
 
     def _replace(self, full_key: str, body: BodySource, crc: int) -> ObjectMeta | None:
-        """Stores over what is there; None when that changed meanwhile, or went."""
+        """Replaces the object that is there; None when it was changed or deleted meanwhile."""
 
         def found() -> ObjectMeta:
             return self._store.head(full_key)
@@ -226,7 +226,7 @@ class Uploader:
 
         try:
             etag = self._guard.run(f"reading {full_key}", found).etag
-            # Seen before the claim is read back: whoever takes over from now on makes another version of it.
+            # Read before the claim: a broker that takes over from now on makes another version of it.
             return self._guard.run_as_owner(f"storing {full_key}", lambda: put(etag))
         except (NotFound, PreconditionFailed):
             return None
@@ -241,7 +241,7 @@ class Uploader:
                 yield klix_key_of(built, generation)
 
     def _store_as(self, key: str, content: BodySource, crc: int, store: ObjectStore) -> ObjectMeta | None:
-        """Stores under this key; None when something else is there already."""
+        """Stores under this key; None when another object is there."""
         full_key = self._keys.full(key)
         body = PacedBody(content, self._pacer)
         try:
@@ -252,12 +252,12 @@ class Uploader:
         except PreconditionFailed:
             meta = self._guard.run(f"reading back {full_key}", lambda: self._read_back(full_key, content.length, crc))
         if meta is None:
-            # Left by a flush that did not finish: no manifest record names it, so no reader knows it.
-            logger.info("%s is taken by a leftover of an earlier flush", full_key)
+            # No manifest record names it, so no reader knows it.
+            logger.info("%s is taken by an orphan of an earlier flush", full_key)
         return meta
 
     def _read_back(self, full_key: str, size: int, crc: int) -> ObjectMeta | None:
-        """The object's metadata when it is ours (an earlier try that was reported as failed), else None."""
+        """The object's metadata if it is ours (an attempt that was reported as failed), else None."""
         try:
             meta = self._store.head(full_key)
             if meta.size != size:

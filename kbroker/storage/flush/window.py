@@ -1,8 +1,8 @@
-"""One window of the WAL on its way into objects: what was planned, what is being stored, what its record will say.
+"""One window of the WAL while it is flushed: its plan, its uploads and its manifest record.
 
-Windows are begun one after another, each where the one before ends, and several may be under way: objects of a later
-window are stored while the record of an earlier one is still missing. Records become true strictly in order. So what a
-window does to a partition is folded on top of the manifest's state and of the windows that are ahead of it.
+Windows are begun one after another, each where the previous one ends, and several may be in progress: objects of a
+later window are stored before the record of an earlier one is committed. Records are committed strictly in order. So
+the effect of a window on a partition is folded on top of the manifest's state and of the earlier windows.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ PartitionId = tuple[bytes, int]  # topic id, partition
 
 
 class FlushWindow:
-    """A window under way. Begun by one thread, finished by another; the folds are complete when `start` returns.
+    """A window in progress. Begun by one thread, committed by another; the folds are complete when `start` returns.
 
-    `ahead` are the windows whose records are still to come, oldest first; `objects_awaited`: acknowledgements wait for
-    it, so nothing of it is paced.
+    `earlier`: the windows whose records are not committed yet, oldest first; `objects_awaited`: acknowledgements wait
+    for it, so it has no rate limit.
     """
 
     def __init__(
         self,
         plan: FlushPlan,
         image: ManifestImage,
-        ahead: Sequence[FlushWindow],
+        earlier: Sequence[FlushWindow],
         *,
         started: float,
         objects_awaited: bool = False,
@@ -48,7 +48,7 @@ class FlushWindow:
         self._plan = plan
         self._image = image
         self._folds: dict[PartitionId, PartitionFold] = {}
-        self._folds_ahead = [window._folds for window in ahead]
+        self._earlier_folds = [window._folds for window in earlier]
         self._uploads: list[Future[StoredFile]] = []
 
     def start(
@@ -61,9 +61,10 @@ class FlushWindow:
         in_memory: int,
         trusted: bool,
     ) -> None:
-        """Builds every object, in order, and hands it to `pool`; at most `in_memory` wait there to be stored. `reading`
-        gives the rate of what is read; `trusted` is the builder's. When it raises nothing of the window is under
-        way any more."""
+        """Builds every object, in order, and submits it to `pool`; at most `in_memory` are queued or sent there.
+
+        `reading` limits the reads; `trusted`: see ObjectBuilder. When it raises, no upload of the window is running.
+        """
         builder = ObjectBuilder(wal, self._fold_of, reading, now_ms, trusted=trusted)
         room = threading.BoundedSemaphore(in_memory)
         planned = self._plan.objects
@@ -80,17 +81,17 @@ class FlushWindow:
                 built = builder.build(planned.pop())
                 room.acquire()
                 if failed:
-                    failed[0].result()  # raises: what is left is not read in vain
+                    failed[0].result()  # raises: the rest need not be read
                 self._uploads.append(pool.submit(store, built))
                 self._uploads[-1].add_done_callback(end)
                 del built
         except BaseException:
             self.abandon()
             raise
-        self._folds_ahead = []
+        self._earlier_folds = []
 
     def results(self) -> list[StoredFile]:
-        """The stored files in order of the plan, when all are. Raises what storing one raised, with the others over."""
+        """Waits for the uploads; the stored files in the order of the plan. Raises once all have ended if one fails."""
         try:
             return [upload.result() for upload in self._uploads]
         except BaseException:
@@ -98,7 +99,7 @@ class FlushWindow:
             raise
 
     def abandon(self) -> None:
-        """Ends the uploads. Waits for them: none may outlive the flush that it belongs to."""
+        """Cancels the uploads and waits for them: none may outlive its flush."""
         for upload in self._uploads:
             upload.cancel()
         for upload in self._uploads:
@@ -109,17 +110,17 @@ class FlushWindow:
         key = topic_id, partition
         fold = self._folds.get(key)
         if fold is None:
-            # In this order: a record that becomes true in between is then in both, which changes nothing.
-            ahead = [folds[key] for folds in self._folds_ahead if key in folds]
-            fold = self._folds[key] = PartitionFold(self._image.partition(topic_id, partition), ahead)
+            # In this order: a record that is committed in between is then in both, which changes nothing.
+            earlier = [folds[key] for folds in self._earlier_folds if key in folds]
+            fold = self._folds[key] = PartitionFold(self._image.partition(topic_id, partition), earlier)
         return fold
 
     def is_alive(self, key: PartitionId) -> bool:
-        """Whether the partition's topic exists still."""
+        """Whether the partition's topic still exists."""
         return not self.partitions[key].deleted
 
     def record(self, files: Iterable[StoredFile], data_dir_id: str, now_ms: int, grace_ms: int) -> dict[str, Any]:
-        """The manifest record. Data of topics deleted since the plan is left out; their objects are to be deleted."""
+        """The manifest record. Leaves out topics deleted since the plan and queues their objects for deletion."""
         named: list[list[Any]] = []
         queued: list[list[Any]] = []
         partitions: dict[str, dict[str, Any]] = {}
@@ -145,13 +146,13 @@ class FlushWindow:
             delta["g"] = grace_ms
 
     def note_flushed(self) -> None:
-        """The record is true: tells the partitions, before anybody is told that waits for it."""
+        """After the commit: tells the partitions, before waiting acknowledgements are sent."""
         for (topic_id, index), partition in self.partitions.items():
             note_flushed(partition, self._image, topic_id, index)
 
 
 def note_flushed(partition: FlushPartition, image: ManifestImage, topic_id: bytes, index: int) -> None:
-    """Tells a partition how much of it is in objects."""
+    """Tells a partition its flushed end offset."""
     state = image.partition(topic_id, index)
     if state is not None and not partition.deleted:
         partition.note_flushed(state.end_offset)

@@ -1,4 +1,4 @@
-"""The windows under way: begun by one thread, made true by another, in order; with one that fails all behind it end."""
+"""The flush windows in progress: begun by one thread, committed by another, in order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from kbroker.storage.flush.window import FlushWindow
 
 
-class FlushLine:
-    """Oldest first. Lock: `condition`, the flusher's own; it is never held while a window is finished or given up.
+class FlushWindows:
+    """A queue, oldest first. Lock: `condition`, the flusher's own; never held while a window is committed or abandoned.
 
-    What ends the line is raised by `raise_failure`, on the thread that begins windows; none joins before.
+    When one window fails, all are abandoned, and none is added before `raise_failure` was called.
     """
 
     def __init__(self, condition: threading.Condition) -> None:
@@ -24,13 +24,13 @@ class FlushLine:
     def __len__(self) -> int:
         return len(self._windows)
 
-    def windows(self) -> list[FlushWindow]:
-        """Those under way now."""
+    def in_order(self) -> list[FlushWindow]:
+        """A copy, oldest first."""
         with self._condition:
             return list(self._windows)
 
-    def join(self, window: FlushWindow) -> bool:
-        """Puts a window behind the others. False: what is ahead of it did not become true, so it must be given up."""
+    def add(self, window: FlushWindow) -> bool:
+        """Appends a window. False when an earlier one has failed: then the caller must abandon it."""
         with self._condition:
             if self._failure is not None:
                 return False
@@ -38,14 +38,14 @@ class FlushLine:
             self._condition.notify_all()
             return True
 
-    def leave(self) -> None:
-        """The first is true."""
+    def remove_first(self) -> None:
+        """The first is committed."""
         with self._condition:
             self._windows.popleft()
             self._condition.notify_all()
 
-    def give_up(self, failure: BaseException) -> None:
-        """Gives up all: what comes behind a window that failed must not become true."""
+    def abandon(self, failure: BaseException) -> None:
+        """Abandons all: after a failed window no later one may be committed."""
         with self._condition:
             self._failure = failure
             windows = list(self._windows)
@@ -56,12 +56,12 @@ class FlushLine:
             self._condition.notify_all()
 
     def wait_until_empty(self) -> None:
-        """Until all are true or given up."""
+        """Returns when all are committed or abandoned."""
         with self._condition:
             self._condition.wait_for(lambda: not self._windows)
 
     def raise_failure(self) -> None:
-        """What ended the line, once it is empty; from now on windows may join again."""
+        """Raises the failure, if there is one, once all windows are abandoned; then windows may be added again."""
         with self._condition:
             if self._failure is None:
                 return
@@ -69,8 +69,8 @@ class FlushLine:
             failure, self._failure = self._failure, None
         raise failure
 
-    def run(self, finish: Callable[[FlushWindow], None], wake: Callable[[], None]) -> None:
-        """Finishes one window after another, until `end` was called and none is left; `wake` is called after each."""
+    def run(self, commit: Callable[[FlushWindow], None], wake: Callable[[], None]) -> None:
+        """Commits one window after another until `end` was called and none is left; calls `wake` after each."""
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._windows or self._is_ended)
@@ -78,15 +78,15 @@ class FlushLine:
                     return
                 window = self._windows[0]
             try:
-                finish(window)
+                commit(window)
             except BaseException as error:
-                self.give_up(error)
+                self.abandon(error)
             else:
-                self.leave()
+                self.remove_first()
             wake()
 
     def end(self) -> None:
-        """No window joins any more."""
+        """No window is added any more."""
         with self._condition:
             self._is_ended = True
             self._condition.notify_all()

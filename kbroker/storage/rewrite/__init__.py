@@ -1,1 +1,1 @@
-"""Objects that take the place of others: merges, swap proposals, and orphans."""
+"""Objects that replace others: merges, swap proposals, and the sweep of orphans."""

@@ -1,4 +1,4 @@
-"""Several KLIX images of one partition as one: its index, its checksum and its manifest reference, from theirs."""
+"""Merges KLIX images of one partition: computes index, checksum and manifest reference of the result from theirs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.storage.formats.klix import BATCH_DTYPE, KlixFooter, encode_footer
 from kbroker.storage.manifest.partition_state import ObjectRef
 from kbroker.storage.rewrite.object_swap import Place
 
-# Appending zero bytes to what a CRC-32C is of goes through all its states in a circle of this length.
+# Appending zero bytes cycles a CRC-32C through its states with this period.
 _CRC_PERIOD = (1 << 31) - 1
 _COLUMNS = (
     ("base_offset", "base_offset"),
@@ -28,34 +28,34 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Neighbouring objects of one partition that are to become one, in offset order."""
+    """Adjacent objects of one partition to be merged into one, in offset order."""
 
     topic: str
     place: Place
     inputs: tuple[ObjectRef, ...]
     generation: int  # of the result
-    grace_ms: int  # for what is replaced
-    deleted: Callable[[], bool]  # has the topic been deleted?
+    grace_ms: int  # of the replaced objects
+    deleted: Callable[[], bool]  # whether the topic has been deleted
 
     @property
     def total_bytes(self) -> int:
-        """Of the inputs; the result has a few bytes less."""
+        """Bytes of the inputs; the result is a little smaller."""
         return sum(ref.length for ref in self.inputs)
 
 
 class LoadedImage(NamedTuple):
-    """An input whose index was read and agrees with the manifest."""
+    """An input whose index was read and matches the manifest."""
 
     ref: ObjectRef
     footer: KlixFooter
     data_crc32c: int  # of the batches alone
-    image: memoryview | None  # all bytes, where they were read
+    image: memoryview | None  # all bytes, if they were read
 
 
 def load_image(ref: ObjectRef, tail: memoryview) -> LoadedImage:
-    """An input from its last bytes, which hold at least its index; or from all of them: then its CRC is checked.
+    """An input from its last bytes, which hold at least its index, or from all of them: then its CRC is checked.
 
-    CorruptionError when it is not what the manifest says.
+    CorruptionError when it does not match the manifest.
     """
     footer = KlixFooter.parse(bytes(tail[-footer_bytes(tail) :]), ref.length, ref.key)
     if not isinstance(footer, KlixFooter):
@@ -74,7 +74,7 @@ def load_image(ref: ObjectRef, tail: memoryview) -> LoadedImage:
 
 
 def footer_bytes(tail: memoryview) -> int:
-    """Bytes of the index and its trailer, as the trailer says; all of `tail` when that cannot be."""
+    """Bytes of the index and its trailer, as the trailer says; all of `tail` when that is impossible."""
     return min(len(tail), int.from_bytes(tail[-8:-4], "big") * 32 + 8)
 
 
@@ -84,7 +84,7 @@ def crc_without_end(whole: int, end: int, end_length: int) -> int:
 
 
 def joined_footer(footers: Sequence[KlixFooter]) -> bytes:
-    """The index of the batches of several images, one after another. ValueError when they do not follow each other."""
+    """The index of the batches of several images, one after another. ValueError when they are not in offset order."""
     entries = np.concatenate([footer.entries for footer in footers])
     batches = np.empty(len(entries), BATCH_DTYPE)
     for name, column in _COLUMNS:
@@ -93,7 +93,7 @@ def joined_footer(footers: Sequence[KlixFooter]) -> bytes:
 
 
 def merged_image(images: Sequence[LoadedImage], place: Place, start: int) -> tuple[BuiltImage, bytes]:
-    """The reference and the index of the image that these become, at byte `start` of its object."""
+    """The reference and the index of the merged image, at byte `start` of its object."""
     footer = joined_footer([image.footer for image in images])
     crc = length = 0
     for image in images:

@@ -1,8 +1,8 @@
-"""How an object is put together from ranges of others by a multipart upload. Pure: no store.
+"""The parts of a multipart upload that concatenates ranges of other objects. Pure: no store.
 
 S3 wants every part but the last to have at least 5 MiB. A range that is long enough is copied by the store; shorter
-ones are read here and sent with what they need of a neighbour to make a part. Behind all ranges comes a tail of our
-own (the index of a KLIX object), in the last part, which may have any length.
+ones are read here and sent, filled up from an adjacent range to the size of a part. After all ranges comes a tail of
+our own (the index of a KLIX object), in the last part, which may have any length.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from kbroker.storage.stores.object_store import PART_BYTES_MIN, PARTS_MAX
 
 COPY_BYTES_MAX = 1 << 30  # of one part; S3 takes 5 GiB, a shorter request fails for less
-SEND_BYTES_MAX = 2 * PART_BYTES_MIN  # of one part that passes through here: it is in memory
+SEND_BYTES_MAX = 2 * PART_BYTES_MIN  # of one part that is sent from here: it is in memory
 
 
 class Range(NamedTuple):
-    """Bytes [start, start + length) of one source, told by its place."""
+    """Bytes [start, start + length) of the source at a place."""
 
     source: int
     start: int
@@ -46,9 +46,9 @@ def lay_out(
 ) -> list[Part]:
     """The parts of an object of sources with these lengths, all bytes of each, in order.
 
-    The last part is never a copy (and may be empty): the tail goes with it. Of a short range between two long ones the
-    missing bytes are taken from the one that is left with enough. `copy_bytes_max` and `send_bytes_max` must be at
-    least twice `part_bytes_min`. ValueError when there would be too many parts.
+    The last part is never a copy (and may be empty): the tail goes with it. A short range between two long ones is
+    filled up from the one that is left with enough bytes. `copy_bytes_max` and `send_bytes_max` must be at least twice
+    `part_bytes_min`. ValueError when there would be too many parts.
     """
     if min(copy_bytes_max, send_bytes_max) < 2 * part_bytes_min or part_bytes_min < 1:
         raise ValueError("a part may not be larger than a part must be")
@@ -63,7 +63,7 @@ def lay_out(
 
 
 class _Layout:
-    """Parts so far, and the ranges behind them that will be sent. What is pending is always less than a send's most."""
+    """Parts so far, and the pending ranges after them that will be sent. They are always less than `send_bytes_max`."""
 
     def __init__(self, part_bytes_min: int, copy_bytes_max: int, send_bytes_max: int) -> None:
         self.parts: list[Part] = []
@@ -73,7 +73,7 @@ class _Layout:
         self._send_max = send_bytes_max
 
     def add(self, piece: Range) -> None:
-        """Copies the range, or what is left of it after the pending part has got what it needs; else sends it."""
+        """Copies the range, or the rest of it after filling up the pending part; if too short, sends it."""
         need = self._need()
         if piece.length - need >= self._min:
             if need:
@@ -91,7 +91,7 @@ class _Layout:
         return sum(piece.length for piece in self.pending)
 
     def _need(self) -> int:
-        """Bytes that what is pending lacks to be a part."""
+        """Bytes missing from the pending ranges to make a part."""
         return max(0, self._min - self._pending_bytes()) if self.pending else 0
 
     def _close(self) -> None:
@@ -100,7 +100,7 @@ class _Layout:
             self.pending = []
 
     def _take_back(self, count: int) -> bool:
-        """Takes the last bytes of the copy before what is pending, if that leaves it long enough."""
+        """Takes the missing bytes from the end of the copy before, if that leaves it long enough."""
         if not self.parts or not self.parts[-1].copied:
             return False
         (before,) = self.parts[-1].ranges
@@ -112,7 +112,7 @@ class _Layout:
         return True
 
     def _copy(self, piece: Range) -> None:
-        """In pieces of nearly the same length, so that none is too short."""
+        """Copies in pieces of nearly equal length, so that none is too short."""
         count = -(-piece.length // self._copy_max)
         start, end = piece.start, piece.start + piece.length
         for number in range(count):
@@ -121,7 +121,7 @@ class _Layout:
             start = stop
 
     def _send(self, piece: Range) -> None:
-        """Shorter than twice a part: may fill up one part, and begin the next."""
+        """Sends a range shorter than two parts: it may complete one part and begin the next."""
         room = self._send_max - self._pending_bytes()
         if piece.length >= room:
             self.pending.append(piece._replace(length=room))

@@ -1,10 +1,10 @@
-"""Which neighbouring objects of one partition become one object, and when. Pure: no store, no clock.
+"""Which adjacent objects of one partition are merged, and when. Pure: no store, no clock.
 
-An object or image is of generation 0 when a flush wrote it, 1 or 2 when it was merged once or twice. Only neighbours
+An object or image is of generation 0 when a flush wrote it, 1 or 2 when it was merged once or twice. Only adjacent ones
 of one generation are merged, and never those of generation 2: so no byte is written more than three times, flush
-included. Where many small images come in, FAN_IN of them become one, and FAN_IN of those one again; where more comes
-in, enough bytes come together sooner. An image in a pack does not wait for ever for neighbours: it would keep the
-whole pack alive. Leader epochs and transactions draw no boundary: each batch carries its own.
+included. FAN_IN small images become one object, and FAN_IN of those one again; with more data, enough bytes are there
+sooner. An image in a pack does not wait without end: it would keep the whole pack alive. Leader epochs and transactions
+are no boundaries: each batch carries its own.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from typing import NamedTuple
 from kbroker import limits
 
 GENERATIONS = 2  # how often data is merged
-FINAL = GENERATIONS  # of what is never merged: foreign kinds, compacted objects, what was merged often enough
+FINAL = GENERATIONS  # never merged again: other kinds, compacted objects, objects merged twice
 NEVER_MS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class MergeLimits:
-    """When merging is worth it. Pairs are of generations 0 and 1."""
+    """When a merge is due. Pairs are of generations 0 and 1."""
 
     fan_in: int = limits.MERGE_FAN_IN
     count_max: int = limits.MERGE_COUNT_MAX  # of objects merged at once
     object_bytes_max: int = limits.KLIX_OBJECT_BYTES_MAX
-    below_bytes: tuple[int, int] = limits.MERGE_BELOW_BYTES  # larger ones stay as they are, but not in packs
-    enough_bytes: tuple[int, int] = limits.MERGE_ENOUGH_BYTES  # so much is merged, however few objects it is in
+    below_bytes: tuple[int, int] = limits.MERGE_BELOW_BYTES  # larger objects stay, but not in packs
+    enough_bytes: tuple[int, int] = limits.MERGE_ENOUGH_BYTES  # so many bytes are merged, however few the objects
     pack_age_ms: tuple[int, int] = limits.MERGE_PACK_AGE_MS  # an older image in a pack is merged, even alone
-    span_ms: int = NEVER_MS  # time that one object may cover: retention lets it go as a whole
+    span_ms: int = NEVER_MS  # time that one object may cover, because retention deletes whole objects
 
 
 class Candidate(NamedTuple):
-    """What a plan has to know of one object or image, in offset order."""
+    """One object or image, for a plan; in offset order."""
 
     length: int
     generation: int
     in_pack: bool
-    newest_ms: int  # largest timestamp of its records; when it was written where they have none
+    newest_ms: int  # largest timestamp of its records; without one, when it was written
     written_ms: int
 
 
 class MergePlan(NamedTuple):
-    """What to do with the objects of one partition.
+    """The merges of one partition that are due, and when to plan again.
 
-    Before `look_again_ms`, and unless `room_count` more objects or `room_bytes` more bytes have come, another look
-    finds nothing new. Objects at places below `settled` will not be merged any more: the lower one of `tail`, where the
-    objects begin that may still get neighbours, and `waiting`, the first that will leave its pack by and by.
+    Before `look_again_ms`, and unless `room_count` more objects or `room_bytes` more bytes have come, a new plan finds
+    nothing more. Objects at places below `settled` will never be merged: it is the lower one of `tail`, where objects
+    begin that may still be merged with later ones, and `waiting`, the first that will leave its pack later.
     """
 
     due: list[tuple[int, int]]  # places [first, last)
@@ -89,7 +89,7 @@ def plan_merges(objects: Sequence[Candidate], bounds: MergeLimits, now_ms: int) 
 
 
 def whole_chunks(objects: Sequence[Candidate], bounds: MergeLimits) -> int:
-    """Of objects with more behind them: how many, from the first on, can be planned without those."""
+    """How many objects, from the first on, can be planned without the ones that follow."""
     chunks = _chunks(objects, bounds)
     return chunks[-1][0] if chunks and chunks[-1][1] == len(objects) else len(objects)
 
@@ -99,7 +99,7 @@ def _mergeable(item: Candidate, bounds: MergeLimits) -> bool:
 
 
 def _tail_start(objects: Sequence[Candidate], bounds: MergeLimits) -> int:
-    """Where the objects begin that may still get neighbours to be merged with."""
+    """Where the objects begin that may still be merged with later ones."""
     start = len(objects)
     while start and _mergeable(objects[start - 1], bounds):
         start -= 1
@@ -107,7 +107,7 @@ def _tail_start(objects: Sequence[Candidate], bounds: MergeLimits) -> int:
 
 
 def _chunks(objects: Sequence[Candidate], bounds: MergeLimits) -> list[tuple[int, int, bool]]:
-    """Neighbours of one generation that fit into one object: places [first, last), and whether no more fit."""
+    """Adjacent objects of one generation that fit into one: places [first, last), and whether no more fit."""
     chunks: list[tuple[int, int, bool]] = []
     first = 0
     while first < len(objects):

@@ -1,4 +1,4 @@
-"""The inputs of merges, read past the caches: what is read once would only drive out what clients read."""
+"""Reads the inputs of merges, bypassing the caches: they are read once and would only evict what clients read."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kbroker.storage.manifest.partition_state import ObjectRef
 from kbroker.storage.rewrite.merge_image import LoadedImage, load_image
 from kbroker.storage.stores.object_store import ObjectStore
 
-GAP_BYTES = 64 * KIB  # bytes that nobody wants are read when that saves a request
+GAP_BYTES = 64 * KIB  # unwanted bytes that are read to save a request
 RUN_BYTES = 8 * MIB  # of one request
 
 ImageId = tuple[str, int]  # key, first byte
 
 
 class MergeSource:
-    """Reads ranges that carry the expected ETag. `acquire(bytes)` waits until so much may be read."""
+    """Reads ranges that carry the expected ETag. `acquire(bytes)` waits until so many may be read."""
 
     def __init__(self, store: ObjectStore, acquire: Callable[[int], None]) -> None:
         self._store = store
@@ -33,7 +33,7 @@ class MergeSource:
         return out
 
     def whole_images(self, refs: Iterable[ObjectRef]) -> dict[ImageId, LoadedImage]:
-        """All bytes of images, each checked; neighbours in a pack come with one request."""
+        """All bytes of images, each checked; adjacent ones in a pack are read by one request."""
         images: dict[ImageId, LoadedImage] = {}
         for run in _runs(refs):
             start = run[0].start
@@ -41,7 +41,7 @@ class MergeSource:
             gaps = len(data) > sum(ref.length for ref in run)
             for ref in run:
                 image = data[ref.start - start :][: ref.length]
-                # With gaps a copy: a view would keep them in memory, and they may be a hundred times as large.
+                # With gaps a copy: a view would keep the gaps in memory, which may be a hundred times as large.
                 images[ref.key, ref.start] = load_image(ref, memoryview(bytes(image)) if gaps else image)
         return images
 
@@ -57,7 +57,7 @@ class MergeSource:
 
 
 def _runs(refs: Iterable[ObjectRef]) -> Iterator[list[ObjectRef]]:
-    """Images in groups that one request brings."""
+    """Images in groups, one per request."""
     run: list[ObjectRef] = []
     for ref in sorted(refs, key=lambda ref: (ref.key, ref.start)):
         if run:

@@ -1,8 +1,8 @@
-"""One large object from ranges of others: copied by the store where they make a part, read and sent where they do not.
+"""One large object from ranges of others: copied by the store where they make a part, else read and sent.
 
-The bytes are proven before anyone hears of the object: against the CRCs that the manifest has of the sources, where the
-store tells the CRC of a part that it copied or the part came through here; where it tells none, by reading the batches
-at the seams; where it tells another (some stores tell that of the whole source), by reading the copy back.
+The bytes are verified before the object is committed: against the manifest's CRCs of the sources, if the store returns
+the CRC of a copied part or the part was sent from here; if it returns none, by reading the batches at the seams; if it
+returns another (some stores return that of the whole source), by reading the copy back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READ_BACK_BYTES = 4 * MIB
 class MergeUpload:
     """The multipart upload of one object. Used by one thread.
 
-    `bytes_copied` went from object to object within the store, `bytes_sent` through here.
+    `bytes_copied` were copied within the store, `bytes_sent` were sent from here.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class MergeUpload:
         self._acquire = acquire
         self._key = key
         self._footer = footer
-        self._crcs: dict[int, tuple[int | None, int]] = {}  # source -> CRC-32C of its bytes so far, and how many
-        self._copied: set[int] = set()  # sources of which at least a part was
+        self._crcs: dict[int, tuple[int | None, int]] = {}  # source -> CRC-32C and count of its bytes so far
+        self._copied: set[int] = set()  # sources that were copied at least in part
         self._upload_id = ""
         self.bytes_copied = 0
         self.bytes_sent = 0
 
     def store(self, images: Sequence[LoadedImage]) -> ObjectMeta:
-        """Makes the object appear, and proves it. Raises StoreError, CorruptionError; then no upload is left."""
+        """Completes and verifies the object. Raises StoreError, CorruptionError; then no upload is left."""
         self._upload_id = self._store.create_multipart(self._key)
         try:
             layout = lay_out([image.footer.data_length for image in images])
@@ -68,7 +68,7 @@ class MergeUpload:
             )
             self.bytes_copied += piece.length
             self._copied.add(piece.source)
-            # Of a whole source object that is one image, told in the place of the part's: it says nothing of the part.
+            # The CRC of the whole source object instead of the part's: it proves nothing.
             self._note(piece, stored.crc32c if stored.crc32c != ref.crc32c else None)
             return stored
         body = bytearray()
@@ -88,13 +88,13 @@ class MergeUpload:
         return stored
 
     def _note(self, piece: Range, crc: int | None) -> None:
-        """Pieces of a source come in order."""
+        """Adds a piece to its source's CRC; pieces come in order."""
         before, length = self._crcs.get(piece.source, (0, 0))
         joined = combine(before, crc, piece.length) if before is not None and crc is not None else None
         self._crcs[piece.source] = joined, length + piece.length
 
     def _check_crcs(self, images: Sequence[LoadedImage]) -> tuple[list[int], list[int]]:
-        """Holds the CRC of each source's bytes against the manifest's: sources of unknown CRC, and of another one."""
+        """Checks the CRC of each source against the manifest: (sources of unknown CRC, of another one)."""
         unknown, other = [], []
         for place, image in enumerate(images):
             crc, length = self._crcs[place]
@@ -110,7 +110,7 @@ class MergeUpload:
         return unknown, other
 
     def _verify(self, meta: ObjectMeta, images: Sequence[LoadedImage], unproven: tuple[list[int], list[int]]) -> None:
-        """Reads back the index, and what was copied unproven."""
+        """Reads back the index and the unverified copies."""
         starts = [0]
         for image in images:
             starts.append(starts[-1] + image.footer.data_length)

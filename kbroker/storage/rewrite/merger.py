@@ -1,9 +1,9 @@
-"""Merging: objects of a partition that lie side by side become one, under a new key, by one manifest record.
+"""Merging: adjacent objects of a partition become one, under a new key, by one manifest record.
 
-Small merges are done many at a time: their inputs, mostly images of neighbouring partitions in the same packs, are
-read together into a bounded buffer; what comes of them is stored as objects of their own, or as one pack again when
-the results are small and many. A large merge is a multipart upload of one object (merge_upload). Old objects go after
-their grace time, a pack when nothing in it is live. How a crash or a failure leaves nothing behind: object_swap.
+Small merges are batched: their inputs, mostly images of adjacent partitions in the same packs, are read together into a
+bounded buffer; the results are stored as objects of their own, or as one pack again when they are small and many. A
+large merge is a multipart upload of one object (merge_upload). Old objects are deleted after their grace time, a pack
+when nothing in it is live. How crashes and failures leave no orphans: object_swap.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ logger = logging.getLogger(__name__)
 
 
 class MergeObsolete(Exception):
-    """None of the inputs is what readers get any more: nothing was swapped."""
+    """None of the inputs is current any more: nothing was swapped."""
 
 
 class MergeTooLong(Exception):
-    """The inputs have so many batches that no two of them fit into one index."""
+    """No two of the inputs fit into one index: they have too many batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergerSettings:
     """How to merge. Sizes are bytes."""
 
-    buffer_bytes: int = limits.MERGE_BUFFER_BYTES  # merges of more are multipart uploads
-    pack_below_bytes: int = 8 * limits.MIB  # results of the first merge that may share a pack ...
-    pack_images_min: int = limits.MERGE_PACK_IMAGES_MIN  # ... when a job has so many of them
+    buffer_bytes: int = limits.MERGE_BUFFER_BYTES  # larger merges are multipart uploads
+    pack_below_bytes: int = 8 * limits.MIB  # first-generation results that may share a pack ...
+    pack_images_min: int = limits.MERGE_PACK_IMAGES_MIN  # ... if a job has so many of them
     object_batches_max: int = limits.MERGE_OBJECT_BATCHES_MAX
 
 
 @dataclass(slots=True)
 class MergeReport:
-    """What a job did. `bytes_copied` within the store; `bytes_sent` of data objects through here."""
+    """The result of a job. `bytes_copied` within the store; `bytes_sent` of data objects from here."""
 
     merges: int = 0
     obsolete: int = 0
@@ -66,7 +66,7 @@ class MergeReport:
 
 @dataclass(slots=True)
 class _Output:
-    """An object to store: `choose` makes its key (see ReservedKeys.reserve); `meta` when it is stored."""
+    """An object to store: `choose` makes its key (see ReservedKeys.reserve); `meta` once it is stored."""
 
     choose: Callable[[str], str]
     merges: list[Merge]
@@ -78,11 +78,11 @@ class _Output:
 
 
 class Merger:
-    """Does merges. One job at a time.
+    """Runs merges, one job at a time.
 
-    `acquire(bytes)` paces all that is read, sent and copied; it raises what ends a job early. Jobs raise that,
-    MergeObsolete, StoreError (nothing swapped, or in doubt as the manifest says it), CorruptionError (an input, or
-    what the store made of it, is damaged: nothing is swapped), Fenced.
+    `acquire(bytes)` limits all reads, sends and copies; it raises to end a job early. Jobs raise that, MergeObsolete,
+    StoreError (nothing was swapped, or the record is in doubt), CorruptionError (an input or its copy is damaged;
+    nothing was swapped), Fenced.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Merger:
                 outputs = self._run_small(merges, source, reserved, report)
             self._swap(outputs, reserved, report)
         except BaseException:
-            reserved.give_up()
+            reserved.release()
             raise
         report.bytes_read = source.bytes_read
         return report
@@ -147,7 +147,7 @@ class Merger:
             assert output.body is not None
             self._acquire(output.body.length)
             output.key = key
-            # The store holds the body against the CRC; the bytes were held against the manifest's when they came.
+            # The store checks the body's CRC; the bytes were checked against the manifest's when they were read.
             output.meta = self._store.put(self._keys.full(key), output.body, if_none_match=True, crc32c=output.crc32c)
             report.bytes_sent += output.body.length
         return outputs
@@ -187,7 +187,8 @@ class Merger:
                 break
             images.append(image)
         if len(images) < len(merge.inputs) and len(images) < 2 and merge.inputs[0].kind != PACK:
-            raise MergeTooLong(f"{merge.inputs[0].key}: its neighbour's batches do not fit into one index with its own")
+            raise MergeTooLong(f"{merge.inputs[0].key}: the next object's batches do not fit into one index with its
+            own")
         kept = tuple(image.ref for image in images)
         merge = Merge(merge.topic, merge.place, kept, merge.generation, merge.grace_ms, merge.deleted)
         built, footer = merged_image(images, merge.place, 0)
@@ -223,7 +224,7 @@ class Merger:
                 current = [pair for pair in made if _is_current(image, pair[0])]
                 report.obsolete += len(output.merges) - len(current)
                 if not current or not reserved.held(image, [output.key]):
-                    queued += reserved.given_up(image, [output.key])
+                    queued += reserved.released(image, [output.key])
                     continue
                 assert output.meta is not None
                 for merge, built in current:
@@ -232,12 +233,12 @@ class Merger:
                     report.objects_replaced += len(merge.inputs)
                 files.append([output.key, output.meta.size, output.meta.etag, output.crc32c])
             report.objects_written = len(files)
-            reserved.given()
+            reserved.handed_over()
             return {"f": files, "p": partitions, "q": queued} if files or queued else None
 
         self._manifest.commit(change)
         if not report.merges:
-            raise MergeObsolete(f"{outputs[0].key}: the objects that it was made of have changed meanwhile")
+            raise MergeObsolete(f"{outputs[0].key}: the objects that it was merged from have changed meanwhile")
 
 
 def _add_delta(partitions: dict[str, dict[str, dict[str, Any]]], merge: Merge, built: BuiltImage, file: int) -> None:

@@ -1,10 +1,10 @@
-"""What every rewrite of objects (compaction, merging) does the same way: reserve keys, prove that its inputs are still
-the partition's objects, name the outputs in their place, or give the keys up.
+"""The steps that all rewrites of objects (compaction, merging) share: reserve keys, check that the inputs are still the
+partition's objects, replace them by the outputs, or release the keys.
 
-Nothing is true before the one manifest record that swaps. A key is reserved by an earlier record before its first byte
-is sent; so whatever happens, it ends live, or deleted when its reservation or its grace time is over
-(log.retention.Retention.delete_once is the only place that deletes). Reserving also proves that this broker still
-owns the cluster. docs/formats/manifest.md, "Reservation" and "Deletion".
+Nothing changes before the one manifest record that swaps. A key is reserved by an earlier record before its first byte
+is sent; so it always ends live, or deleted when its reservation or its grace time is over
+(background.retention.Retention.delete_once is the only place that deletes). Reserving also proves that this broker
+still owns the cluster. docs/formats/manifest.md, "Reservation" and "Deletion".
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreErro
 
 logger = logging.getLogger(__name__)
 
-KEY_TRIES = 100  # keys in the bucket that the manifest does not know; more than that is not an accident
-RESERVATION_MARGIN_MS = 600_000  # a reservation that ends sooner is not used any more
+KEY_TRIES = 100  # orphans in the way; more are no accident
+RESERVATION_MARGIN_MS = 600_000  # a reservation that expires sooner is not used
 
 Place = tuple[bytes, int]  # topic id, partition
 
@@ -39,10 +39,10 @@ class ReservedKeys:
         self._store = store
         self._full_key = full_key
         self._clock = clock
-        self._given = False
+        self._handed_over = False
 
     def reserve(self, choices: Sequence[Callable[[str], str]]) -> list[str]:
-        """A key for each choice, which makes one with 16 random hex digits, all reserved by one record.
+        """A key for each choice, a function of 16 random hex digits; all are reserved by one record.
 
         No object has or had such a key, and only this rewrite may use it. Raises StoreError, Fenced.
         """
@@ -51,7 +51,7 @@ class ReservedKeys:
             if self._try_reserve(keys):
                 self.keys += keys
                 return keys
-        raise StoreError(f"{KEY_TRIES} leftovers at {choices[0]('0' * 16)}")
+        raise StoreError(f"{KEY_TRIES} orphans at {choices[0]('0' * 16)}")
 
     def _free_key(self, choice: Callable[[str], str]) -> str:
         for _ in range(KEY_TRIES):
@@ -60,7 +60,7 @@ class ReservedKeys:
                 self._store.head(self._full_key(key))
             except NotFound:
                 return key
-        raise StoreError(f"{KEY_TRIES} leftovers at {key}")
+        raise StoreError(f"{KEY_TRIES} orphans at {key}")
 
     def _try_reserve(self, keys: list[str]) -> bool:
         reserved = False
@@ -77,37 +77,37 @@ class ReservedKeys:
         return reserved
 
     def held(self, image: ManifestImage, keys: Sequence[str]) -> bool:
-        """Are these keys still ours, for long enough? The manifest's lock is held."""
+        """Whether these keys are reserved for long enough still. The caller holds the manifest's lock."""
         late_ms = self._clock.now_ms() + RESERVATION_MARGIN_MS
         return all(image.reserved.get(key, 0) > late_ms for key in keys)
 
-    def given_up(self, image: ManifestImage, keys: Sequence[str]) -> list[list[Any]]:
-        """What a record says (`q`) of keys that will not be used, as far as they are still reserved."""
-        # Not at once: a request of unknown outcome may still take effect.
+    def released(self, image: ManifestImage, keys: Sequence[str]) -> list[list[Any]]:
+        """The entries (`q`) of a record for keys that will not be used, if they are still reserved."""
+        # Not at once: a request with an unknown outcome may still take effect.
         due_ms = self._clock.now_ms() + RESERVATION_MARGIN_MS
         return [[key, due_ms] for key in keys if key in image.reserved]
 
-    def given(self) -> None:
-        """The record that names the keys goes to the log: from now on the manifest alone knows what they are."""
-        self._given = True
+    def handed_over(self) -> None:
+        """The record that names the keys is being appended: from now on the manifest alone decides about them."""
+        self._handed_over = True
 
-    def give_up(self) -> None:
-        """After a failure: what was stored is deleted, unless the record that names it may have become true."""
-        if not self.keys or self._given:
+    def release(self) -> None:
+        """After a failure: has stored objects deleted, unless the record that names them may have been committed."""
+        if not self.keys or self._handed_over:
             return
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
-            keys = self.given_up(image, self.keys)
+            keys = self.released(image, self.keys)
             return {"q": keys} if keys else None
 
         try:
             self._manifest.commit(change)
-        except Exception as error:  # the reservations end by themselves
+        except Exception as error:  # the reservations expire by themselves
             logger.info("keys of a rewrite that failed stay reserved (%s, ...): %s", self.keys[0], error)
 
 
 def are_current(image: ManifestImage, place: Place, inputs: Sequence[ObjectRef]) -> bool:
-    """Are these still, one after another, the objects that readers get? The manifest's lock is held."""
+    """Whether these are still consecutive objects of the partition. The caller holds the manifest's lock."""
     refs = image.objects_from(*place, inputs[0].base_offset)
     return all(is_same_object(next(refs, None), ref) for ref in inputs)
 

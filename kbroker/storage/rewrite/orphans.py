@@ -1,16 +1,15 @@
-"""What failures leave in the bucket: unfinished uploads, and data objects that no manifest record names.
+"""The sweep of what failures leave in the bucket: unfinished uploads, and data objects that no manifest record names.
 
-Unfinished uploads of our keys are dropped once nobody can still be at work on them. An object that the manifest does
-not know (an orphan) is reported, and deleted only when it is proven to be ours and superseded: its key is one that
-kbroker makes; it is old; every offset in it is below where the manifest says that the flushed log ends; the objects
-that hold those from the log start on are in the bucket as the manifest says; and a pack is of an earlier broker epoch
-than ours, whose writer is fenced off. Data of a topic that a manifest record has dropped needs no proof of offsets: the
-record says that the topic was deleted. That a topic is in no metadata proves nothing. What cannot be proven stays.
-Orphans are queued in the manifest like all that is to be deleted, so that there is one place that deletes, after one
-more grace time.
+Unfinished uploads of our keys are aborted once no process can still be writing them. An object that the manifest does
+not name (an orphan) is reported, and deleted only when it is proven to be ours and superseded: its key is one that
+kbroker makes; it is old; every offset in it is below the flushed end in the manifest; the objects that hold those from
+the log start on are in the bucket as the manifest says; and a pack is of an earlier broker epoch than ours, whose
+writer is fenced. Data of a topic that a manifest record has dropped needs no proof of offsets. A topic's absence from
+the metadata proves nothing. What cannot be proven stays. Orphans are queued in the manifest like all deletions, so that
+only one place deletes, after one more grace time.
 
-The key of a KafScale segment says neither whose nor which: such an orphan is only reported. It goes with its topic
-(log.segment_names), or a flush that needs its key replaces it. A segment that lost its index gets it again.
+The key of a KafScale segment names neither topic id nor writer: such an orphan is only reported. It is deleted with its
+topic (log.segment_names), or a flush that needs its key replaces it. A segment that lost its index gets a new one.
 """
 
 from __future__ import annotations
@@ -48,21 +47,21 @@ NAMED_MAX = 10  # orphans in one line of the log
 
 @dataclass(slots=True)
 class Orphans:
-    """What one sweep found: objects that nothing names, and those of them that were queued for deletion."""
+    """The result of a sweep: orphans, and those of them that were queued for deletion."""
 
     found: list[ObjectMeta] = field(default_factory=list)
     queued: list[str] = field(default_factory=list)  # keys below the root
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
+        """Bytes of all orphans found."""
         return sum(meta.size for meta in self.found)
 
 
 class OrphanSweep:
     """The sweeps over one cluster's part of the bucket. Raise StoreError, Superseded, Fenced.
 
-    `claim` is asked before anything is changed: only the owner may.
+    The claim is checked before anything is changed: only the owner may.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class OrphanSweep:
             for upload in self._store.list_multipart(self._keys.root)
             if upload.started_ms < before_ms
             and self._keys.parse(upload.key) is not None
-            and self._keys.relative(upload.key) not in reserved  # whatever the store says of its age
+            and self._keys.relative(upload.key) not in reserved  # whatever age the store reports
         ]
         if old:
             self._claim.check()
@@ -104,14 +103,14 @@ class OrphanSweep:
         return len(old)
 
     def sweep_orphans(self) -> Orphans:
-        """Finds orphans, and queues those for deletion that are proven to be superseded."""
+        """Finds orphans, and queues those that are proven superseded for deletion."""
         orphans = Orphans()
         before_ms = self._clock.now_ms() - self._age_ms
         unknown = [meta for meta in self._store.list(self._keys.root) if self._is_unknown(meta, before_ms)]
         if not unknown:
             return orphans
         self._claim.check()
-        # What was in doubt, or was being flushed when it was listed, may be named by now.
+        # What was in doubt or being flushed during the listing may be named now.
         self._manifest.settle()
         orphans.found = [meta for meta in unknown if self._is_unknown(meta, before_ms)]
         present: dict[str, bool] = {}
@@ -124,7 +123,7 @@ class OrphanSweep:
         return orphans
 
     def sweep_indexes(self) -> int:
-        """Makes the missing indexes of KafScale segments again; returns how many."""
+        """Rebuilds missing indexes of KafScale segments; returns how many."""
         image = self._manifest.image
         segments = image.segment_keys()
         if not segments:
@@ -148,17 +147,17 @@ class OrphanSweep:
                 return False
             self._store.put(index_key_of(meta.key), index, if_none_match=True, crc32c=crc32c(index))
         except (NotFound, PreconditionFailed):
-            return False  # the segment has gone, or somebody has made the index
+            return False  # the segment was deleted, or another process has stored the index
         except CorruptionError as error:
             logger.error("no index for a segment: %s", error)
             return False
-        logger.warning("%s had lost its index: made again", meta.key)
+        logger.warning("%s had lost its index: rebuilt", meta.key)
         return True
 
     def _is_unknown(self, meta: ObjectMeta, before_ms: int) -> bool:
         if self._keys.parse(meta.key) is None or not 0 < meta.modified_ms < before_ms:
             return False
-        # What is said of a segment goes for its index.
+        # An index belongs to its segment.
         return not self._manifest.image.is_known(segment_key_of(self._keys.relative(meta.key)))
 
     def _is_superseded(self, meta: ObjectMeta, present: dict[str, bool]) -> bool:
@@ -169,7 +168,7 @@ class OrphanSweep:
             return False
 
     def _spans(self, meta: ObjectMeta) -> Iterable[tuple[Place, int, int]]:
-        """The offsets in an orphan: (partition, from, to). CorruptionError when it cannot be told."""
+        """The offsets in an orphan: (partition, from, to). CorruptionError when they are unknown."""
         parsed = self._keys.parse(meta.key)
         if isinstance(parsed, PackKey):
             if parsed.broker_epoch >= self._broker_epoch:
@@ -192,12 +191,12 @@ class OrphanSweep:
             tail_bytes = footer.tail_bytes
 
     def _is_covered(self, place: Place, start: int, end: int, present: dict[str, bool]) -> bool:
-        """True when the manifest has other objects for all these offsets, and the bucket has those objects."""
+        """Whether the manifest has other objects for all these offsets, and the bucket has those objects."""
         image = self._manifest.image
         state = image.partition(*place)
         if place[0] in image.dropped and place[0] not in image.partitions:
             return True
-        # Nothing above what is flushed, even below a log start that DeleteRecords moved: it may be a flush in flight.
+        # Nothing above the flushed end, even below a log start that DeleteRecords moved: it may be of a running flush.
         if state is None or end > state.end_offset:
             return False
         offset = max(start, state.log_start_offset)
@@ -238,7 +237,7 @@ class OrphanSweep:
             return
         named = ", ".join(meta.key for meta in orphans.found[:NAMED_MAX])
         logger.warning(
-            "%d objects (%d bytes) that the manifest does not name, leftovers of failures; %d are superseded and will "
+            "%d objects (%d bytes) that the manifest does not name, left by failures; %d are superseded and will "
             "be deleted in %d hours: %s%s",
             len(orphans.found), orphans.bytes, len(orphans.queued), QUEUE_GRACE_MS // 3_600_000, named,
             ", ..." if len(orphans.found) > NAMED_MAX else "",

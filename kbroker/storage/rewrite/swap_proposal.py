@@ -1,11 +1,11 @@
-"""Swap proposals: what a job outside the broker stores to have its objects named in the place of others.
+"""Swap proposals: how a job outside the broker asks the owner to replace objects by the job's own.
 
-    _proposals/<id, 32 hex>/job.json        a job is at work on these partitions; written again as a sign of life
+    _proposals/<id, 32 hex>/job.json        a job works on these partitions; rewritten as a heartbeat
     _proposals/<id, 32 hex>/proposal.json   objects for objects, once
     _proposals/<id, 32 hex>/result.json     the broker's answer, once
 
-All are JSON objects with a version. Who can write to the bucket could do anything; but what stands here may be
-anything too, so sizes are bounded and every value is checked. docs/formats/proposals.md is the reference.
+All are JSON objects with a version. They are written by other processes, so sizes are bounded and every value is
+checked. docs/formats/proposals.md is the reference.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROPOSALS_DIR = "_proposals"
 VERSION = 1
 JOB, PROPOSAL, RESULT = "job.json", "proposal.json", "result.json"
 SMALL_BYTES_MAX = 1 * limits.MIB  # of a job's note or a result
-TAG_LENGTH = 8  # of the 16 hex digits at the end of an output's key, the first are the proposal's
+TAG_LENGTH = 8  # first digits, the proposal's, of the 16 hex digits at the end of an output's key
 REASON_LENGTH_MAX = 500
 COMPACT = "compact"
 KINDS = (COMPACT,)
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class InputRef(NamedTuple):
-    """An object, or an image in a pack, that was read; the key is below the root."""
+    """An input: an object or an image in a pack; the key is below the root."""
 
     base_offset: int
     end_offset: int
@@ -46,10 +46,10 @@ class InputRef(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Of one partition: objects `added` (their `file` is a place in `files`) for `inputs`, neighbours in the log.
+    """One partition's swap: objects `added` (their `file` is a place in `files`) replace `inputs`, adjacent objects.
 
-    None added: the one input stays as it is, and only `clean_offset` moves. `gone` are the last offsets of aborted
-    transactions of which no batch is left.
+    None added: the single input stays, and only `clean_offset` moves. `gone` are the last offsets of aborted
+    transactions without batches left.
     """
 
     partition: int
@@ -61,7 +61,7 @@ class Swap(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What a job proposes for one topic."""
+    """A job's proposal for one topic."""
 
     id: str
     kind: str
@@ -72,7 +72,7 @@ class Proposal(NamedTuple):
 
 
 class JobNote(NamedTuple):
-    """A job is at work: the broker leaves these partitions to it, and knows whose the objects with its tag are."""
+    """A running job: the broker leaves these partitions to it, and recognises its objects by their tag."""
 
     id: str
     kind: str
@@ -82,11 +82,11 @@ class JobNote(NamedTuple):
     host: str
     pid: int
     started_ms: int
-    beat: int  # counts its signs of life
+    beat: int  # number of heartbeats
 
 
 class Outcome(NamedTuple):
-    """What became of one partition's swap: SWAPPED, OBSOLETE (its objects changed meanwhile), REFUSED."""
+    """The outcome of one partition's swap: SWAPPED, OBSOLETE (its objects changed meanwhile), REFUSED."""
 
     partition: int
     status: str
@@ -94,7 +94,7 @@ class Outcome(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The answer. `refused` is the reason why the whole proposal was refused; else there is an outcome for each."""
+    """The answer. `refused` is why the whole proposal was refused; otherwise there is an outcome for each swap."""
 
     id: str
     judged_ms: int
@@ -118,7 +118,7 @@ def parse_proposal_key(relative_key: str) -> tuple[str, str] | None:
 
 
 def input_of(ref: ObjectRef, root: str) -> InputRef:
-    """What a proposal says of an object that it replaces."""
+    """The entry of a proposal for an object that it replaces."""
     return InputRef(ref.base_offset, ref.end_offset, ref.key.removeprefix(root), ref.start, ref.etag)
 
 
@@ -141,7 +141,7 @@ def encode_job(note: JobNote) -> bytes:
 
 
 def encode_proposal(proposal: Proposal) -> bytes:
-    """The object's bytes. ValueError when there is too much in it."""
+    """The object's bytes. ValueError when it is too large."""
     swaps = [
         {
             "p": swap.partition,
@@ -216,7 +216,7 @@ def decode_job(data: bytes, key: str, proposal_id: str) -> JobNote:
 
 
 def decode_proposal(data: bytes, key: str, proposal_id: str) -> Proposal:
-    """Checks and decodes a proposal as far as it stands alone. CorruptionError names `key`."""
+    """Decodes a proposal and checks it in itself. CorruptionError names `key`."""
 
     def read(parser: RecordParser, record: dict[str, Any]) -> Proposal:
         items = _rows(parser, record.get("swaps"), "swaps", limits.PROPOSAL_PARTITIONS_MAX)
@@ -247,7 +247,7 @@ def _swap(parser: RecordParser, value: Any) -> Swap:
     added = tuple(parser.ref(item, f"{what}.r", sizes) for item in parser.array(entry.get("r"), f"{what}.r"))
     inputs = tuple(_input(parser, item, f"{what}.i") for item in parser.array(entry.get("i"), f"{what}.i"))
     if [row.file for row in added] != list(range(len(files))):
-        raise parser.fail(f"{what}: its objects and their references do not belong together")
+        raise parser.fail(f"{what}: its objects and their references do not match")
     if any(row.start != 0 or row.length != files[row.file].size for row in added):
         raise parser.fail(f"{what}: an output is not one whole object")
     if any(row.crc32c != files[row.file].crc32c for row in added):

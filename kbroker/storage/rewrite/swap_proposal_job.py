@@ -1,9 +1,8 @@
-"""The job's side of swap proposals: a note that it is at work, keys for its outputs, the proposal, the answer.
+"""The job's side of swap proposals: its note, keys for its outputs, the proposal, the answer.
 
-What a job stores lies under its final key, which is the job's own: the 16 hex digits at its end begin with the
-proposal's.
-Nothing of it exists for readers before the owner's manifest record. A job that fails deletes what it stored as long as
-it has proposed nothing; of one that is killed the owner does it, by the note, after two days.
+A job stores outputs under their final keys, which are its own: the 16 hex digits at their ends begin with the
+proposal's. Readers see nothing of them before the owner's manifest record. A job that fails before it proposes deletes
+its outputs; after one that is killed the owner does, by the note, after two days.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 
 class JobTooOld(Exception):
-    """The job has been at work for so long that its proposal would be refused."""
+    """The job has run for so long that its proposal would be refused."""
 
 
 def output_key(proposal_id: str, topic: str, place: tuple[bytes, int], base_offset: int, generation: int) -> str:
-    """A key, below the root, that nobody else ever uses: for one attempt of one task."""
+    """A unique key, below the root, for one attempt of one task."""
     rewrite = proposal_id[:TAG_LENGTH] + os.urandom(8).hex()[: 16 - TAG_LENGTH]
     return klix_key(topic, place[0], place[1], base_offset, generation, rewrite)
 
@@ -53,8 +52,8 @@ def output_key(proposal_id: str, topic: str, place: tuple[bytes, int], base_offs
 class ProposingJob:
     """One job's proposal, from the note to the answer.
 
-    `store` may retry all but conditional writes. Raises StoreError. Thread-safe where it matters: `alive` beats from a
-    thread of its own.
+    `store` may retry all but conditional writes. Raises StoreError. Used by one thread, beside the heartbeat thread of
+    `alive`.
     """
 
     def __init__(
@@ -72,21 +71,21 @@ class ProposingJob:
     def _full(self, name: str) -> str:
         return self._keys.full(proposal_key(self.id, name))
 
-    # -- at work -----------------------------------------------------------------------------------------------
+    # -- the note ----------------------------------------------------------------------------------------------
 
     def announce(self, partitions: Sequence[int]) -> None:
-        """Says that it works on these partitions; before the first output is stored."""
+        """Stores the note of these partitions; call it before the first output is stored."""
         self._note = self._note._replace(partitions=tuple(partitions))
         self._store.put(self._full(JOB), encode_job(self._note))
 
     def beat(self) -> None:
-        """A sign of life."""
+        """Stores a heartbeat."""
         self._note = self._note._replace(beat=self._note.beat + 1)
         self._store.put(self._full(JOB), encode_job(self._note))
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
-        """Gives signs of life until the block ends, from a thread."""
+        """Sends heartbeats from a thread until the block ends."""
         ended = threading.Event()
 
         def run() -> None:
@@ -113,7 +112,7 @@ class ProposingJob:
         """
         now_ms = self._clock.now_ms()
         if now_ms - self._note.started_ms > limits.PROPOSAL_AGE_MS:
-            raise JobTooOld("the job ran for more than a day: what it stored may be swept up already")
+            raise JobTooOld("the job ran for more than a day: its outputs may be swept already")
         proposal = Proposal(self.id, self._note.kind, self._note.topic, self._note.topic_id, now_ms, tuple(swaps))
         data = encode_proposal(proposal)
         self.proposed = True
@@ -133,7 +132,7 @@ class ProposingJob:
             self._store.delete([self._full(name)])
 
     def staged(self) -> list[str]:
-        """Store keys of everything that the job's tasks stored, and no record names yet or any more."""
+        """Store keys of all outputs of the job's tasks that no record names."""
         prefix = self._keys.full(f"{self._note.topic}-{self._note.topic_id.hex()}")
         found = []
         for partition in self._note.partitions:
@@ -144,9 +143,9 @@ class ProposingJob:
         return found
 
     def drop_staged(self, keep: Sequence[str]) -> int:
-        """Deletes what tasks stored that failed or were done twice, and unfinished uploads; returns how many objects.
+        """Deletes outputs of tasks that failed or ran twice, and unfinished uploads; returns how many objects.
 
-        `keep` are the store keys that were proposed: those are the owner's.
+        `keep`: the proposed store keys, which are the owner's.
         """
         kept = set(keep)
         left = [key for key in self.staged() if key not in kept]
@@ -158,7 +157,7 @@ class ProposingJob:
         return len(left)
 
     def abandon(self) -> None:
-        """The job came to nothing before it proposed: everything goes, the note last."""
+        """After a failure before the proposal: deletes everything, the note last."""
         assert not self.proposed, "what may have been proposed is the owner's"
         self.drop_staged(())
         self._store.delete([self._full(JOB)])

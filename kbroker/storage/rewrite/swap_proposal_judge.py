@@ -1,9 +1,8 @@
-"""The owner's side of swap proposals: are the inputs still current, are the outputs what they are said to be; then one
+"""The owner's side of swap proposals: checks that the inputs are current and the outputs are as proposed; then one
 manifest record swaps.
 
-From the moment a proposal is taken up, its outputs are in the manifest's hands: first they are reserved, then verified,
-then named, or given up. So whatever happens meanwhile, each ends live, or deleted when its reservation is over. Judging
-a proposal again is harmless: what was swapped already is found to be so.
+The outputs are first reserved in the manifest, then verified, then named or released. So each of them ends live, or
+deleted when its reservation is over. Judging a proposal again is harmless: a swap that was done is recognised.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ CHANGED = "the partition's objects changed meanwhile"
 
 @dataclass(frozen=True, slots=True)
 class PlaceRules:
-    """What the owner knows of a partition, beside the manifest.
+    """The owner's facts about a partition that are not in the manifest.
 
-    `cleaned` is told, once a swap is committed, where its clean part ends and the last offsets of the transactions that
-    leave the manifest's list.
+    `cleaned` is called once a swap is committed, with the end of its clean part and the last offsets of the
+    transactions that leave the manifest's list.
     """
 
     topic: str
@@ -58,14 +57,14 @@ class PlaceRules:
 
 
 class _Refused(Exception):
-    """This swap will never be done; the message says why."""
+    """This swap is refused for good; the message says why."""
 
 
 class ProposalJudge:
     """Judges proposals for the owner of the cluster. One at a time.
 
-    `rules_of` gives what is known of a partition, None where there is none. `acquire(bytes)` paces what is read to
-    verify outputs; it raises what ends a judgement early. `judge` raises that, StoreError (judge it again later),
+    `rules_of` returns the facts about a partition, None if there is no such partition. `acquire(bytes)` limits the
+    reads that verify outputs; it raises to end a judgement early. `judge` raises that, StoreError (judge again later),
     Fenced.
     """
 
@@ -89,17 +88,17 @@ class ProposalJudge:
         self._acquire = acquire
 
     def refusal(self, proposal_id: str, reason: str) -> Result:
-        """The answer to what is no proposal at all."""
+        """The answer to a malformed proposal."""
         return Result(proposal_id, self._clock.now_ms(), self._broker_epoch, one_line(reason), ())
 
     def judge(self, proposal: Proposal) -> Result:
-        """The answer; what it says has happened."""
-        self._manifest.settle()  # perhaps the record of an earlier try of this very proposal
+        """Judges a proposal, commits its swaps, and returns the answer."""
+        self._manifest.settle()  # it may be the record of an earlier attempt at this proposal
         is_old = self._clock.now_ms() - proposal.proposed_ms > limits.PROPOSAL_AGE_MS
         if is_old and not any(self._is_done(proposal, swap) for swap in proposal.swaps):
             return self.refusal(proposal.id, "the proposal is older than a day")
         outcomes: dict[int, Outcome] = {}
-        formed: list[tuple[Swap, PlaceRules]] = []  # only keys of these can be the proposal's own
+        formed: list[tuple[Swap, PlaceRules]] = []  # only these can have keys of the proposal
         for swap in proposal.swaps:
             try:
                 formed.append((swap, self._check_form(proposal, swap)))
@@ -108,25 +107,25 @@ class ProposalJudge:
         done = [swap for swap, _ in formed if self._is_done(proposal, swap)]
         outcomes |= {swap.partition: Outcome(swap.partition, SWAPPED, "") for swap in done}
         used = self._reserve([swap for swap, _ in formed if swap.partition not in outcomes])
-        # One set for each swap: of one proposal some may be swapped, and others given up.
+        # One set per swap: some swaps of a proposal may be done, and others not.
         open_swaps: list[tuple[Swap, PlaceRules, ReservedKeys]] = []
         for swap, rules in formed:
             if swap.partition in outcomes:
                 continue
             try:
                 if swap.partition in used:
-                    raise _Refused(f"{used[swap.partition]}: the manifest knows this key already")
+                    raise _Refused(f"{used[swap.partition]}: the manifest names this key already")
                 self._verify(swap)
                 open_swaps.append((swap, rules, self._reserved(swap)))
             except _Refused as error:
                 outcomes[swap.partition] = Outcome(swap.partition, REFUSED, one_line(str(error)))
         if open_swaps:
             self._swap(proposal, open_swaps, outcomes)
-        self._give_up([swap for swap, _ in formed if outcomes[swap.partition].status != SWAPPED])
+        self._release([swap for swap, _ in formed if outcomes[swap.partition].status != SWAPPED])
         answers = tuple(outcomes[swap.partition] for swap in proposal.swaps)
         return Result(proposal.id, self._clock.now_ms(), self._broker_epoch, None, answers)
 
-    # -- before ------------------------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------------------
 
     def _check_form(self, proposal: Proposal, swap: Swap) -> PlaceRules:
         rules = self._rules_of(proposal.topic_id, swap.partition)
@@ -151,7 +150,7 @@ class ProposalJudge:
         return rules
 
     def _is_done(self, proposal: Proposal, swap: Swap) -> bool:
-        """Were its outputs named by an earlier judgement of the same proposal?"""
+        """Whether an earlier judgement of the same proposal named its outputs."""
         image = self._manifest.image
         with image.lock:
             if not swap.files or not all(image.is_live(file.key) for file in swap.files):
@@ -163,8 +162,8 @@ class ProposalJudge:
             )
 
     def _reserve(self, swaps: Sequence[Swap]) -> dict[int, str]:
-        """Puts all outputs into the manifest's hands, by one record; those of an earlier try of this proposal are there
-        already. Returns a key by partition where the manifest knows one: these outputs are not the proposal's."""
+        """Reserves all outputs by one record; those of an earlier attempt are reserved already. Returns a key by
+        partition where the manifest names one already: these outputs are not the proposal's."""
         used: dict[int, str] = {}
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
@@ -206,7 +205,7 @@ class ProposalJudge:
         swaps: list[tuple[Swap, PlaceRules, ReservedKeys]],
         outcomes: dict[int, Outcome],
     ) -> None:
-        """One record for all of them whose inputs are still current."""
+        """Commits one record for all swaps whose inputs are still current."""
         swapped: list[tuple[Swap, PlaceRules, list[int]]] = []
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
@@ -221,7 +220,7 @@ class ProposalJudge:
                 swapped.append((swap, rules, delta["k"]))
                 deltas[str(swap.partition)] = delta
                 files += [list(file) for file in swap.files]
-                reserved.given()
+                reserved.handed_over()
             return {"f": files, "p": {proposal.topic_id.hex(): deltas}} if deltas else None
 
         def before_apply() -> None:
@@ -235,7 +234,7 @@ class ProposalJudge:
     def _obstacle(
         self, image: ManifestImage, proposal: Proposal, swap: Swap, rules: PlaceRules, reserved: ReservedKeys
     ) -> tuple[str, str] | None:
-        """Why it cannot be swapped: status and reason. The manifest's lock is held."""
+        """Why it cannot be swapped: status and reason. The caller holds the manifest's lock."""
         state = image.partition(proposal.topic_id, swap.partition)
         if state is None or rules.deleted():
             return OBSOLETE, "the topic was deleted"
@@ -256,7 +255,7 @@ class ProposalJudge:
         return None
 
     def _current_inputs(self, image: ManifestImage, proposal: Proposal, swap: Swap) -> list[ObjectRef] | None:
-        """The objects that readers get where the inputs were; None when they are others."""
+        """The current objects in place of the inputs; None when they are others."""
         found: list[ObjectRef] = []
         refs = image.objects_from(proposal.topic_id, swap.partition, swap.inputs[0].base_offset)
         for wanted in swap.inputs:
@@ -265,7 +264,7 @@ class ProposalJudge:
                 ref.base_offset, ref.end_offset, self._keys.relative(ref.key), ref.start,
             ):  # fmt: skip
                 return None
-            if ref.kind == KFS and wanted.etag != ref.etag:  # no other key is ever used again
+            if ref.kind == KFS and wanted.etag != ref.etag:  # other keys are never reused
                 return None
             found.append(ref)
         return found
@@ -276,7 +275,7 @@ class ProposalJudge:
         state = image.partition(proposal.topic_id, swap.partition)
         assert state is not None
         delta: dict[str, Any] = {"c": swap.clean_offset, "k": _gone(state, swap)}
-        # No tombstone that the job dated has to stay for longer than this.
+        # Tombstones that the job dated need not stay longer than this.
         latest_ms = min(self._clock.now_ms() + rules.delete_retention_ms, INT64_MAX)
         delta["z"] = max(state.horizon_ms, latest_ms)
         if swap.added:
@@ -285,13 +284,13 @@ class ProposalJudge:
             delta["g"] = rules.grace_ms
         return delta
 
-    def _give_up(self, swaps: list[Swap]) -> None:
-        """What will not be used goes, as far as this proposal's tries reserved it."""
-        given_up = ReservedKeys(self._manifest, self._store, self._keys.full, self._clock)
+    def _release(self, swaps: list[Swap]) -> None:
+        """Queues unused outputs for deletion, if this proposal reserved them."""
+        unused = ReservedKeys(self._manifest, self._store, self._keys.full, self._clock)
         keys = [file.key for swap in swaps for file in swap.files]
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
-            queued = given_up.given_up(image, keys)
+            queued = unused.released(image, keys)
             return {"q": queued} if queued else None
 
         if keys:
@@ -299,13 +298,13 @@ class ProposalJudge:
 
 
 def _gone(state: PartitionState, swap: Swap) -> list[int]:
-    """Of what the job says is gone: transactions that were aborted below the clean part's end."""
+    """The proposal's `gone`, limited to transactions aborted below the end of the clean part."""
     known = {entry[2] for entry in state.aborted}
     return [last for last in swap.gone if last in known and last < swap.clean_offset]
 
 
 def _more_than(inputs: Sequence[ObjectRef], swap: Swap) -> str | None:
-    """What outputs have that their inputs do not: compaction only takes away."""
+    """What outputs have beyond their inputs, which compaction cannot add; None if nothing."""
     if not swap.added:
         return None
     records = sum(row.record_count for row in swap.added), sum(ref.record_count for ref in inputs)

@@ -1,4 +1,4 @@
-"""Is an object that a job stored what its proposal says: size, ETag, index, every batch, checksum."""
+"""Verifies that a stored object matches its proposal: size, ETag, index, every batch, checksum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbroker.storage.stores.object_store import ObjectStore
 
 
 def verify_output(store: ObjectStore, key: str, file: FileEntry, row: RefRow, acquire: Callable[[int], None]) -> None:
-    """Reads the whole object once. Raises CorruptionError, which names it; StoreError (NotFound: it is not there)."""
+    """Reads the whole object once. Raises CorruptionError, which names it; StoreError (NotFound: it does not exist)."""
     meta = store.head(key)
     if (meta.size, meta.etag) != (file.size, file.etag):
         raise CorruptionError(f"{key}: {meta.size} bytes, ETag {meta.etag}; proposed were {file.size}, {file.etag}")
@@ -28,7 +28,7 @@ def verify_output(store: ObjectStore, key: str, file: FileEntry, row: RefRow, ac
     leader_epoch = -1
     while index < len(footer):
         position, length = footer.read_range(index, PROPOSAL_READ_BYTES)
-        if length > FRAME_BYTES_MAX:  # no broker has ever taken so large a batch
+        if length > FRAME_BYTES_MAX:  # larger than any broker accepts
             raise CorruptionError(f"{key}: a batch of {length} bytes at byte {position}: at most {FRAME_BYTES_MAX}")
         stop = int(np.searchsorted(footer.entries["position"], position + length))
         acquire(length)

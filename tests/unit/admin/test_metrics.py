@@ -77,7 +77,7 @@ def fake_broker():
         ),
         flusher=SimpleNamespace(
             metrics=FlushMetrics(flushes=9, objects=10, bytes=11, seconds=1.5, failures=2, awaited_flushes=78),
-            windows_under_way=79,
+            windows_in_progress=79,
             flushed_lsn=10,
             guard=SimpleNamespace(retries=96),
             hedged=SimpleNamespace(puts=80, hedges=81, won=82),

@@ -145,7 +145,7 @@ def test_windows_overtake_in_uploads_and_never_in_the_manifest_or_in_acks(start)
         assert s.store.arrived.acquire(timeout=20)  # begun while the first is under way
         s.store.let_go(pack(number))
     acks.append("o", 1, batch([b"one too many"]), WINDOWS)
-    assert s.flusher.windows_under_way == WINDOWS
+    assert s.flusher.windows_in_progress == WINDOWS
     assert s.flusher.due() is None
     assert [key for key in s.store.done if "_manifest" in key and "checkpoint" not in key][1:] == []  # the seal alone
     s.wal.drain_commits()

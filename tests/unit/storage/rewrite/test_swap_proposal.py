@@ -299,7 +299,7 @@ def test_a_live_key_is_not_taken_again(side):
     side.s.store.delete([KEYS.full(proposal_key(job.id, RESULT))])
     assert side.inbox.look() == 1
     (outcome,) = job.answer().outcomes
-    assert (outcome.status, "knows this key" in outcome.reason) == (REFUSED, True)
+    assert (outcome.status, "names this key" in outcome.reason) == (REFUSED, True)
     assert side.contents() == {3: b"3", 4: b"4"}
 
 

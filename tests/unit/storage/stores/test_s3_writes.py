@@ -309,12 +309,12 @@ class SelfSending(BytesBody):
 
 def test_what_can_send_itself_does_and_is_paced_once(server: Server, writes: Writes) -> None:
     writes.learn()
-    granted: list[int] = []
+    sent: list[int] = []
     first = SelfSending(BODY[:-500])
-    pacer = Pacer(lambda: 0.0, lambda seconds: None, granted=granted.append)
+    pacer = Pacer(lambda: 0.0, lambda seconds: None, sent=sent.append)
     assert writes.put(PacedBody(JoinedBody([first, BytesBody(BODY[-500:])]), pacer)) == '"tag"'
     assert server.bodies == [BODY]
-    assert sum(granted) == len(BODY)
+    assert sum(sent) == len(BODY)
     assert 0 < first.sent < len(BODY) - 500
 
 
