@@ -1,1 +1,1 @@
-"""What works on stored logs without being asked: retention, compaction, merging, swap proposals."""
+"""Background tasks on stored logs: retention, compaction, merging, swap proposals."""

@@ -1,7 +1,7 @@
-"""What log compaction has to do: which part of a partition is dirty, how dirty, and whether that is worth a round.
+"""What log compaction has to do: which part of a partition is dirty, how dirty, and whether a round is due.
 
-Kafka's rules (LogCleanerManager, KIP-58, KIP-354, KIP-534) with objects in the place of segments. What is only in the
-WAL is the active segment. docs/decisions/100-log-compaction.md says where this differs.
+Kafka's rules (LogCleanerManager, KIP-58, KIP-354, KIP-534), with objects for segments. Unflushed data is the active
+segment. docs/decisions/100-log-compaction.md lists the differences.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Cleanable:
     dirty_bytes: int
     dirty_objects: int
     dirty_records: int
-    oldest_ms: int  # when the oldest dirty object was written, or its newest record was made if that is earlier
+    oldest_ms: int  # when the oldest dirty object was written, or the timestamp of its newest record if that is earlier
     oldest_written_ms: int
-    horizon_ms: int  # when all tombstones and markers that the clean part keeps may go; -1: nothing waits for that
+    horizon_ms: int  # when all tombstones and markers of the clean part may be removed; -1: none
 
     @property
     def ratio(self) -> float:
-        """Dirty bytes of all that could be compacted."""
+        """Share of dirty bytes in what can be compacted."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -40,21 +40,21 @@ class Cleanable:
         return self.dirty_bytes > 0 and now_ms - self.oldest_ms > config.max_compaction_lag_ms
 
     def expired(self, now_ms: int) -> bool:
-        """True when the clean part keeps tombstones or markers that may all go."""
+        """True when the clean part has tombstones or markers that may all be removed."""
         return 0 <= self.horizon_ms <= now_ms
 
     def aged(self, offset: int, timestamp_ms: int) -> Cleanable:
-        """With what is known of one record: it is no younger than this."""
+        """A copy that knows of a record of this age."""
         if not self.start <= offset < self.end:
             return self
         oldest_ms, written_ms = min(self.oldest_ms, timestamp_ms), min(self.oldest_written_ms, timestamp_ms)
         return replace(self, oldest_ms=oldest_ms, oldest_written_ms=written_ms)
 
     def due(self, config: Any, now_ms: int) -> bool:
-        """True when a round is worth it: the dirty part is large enough, or old enough.
+        """True when a round is due: the dirty part is large enough, or old enough.
 
-        In Kafka a segment must be full or segment.ms old before the cleaner sees it. Here a flush writes an object
-        whatever its size, so this bound is what keeps a quiet partition from being rewritten after every flush.
+        In Kafka a segment must be full or segment.ms old before the cleaner sees it. Here a flush writes objects of any
+        size, so this bound keeps a quiet partition from being rewritten after every flush.
         """
         if self.overdue(config, now_ms) or self.expired(now_ms):
             return True
@@ -78,7 +78,7 @@ def compacted_partitions(table: LogTable) -> Iterator[tuple[Any, Any]]:
 def cleanable(state: PartitionState, config: Any, now_ms: int, created_ms_of: Callable[[int], int]) -> Cleanable:
     """The dirty part of a partition below its last stable offset. The caller holds the image's lock.
 
-    `created_ms_of` gives the creation time of a file by its number.
+    `created_ms_of` returns the creation time of a file by its number.
     """
     start = max(state.clean_offset, state.log_start_offset)
     upper = min(state.end_offset, state.last_stable_offset)
@@ -99,7 +99,7 @@ def cleanable(state: PartitionState, config: Any, now_ms: int, created_ms_of: Ca
         if stop <= start:
             index += 1
             continue
-        # Of an object that was cleaned in part, the part that was not.
+        # The dirty part of a partly cleaned object.
         dirty_offsets = stop - max(start, row.base_offset)
         dirty_bytes += row.length * dirty_offsets // (row.end_offset - row.base_offset)
         dirty_records += row.record_count

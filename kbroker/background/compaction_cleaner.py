@@ -1,4 +1,4 @@
-"""The cleaner: threads that compact the dirtiest partition first, at a bounded rate."""
+"""The log cleaner: threads that compact the dirtiest partition first, at a bounded rate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kbroker.storage.stores.object_store import ObjectStore, StoreError
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 60.0  # after a failure, for that partition
-FLUSH_LOOK_SECONDS = 0.2  # how often a flush that was asked for is looked at
+FLUSH_LOOK_SECONDS = 0.2  # between checks of a requested flush
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ class Cleaner:
     """Compacts every topic whose cleanup.policy contains compact.
 
     `run_once` is one round, for the threads and for tests. Lock: `_lock` protects which partitions are put off; it is
-    never held during work. `locks` is shared with what else rewrites objects. A partition with a batch that cannot
-    be read is left alone until the next start: its data stays as it is.
+    never held during work. `locks` is shared with all that rewrites objects. A partition with an unreadable batch is
+    skipped until the next start; its data stays unchanged.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Cleaner:
         self._locks = locks or PartitionLocks()
         self._not_before: dict[Place, float] = {}
         self._uncleanable: set[Place] = set()
-        self._next_horizon_ms: int | None = None  # when the next tombstones may go, as of the last look
+        self._next_horizon_ms: int | None = None  # when the next tombstones may be removed
         self._deadlines = (
             CompactionDeadlines(table, manifest, clock, flusher, self._is_put_off) if flusher is not None else None
         )
         self.configure(settings or CleanerSettings())
 
     def configure(self, settings: CleanerSettings) -> None:
-        """Takes other settings, from the next round on; the rate at once."""
+        """Changes the settings: the rate at once, the rest from the next round on."""
         self.settings = settings
         self._pacer.set_rate(settings.io_bytes_per_second)
 
@@ -103,7 +103,7 @@ class Cleaner:
     # -- choosing ----------------------------------------------------------------------------------------------
 
     def _candidates(self) -> Iterator[tuple[Cleanable, Any, Any]]:
-        """(what is cleanable, partition, config) of the partitions that are due."""
+        """(cleanable part, partition, config) of the partitions that are due."""
         image, now_ms = self._manifest.image, self._clock.now_ms()
         self._next_horizon_ms = None
         for partition, config in compacted_partitions(self._table):
@@ -121,7 +121,7 @@ class Cleaner:
                 self._next_horizon_ms = min(self._next_horizon_ms or found.horizon_ms, found.horizon_ms)
 
     def _choose(self) -> tuple[Any, Any] | None:
-        """The dirtiest partition that is due and free, now marked as busy; overdue ones first."""
+        """Locks and returns the dirtiest partition that is due; overdue ones first."""
         now_ms = self._clock.now_ms()
         due = sorted(
             self._candidates(), key=lambda item: (item[0].overdue(item[2], now_ms), item[0].ratio), reverse=True
@@ -140,9 +140,9 @@ class Cleaner:
     # -- one round ---------------------------------------------------------------------------------------------
 
     def run_once(self) -> RoundReport | None:
-        """One round over the dirtiest partition; None when nothing is due, or the round came to nothing.
+        """One round over the dirtiest partition; None when nothing is due or the round failed.
 
-        Asks for a flush first where a record may not stay in the WAL any longer.
+        Requests a flush first if a record may not stay in the WAL any longer.
         Raises RoundStopped, Fenced, Superseded; other failures are logged, and the partition is put off.
         """
         if not self.settings.enabled:
@@ -163,7 +163,7 @@ class Cleaner:
             return None
         except Exception as error:
             if not isinstance(error, (RoundStopped, Fenced, Superseded)):
-                self._put_off(place, RETRY_SECONDS)  # the others have their turn
+                self._put_off(place, RETRY_SECONDS)  # other partitions get their turn
             raise
         finally:
             self._locks.release(place)
@@ -217,7 +217,7 @@ class Cleaner:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Ends the threads; a round under way is given up, and leaves nothing behind."""
+        """Ends the threads; a running round is aborted and cleaned up."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -232,16 +232,16 @@ class Cleaner:
             except (Fenced, Superseded) as error:
                 logger.error("compaction has stopped: %s", error)
                 return
-            except Exception as error:  # nobody knows this failure; without the thread the logs would only grow
+            except Exception as error:  # unexpected; without the thread the logs would only grow
                 self.metrics.failures += 1
                 self.metrics.last_error = repr(error)
                 logger.exception("compaction failed, will try again")
             self._rest(min(self.settings.backoff_ms / 1000, threading.TIMEOUT_MAX))
 
     def _rest(self, seconds: float) -> None:
-        """Until the next look: no longer than to the next deadline, or until a flush that was asked for is done."""
+        """Seconds until the next check: at most to the next deadline or the end of a requested flush."""
         deadlines = self._deadlines
-        horizon_ms = self._next_horizon_ms  # another cleaner thread may look meanwhile
+        horizon_ms = self._next_horizon_ms  # another cleaner thread may change it
         if horizon_ms is not None:
             seconds = min(seconds, max(horizon_ms - self._clock.now_ms(), 0) / 1000)
         while deadlines is not None and deadlines.awaits_flush and seconds > 0:

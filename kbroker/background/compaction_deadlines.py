@@ -1,7 +1,7 @@
-"""Flushes that compaction asks for, so that no record waits in the WAL for longer than its topic allows.
+"""Flushes that compaction requests, so that no record stays in the WAL for longer than its topic allows.
 
 Kafka rolls the active segment of a compacted topic at min(segment.ms, max.compaction.lag.ms), with the next append
-(KIP-354). Here the active segment is what no object holds yet, and a flush ends it: that needs no append.
+(KIP-354). Here the active segment is the unflushed data, and a flush ends it: that needs no append.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kbroker.storage.rewrite.object_swap import Place
 
 
 class DeadlineFlusher(Protocol):
-    """What is used of storage.flush.flusher.Flusher."""
+    """What CompactionDeadlines uses of storage.flush.flusher.Flusher."""
 
     settings: FlushSettings
 
@@ -32,18 +32,18 @@ class DeadlineFlusher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Why a flush was asked for."""
+    """A requested flush and its reason."""
 
-    offset: int  # of the oldest batch that no object held
-    timestamp_ms: int  # its newest
-    end_offset: int  # what was durable
+    offset: int  # of the oldest unflushed batch
+    timestamp_ms: int  # its max timestamp
+    end_offset: int  # durable end at the request
 
 
 class CompactionDeadlines:
-    """Asks for flushes, at most one per `log.cleaner.backoff.ms`. Thread-safe.
+    """Requests flushes, at most one per `log.cleaner.backoff.ms`. Thread-safe.
 
-    Only partitions are looked at whose limit is below the flush interval: the others are flushed in time anyway.
-    `left_alone` tells of partitions that cannot be compacted now.
+    Only partitions with a limit below the flush interval are checked: the others are flushed in time anyway.
+    `left_alone` returns whether a partition cannot be compacted now.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class CompactionDeadlines:
         self._clock = clock
         self._flusher = flusher
         self._left_alone = left_alone
-        self._lock = threading.Lock()  # one look at a time
-        self._asked: dict[Place, _Asked] = {}  # until compaction has been there
+        self._lock = threading.Lock()  # one check at a time
+        self._asked: dict[Place, _Asked] = {}  # until compaction has passed it
         self._not_before = -math.inf
         self._next_due = math.inf  # monotonic
 
     def look(self, backoff_ms: int) -> None:
-        """Asks for a flush if some partition has reached its limit, and notes when the next one will."""
+        """Requests a flush if a partition has reached its limit, and notes when the next one will."""
         with self._lock:
             now = self._clock.monotonic()
             self._asked = {place: asked for place, asked in self._asked.items() if self._is_dirty(place, asked)}
@@ -92,16 +92,16 @@ class CompactionDeadlines:
 
     @property
     def seconds_to_next(self) -> float:
-        """Until a partition will have reached its limit, as of the last look; infinite when none is known."""
+        """Seconds until a partition reaches its limit, as of the last check; infinite when none will."""
         return max(self._next_due - self._clock.monotonic(), 0.0)
 
     @property
     def awaits_flush(self) -> bool:
-        """Whether a flush that was asked for is not in the manifest yet."""
+        """Whether a requested flush is not committed yet."""
         return any(self._flushed_end(place) < asked.end_offset for place, asked in list(self._asked.items()))
 
     def aged(self, place: Place, found: Cleanable) -> Cleanable:
-        """With the age of the record that a flush was asked for: the manifest knows only that of the newest."""
+        """Adds the age of the record that a flush was requested for: the manifest has only that of the newest one."""
         asked = self._asked.get(place)
         return found if asked is None else found.aged(asked.offset, asked.timestamp_ms)
 
@@ -116,7 +116,7 @@ class CompactionDeadlines:
         return state.end_offset if state is not None else 0
 
     def _oldest_unflushed(self, partition: Any, config: Any) -> _Asked | None:
-        """The oldest durable batch that no object holds and compaction could take; None: there is none."""
+        """The oldest unflushed durable batch that can be compacted; None if there is none."""
         limit_ms = min(config.segment_ms, config.max_compaction_lag_ms)
         place = (partition.topic_id, partition.index)
         if limit_ms >= self._flusher.settings.flush_seconds * 1000 or partition.deleted or self._left_alone(place):
@@ -128,7 +128,7 @@ class CompactionDeadlines:
         try:
             data = partition.read_bytes(offset, upper, 1)
         except (OSError, CorruptionError):
-            return None  # the flusher reads the same bytes, and says so
+            return None  # the flusher reads the same bytes and reports it
         if not data:
             return None  # flushed meanwhile
         header, _ = next(iter_batches(data))
@@ -137,7 +137,7 @@ class CompactionDeadlines:
         return _Asked(header.base_offset, header.max_timestamp, partition.high_watermark())
 
     def _seconds_left(self, oldest: _Asked, partition: Any, config: Any) -> float:
-        """Until its limit is reached; not positive: it is, and a flush would bring a round about."""
+        """Seconds until its limit; not positive: reached, and a flush makes a round due."""
         now_ms = self._clock.now_ms()
         late_ms = oldest.timestamp_ms + config.max_compaction_lag_ms + 1 - now_ms
         if late_ms <= 0:

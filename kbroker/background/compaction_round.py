@@ -1,9 +1,9 @@
 """One round of log compaction over one partition: two passes over its objects, new objects, one manifest record.
 
-Nothing is true before that record: it names the new objects in place of the old ones, which then go after
+Nothing changes before that record: it replaces the old objects by the new ones; the old ones are deleted after
 file.delete.delay.ms. Each new key is reserved by a manifest record before its first byte is sent; a key that was
-reserved and never named is deleted when its reservation ends, so a crash at any point leaves nothing behind. Reserving
-also proves that this broker still owns the cluster.
+reserved and never named is deleted when its reservation expires, so a crash leaves no orphans. Reserving also proves
+that this broker still owns the cluster.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RoundStopped(Exception):
 
 
 class RoundObsolete(Exception):
-    """The objects of the partition changed meanwhile: nothing was swapped, and the round may be tried again."""
+    """The objects of the partition changed meanwhile: nothing was swapped, and the round may be retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class CleanerSettings:
 
     enabled: bool = True
     backoff_ms: int = 15_000
-    dedupe_buffer_bytes: int = 128 * limits.MIB  # the key map and decompressed batches, at most
+    dedupe_buffer_bytes: int = 128 * limits.MIB  # bound of key map and decompressed batches
     io_bytes_per_second: float = limits.CLEANER_IO_BYTES_PER_SECOND  # reads and writes together; 0: no limit
     object_bytes_max: int = limits.KLIX_OBJECT_BYTES_MAX
     object_batches_max: int = limits.CLEANER_OBJECT_BATCHES_MAX
@@ -59,7 +59,7 @@ class CleanerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What a round did."""
+    """The result of a round."""
 
     clean_offset: int
     records_read: int
@@ -72,7 +72,7 @@ class RoundReport:
 
 @dataclass(frozen=True, slots=True)
 class RoundTools:
-    """What every round of a cleaner uses. `acquire` paces reads and writes; `stopping` ends a round early."""
+    """Shared by the rounds of a cleaner. `acquire` limits reads and writes; `stopping` ends a round early."""
 
     manifest: Manifest
     store: ObjectStore
@@ -86,8 +86,8 @@ class RoundTools:
 class CompactionRound:
     """Compacts one partition once. Used by one thread, and no two at a time for one partition.
 
-    `run` raises RoundStopped, RoundObsolete, StoreError (nothing swapped, or in doubt as the manifest says it),
-    CorruptionError (a batch that cannot be read: nothing is swapped), Fenced.
+    `run` raises RoundStopped, RoundObsolete, StoreError (nothing was swapped, or the record is in doubt),
+    CorruptionError (an unreadable batch: nothing was swapped), Fenced.
     """
 
     def __init__(self, tools: RoundTools, partition: Any, config: Any) -> None:
@@ -149,10 +149,10 @@ class CompactionRound:
     def _is_one_object(self) -> bool:
         return len(self._inputs) == 1 and self._inputs[0].kind == KLIX
 
-    # -- before ------------------------------------------------------------------------------------------------
+    # -- inputs ------------------------------------------------------------------------------------------------
 
     def _look(self) -> Cleanable | None:
-        """Takes what the manifest says now: the objects, and what is dirty of them."""
+        """Reads the objects and their dirty part from the manifest."""
         image = self._tools.manifest.image
         partition = self._partition
         with image.lock:
@@ -174,8 +174,8 @@ class CompactionRound:
     # -- the passes --------------------------------------------------------------------------------------------
 
     def _map_keys(self, target: Cleanable) -> tuple[KeyMap, PlainSections, int, bool]:
-        # No larger than what the dirty records can fill; the memory is given back with the round. What the map leaves
-        # of the buffer holds decompressed batches for the second pass.
+        # No larger than the dirty records can fill; freed after the round. The rest of the buffer holds decompressed
+        # batches in the second pass.
         buffer_bytes = self._tools.settings.dedupe_buffer_bytes
         map_bytes = min(buffer_bytes, ((target.dirty_records + 1) * 100 // LOAD_PERCENT + 2) * SLOT_BYTES)
         key_map = KeyMap(map_bytes)
@@ -226,7 +226,7 @@ class CompactionRound:
     # -- keys --------------------------------------------------------------------------------------------------
 
     def _reserve(self, base_offset: int) -> str:
-        """A key that no object has or had, and that only this round may use; the manifest knows of it from now on."""
+        """Reserves a key that no object has or had, for this round only."""
         partition = self._partition
         generation = 1 + max(self._generation(ref) for ref in self._inputs)
 
@@ -242,7 +242,7 @@ class CompactionRound:
     # -- the record --------------------------------------------------------------------------------------------
 
     def _swap(self, outputs: list[WrittenObject], map_end: int, batches: BatchFilter) -> None:
-        """Commits the record: outputs for inputs (none: the input stays as it is), and where the clean part ends."""
+        """Commits the record: outputs for inputs (none: the input stays), and the end of the clean part."""
         partition = self._partition
         obsolete = False
         gone = batches.aborted_without_batches()
@@ -270,6 +270,6 @@ class CompactionRound:
             raise RoundObsolete(f"{self._name}: its objects changed while they were compacted")
 
     def _is_current(self, image: ManifestImage, outputs: list[WrittenObject]) -> bool:
-        """Are the inputs still what readers get, and the outputs' keys still ours? The manifest's lock is held."""
+        """Whether the inputs are current and the outputs' keys reserved. The caller holds the manifest's lock."""
         place = self._partition.topic_id, self._partition.index
         return are_current(image, place, self._inputs) and self._keys.held(image, [output.key for output in outputs])

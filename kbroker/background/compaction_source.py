@@ -1,6 +1,6 @@
-"""The input of a compaction round: the batches of objects in order, block by block, each checked against CRC and index.
+"""The input of a compaction round: the batches of objects in order, in blocks, each checked against CRC and index.
 
-Past the caches: what is read once from end to end would only drive out what clients read.
+It bypasses the caches: a scan would only evict what clients read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.storage.stores.object_store import ObjectStore
 
 
 class ObjectBlocks:
-    """Reads images with one reused buffer. `acquire(bytes)` waits until so much may be read."""
+    """Reads images with one reused buffer. `acquire(bytes)` waits until so many may be read."""
 
     def __init__(self, store: ObjectStore, acquire: Callable[[int], None], read_bytes: int) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class ObjectBlocks:
         stop = int(np.searchsorted(footer.entries["position"], position + len(block)))
         entries = footer.entries[first:stop]
         if footer.base_offset < ref.base_offset or footer.end_offset > ref.end_offset:
-            raise CorruptionError(f"{ref.key}: it holds offsets that the manifest does not say")
+            raise CorruptionError(f"{ref.key}: its offsets do not match the manifest")
         try:
             check_batches(block, int(entries["base_offset"][0]), memoryview(entries.tobytes()))
         except ValueError as error:
@@ -82,7 +82,7 @@ class ObjectBlocks:
 
 
 def _tail_bytes(image: memoryview) -> int:
-    """Bytes of the index and its trailer, as the trailer says; all of them when that cannot be."""
+    """Bytes of the index and its trailer, as the trailer says; the whole image when that is impossible."""
     return min(len(image), int.from_bytes(image[-8:-4], "big") * 32 + 8)
 
 

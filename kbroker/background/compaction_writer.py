@@ -1,4 +1,4 @@
-"""The output of a compaction round: batches that stay become KLIX objects, uploaded in parts while they are made."""
+"""The output of a compaction round: retained batches become KLIX objects, uploaded in parts while they are built."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ assert COMPACTED_DTYPE.itemsize == 32
 
 @dataclass(frozen=True, slots=True)
 class WrittenObject:
-    """A stored object as a manifest record names it; the key is below the root."""
+    """A stored object for a manifest record; the key is below the root."""
 
     key: str
     meta: ObjectMeta
@@ -49,7 +49,7 @@ class WrittenObject:
         return [self.key, self.meta.size, self.meta.etag, self.crc32c]
 
     def ref(self, place: int) -> list[int]:
-        """Its reference; `place` is its place in that list."""
+        """Its reference; `place` is that of its entry in the list."""
         return [
             place,
             self.base_offset,
@@ -64,7 +64,7 @@ class WrittenObject:
 
 
 class _Output:
-    """One object in the making; holds at most a part, what was added to it last, and the index entries in memory."""
+    """An object being built; holds at most a part, the last batches and the index entries in memory."""
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
@@ -85,13 +85,13 @@ class _Output:
         return _end_of(self.entries[-1])
 
     def hold(self, data: bytes) -> None:
-        """Adds bytes to the part in the making."""
+        """Adds bytes to the current part."""
         self.pieces.append(data)
         self.pieces_bytes += len(data)
         self.pieces_crc = crc32c(data, self.pieces_crc)
 
     def take(self) -> tuple[JoinedBody, int]:
-        """(the part in the making, its CRC); the next one begins."""
+        """(the current part, its CRC); starts the next one."""
         body, crc = JoinedBody([BytesBody(piece) for piece in self.pieces]), self.pieces_crc
         self.crc = combine(self.crc, crc, body.length)
         self.pieces, self.pieces_bytes, self.pieces_crc = [], 0, 0
@@ -102,8 +102,8 @@ class OutputWriter:
     """Writes one round's objects, which together cover the offsets of the inputs without a gap.
 
     Args:
-        store: retries what may be retried; conditional writes are tried once.
-        reserve: gives the key, below the root, of an object that begins at an offset; nobody else will write it.
+        store: retries all but conditional writes.
+        reserve: returns a reserved key, below the root, for an object that begins at an offset.
         full_key: the store's key for it.
         acquire: waits until so many bytes may be sent.
     """
@@ -138,7 +138,7 @@ class OutputWriter:
         return not self.written and (self._output is None or self._output.upload_id is None)
 
     def add(self, batches: bytes, entries: bytes) -> None:
-        """Takes what kbroker._fast.records.compact.BatchFilter.take gave. Raises StoreError."""
+        """Adds the result of kbroker._fast.records.compact.BatchFilter.take. Raises StoreError."""
         if not batches:
             return
         rows = np.frombuffer(entries, COMPACTED_DTYPE)
@@ -154,7 +154,7 @@ class OutputWriter:
         self._append(output, batches)
 
     def add_object(self, rows: np.ndarray, store: Callable[[str], tuple[ObjectMeta, int]]) -> None:
-        """Takes batches that become an object of their own: `store` makes it under a key, and tells its CRC too."""
+        """Adds batches that become an object of their own: `store` stores it under a key and returns its CRC too."""
         if self._output is not None:
             self._finish(self._output, self._output.next_offset)
         key = self._reserve(self._start_offset)
@@ -168,7 +168,7 @@ class OutputWriter:
         return self.written
 
     def abandon(self) -> None:
-        """Drops what is under way; stored objects stay, for their reservations to be given up."""
+        """Aborts the upload; stored objects are deleted with their reservations."""
         output, self._output = self._output, None
         if output is not None and output.upload_id is not None:
             with contextlib.suppress(StoreError):
@@ -180,7 +180,7 @@ class OutputWriter:
         return batches <= self._object_batches_max and size <= self._object_bytes_max
 
     def _append(self, output: _Output, data: bytes) -> None:
-        # A part is never the last one: the index, at least, follows. So it may be as small as any but the last may be.
+        # This part is never the last one, because the index follows. So it has the size of all parts but the last.
         if output.pieces_bytes >= self._part_bytes:
             if output.upload_id is None:
                 output.key = self._reserve(output.base_offset)

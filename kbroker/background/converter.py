@@ -1,7 +1,7 @@
-"""The converter: one thread that turns packs into KLIX objects and small objects into larger ones, and sweeps up.
+"""The converter: one thread that merges images of packs and small objects into larger ones, and sweeps orphans.
 
-It does one job after another at a bounded rate, waits while flushes are behind, but not for ever, and looks again after
-a pause.
+It runs one job after another at a bounded rate, yields to flushes with a backlog for a limited time, and polls after a
+pause.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
 RETRY_SECONDS = 60.0  # after a failure, for the partitions of the job
-YIELD_SECONDS = 0.1  # between looks whether flushes are still behind
-YIELD_SECONDS_MAX = 600.0  # of a job: objects must not pile up for as long as producers are faster than the store
+YIELD_SECONDS = 0.1  # between checks whether flushes still have a backlog
+YIELD_SECONDS_MAX = 600.0  # per job: objects must not pile up while producers outrun the store
 
 
 class MergeStopped(Exception):
@@ -71,10 +71,10 @@ class ConverterMetrics:
 
 
 class Converter:
-    """Merges the objects of all topics (storage.rewrite.merge_plan says when), and sweeps orphans now and then.
+    """Merges the objects of all topics (storage.rewrite.merge_plan says when), and sweeps orphans.
 
-    `run_once` is one job, for the thread and for tests; one caller at a time. `locks` is shared with what else
-    rewrites objects; `busy` says that flushes need the store and the cores now.
+    `run_once` is one job, for the thread and for tests; one caller at a time. `locks` is shared with all that rewrites
+    objects; `busy` returns whether flushes need the store and the cores now.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Converter:
         self._thread: threading.Thread | None = None
 
     def configure(self, settings: ConverterSettings) -> None:
-        """Takes other settings: the rate at once, whether to merge from the next job on, the rest not at all."""
+        """Changes settings: the rate at once, `enabled` from the next job on, the rest not at all."""
         self.settings = dataclasses.replace(
             self.settings, enabled=settings.enabled, io_bytes_per_second=settings.io_bytes_per_second
         )
@@ -134,7 +134,7 @@ class Converter:
     # -- one job -----------------------------------------------------------------------------------------------
 
     def run_once(self) -> MergeReport | None:
-        """One job; None when nothing is due, or the job came to nothing.
+        """One job; None when nothing is due or the job failed.
 
         Raises MergeStopped, Fenced, Superseded; other failures are logged, and the partitions are put off.
         """
@@ -142,7 +142,7 @@ class Converter:
         try:
             if self.settings.enabled:
                 self._yield_until = self._clock.monotonic() + YIELD_SECONDS_MAX
-                self._yield()  # with nothing in hand that others could work on
+                self._yield()  # without any partition locked
                 self._choose_job(merges)
             return self._run(merges) if merges else None
         finally:
@@ -150,7 +150,7 @@ class Converter:
                 self._locks.release(place)
 
     def _choose_job(self, merges: list[Merge]) -> None:
-        """Adds the first merge that is due, and those behind it that fit into the buffer with it; now in hand."""
+        """Adds the first merge that is due, and later ones that fit into the buffer with it; locks their partitions."""
         taken: set[Place] = set()
         room = self.settings.merger.buffer_bytes
         for merge in self._choice.due():
@@ -158,7 +158,7 @@ class Converter:
                 continue
             large = merge.total_bytes > self.settings.merger.buffer_bytes
             if merges and large:
-                continue  # it has a job of its own
+                continue  # it needs its own job
             if merges and (merge.total_bytes > room or len(taken) >= limits.MERGE_JOB_PARTITIONS_MAX):
                 break
             if merge.place not in taken:
@@ -178,7 +178,7 @@ class Converter:
             if len(merges) == 1:
                 self._leave_alone(merges[0], error)
                 return None
-            done = [self._run([merge]) for merge in merges]  # which one it is; the others can be merged
+            done = [self._run([merge]) for merge in merges]  # find the damaged one; the others can be merged
             return next((report for report in done if report is not None), None)
         except MergeTooLong as error:
             self._choice.leave_alone(merges[0].place, merges[0].inputs[0].base_offset)
@@ -190,7 +190,7 @@ class Converter:
         except (MergeStopped, Fenced, Superseded):
             raise
         except Exception as error:
-            self._put_off(merges, error)  # the others have their turn
+            self._put_off(merges, error)  # other partitions get their turn
             raise
         self._count(report, self._clock.monotonic() - started)
         return report
@@ -231,9 +231,9 @@ class Converter:
     # -- sweeps ------------------------------------------------------------------------------------------------
 
     def sweep_once(self) -> None:
-        """Drops unfinished uploads, makes lost indexes again, finds orphans.
+        """Aborts unfinished uploads, rebuilds lost indexes, finds orphans.
 
-        Raises Superseded, Fenced; what the store refuses is logged.
+        Raises Superseded, Fenced; store errors are logged.
         """
         for sweep in (self._sweep_uploads, self._sweep_indexes, self._sweep_orphans):
             try:
@@ -253,9 +253,9 @@ class Converter:
         self.metrics.orphans, self.metrics.orphan_bytes = len(found.found), found.bytes
 
     def repair_indexes(self) -> None:
-        """Makes lost indexes of KafScale segments again: a crash may have come between a segment and its index.
+        """Rebuilds lost indexes of KafScale segments: a crash may have occurred between a segment and its index.
 
-        At the start, before other work; readers of that format need the pair. Raises Superseded, Fenced.
+        At the start, before other work: readers of that format need the pair. Raises Superseded, Fenced.
         """
         try:
             self._sweep_indexes()
@@ -276,7 +276,7 @@ class Converter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; a job under way is given up, and leaves nothing behind."""
+        """Ends the thread; a running job is aborted and cleaned up."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -296,7 +296,7 @@ class Converter:
             except (Fenced, Superseded) as error:
                 logger.error("merging of objects has stopped: %s", error)
                 return
-            except Exception as error:  # nobody knows this failure; without the thread packs would only pile up
+            except Exception as error:  # unexpected; without the thread packs would only pile up
                 self.metrics.failures += 1
                 self.metrics.last_error = repr(error)
                 logger.exception("merging of objects failed, will try again")

@@ -1,4 +1,4 @@
-"""Which partitions have objects to merge: the plan of each partition, looked at again only when it may have changed."""
+"""Which partitions have objects to merge: each partition is planned again only when the result may have changed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from kbroker.storage.rewrite.merge_plan import (
 from kbroker.storage.rewrite.object_swap import Place
 
 LOOK_AGAIN_MS = 600_000  # at the latest
-WINDOW_ROWS = 8_192  # references looked at together: more than limits.MERGE_COUNT_MAX
-RETENTION_SHARE = 8  # a merged object covers at most this part of what retention keeps: it goes as a whole
+WINDOW_ROWS = 8_192  # references per window: more than limits.MERGE_COUNT_MAX
+RETENTION_SHARE = 8  # a merged object covers at most this part of retention.ms, because it is deleted as a whole
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The last look at a partition that found nothing: until one of these is reached, none will."""
+    """The last plan of a partition that found nothing: until one of these is reached, none will."""
 
     appended_count: int
     appended_bytes: int
@@ -45,9 +45,9 @@ class _Look:
 class MergeChoice:
     """Finds merges that are due. Used by one thread.
 
-    In a topic that is compacted only what compaction has not been over is merged: its rounds join objects themselves.
-    KafScale segments stay as they were flushed. The image's lock is held for WINDOW_ROWS references at a time: a first
-    look at a million of them keeps nobody waiting.
+    In a compacted topic only the dirty part is merged: compaction joins objects itself. KafScale segments stay as they
+    were flushed. The image's lock is held for WINDOW_ROWS references at a time: planning a million of them blocks no
+    other thread for long.
     """
 
     def __init__(self, table: LogTable, manifest: Manifest, clock: Clock, bounds: MergeLimits) -> None:
@@ -60,13 +60,14 @@ class MergeChoice:
         self._left_alone: dict[Place, set[int]] = {}
 
     def leave_alone(self, place: Place, base_offset: int) -> None:
-        """The object that begins there is not to be merged any more: a merge failed for good."""
+        """Excludes the object that begins there: a merge of it failed for good."""
         self._left_alone.setdefault(place, set()).add(base_offset)
 
     def due(self) -> Iterator[Merge]:
-        """Merges that are due now, in order of topic id, partition and offset: neighbours in packs are neighbours here.
+        """Merges that are due now, in order of topic id, partition and offset, so that images adjacent in packs are
+        adjacent.
 
-        Looked up one partition at a time, as they are asked for.
+        Lazy, one partition at a time.
         """
         known: set[Place] = set()
         for topic_id in sorted(self._table.by_id):
@@ -82,7 +83,7 @@ class MergeChoice:
             self._looks.pop(place, None)
 
     def _bounds_of(self, config: Any) -> MergeLimits:
-        """What Kafka calls a segment: retention and compaction judge it as a whole."""
+        """Bounds a merged object as a Kafka segment: retention and compaction treat it as a whole."""
         spans = [config.segment_ms]
         sizes = [config.segment_bytes]
         if config.delete_enabled and config.retention_ms >= 0:
@@ -119,7 +120,7 @@ class MergeChoice:
         for rows, plan in self._windows(place, state, start_offset, bounds, now_ms):
             for first, last in plan.due:
                 if not found:
-                    # What is due may lie below what is settled, and may fail: the next look begins where this one did.
+                    # A due merge may lie below `settled` and may fail: the next plan begins where this one did.
                     self._looks.pop(place, None)
                     found = True
                 if merge := self._merge(topic_log, partition, state, rows[first:last]):
@@ -136,13 +137,13 @@ class MergeChoice:
     def _windows(
         self, place: Place, state: PartitionState, offset: int, bounds: MergeLimits, now_ms: int
     ) -> Iterator[tuple[np.ndarray, MergePlan]]:
-        """The objects from `offset` on, some at a time, and what to do with them."""
+        """The objects from `offset` on, in windows, with their plans."""
         image = self._manifest.image
         while True:
             with image.lock:
                 first = state.index_of(offset)
                 if first < state.object_count and state.row(first).base_offset < offset:
-                    first += 1  # compaction has been over a part of it
+                    first += 1  # partly compacted
                 rows = state.rows(first, min(first + WINDOW_ROWS, state.object_count))
                 more = first + WINDOW_ROWS < state.object_count
                 columns = _facts(image.files, rows)
@@ -173,7 +174,7 @@ class MergeChoice:
         ]
 
     def _merge(self, topic_log: TopicLog, partition: Any, state: PartitionState, rows: np.ndarray) -> Merge | None:
-        """None when the objects have changed since they were looked at."""
+        """None when the objects have changed since they were planned."""
         image = self._manifest.image
         with image.lock:
             first = state.index_of(int(rows[0, 0]))
@@ -192,7 +193,7 @@ class MergeChoice:
 
 
 class _Facts(NamedTuple):
-    """What is known of the objects that references point into, one value for each reference."""
+    """Columns of facts about objects, one value for each reference."""
 
     generation: np.ndarray
     in_pack: np.ndarray
@@ -212,7 +213,7 @@ def _facts(files: FileTable, rows: np.ndarray) -> _Facts:
 
 
 class _Summary:
-    """The plans of several windows, one behind the other, as one."""
+    """The combined plan of consecutive windows."""
 
     def __init__(self, end_offset: int) -> None:
         self.tail_offset = self.waiting_offset = end_offset

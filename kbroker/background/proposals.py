@@ -1,8 +1,8 @@
-"""The broker's inbox of swap proposals: jobs that share nothing with it but the bucket find it here.
+"""The broker's inbox of swap proposals, for jobs that share only the bucket with it.
 
-One thread lists the proposals' folder every PROPOSAL_POLL_SECONDS: that one request is all it costs while there are
-none. The broker keeps off partitions that a job is at work on; what a job proposes is judged and answered; what it left
-behind is swept up. A local job need not wait for the next look: `look` is also a control command.
+One thread lists the proposals' folder every PROPOSAL_POLL_SECONDS: one request per poll while there are none. The
+broker does not rewrite partitions that a job works on; it judges and answers proposals, and sweeps the objects of dead
+jobs. A local job need not wait for the next poll: `look` is also a control command.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from kbroker.storage.stores.retry_policy import RetryPolicy
 
 logger = logging.getLogger(__name__)
 
-RESULT_KEPT_MS = 3_600_000  # an answer that its job does not fetch
-LEFTOVER_GRACE_MS = 86_400_000  # between finding a dead job's objects and their deletion
-ANSWER_SECONDS = 10.0  # for storing one answer; it is tried again at the next look
+RESULT_KEPT_MS = 3_600_000  # for an answer that its job does not fetch
+ORPHAN_GRACE_MS = 86_400_000  # between finding a dead job's objects and their deletion
+ANSWER_SECONDS = 10.0  # for storing one answer; retried at the next poll
 
 
 class InboxStopped(Exception):
@@ -70,26 +70,26 @@ class InboxMetrics:
     swapped: int = 0  # partitions
     obsolete: int = 0
     refused: int = 0
-    jobs: int = 0  # at work, as of the last look
+    jobs: int = 0  # running, as of the last poll
     orphans: int = 0  # objects of dead jobs, queued for deletion
     last_error: str | None = None
 
 
 @dataclass(slots=True)
 class _Hold:
-    """A job's partitions, kept for it as long as it gives signs of life."""
+    """A job's partitions, locked for it as long as it sends heartbeats."""
 
-    note: JobNote | None  # None: it does not parse
+    note: JobNote | None  # None: malformed
     version: str = ""  # ETag of the note
-    seen_at: float = 0.0  # monotonic, when that changed
-    places: set[Place] = field(default_factory=set)  # in hand
+    seen_at: float = 0.0  # monotonic, last change of the version
+    places: set[Place] = field(default_factory=set)  # locked
 
 
 class ProposalInbox:
-    """Reads, judges, answers, sweeps. `look` is one turn, for the thread, the control command and tests.
+    """Reads, judges, answers, sweeps. `look` is one poll, for the thread, the control command and tests.
 
-    Lock: `_lock` serialises looks. `locks` is shared with what else rewrites objects. Paces by
-    `settings_rate()`, bytes per second, 0 for no limit.
+    Lock: `_lock` serialises polls. `locks` is shared with all that rewrites objects. The rate is `settings_rate()`,
+    bytes per second, 0 for no limit.
     """
 
     def __init__(
@@ -149,10 +149,10 @@ class ProposalInbox:
             hot.log.note_cleaned,
         )
 
-    # -- one look ----------------------------------------------------------------------------------------------
+    # -- one poll ----------------------------------------------------------------------------------------------
 
     def look(self) -> int:
-        """One turn; returns how many proposals were answered. Raises StoreError, Fenced, Superseded, InboxStopped."""
+        """One poll; returns how many proposals were answered. Raises StoreError, Fenced, Superseded, InboxStopped."""
         with self._lock:
             if self._stop.is_set():
                 raise InboxStopped("the broker is stopping")
@@ -162,20 +162,20 @@ class ProposalInbox:
             for meta in itertools.islice(self._store.list(prefix), limits.PROPOSAL_LISTED_MAX):
                 parsed = parse_proposal_key(self._keys.relative(meta.key))
                 if parsed is None:
-                    continue  # of no proposal: neither read nor deleted
+                    continue  # no proposal: neither read nor deleted
                 if count >= limits.PROPOSAL_KEYS_MAX and parsed[0] not in found:
-                    break  # the rest when these are done
+                    break  # the rest at the next poll
                 count += 1
                 found.setdefault(parsed[0], {})[parsed[1]] = meta
             for proposal_id in self._holds.keys() - found.keys():
-                self._let_go(proposal_id)
+                self._release_job(proposal_id)
             answered = sum(self._try(proposal_id, metas) for proposal_id, metas in found.items())
             self.metrics.looks += 1
             self.metrics.jobs = sum(1 for hold in self._holds.values() if hold.places)
             return answered
 
     def _try(self, proposal_id: str, metas: dict[str, ObjectMeta]) -> bool:
-        """What the store refuses for one job must not keep the others waiting."""
+        """A store error of one job must not block the others."""
         try:
             return self._look_at(proposal_id, metas)
         except StoreError as error:
@@ -186,9 +186,9 @@ class ProposalInbox:
     def _look_at(self, proposal_id: str, metas: dict[str, ObjectMeta]) -> bool:
         now_ms = self._clock.now_ms()
         if RESULT in metas:
-            self._let_go(proposal_id)
+            self._release_job(proposal_id)
             if metas[RESULT].modified_ms < now_ms - RESULT_KEPT_MS:
-                self._forget(proposal_id, metas)
+                self._delete_proposal(proposal_id, metas)
             return False
         if PROPOSAL in metas:
             return self._answer(proposal_id, metas[PROPOSAL])
@@ -198,14 +198,14 @@ class ProposalInbox:
             self._hold(proposal_id, metas[JOB])
         return False
 
-    def _forget(self, proposal_id: str, metas: dict[str, ObjectMeta]) -> None:
+    def _delete_proposal(self, proposal_id: str, metas: dict[str, ObjectMeta]) -> None:
         """Removes a finished proposal whose job has died; the answer last, so that it is never judged again."""
         if JOB in metas:
             self._sweep_tagged(proposal_id, metas[JOB], self._clock.now_ms())
         for name in (PROPOSAL, JOB, RESULT):
             self._store.delete([self._keys.full(proposal_key(proposal_id, name))])
 
-    # -- partitions of jobs that are at work --------------------------------------------------------------------
+    # -- partitions of running jobs ------------------------------------------------------------------------------
 
     def _hold(self, proposal_id: str, meta: ObjectMeta) -> None:
         now = self._clock.monotonic()
@@ -231,12 +231,12 @@ class ProposalInbox:
             if meta.size > SMALL_BYTES_MAX:
                 raise CorruptionError(f"{meta.key}: {meta.size} bytes are too many")
             data = read_back(self._store, meta.key, SMALL_BYTES_MAX)
-            return None if data is None else decode_job(data, meta.key, proposal_id)  # None: it has just ended
+            return None if data is None else decode_job(data, meta.key, proposal_id)  # None: the job has just ended
         except CorruptionError as error:
             logger.warning("a job's note is not used: %s", error)
             return None
 
-    def _let_go(self, proposal_id: str) -> None:
+    def _release_job(self, proposal_id: str) -> None:
         hold = self._holds.pop(proposal_id, None)
         if hold is not None:
             self._release_places(hold)
@@ -249,7 +249,7 @@ class ProposalInbox:
     # -- proposals ---------------------------------------------------------------------------------------------
 
     def _answer(self, proposal_id: str, meta: ObjectMeta) -> bool:
-        """Judges and answers; False when it has to wait for the next look."""
+        """Judges and answers; False when it has to wait for the next poll."""
         taken: set[Place] = set()
         try:
             try:
@@ -264,7 +264,7 @@ class ProposalInbox:
             key = self._keys.full(proposal_key(proposal_id, RESULT))
             retries = RetryPolicy(ANSWER_SECONDS, clock=self._clock, wait=self._stop.wait)
             create_once(self._plain_store, key, encode_result(result), retries, SMALL_BYTES_MAX)
-            self._let_go(proposal_id)
+            self._release_job(proposal_id)
             return True
         finally:
             for place in taken:
@@ -273,7 +273,7 @@ class ProposalInbox:
     def _judged(self, proposal: Proposal) -> Result:
         try:
             return self._judge.judge(proposal)
-        except (CorruptionError, ValueError) as error:  # no record can be made of it
+        except (CorruptionError, ValueError) as error:  # it makes no record
             return self._judge.refusal(proposal.id, str(error))
 
     def _read(self, proposal_id: str, meta: ObjectMeta) -> Proposal | None:
@@ -283,9 +283,9 @@ class ProposalInbox:
         return None if data is None else decode_proposal(data, meta.key, proposal_id)
 
     def _take(self, proposal: Proposal, taken: set[Place]) -> bool:
-        """Has the partitions in hand that no job holds; False while the broker itself is at work on one.
+        """Locks the partitions that no job holds; False while the broker itself rewrites one.
 
-        What another job holds is no obstacle: that job may be dead, and if it lives, the first to propose wins.
+        A partition that another job holds is no obstacle: that job may be dead; if not, the first proposal wins.
         """
         held = {place for hold in self._holds.values() for place in hold.places}
         for swap in proposal.swaps:
@@ -312,13 +312,13 @@ class ProposalInbox:
     # -- jobs that died ----------------------------------------------------------------------------------------
 
     def _sweep(self, proposal_id: str, meta: ObjectMeta) -> None:
-        """A job gave no sign of life for two days and proposed nothing: what has its tag is deleted, its note last."""
-        self._let_go(proposal_id)
+        """A job sent no heartbeat for two days and proposed nothing: deletes objects with its tag, its note last."""
+        self._release_job(proposal_id)
         self._sweep_tagged(proposal_id, meta, self._clock.now_ms() - limits.SWEEP_AGE_MS)
         self._store.delete([meta.key])
 
     def _sweep_tagged(self, proposal_id: str, meta: ObjectMeta, before_ms: int) -> None:
-        """Queues what a job stored before then and no record names: nobody will propose it any more."""
+        """Queues older objects of a job that no record names: they will never be proposed."""
         note = self._note(proposal_id, meta)
         if note is None:
             return
@@ -339,7 +339,7 @@ class ProposalInbox:
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
             nonlocal queued
-            due_ms = self._clock.now_ms() + LEFTOVER_GRACE_MS
+            due_ms = self._clock.now_ms() + ORPHAN_GRACE_MS
             unknown = [[key, due_ms] for key in keys if not image.is_known(key)]
             queued = len(unknown)
             return {"q": unknown} if unknown else None
@@ -358,11 +358,11 @@ class ProposalInbox:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; a proposal that is being judged is judged again by the next start."""
+        """Ends the thread; an interrupted judgement is repeated after the next start."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with self._lock:  # a look that the control command asked for
+        with self._lock:  # a poll by the control command
             self._holds.clear()
 
     def _run(self) -> None:
@@ -371,11 +371,11 @@ class ProposalInbox:
                 with contextlib.suppress(InboxStopped):
                     self.look()
             except (Fenced, Superseded) as error:
-                logger.error("proposals are not looked at any more: %s", error)
+                logger.error("proposals are not polled any more: %s", error)
                 return
             except StoreError as error:
                 self.metrics.last_error = str(error)
-                logger.debug("proposals could not be looked at, will try again: %s", error)
-            except Exception as error:  # nobody knows this failure; without the thread no job would ever be answered
+                logger.debug("polling for proposals failed, will try again: %s", error)
+            except Exception as error:  # unexpected; without the thread no job would be answered
                 self.metrics.last_error = repr(error)
-                logger.exception("looking at proposals failed, will try again")
+                logger.exception("polling for proposals failed, will try again")

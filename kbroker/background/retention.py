@@ -1,11 +1,10 @@
-"""Retention: old objects leave the log, deleted topics leave the bucket.
+"""Retention: deletes expired objects and the objects of deleted topics.
 
-Kafka's rules with objects in the place of segments: oldest first, stopping at the first that stays; time and size only
-where cleanup.policy has delete; what lies below the log start goes under every policy. The log start moves in the
-manifest first, then for readers, and the bytes go last: keys wait in the manifest's delete queue for
-file.delete.delay.ms, a pack until nothing in it is live; the segments of a deleted topic in KafScale's format do not
-wait, since a topic made again under its name has the same keys. Only what is in objects can expire, so a log may be
-larger by what is not flushed yet.
+Kafka's rules with objects for segments: oldest first, up to the first that is retained; by time and size only if
+cleanup.policy has delete; below the log start under every policy. The log start moves in the manifest first, then for
+readers, and the bytes are deleted last: keys wait in the manifest's delete queue for file.delete.delay.ms, a pack until
+nothing in it is live. Segments of a deleted topic in KafScale's format do not wait, because a new topic of that name
+has the same keys. Only flushed data expires, so a log may be larger by its unflushed part.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ DELETE_POLL_SECONDS = 5.0
 PRODUCER_EXPIRY_SECONDS = 600.0
 DELETE_BATCH_KEYS = 1_000  # one DeleteObjects request
 RECORD_PARTITIONS_MAX = 1_000  # changed by one manifest record
-EXPIRED_MAX = 5_000  # objects of one partition that one look lets go: the image's lock is held meanwhile
-RECORD_EXPIRED_MAX = 20_000  # and of all partitions, one manifest record
-WAITING_MAX = 100_000  # keys that wait for their deletion: when there are more, nothing else is let go for now
+EXPIRED_MAX = 5_000  # objects of one partition per pass: the image's lock is held meanwhile
+RECORD_EXPIRED_MAX = 20_000  # objects of all partitions in one manifest record
+WAITING_MAX = 100_000  # queued keys: with more, nothing else expires for now
 
 
 def expired_offset(state: PartitionState, config: Any, now_ms: int, created_ms_of: Callable[[int], int]) -> int:
-    """Where the log should start: after the last object that time or size lets go, or where it starts now.
+    """The new log start: after the last object that expires by time or size, or the present one.
 
-    `created_ms_of` gives the creation time of an object by its place in the image's table, where its records have no
-    timestamps. Of very many objects only the first EXPIRED_MAX are judged: the rest comes at the next look.
+    `created_ms_of` returns the creation time of an object by its place in the image's table, for records without
+    timestamps. At most the first EXPIRED_MAX objects are checked; the rest in the next pass.
     """
     log_start_offset = state.log_start_offset
     if not config.delete_enabled:
@@ -65,13 +64,13 @@ def expired_offset(state: PartitionState, config: Any, now_ms: int, created_ms_o
 
 
 def _ended_reservations(now_ms: int, image: ManifestImage) -> dict[str, Any] | None:
-    """What a record says of reservations that are over: their keys are to be deleted."""
+    """The entries of a record for expired reservations: their keys are to be deleted."""
     over = [key for key, due_ms in image.reserved.items() if due_ms <= now_ms and not image.is_live(key)]
     return {"q": [[key, now_ms] for key in over[:DELETE_BATCH_KEYS]]} if over else None
 
 
 class Retention:
-    """One thread: a pass over all partitions each check interval, and the deletion of keys whose time has come.
+    """One thread: a pass over all partitions each check interval, and the deletion of keys that are due.
 
     `check_once` and `delete_once` are the two steps, for the thread and for tests.
     """
@@ -99,25 +98,25 @@ class Retention:
         self._segments = segments
         self._check_interval_ms = check_interval_ms
         self.producer_id_expiration_ms = producer_id_expiration_ms
-        self._dropped: dict[bytes, int] = {}  # deleted topic -> grace, until the manifest has dropped it
+        self._dropped: dict[bytes, int] = {}  # deleted topic -> grace time, until the manifest has dropped it
         self._lock = threading.Lock()  # protects _dropped
         self._wake = threading.Event()
         self._stopping = False
         self._check_asked = False
         self._next_expiry = clock.monotonic() + PRODUCER_EXPIRY_SECONDS
-        self._next_check = 0.0  # monotonic: a wall clock that is set back must not put retention off
+        self._next_check = 0.0  # monotonic: setting the wall clock back must not delay retention
         self._thread: threading.Thread | None = None
 
     # -- deleted topics ----------------------------------------------------------------------------------------
 
     def topic_removed(self, topic_log: TopicLog) -> None:
-        """A topic was deleted (LogTable.on_removed): its objects are queued for deletion at the next turn."""
+        """A topic was deleted (LogTable.on_removed): its objects are queued for deletion in the next pass."""
         if self._segments is not None and topic_log.config.kfs:
             self._segments.deleted(topic_log.name)
         self.drop_topic(topic_log.topic_id, topic_log.config.file_delete_delay_ms)
 
     def drop_topic(self, topic_id: bytes, grace_ms: int) -> None:
-        """Queues everything of a topic id for deletion. Only for topics that metadata says were deleted."""
+        """Queues everything of a topic id for deletion. Only for topics that the metadata records as deleted."""
         with self._lock:
             self._dropped[topic_id] = grace_ms
         self.nudge()
@@ -131,7 +130,7 @@ class Retention:
             self._segments.dropped(dropped)
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
-            # Also what was never flushed: an object that a crash left is then known to be of a deleted topic.
+            # Also without flushed data: an orphan of a crash is then known to be of a deleted topic.
             news = {
                 topic_id.hex(): grace
                 for topic_id, grace in dropped.items()
@@ -144,7 +143,7 @@ class Retention:
             for topic_id in dropped:
                 self._dropped.pop(topic_id, None)
 
-    # -- topic listener (cluster.topics.TopicListener): other configs may let data go at once ----------------------
+    # -- topic listener (cluster.topics.TopicListener): new configs may expire data at once ------------------------
 
     def on_created(self, topic: Any, config: Any) -> None:
         """Nothing to do."""
@@ -156,13 +155,14 @@ class Retention:
         """Nothing to do."""
 
     def on_config(self, topic: Any, config: Any) -> None:
-        """The next turn looks at all partitions."""
+        """The next turn makes a pass over all partitions."""
         self.nudge()
 
     # -- one pass ----------------------------------------------------------------------------------------------
 
     def check_once(self) -> int:
-        """Moves the log start of every partition that time, size or a coordinator let go; returns how many moved.
+        """Moves the log start of every partition with expired data, by time, size or coordinator; returns how many
+        moved.
 
         Raises StoreError, Fenced.
         """
@@ -172,7 +172,7 @@ class Retention:
         image = self._manifest.image
         while wanted:
             if len(image.deletions) >= WAITING_MAX:
-                self._check_asked = True  # memory and checkpoints hold them all
+                self._check_asked = True  # memory and checkpoints contain them all
                 break
             expired: list[tuple[Any, Any]] = []
             batch: list[tuple[Any, Any]] = []
@@ -191,12 +191,12 @@ class Retention:
                 objects += count
             if batch:
                 moved.update(self._move_log_starts(batch))
-            wanted = expired  # some may have more to let go
+            wanted = expired  # some may have more expired objects
         self.expired_partitions += len(moved)
         return len(moved)
 
     def _expired_count(self, partition: Any, config: Any) -> int:
-        """How many objects go when the log start moves to its target, at least 1; 0 when it stays."""
+        """How many objects expire when the log start moves to its target, at least 1; 0 when it stays."""
         image = self._manifest.image
         state = image.partition(partition.topic_id, partition.index)
         if state is None or partition.deleted:
@@ -237,10 +237,10 @@ class Retention:
         return [partition for partition, _ in targets]
 
     def delete_once(self) -> int:
-        """Deletes the keys whose grace time is over; returns how many. Raises StoreError, Fenced, Superseded.
+        """Deletes the keys that are due; returns how many. Raises StoreError, Fenced, Superseded.
 
-        Deleting twice does no harm, so a key leaves the queue only after it has left the bucket. What is only reserved
-        is queued first: no record can make a queued key live, while the rewrite that reserved it may be about to.
+        Deleting twice does no harm, so a key leaves the queue only after it is deleted. A reserved key is queued first:
+        no record can make a queued key live, while the rewrite that reserved it may be about to.
         """
         deleted = 0
         image = self._manifest.image
@@ -261,7 +261,7 @@ class Retention:
         return deleted
 
     def _delete(self, keys: list[str]) -> None:
-        """Segments last, by who knows their names: how that fails says when these are free again."""
+        """Segments last, by SegmentNames: on a failure it knows when the names are free again."""
         segments: list[str] = []
         if self._segments is not None:
             segments = [key for key in keys if key.endswith(SEGMENT_SUFFIX)]
@@ -280,7 +280,7 @@ class Retention:
     # -- the thread --------------------------------------------------------------------------------------------
 
     def nudge(self) -> None:
-        """Asks for a pass now: a topic was deleted or has other configs."""
+        """Requests a pass now: a topic was deleted or has new configs."""
         self._check_asked = True
         self._wake.set()
 
@@ -291,19 +291,19 @@ class Retention:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after what it is doing."""
+        """Ends the thread after its current step."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
     def expire_producers(self) -> int:
-        """Forgets producer ids that have been silent for `producer.id.expiration.ms`; returns how many."""
+        """Expires producer ids that have been silent for `producer.id.expiration.ms`; returns how many."""
         now_ms = self._clock.now_ms()
         return sum(part.expire(now_ms, self.producer_id_expiration_ms) for part in self._table.all_partitions())
 
     def turn(self) -> None:
-        """What the thread does each time it wakes; errors of the store are logged and left for the next turn."""
+        """One turn of the thread; store errors are logged and retried in the next turn."""
         if self._clock.monotonic() >= self._next_expiry:
             self._next_expiry = self._clock.monotonic() + PRODUCER_EXPIRY_SECONDS
             self.expire_producers()
@@ -329,7 +329,7 @@ class Retention:
             except (Fenced, Superseded) as error:
                 logger.error("retention has stopped: %s", error)
                 return
-            except Exception as error:  # nobody knows this failure; without the thread the bucket would only grow
+            except Exception as error:  # unexpected; without the thread the bucket would only grow
                 self.last_error = repr(error)
                 self._check_asked = True
                 logger.exception("retention failed, will try again")

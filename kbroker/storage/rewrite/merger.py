@@ -187,8 +187,7 @@ class Merger:
                 break
             images.append(image)
         if len(images) < len(merge.inputs) and len(images) < 2 and merge.inputs[0].kind != PACK:
-            raise MergeTooLong(f"{merge.inputs[0].key}: the next object's batches do not fit into one index with its
-            own")
+            raise MergeTooLong(f"{merge.inputs[0].key}: its index and the next object's do not fit into one")
         kept = tuple(image.ref for image in images)
         merge = Merge(merge.topic, merge.place, kept, merge.generation, merge.grace_ms, merge.deleted)
         built, footer = merged_image(images, merge.place, 0)
