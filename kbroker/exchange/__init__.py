@@ -1,1 +1,1 @@
-"""Other products' ways of keeping logs: read into a cluster's store, and written from it, with no broker running."""
+"""Imports from and exports to other products' storage formats, and recovery; without a running broker."""

@@ -1,4 +1,4 @@
-"""A block of whole record batches with an entry for each: what imports and exports hand on."""
+"""A block of whole record batches with an entry for each: the unit of imports and exports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from kbroker.limits import MIB
 
 BLOCK_BYTES = 4 * MIB
-BATCH_BYTES_MAX = 1 << 30  # more than any broker takes; bounds what a damaged length makes us allocate
+BATCH_BYTES_MAX = 1 << 30  # more than any broker takes; bounds the allocation for a damaged length
 
 # Struct ScanEntry of kbroker/_fast/records/gather.pxd; `lsn` is the position in the file.
 ENTRY_DTYPE = np.dtype(

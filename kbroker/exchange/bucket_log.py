@@ -1,4 +1,4 @@
-"""A partition's batches as they lie in the bucket, in order and checked: what an export reads."""
+"""Reads a partition's batches from the bucket, in order and checked, for exports and recovery."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbroker.storage.stores.object_store import NotFound, ObjectStore, Precondit
 
 
 class ObjectFinder(Protocol):
-    """Where a partition's offsets lie: a manifest, or what was taken from one."""
+    """Maps a partition's offsets to objects: a manifest, or an extract of one."""
 
     def find(self, topic_id: bytes, partition: int, offset: int) -> ObjectRef | None:
         """The object that holds `offset`, or the first one above it; None when there is none."""
@@ -29,7 +29,7 @@ def read_partition(
 ) -> Iterator[Block]:
     """Every batch with an offset from the log start to the end of `state`, in blocks.
 
-    `reload` gives the manifest as it is now: a broker that runs replaces objects meanwhile, and deletes the old ones.
+    `reload` returns the current manifest: a running broker replaces objects meanwhile, and deletes the old ones.
     Raises StoreError, CorruptionError.
     """
     offset, end_offset = state.log_start_offset, state.end_offset
@@ -48,7 +48,7 @@ def read_partition(
 
 
 def read_object(store: ObjectStore, ref: ObjectRef, offset: int, end_offset: int) -> Iterator[Block]:
-    """The batches of an object from the one that holds `offset` on, and which end at or below `end_offset`."""
+    """The batches of an object from the one that holds `offset` on that end at or below `end_offset`."""
     if ref.kind == KFS:
         footer = load_ref(store, ref).footer
     else:
@@ -60,7 +60,7 @@ def read_object(store: ObjectStore, ref: ObjectRef, offset: int, end_offset: int
 
 
 def within(block: Block, base_offset: int, end_offset: int) -> Block:
-    """The batches in these offsets, the end exclusive: an object that took the place of several may have more."""
+    """The batches in these offsets, the end exclusive; a rewritten object may have more."""
     bases = block.entries["base_offset"]
     first = int(np.searchsorted(bases, base_offset))
     count = int(np.searchsorted(bases + block.entries["last_offset_delta"], end_offset))
@@ -81,7 +81,7 @@ def read_image(
 def scan_image(
     store: ObjectStore, key: str, start: int, etag: str, footer: KlixFooter, offset: int
 ) -> Iterator[tuple[Block, BatchScan]]:
-    """The batches of an image from the one that holds `offset` on, each held against its CRC and the index."""
+    """The batches of an image from the one that holds `offset` on, each checked against its CRC and the index."""
     index = footer.find_offset(offset)
     while index is not None and index < len(footer):
         position, length = footer.read_range(index, BLOCK_BYTES)

@@ -1,7 +1,7 @@
 """Committed offsets from another product, appended to what the cluster's own `__consumer_offsets` holds.
 
-Only the offsets of given topics come: what Kafka would answer for each group, topic and partition, with transactions
-settled and removed ones left out. Groups' members are not taken; they join again.
+Only the offsets of given topics are taken: what Kafka would answer for each group, topic and partition, with
+transactions settled and without removed ones. Group members are not taken; they rejoin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.storage.stores.object_store import NotFound
 
 RECORDS_PER_BATCH = 1_000
 COMMIT = 1
-LEFTOVERS_MAX = 1_000
+ORPHANS_MAX = 1_000
 
 OffsetKey = tuple[str, str, int]  # group, topic, partition
 
@@ -41,7 +41,7 @@ class OffsetFold:
         self._pending = TransactionalOffsets()
 
     def add(self, data: bytes) -> None:
-        """Takes whole batches. ValueError when they do not parse."""
+        """Adds whole batches. ValueError when they do not parse."""
         for header, batch in iter_batches(data, check_crc=True):
             if header.is_control:
                 marker = parse_marker(batch)
@@ -67,7 +67,7 @@ class OffsetFold:
                 yield offset
 
     def _apply(self, record: OffsetRecord, stamp: ProducerStamp | None) -> None:
-        """As the coordinator does (`GroupShard.replay`): of two records for a key the later one wins."""
+        """As the coordinator does (`GroupShard.replay`): the last record for a key wins."""
         group_id, topic, partition, value = record
         if value is None:
             self._pending.remove(group_id, topic, partition)
@@ -80,13 +80,13 @@ class OffsetFold:
 
 
 def write_offsets(offsets: Mapping[OffsetKey, OffsetAndMetadata], target: ImportTarget) -> int:
-    """Writes them in one manifest record, behind what is there; how many there are. Raises StartError, StoreError."""
+    """Appends the offsets by one manifest record; returns how many. Raises StartError, StoreError."""
     if not offsets:
         return 0
     try:
         topic = target.cluster.topics.ensure_internal_topic(CONSUMER_OFFSETS)
     except KafkaError as error:
-        raise StartError(f"{CONSUMER_OFFSETS} was not made: {error}") from None
+        raise StartError(f"{CONSUMER_OFFSETS} was not created: {error}") from None
     by_partition: dict[int, list[OffsetRecord]] = {}
     for (group, name, partition), value in offsets.items():
         home = group_partition(group, topic.partitions)
@@ -128,10 +128,10 @@ def _store(
 
 
 def _free_key(target: ImportTarget, topic: TopicImage, partition: int, base: int) -> str:
-    for generation in range(LEFTOVERS_MAX):
+    for generation in range(ORPHANS_MAX):
         key = klix_key(topic.name, topic.topic_id, partition, base, generation)
         try:
             target.objects.head(target.cluster.keys.full(key))
         except NotFound:
             return key
-    raise CorruptionError(f"{LEFTOVERS_MAX} leftovers at {key}")
+    raise CorruptionError(f"{ORPHANS_MAX} orphans at {key}")

@@ -1,7 +1,7 @@
-"""A store whose conditional creations are tried again until it is certain what became of them.
+"""A store that retries conditional creations until their outcome is certain.
 
-For imports and exports, which are not resumed. The rules are those of
-storage.stores.conditional_write: only what is read back decides. Length and CRC-32C are compared, as bodies are large.
+For imports and exports, which are not resumed. The rules are those of storage.stores.conditional_write: the object that
+is read back decides. Only length and CRC-32C are compared, because bodies are large.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READ_BYTES = 4 * MIB
 
 
 class StoredRange:
-    """A range of an object as a body: the bytes come while they are sent. `failure`: why they did not come."""
+    """A range of an object as a body, read while it is sent. `failure`: the error of a failed read."""
 
     def __init__(self, store: ObjectStore, key: str, etag: str, start: int, length: int) -> None:
         self.length = length
@@ -52,7 +52,7 @@ class StoredRange:
 
 
 class CreatingStore(StoreWrapper):
-    """`inner` retries all else. Creations raise PreconditionFailed when something else is there, OutcomeUnknown."""
+    """`inner` retries all else. Creations raise PreconditionFailed when another object is there, OutcomeUnknown."""
 
     def __init__(self, inner: ObjectStore, retries: RetryPolicy) -> None:
         super().__init__(inner)
@@ -76,7 +76,7 @@ class CreatingStore(StoreWrapper):
                 return self._inner.put(key, body, if_none_match=True, crc32c=crc)
             except StoreUnavailable:
                 if isinstance(body, StoredRange) and body.failure is not None:
-                    raise body.failure from None  # what the client library made of it
+                    raise body.failure from None  # the original error, not the client library's
                 raise
 
         return self._create(key, as_source(body).length, crc, create)
@@ -94,7 +94,7 @@ class CreatingStore(StoreWrapper):
         return self.complete(key, upload_id, parts, crc)
 
     def complete(self, key: str, upload_id: str, parts: Sequence[UploadedPart], crc32c: int) -> ObjectMeta:
-        """Makes the object of the parts, which has this CRC, appear."""
+        """Creates the object of the parts, which has this CRC."""
 
         def create() -> ObjectMeta:
             return self._inner.complete_multipart(key, upload_id, parts, if_none_match=True)
@@ -107,7 +107,7 @@ class CreatingStore(StoreWrapper):
             try:
                 return create()
             except (PreconditionFailed, NotFound, StoreUnavailable) as error:
-                failure = error  # not found: an upload that was completed, or what the body is made of
+                failure = error  # NotFound: the upload was completed, or the body's source is gone
             try:
                 meta = self._present(key, size, crc)
             except StoreUnavailable as error:
@@ -120,7 +120,7 @@ class CreatingStore(StoreWrapper):
         raise OutcomeUnknown(f"{key}: unknown whether it was created: {failure}") from failure
 
     def _present(self, key: str, size: int, crc: int) -> ObjectMeta | None:
-        """The object if it is the one that was sent; None: nothing is there. PreconditionFailed: something else is."""
+        """The object if it is the one that was sent; None if there is none. PreconditionFailed for another object."""
         try:
             meta = self._inner.head(key)
             known = meta.crc32c if meta.crc32c is not None or meta.size != size else self._crc_of(meta)

@@ -1,8 +1,7 @@
-"""The cluster that an import writes to: claimed as a broker's start claims it, given back as its stop does.
+"""The cluster that an import writes to: claimed and released as by a broker.
 
-Nothing that is not in the bucket may exist: the last owner must have stopped cleanly. What an import stores becomes
-true for a topic with its metadata record, which comes last; without it the manifest names objects of a topic that
-nobody knows (decision 053).
+All of its data must be in the bucket: the last owner must have stopped cleanly. A topic exists with its metadata
+record, which is written last; without it the manifest names objects of an unknown topic (decision 053).
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from kbroker.storage.stores.object_store import StoreError
 from kbroker.storage.stores.retry_policy import RetryPolicy
 
 RELEASE_SECONDS = 30.0
-CREATE_SECONDS = 60.0  # for the store to say what became of an object
+CREATE_SECONDS = 60.0  # to settle the creation of an object
 ADOPT_TRIES = 5
-LEADER_EPOCH_MAX = 1 << 30  # leaves room for as many starts again
+LEADER_EPOCH_MAX = 1 << 30  # leaves room for as many starts
 
 
 class ImportTarget:
     """One cluster, owned from `open` to `close`. Raises StartError as a broker's start does."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
-        self.config = replace(config, take_over=False)  # an import takes a cluster from nobody
+        self.config = replace(config, take_over=False)  # an import never takes over a cluster
         self._clock = clock
         self._data_dir = DataDir(config.data_dir)
         self.store: OpenedStore
-        self.objects: CreatingStore  # for what is imported
+        self.objects: CreatingStore  # for imported objects
         self.cluster: Cluster
 
     def now_ms(self) -> int:
@@ -49,7 +48,7 @@ class ImportTarget:
 
     @property
     def epoch(self) -> int:
-        """The broker epoch, above every leader epoch of what is imported."""
+        """The broker epoch, above every imported leader epoch."""
         return self.cluster.claim.epoch
 
     def open(self, leader_epoch_max: int) -> ImportTarget:
@@ -75,7 +74,7 @@ class ImportTarget:
         return self
 
     def _check_free(self) -> None:
-        """The last owner stopped cleanly: then everything acknowledged is in the bucket, and no log holds more."""
+        """Checks that the last owner stopped cleanly, so that everything acknowledged is in the bucket."""
         identity = self._data_dir.identity
         try:
             cluster_id = find_cluster(self.config, identity.cluster_id, self.store.retrying).cluster_id
@@ -84,12 +83,12 @@ class ImportTarget:
             raise StartError(f"cannot tell who owns the cluster: {error}") from None
         if holder is not None and not holder.released:
             raise StartError(
-                f"cluster {cluster_id} was not given back by epoch {holder.epoch} (host {holder.host}, pid "
+                f"cluster {cluster_id} was not released by epoch {holder.epoch} (host {holder.host}, pid "
                 f"{holder.pid}): stop that broker, or start and stop one on its data directory; nothing was changed"
             )
 
     def commit(self, records: Sequence[dict[str, Any]]) -> None:
-        """Manifest records, one after another. Raises StartError: what was stored before stays, and does no harm."""
+        """Manifest records, one after another. Raises StartError; earlier records stay, and do no harm."""
         try:
             for record in records:
                 self.cluster.manifest.commit(record)
@@ -97,7 +96,7 @@ class ImportTarget:
             raise StartError(f"the manifest record was not stored: {error}") from None
 
     def adopt(self, topics: Sequence[TopicImage], next_producer_id: int = 0) -> None:
-        """Makes topics true. Raises SourceError, StartError."""
+        """Creates topics. Raises SourceError, StartError."""
         for tried in range(ADOPT_TRIES):
             try:
                 self.cluster.topics.adopt(topics, next_producer_id)
@@ -109,7 +108,7 @@ class ImportTarget:
                     raise StartError(f"the metadata record may not have been stored: {error}") from None
 
     def close(self, clean: bool) -> None:
-        """Gives the cluster back; not `clean`: it stays claimed by this data directory unless nothing was changed."""
+        """Releases the cluster; not `clean`: it stays claimed by this data directory unless nothing was changed."""
         try:
             cluster = getattr(self, "cluster", None)
             if cluster is not None:
@@ -122,13 +121,13 @@ class ImportTarget:
     def _give_back(self, cluster: Cluster, clean: bool) -> None:
         identity = self._data_dir.identity
         try:
-            # Everything is in the bucket at any time, so a failed import gives the cluster back as well.
+            # Everything is in the bucket at any time, so a failed import also releases the cluster.
             cluster.claim.release(self._clock.now_ms(), RetryPolicy(RELEASE_SECONDS, clock=self._clock))
         except (StoreError, Superseded) as error:
             if clean:
-                raise StartError(f"imported, but the cluster could not be given back: {error}") from None
+                raise StartError(f"imported, but the cluster could not be released: {error}") from None
         finally:
-            if cluster.intruder is None:  # else this directory's log is of no use, and the next start must see that
+            if cluster.intruder is None:  # else the next start must see that this directory's log is void
                 self._data_dir.save(Identity(identity.data_dir_id, cluster.keys.cluster_id, cluster.claim.epoch))
             cluster.topics.close()
             cluster.metadata_store.close()

@@ -1,6 +1,6 @@
-"""One partition of a cluster as an export reads it: what the manifest said of it at one moment.
+"""One partition of a cluster for an export: its manifest state at one moment.
 
-It travels: to a process that knows nothing else of the cluster, given a store to read from.
+It can be pickled and sent to a process that has only a store to read from.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kbroker.storage.stores.object_store import ObjectStore
 
 
 class ExportError(Exception):
-    """The export cannot be made as asked; one line says why."""
+    """The export is impossible as requested; one line says why."""
 
 
 @dataclass(slots=True)
 class ExportedPartition:
-    """What was written of one partition."""
+    """The result of the export of one partition."""
 
     topic: str
     partition: int
@@ -35,7 +35,7 @@ class ExportedPartition:
 
 
 class FixedObjects:
-    """A partition's objects in offset order, as a manifest would find them."""
+    """A partition's objects in offset order, with a manifest's look-up."""
 
     def __init__(self, refs: Sequence[ObjectRef]) -> None:
         self._refs = tuple(refs)
@@ -49,7 +49,7 @@ class FixedObjects:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSource:
-    """`state` is read up to its end offset, through `objects`, or `reload` where a broker has replaced one of them."""
+    """`state` is read up to its end offset, from `objects`, or from `reload()` when a broker has replaced one."""
 
     topic: TopicImage
     state: PartitionState
@@ -64,7 +64,7 @@ class PartitionSource:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMoment:
-    """What travels of a source: all but the store."""
+    """A PartitionSource without its store, to be pickled."""
 
     topic: TopicImage
     state: PartitionState
@@ -72,7 +72,7 @@ class PartitionMoment:
 
     @property
     def is_used(self) -> bool:
-        """False when nothing was ever flushed, nor deleted."""
+        """False when nothing was ever flushed or deleted."""
         return max(self.state.end_offset, self.state.log_start_offset) > 0
 
     def source(self, store: ObjectStore, reload: Callable[[], ObjectFinder] | None = None) -> PartitionSource:
@@ -90,6 +90,6 @@ def moment_of(topic: TopicImage, image: ManifestImage, partition: int) -> Partit
         for name in ("end_offset", "last_stable_offset", "open_transactions", "leader_epochs", "aborted"):
             setattr(state, name, getattr(found, name))
         state.producers.update(found.producers)
-        # An object that goes on beyond the end is read as far as the end.
+        # An object beyond the end is read up to the end.
         refs = tuple(image.objects_from(topic.topic_id, partition, state.log_start_offset))
         return PartitionMoment(topic, state, refs)

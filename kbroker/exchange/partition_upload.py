@@ -1,4 +1,4 @@
-"""The batches of one partition on their way into the bucket, whatever they come from, and what the manifest is to say.
+"""Uploads the batches of one imported partition and makes its manifest delta.
 
 Leader epochs, aborted and open transactions and producers follow from the batches.
 """
@@ -26,14 +26,14 @@ from kbroker.storage.formats.object_keys import ObjectKeys, klix_key
 from kbroker.storage.manifest.partition_state import PartitionState, ProducerEntry, trim_epochs
 from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore
 
-# Logs from elsewhere have gaps where compaction was; only objects with a generation may.
+# Imported logs have gaps from compaction, which only objects with a generation may have.
 GENERATION = 1
 LEADER_EPOCH_AT = 12  # in a batch; no checksum of the batch covers it
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatches:
-    """Where the batches of an object of the source lie, one after another."""
+    """The place of the contiguous batches in an object of the source."""
 
     key: str
     etag: str
@@ -43,7 +43,7 @@ class StoredBatches:
 
 @dataclass(slots=True)
 class ImportedPartition:
-    """What was stored of a partition: not true before the manifest says so."""
+    """The stored objects of a partition, for the manifest record that commits them."""
 
     topic: str
     partition: int
@@ -62,11 +62,11 @@ class ImportedPartition:
 class PartitionUpload:
     """Takes checked blocks in offset order, then `finish`. Raises SourceError, StoreError.
 
-    A context manager: what is unfinished when an error leaves it is given up.
+    A context manager: after an error it aborts the unfinished upload.
 
     Args:
         state: the partition as it is before the first batch: log start, producers, open transactions.
-        on_key: told of each key before anything is stored under it.
+        on_key: called with each key before anything is stored under it.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class PartitionUpload:
             self._writer.abandon()
 
     def add(self, block: Block, scan: BatchScan) -> None:
-        """Takes the next batches; those wholly below the log start leave only their traces in the state."""
+        """Adds the next batches; those wholly below the log start only change the state."""
         block = self._raised(block, scan)
         self._fold.add(scan, scan.done)
         self.end_offset = max(self.end_offset, block_end(block))
@@ -108,9 +108,9 @@ class PartitionUpload:
         self._data_bytes += len(data)
 
     def _raised(self, block: Block, scan: BatchScan) -> Block:
-        """The batches with leader epochs that do not go back: consumers would take that for a loss of records.
+        """The batches with leader epochs that never decrease: consumers would take that for a loss of records.
 
-        Products that keep no epochs write 0, also behind batches that have some.
+        Products without epochs write 0, also after batches that have some.
         """
         at_least, low = _epochs_going_back(block, scan, self._fold.last_epoch)
         if not len(low):
@@ -123,9 +123,9 @@ class PartitionUpload:
         return Block(bytes(data), block.entries)
 
     def copy(self, blocks: Iterable[tuple[Block, BatchScan]], source: StoredBatches, copies: ServerCopy) -> bool:
-        """Takes all batches of an object, also those below the log start; the store itself copies them.
+        """Adds all batches of an object, also those below the log start; the store copies them.
 
-        False, and nothing was taken, where the batches are not to be stored as they are.
+        False, and nothing was added, when the batches cannot be stored unchanged.
         """
         parts: list[np.ndarray] = []
         scans: list[BatchScan] = []
@@ -166,7 +166,7 @@ class PartitionUpload:
         return self._writer
 
     def finish(self, end_offset: int, kept: Mapping[int, ProducerEntry] | None = None) -> ImportedPartition:
-        """Stores what is left. `kept`: producers at the end, for those that no batch tells of."""
+        """Stores the rest. `kept`: producers at the end, for those without a batch."""
         end_offset = max(end_offset, self.end_offset)
         log_start = self._state.log_start_offset
         if self._writer is None:
@@ -219,7 +219,7 @@ class PartitionUpload:
         )
 
     def _new_key(self, base_offset: int) -> str:
-        """No other import has it: what one that failed has deleted may be deleted later than it is told."""
+        """A key that no other import uses: a delete of a failed one may take effect late."""
         topic_id, partition = self._state.topic_id, self._state.partition
         key = klix_key(self._topic, topic_id, partition, base_offset, GENERATION, os.urandom(8).hex())
         self._on_key(key)
@@ -227,7 +227,7 @@ class PartitionUpload:
 
 
 def scan_block(block: Block) -> tuple[BatchScan, int, str]:
-    """The scan of a block, how many of its first batches are good, and what is wrong with the next one."""
+    """The scan of a block, how many of its first batches are good, and the fault of the next one."""
     scan = BatchScan(block.entries, max(len(block.data), 1))
     good, problem = len(block.entries), ""
     try:
@@ -253,7 +253,7 @@ def _epochs_going_back(block: Block, scan: BatchScan, before: int) -> tuple[np.n
 
 
 def _above(block: Block, scan: BatchScan, log_start: int) -> tuple[bytes, np.ndarray] | None:
-    """The batches with an offset at or above the log start, as the writer of objects takes them."""
+    """The batches with an offset at or above the log start, for the object writer."""
     ends = block.entries["base_offset"] + block.entries["last_offset_delta"]
     first = int(np.searchsorted(ends, log_start))
     if first == len(ends):
@@ -262,7 +262,7 @@ def _above(block: Block, scan: BatchScan, log_start: int) -> tuple[bytes, np.nda
 
 
 def _rows(block: Block, scan: BatchScan, first: int) -> np.ndarray:
-    """The batches from the first one that is wanted on, as the writer of objects takes them."""
+    """The batches from the first wanted one on, for the object writer."""
     count = len(block.entries)
     rows = np.empty(count - first, COMPACTED_DTYPE)
     for name in ("base_offset", "max_timestamp", "size", "last_offset_delta"):

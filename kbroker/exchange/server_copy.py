@@ -1,7 +1,7 @@
-"""Copies between two places of one S3 service without the bytes passing through here.
+"""Server-side copies between two places of one S3 service.
 
-An object may be copied in whole or in part, with bytes of ours behind: for an import its batches and then an index.
-Smaller ranges than a part may have are not copied: their callers join them and send them.
+An object may be copied in whole or in part, with a tail of our own: for an import its batches and then an index. Ranges
+that are too small for a part are not copied: their callers join and send them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ServerCopy:
         self, source_key: str, etag: str, start: int, length: int, crc: int, target_key: str, tail: bytes = b""
     ) -> ObjectMeta:
         """Creates an object of a range, which has this CRC-32C, and `tail`. PreconditionFailed, NotFound: the source
-        is not what it was, or the target is there."""
+        has changed, or the target exists."""
         full = self._target + target_key
         upload_id = self._store.create_multipart(full)
         try:
@@ -59,12 +59,12 @@ class ServerCopy:
 
 
 def fits(length: int) -> bool:
-    """Can so many bytes be copied, with others behind?"""
+    """Whether so many bytes can be a copied part that is not the last."""
     return COPY_BYTES_MIN <= length <= COPY_BYTES_MAX
 
 
 def server_copy(source_url: str, target_url: str, endpoint: str | None, region: str | None) -> ServerCopy | None:
-    """The copies between two URLs of one service; None where there are none. ValueError for what is no URL."""
+    """The copies between two URLs of one service; None for other URLs. ValueError for malformed ones."""
     if not (source_url.startswith(S3_SCHEME) and target_url.startswith(S3_SCHEME)):
         return None
     from kbroker.storage.stores.s3_store import S3Store  # boto3 takes a third of a second to import

@@ -1,4 +1,4 @@
-"""The order in which imported topics become true: objects, manifest records, and the topics' metadata last."""
+"""Commits imported topics in order: objects, manifest records, and the topics' metadata last."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ImportReport:
-    """What was imported, and what its owner should know."""
+    """The result of an import, with notes for its owner."""
 
     partitions: list[ImportedPartition] = field(default_factory=list)
     committed_offsets: int = 0
-    whole_topics: list[str] = field(default_factory=list)  # internal ones that came as they are
+    whole_topics: list[str] = field(default_factory=list)  # internal topics that were imported whole
     notes: list[str] = field(default_factory=list)
 
 
 class TopicImport:
-    """Makes topics true in an open target, all or none of them."""
+    """Imports topics into an open target, all or none of them."""
 
     def __init__(
         self, target: ImportTarget, on_partition: Callable[[ImportedPartition], None] = lambda partition: None
@@ -39,14 +39,14 @@ class TopicImport:
         self.report = ImportReport()
         self._on_partition = on_partition
         self._stored: list[str] = []  # keys of objects that no record names yet
-        self._ids: set[bytes] = set()  # that topics of this import have
+        self._ids: set[bytes] = set()  # of topics of this import
 
     def on_key(self, key: str) -> None:
-        """To be told of each key before anything is stored under it."""
+        """Remembers a key before anything is stored under it."""
         self._stored.append(key)
 
     def check_names(self, names: Sequence[str]) -> None:
-        """SourceError for topics that the cluster has, and for names that no topic may have."""
+        """SourceError for topics that the cluster has, and for illegal names."""
         for name in names:
             _checked(check_name, name)
         taken = [name for name in names if name in self.target.cluster.topics.image.by_name]
@@ -56,8 +56,8 @@ class TopicImport:
             )
 
     def topic(self, name: str, topic_id: bytes | None, partitions: int, configs: Mapping[str, str]) -> TopicImage:
-        """A topic to be made. Its id is the source's, or another where there is none, or that is or was one of the
-        cluster's. SourceError."""
+        """A topic to create. Its id is the source's, or a new one if there is none or the cluster has or had that id.
+        SourceError."""
         self.check_partitions(name, partitions)
         image, manifest = self.target.cluster.topics.image, self.target.cluster.manifest.image
         while (
@@ -82,11 +82,11 @@ class TopicImport:
         topics: Sequence[TopicImage],
         store_topic: Callable[[TopicImage], Sequence[ImportedPartition]],
         next_producer_id: int = 0,
-        before_true: Callable[[], None] = lambda: None,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
-        """Stores and commits; `before_true` is called when all but the topics' metadata is stored.
+        """Stores and commits; `before_commit` is called when all but the topics' metadata is stored.
 
-        Raises SourceError, CorruptionError, StartError, StoreError; then no topic is true.
+        Raises SourceError, CorruptionError, StartError, StoreError; then no topic exists.
         """
         try:
             stored = [self._store(topic, store_topic) for topic in topics]
@@ -96,10 +96,10 @@ class TopicImport:
             self._drop_stored()
             raise
         producer_id_max = max((part.producer_id_max for parts in stored for part in parts), default=-1)
-        # Metadata first, whatever it says: a manifest with objects beside an empty metadata log is taken for a loss.
+        # A metadata record first: a manifest with objects beside an empty metadata log counts as a loss.
         self.target.adopt([], max(producer_id_max + 1, next_producer_id, 1))
         self.target.commit(records)
-        before_true()
+        before_commit()
         self.target.adopt(topics)
 
     def _store(
@@ -113,7 +113,7 @@ class TopicImport:
         return parts
 
     def _check(self, stored: Sequence[Sequence[ImportedPartition]], records: Sequence[dict[str, Any]]) -> None:
-        """What would be refused or be wrong once the first record is stored is found before."""
+        """Finds before the first record what would be refused after it."""
         highest = max((part.leader_epoch for parts in stored for part in parts), default=-1)
         if highest >= self.target.epoch:
             raise EpochPassed(highest)
@@ -126,7 +126,7 @@ class TopicImport:
         try:
             self.target.objects.delete([keys.full(key) for key in self._stored])
         except StoreError as error:
-            self.report.notes.append(f"objects of the failed import stay in the bucket, named by nothing: {error}")
+            self.report.notes.append(f"objects of the failed import stay in the bucket as orphans: {error}")
 
 
 def _checked(check: Callable[[T], None], value: T, name: str = "") -> None:
@@ -137,7 +137,7 @@ def _checked(check: Callable[[T], None], value: T, name: str = "") -> None:
 
 
 def _records(topic: TopicImage, parts: Sequence[ImportedPartition]) -> list[dict[str, Any]]:
-    """Manifest records of a topic. A log start inside of a batch takes a second one: objects first."""
+    """Manifest records of a topic. A log start inside a batch takes a second one, after the objects."""
     files: list[list[object]] = []
     deltas: dict[str, dict[str, Any]] = {}
     moved: dict[str, dict[str, Any]] = {}

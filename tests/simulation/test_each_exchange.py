@@ -276,7 +276,7 @@ def _check(place: Place, name: str, failure: Exception | None) -> None:
 
 def _again(place: Place, name: str, operation: Operation) -> None:
     failure = _attempt(place, operation)
-    if failure is not None and "was not given back" in str(failure):
+    if failure is not None and "was not released" in str(failure):
         with pytest.MonkeyPatch.context() as patch:  # as the message says: a broker starts and stops on that directory
             patch.setattr(ImportTarget, "_check_free", lambda self: None)
             with place.target(0):

@@ -1,8 +1,8 @@
 """Writes topics of a cluster into a bucket, in the layout of klite or KafScale.
 
-klite's objects are the KLIX images that the cluster has, byte for byte, with a `metadata.log` that names topics,
-configs, log starts and committed offsets: a klite that finds nothing on its disk begins with that. KafScale's segments
-hold the same batches; what topics there are it keeps in etcd, so they are created there, with as many partitions.
+klite's objects are the cluster's KLIX images, byte for byte, with a `metadata.log` of topics, configs, log starts and
+committed offsets, which a klite with an empty disk loads. KafScale's segments hold the same batches; it keeps topics in
+etcd, so they must be created there, with as many partitions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class BucketExport:
         self._reload = reload
 
     def to_klite(self, names: Sequence[str], cluster_id: str) -> None:
-        """Writes objects first and the metadata last; there must be nothing under the cluster's root."""
+        """Writes objects first and the metadata last; the cluster's root must be empty."""
         topics = [exportable(self._metadata, name) for name in names]
         root = klite_root(cluster_id)
         check_empty(self._destination, root)
@@ -69,7 +69,7 @@ class BucketExport:
         put_klite_metadata(self._destination, root, topics, written, offsets, self._metadata.next_producer_id)
 
     def to_kafscale(self, names: Sequence[str], namespace: str, now_ms: int) -> None:
-        """Writes segments and indexes; nothing may be there under a topic's name."""
+        """Writes segments and indexes; the topics' prefixes must be empty."""
         topics = [exportable(self._metadata, name) for name in names]
         for topic in topics:
             check_empty(self._destination, topic_prefix(namespace, topic.name))
@@ -86,7 +86,7 @@ class BucketExport:
         return [state for state in found if state is not None]
 
     def committed_offsets(self, names: Sequence[str]) -> dict[tuple[str, str, int], tuple[int, str]]:
-        """What groups have committed for these topics."""
+        """The committed offsets of these topics."""
         topic = self._metadata.by_name.get(CONSUMER_OFFSETS)
         if topic is None:
             return {}
@@ -98,7 +98,7 @@ class BucketExport:
 
 
 def exportable(metadata: MetadataImage, name: str) -> TopicImage:
-    """The topic of this name. ExportError when there is none, or it is one that products keep for themselves."""
+    """The topic of this name. ExportError when there is none or it is internal."""
     topic = metadata.by_name.get(name)
     if topic is None:
         raise ExportError(f"no topic {name} in this cluster")
@@ -108,7 +108,7 @@ def exportable(metadata: MetadataImage, name: str) -> TopicImage:
 
 
 def check_empty(store: ObjectStore, prefix: str) -> None:
-    """ExportError when anything is there."""
+    """ExportError when any key has this prefix."""
     meta = next(iter(store.list(prefix)), None)
     if meta is not None:
         raise ExportError(f"{meta.key} is there already: name an empty place")
@@ -118,23 +118,22 @@ def check_empty(store: ObjectStore, prefix: str) -> None:
 
 
 def klite_root(cluster_id: str) -> str:
-    """What every key of a klite cluster begins with."""
+    """The prefix of every key of a klite cluster."""
     return f"klite-{cluster_id}/"
 
 
 def put_klite_partition(
     source: PartitionSource, destination: CreatingStore, root: str, copies: ServerCopy | None = None
 ) -> ExportedPartition:
-    """Stores one partition's objects. Again it stores nothing more; PreconditionFailed where the objects differ.
+    """Stores one partition's objects. A second run stores nothing; PreconditionFailed when objects differ.
 
-    Where a broker that runs has put other objects in their place, those from where it is. Raises StoreError,
-    CorruptionError.
+    If a running broker has replaced objects, it continues with the new ones. Raises StoreError, CorruptionError.
     """
     state, image = source.state, source.objects
     written = ExportedPartition(source.topic.name, state.partition, state.log_start_offset, state.end_offset, 0)
     writer = _KliteWriter(source, destination, root, copies, written)
     offset = state.log_start_offset
-    copied = False  # something that ends at `offset`
+    copied = False  # an object that ends at `offset`
     while (ref := image.find(state.topic_id, state.partition, offset)) is not None:
         if ref.base_offset >= state.end_offset:
             break
@@ -179,7 +178,7 @@ class _KliteWriter:
     def copy_image(self, ref: ObjectRef) -> None:
         """Stores the KLIX image that a reference names as an object."""
         store = self.source.store
-        # Compaction may have taken what it began with.
+        # Compaction may have removed its first batches.
         key = self._key(image_footer(store, ref.key, ref.start, ref.length, ref.etag).base_offset)
         if self.copies is not None and fits(ref.length):
             self.copies.copy(ref.key, ref.etag, ref.start, ref.length, ref.crc32c, key)
@@ -198,7 +197,7 @@ def put_klite_metadata(
     offsets: dict[tuple[str, str, int], tuple[int, str]],
     next_producer_id: int,
 ) -> None:
-    """Stores what makes the objects a cluster that klite starts on: the last step. Raises StoreError."""
+    """Stores the metadata that klite starts from, as the last step. Raises StoreError."""
     made = []
     for topic in topics:
         configs = {key: value for key, value in topic.configs.items() if not key.startswith(OWN_CONFIGS)}
@@ -215,7 +214,7 @@ def put_klite_metadata(
 def put_kafscale_partition(
     source: PartitionSource, destination: CreatingStore, namespace: str, now_ms: int
 ) -> ExportedPartition:
-    """Stores one partition's segments and indexes; again: as `put_klite_partition`."""
+    """Stores one partition's segments and indexes; a second run: as `put_klite_partition`."""
     topic, state = source.topic, source.state
     written = ExportedPartition(topic.name, state.partition, state.log_start_offset, state.end_offset, 0)
     for block in source.blocks():

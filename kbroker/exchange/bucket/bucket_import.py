@@ -1,4 +1,4 @@
-"""Takes topics of a klite or KafScale bucket into a cluster: their batches with offsets unchanged."""
+"""Imports topics of a klite or KafScale bucket, with unchanged offsets."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class BucketImport:
     """One import; the target is open.
 
     Args:
-        names: topics to take; None: all.
-        check_source: called when everything has been read and nothing is true yet; raises SourceError when the source
-            has changed meanwhile.
-        copies: where the store itself can copy from the source; objects that are too small for it are joined and sent.
+        names: topics to import; None: all.
+        check_source: called after all reads and before the commit; raises SourceError when the source has changed
+            meanwhile.
+        copies: server-side copies from the source, if possible; objects that are too small are joined and sent.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class BucketImport:
         self._target = target
         self._names = names
         self._check_source = check_source
-        self._last = ""  # name of the topic that is stored last
+        self._last = ""  # name of the topic being stored
         self._import = TopicImport(target, on_partition)
         self.report: ImportReport = self._import.report
 
     def run(
         self, next_producer_id: int = 0, offsets: Mapping[OffsetKey, tuple[int, str]] | None = None
     ) -> ImportReport:
-        """Imports. Raises SourceError, CorruptionError, StartError, StoreError; then no topic became true."""
+        """Imports. Raises SourceError, CorruptionError, StartError, StoreError; then no topic was created."""
         unknown = sorted(set(self._names or ()) - set(self._source))
         if unknown:
             raise SourceError(f"no topic {', '.join(unknown)} in the bucket")
@@ -92,7 +92,7 @@ class BucketImport:
 
     def _store_topic(self, image: TopicImage) -> list[ImportedPartition]:
         topic = self._source[image.name]
-        # Of a partition of which nothing is left the log start tells where it goes on.
+        # An empty partition continues at its log start.
         begun = {partition for partition, start in topic.log_starts.items() if start and partition < topic.partitions}
         stored = [self._store_partition(image, topic, partition) for partition in sorted(begun.union(topic.parts))]
         if image.name == self._last:
@@ -120,7 +120,7 @@ class BucketImport:
                     f"{part.name}: begins at {part.base_offset}, the object before ends at {expected}"
                 )
             if part.base_offset > expected:
-                notes.append(f"{part.name}: nothing has offsets {expected} to {part.base_offset - 1}")
+                notes.append(f"{part.name}: no object has offsets {expected} to {part.base_offset - 1}")
             read: list[int] = []
             if not self._copy(part, upload, read):
                 for block, scan in self._scanned(part, read):
@@ -128,7 +128,7 @@ class BucketImport:
             expected = max(expected, *read)
 
     def _copy(self, part: SourcePart, upload: PartitionUpload, read: list[int]) -> bool:
-        """Whether the store itself copied all batches of the object; else nothing was taken."""
+        """Whether the store copied all batches of the object; otherwise nothing was added."""
         if self._copies is None:
             return False
         stored = part.stored()

@@ -1,4 +1,4 @@
-"""Topics in a bucket of klite or KafScale, as an import sees them: partitions, and their batches in order."""
+"""Topics in a bucket of klite or KafScale: partitions and their batches in order, for an import."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kbroker.storage.formats.object_keys import KlixKey, parse_key
 from kbroker.storage.stores.conditional_write import read_back
 from kbroker.storage.stores.object_store import NotFound, ObjectMeta, ObjectStore, read_whole
 
-LEASE_QUIET_MS = 60_000  # a lease that nobody wrote for so long has no owner
+LEASE_QUIET_MS = 60_000  # a lease that was not renewed for so long has no owner
 LEASE_WAIT_SECONDS = 20.0  # longer than klite's own term
 METADATA_BYTES_MAX = 1 << 30
 _CLUSTER = re.compile(r"(?:.*/)?klite-(?P<id>[^/]+)/", re.ASCII)
@@ -49,11 +49,11 @@ class SourcePart(Protocol):
         ...
 
     def stored(self) -> StoredBatches | None:
-        """Where all of its batches lie, if there are enough of them to be worth a copy within the store."""
+        """The place of all its batches, if they are large enough for a copy within the store."""
         ...
 
     def last_leader_epoch(self) -> int:
-        """That of its last batch."""
+        """The leader epoch of its last batch."""
         ...
 
 
@@ -132,9 +132,9 @@ class _KafscaleSegment:
 
 
 class KliteBucket:
-    """A klite cluster's objects. `metadata` is None where its `metadata.log` was never uploaded.
+    """A klite cluster's objects. `metadata` is None if its `metadata.log` was never uploaded.
 
-    Raises SourceError: no such cluster, or several and none named; StoreError, CorruptionError.
+    Raises SourceError: no such cluster, or several and no name; StoreError, CorruptionError.
     """
 
     def __init__(self, store: ObjectStore, cluster_id: str | None = None) -> None:
@@ -145,7 +145,7 @@ class KliteBucket:
         self.notes: list[str] = []
 
     def topics(self) -> list[SourceTopic]:
-        """Topics by name: as the metadata has them, or as the keys tell."""
+        """Topics by name, from the metadata or else from the keys."""
         found: dict[tuple[str, bytes], SourceTopic] = {}
         for meta in self._store.list(self._root):
             key = parse_key(meta.key[len(self._root) :])
@@ -165,7 +165,7 @@ class KliteBucket:
         return [topic for _, topic in sorted(found.items())]
 
     def check_idle(self, now_ms: int, wait: Callable[[float], object]) -> None:
-        """SourceError while a klite renews its lease; waits for a whole term where it was renewed lately."""
+        """SourceError while a klite renews its lease; waits for a term if it was renewed recently."""
         if self._lease is None:
             return
         meta = self._store.head(self._root + LEASE)
@@ -174,7 +174,7 @@ class KliteBucket:
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
-        """SourceError when the lease is another than when the bucket was opened."""
+        """SourceError when the lease has changed since the bucket was opened."""
         if self._lease_etag() != self._lease:
             raise SourceError(f"{self._root}{LEASE} changes: a klite runs on the cluster; stop it first")
 
@@ -199,12 +199,12 @@ class KliteBucket:
         start = read_back(self._store, key, FRAME_HEADER_BYTES)
         if start is None:
             return None
-        parse_metadata_log(start, key)  # what does not even begin as one is not read whole
+        parse_metadata_log(start, key)  # check its beginning before reading it whole
         return parse_metadata_log(read_whole(self._store, key, METADATA_BYTES_MAX), key)
 
 
 def _klite_root(store: ObjectStore, cluster_id: str | None) -> str:
-    """The root of the cluster, "[prefix/]klite-<id>/"; a prefix that is in the store's URL is not in it."""
+    """The root of the cluster, "[prefix/]klite-<id>/"; without the prefix in the store's URL."""
     start = "klite-" if cluster_id is None else f"klite-{cluster_id}/"
     roots: list[str] = []
     after: str | None = None

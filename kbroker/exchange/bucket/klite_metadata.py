@@ -14,8 +14,8 @@
       6   log start: topic string, partition i32, offset i64
      10   partitions: name string, topic id 16 bytes, partitions i32
 
-Big-endian. Other types say nothing of topics' data and are stepped over. The lease is JSON: version, holder, epoch,
-renewedAt; its owner writes it again every few seconds.
+Big-endian. Other types are skipped. The lease is JSON: version, holder, epoch, renewedAt; its owner renews it every few
+seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FRAME_HEADER_BYTES = _FRAME.size
 
 @dataclass(slots=True)
 class KliteTopic:
-    """A topic as the log has it."""
+    """A topic in the log."""
 
     name: str
     topic_id: bytes
@@ -49,7 +49,7 @@ class KliteTopic:
 
 @dataclass(slots=True)
 class KliteMetadata:
-    """What the log says, up to its end."""
+    """The state at the end of the log."""
 
     topics: dict[str, KliteTopic] = field(default_factory=dict)
     offsets: dict[tuple[str, str, int], tuple[int, str]] = field(default_factory=dict)  # by group, topic, partition
@@ -93,7 +93,7 @@ class _Fields:
 
 
 def parse_metadata_log(data: bytes, name: str = METADATA_LOG) -> KliteMetadata:
-    """The metadata. A torn last frame is not part of it; CorruptionError for anything else that does not parse."""
+    """The metadata. A truncated last frame is ignored; CorruptionError for other damage."""
     metadata = KliteMetadata()
     at = 0
     while at + _FRAME.size <= len(data):
@@ -148,7 +148,7 @@ def encode_metadata_log(
     offsets: Mapping[tuple[str, str, int], tuple[int, str]],
     next_producer_id: int,
 ) -> bytes:
-    """The object's bytes. ValueError for what does not fit."""
+    """The object's bytes. ValueError for values out of range."""
     payloads = []
     for topic in topics:
         configs = b"".join(_text(key) + _text(value) for key, value in topic.configs.items())
@@ -170,5 +170,5 @@ def encode_metadata_log(
 def _text(value: str) -> bytes:
     raw = value.encode()
     if len(raw) > 0xFFFF:
-        raise ValueError(f"{value[:40]!r}... is too long for a string of klite's")
+        raise ValueError(f"{value[:40]!r}... is too long for a klite string")
     return struct.pack(">H", len(raw)) + raw

@@ -4,8 +4,8 @@
     batches         metadata records, framed as cluster_metadata.py says
     control batch   snapshot footer: key int16 0, int16 4; value int16 0, uint8 0
 
-`kafka-storage format` writes one with feature levels. The first controller of a cluster makes every record in it part
-of its log, so topics that are in it exist from the first start on.
+`kafka-storage format` writes one with feature levels. The first controller of a cluster appends every record in it to
+its log, so its topics exist from the first start on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.exchange.kafka_log.cluster_metadata import (
 )
 from kbroker.protocol.fields import Message
 
-# 4.0-IV3: every Kafka from 4.0 on reads it, and raises it when its operator asks.
+# 4.0-IV3: every Kafka from 4.0 on reads it, and its operator can raise it.
 FEATURES = {"metadata.version": 25, "group.version": 1, "transaction.version": 2}
 PARTITION_RECORD_VERSION = 1  # with the log folder of each replica
 RECORDS_PER_BATCH = 1_000
@@ -38,7 +38,7 @@ _FOOTER_KEY = struct.pack(">hh", 0, 4)
 
 @dataclass(frozen=True, slots=True)
 class BootstrapTopic:
-    """A topic to exist; `leader_epoch` is the highest that its batches carry."""
+    """A topic to create; `leader_epoch` is the highest of its batches."""
 
     name: str
     topic_id: bytes
@@ -50,7 +50,7 @@ class BootstrapTopic:
 def encode_bootstrap(
     topics: Sequence[BootstrapTopic], *, node_id: int, directory_id: bytes, next_producer_id: int, timestamp_ms: int
 ) -> bytes:
-    """The file's bytes: one node, which has every partition in one log folder and is elected when it comes."""
+    """The file's bytes: one node with every partition in one log folder, elected when it registers."""
     records: list[tuple[Message, int]] = [(FeatureLevelRecord(name=n, feature_level=v), 0) for n, v in FEATURES.items()]
     for topic in topics:
         records.append((TopicRecord(name=topic.name, topic_id=topic.topic_id), 0))

@@ -6,11 +6,12 @@
 
 `leader-epoch-checkpoint` of a partition has `<epoch> <start offset>`; the root folder's
 `recovery-point-offset-checkpoint`, `replication-offset-checkpoint` (high watermarks), `log-start-offset-checkpoint` and
-`cleaner-offset-checkpoint` have `<topic> <partition> <offset>`. `.kafka_cleanshutdown`, a JSON object, tells that the
-broker stopped cleanly; Kafka removes it when it starts.
+`cleaner-offset-checkpoint` have `<topic> <partition> <offset>`. `.kafka_cleanshutdown`, a JSON object, marks a
+clean stop; Kafka removes it when it starts.
 
-What is taken is what Kafka 4.4 takes: a file that ends before its second line is empty, a line ends at \n, \r or \r\n,
-any run of blanks separates fields, numbers may have a sign and zeros before them, and the later of two entries counts.
+The parser accepts what Kafka 4.4 accepts: a file that ends before its second line is empty, a line ends at \n, \r or
+\r\n, any run of blanks separates fields, numbers may have a sign and zeros before them, and the later of two entries
+counts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _BLANKS = re.compile(r"[ \t\x0b\f]+")
-_NUMBER = re.compile(r"[+-]?\d+")  # of any script, as Java's parser takes them
+_NUMBER = re.compile(r"[+-]?\d+")  # digits of any script, as in Java's parser
 _NUMBER_LENGTH_MAX = 4_000
 
 TopicPartition = tuple[str, int]
@@ -41,7 +42,7 @@ def encode_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
 
 
 def parse_leader_epochs(data: bytes, name: str = LEADER_EPOCHS) -> list[tuple[int, int]]:
-    """(epoch, start offset) pairs as they are in the file, in any order. CorruptionError."""
+    """(epoch, start offset) pairs in the order of the file. CorruptionError."""
     found: list[tuple[int, int]] = []
     for line in _lines(data, name):
         fields = _fields(line)
@@ -78,7 +79,7 @@ def _lines(data: bytes, name: str) -> list[str]:
     except UnicodeDecodeError as error:
         raise CorruptionError(f"{name}: not a checkpoint: {error}") from None
     if not lines[-1]:
-        lines.pop()  # what is behind the last line end
+        lines.pop()  # after the last line end
     if lines and _number(lines[0], name, 32) != VERSION:
         raise CorruptionError(f"{name}: version {lines[0]:.20}; version {VERSION} is understood")
     if len(lines) < 2:
@@ -97,7 +98,7 @@ def _fields(line: str) -> list[str]:
 
 
 def _number(text: str, name: str, bits: int) -> int:
-    """A signed number of so many bits, as Java's parsers take it."""
+    """A signed number of so many bits, as in Java's parsers."""
     if len(text) <= _NUMBER_LENGTH_MAX and _NUMBER.fullmatch(text) and max(text) <= "\uffff":
         number = int(text)
         if -(1 << bits - 1) <= number < 1 << bits - 1:

@@ -1,11 +1,11 @@
-"""What a KRaft cluster says of its topics: the records of `__cluster_metadata` (docs/formats/kafka-log.md).
+"""The topics of a KRaft cluster: the records of `__cluster_metadata` (docs/formats/kafka-log.md).
 
 The topic's log and its snapshots (`<end offset, 20>-<epoch, 10>.checkpoint`) hold batches of records whose value is
 
     frame version 1, unsigned varint | type, unsigned varint | version, unsigned varint | fields, flexible form
 
 Types read: 2 topic, 3 partition, 4 config, 9 topic removed, 15 producer ids, 23 to 25 a metadata transaction begun,
-ended and aborted. The others say nothing about topics' data and are stepped over.
+ended and aborted. Other types are skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kbroker.protocol.fields import INT8, INT16, INT32, INT64, STRING, UUID, F, 
 from kbroker.storage.stores.regular_file import is_folder
 
 FOLDER = "__cluster_metadata-0"
-BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"  # a snapshot with what the metadata is to begin with
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"  # a snapshot with the first metadata
 FRAME_VERSION = 1
 TOPIC_RESOURCE = 2
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint", re.ASCII)
@@ -44,7 +44,7 @@ class TopicRecord(Message, versions="0", flexible="0+", owned=True):
 
 
 class PartitionRecord(Message, versions="0-2", flexible="0+", owned=True):
-    """A partition exists, and where."""
+    """A partition exists, with its replicas."""
 
     partition_id: int = F(INT32, "0+", default=-1)
     topic_id: bytes = F(UUID, "0+")
@@ -71,13 +71,13 @@ class ConfigRecord(Message, versions="0", flexible="0+", owned=True):
 
 
 class RemoveTopicRecord(Message, versions="0", flexible="0+", owned=True):
-    """A topic is gone."""
+    """A topic was deleted."""
 
     topic_id: bytes = F(UUID, "0+")
 
 
 class ProducerIdsRecord(Message, versions="0", flexible="0+", owned=True):
-    """Producer ids below `next_producer_id` were given to brokers."""
+    """Producer ids below `next_producer_id` were allocated."""
 
     broker_id: int = F(INT32, "0+")
     broker_epoch: int = F(INT64, "0+", default=-1)
@@ -107,7 +107,7 @@ class KafkaTopic:
 
 @dataclass(slots=True)
 class ClusterMetadata:
-    """What the records say, up to the last one read."""
+    """The state after the records that were read."""
 
     topics: dict[bytes, KafkaTopic] = field(default_factory=dict)
     configs: dict[str, dict[str, str]] = field(default_factory=dict)  # of topics by name
@@ -115,7 +115,7 @@ class ClusterMetadata:
     leader_epoch_max: int = -1
 
     def apply(self, record: Message) -> None:
-        """Takes one record in."""
+        """Applies one record."""
         match record:
             case TopicRecord():
                 self.topics[record.topic_id] = KafkaTopic(record.name, record.topic_id)
@@ -138,7 +138,7 @@ class ClusterMetadata:
 
 
 def frame(record: Message, version: int = 0) -> bytes:
-    """A record's value as the metadata log has it."""
+    """The value of a record in the metadata log."""
     return b"".join(
         (_uvarint(FRAME_VERSION), _uvarint(_TYPE_OF[type(record)]), _uvarint(version), encode(record, version))
     )
@@ -165,9 +165,9 @@ def parse_frame(value: bytes, name: str) -> tuple[int, Message | None]:
 
 
 def read_cluster_metadata(log_folder: Path) -> ClusterMetadata | None:
-    """The metadata in a log folder: newest snapshot, then what the log has behind it; None where there is no log.
+    """The metadata in a log folder: newest snapshot, then the later records of the log; None if there is no log.
 
-    Raises CorruptionError, OSError. A torn tail of the log is not an error: it was never committed.
+    Raises CorruptionError, OSError. A truncated tail of the log is no error: it was never committed.
     """
     folder = log_folder / FOLDER
     if not is_folder(folder):
@@ -185,9 +185,9 @@ def read_cluster_metadata(log_folder: Path) -> ClusterMetadata | None:
 
 
 def read_bootstrap_metadata(log_folder: Path) -> ClusterMetadata | None:
-    """The topics that a log folder is to begin with, as those of an export are; None where there are none.
+    """The topics of a log folder's bootstrap checkpoint, as in an export; None if there are none.
 
-    A controller that has started on the folder has made them part of its log, which then says more. Raises as
+    A controller that has started on the folder has appended them to its log, which is then newer. Raises as
     `read_cluster_metadata`.
     """
     path = log_folder / BOOTSTRAP_CHECKPOINT
@@ -204,7 +204,7 @@ def _load_snapshot(metadata: ClusterMetadata, path: Path) -> None:
 
 
 def _snapshot_values(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Of a snapshot, which unlike a log is whole: (0, value) of each record. Memory: a block."""
+    """(0, value) of each record of a snapshot, which, unlike a log, must be whole. Holds a block in memory."""
     end = 0
     for block in read_blocks(path, 0):
         end += len(block.data)

@@ -1,7 +1,7 @@
 """Writes topics of a cluster as an Apache Kafka log folder (docs/formats/kafka-log.md).
 
-What is in the bucket is written, up to where the manifest goes: of a running broker, what it has flushed. With
-`ids` only the partitions' folders are written, to be moved into the log folder of a Kafka that has the topics already.
+It writes what the manifest names: of a running broker, the flushed part. With `ids` only the partitions' folders are
+written, to be moved into the log folder of a Kafka that has the topics already.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class KafkaNode:
 def _directory_id() -> bytes:
     while True:
         value = secrets.token_bytes(16)
-        if any(value[:15]) and value[0] < 0xF8:  # not reserved, and its text does not begin with a dash
+        if any(value[:15]) and value[0] < 0xF8:  # not reserved, and its text form does not begin with a dash
             return value
 
 
@@ -66,10 +66,10 @@ class KafkaLogExport:
     Raises ExportError, CorruptionError, StoreError, OSError.
 
     Args:
-        store, manifest, metadata: the cluster's bucket and what its logs say.
+        store, manifest, metadata: the cluster's bucket and the state of its logs.
         ids: topic ids of the target by name; None: a whole log folder is written, with kbroker's ids.
-        reload: gives the manifest as it is now, for when the broker has replaced an object meanwhile.
-        clean: writes the mark of a clean stop, so that Kafka does not read every batch again when it starts.
+        reload: returns the current manifest, in case the broker has replaced an object meanwhile.
+        clean: marks a clean stop, so that Kafka does not read every batch when it starts.
     """
 
     def __init__(
@@ -150,9 +150,9 @@ def partition_folder(topic: str, partition: int) -> str:
 
 
 def write_partition_folder(source: PartitionSource, folder: Path, topic_id: bytes) -> ExportedPartition:
-    """Writes one partition into the new folder `folder`, with this topic id; on the disk when this returns.
+    """Writes one partition into the new folder `folder`, with this topic id, durably.
 
-    Raises CorruptionError, StoreError, OSError; what is there of the folder then is of no use.
+    Raises CorruptionError, StoreError, OSError; then the folder is incomplete.
     """
     topic, state = source.topic, source.state
     folder.mkdir()
@@ -197,9 +197,9 @@ def write_log_root(
     now_ms: int,
     clean: bool = True,
 ) -> None:
-    """Writes what makes partitions' folders a log folder that Kafka starts on; `topics` with their last leader epoch.
+    """Writes the files that turn partitions' folders into a log folder of Kafka; `topics` with their last leader epoch.
 
-    `clean` writes the mark of a clean stop. Raises OSError.
+    `clean` marks a clean stop. Raises OSError.
     """
     bootstrap = encode_bootstrap(
         [

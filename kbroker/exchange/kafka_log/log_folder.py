@@ -1,7 +1,7 @@
-"""What lies in the log folders of a stopped Apache Kafka: partitions, their segments and checkpoints.
+"""The log folders of a stopped Apache Kafka: partitions, their segments and checkpoints.
 
 A partition's folder is `<topic>-<partition>`; `<topic>-<partition>.<32 hex>-delete`, `-future` and `-stray` are not
-the partition (docs/formats/kafka-log.md). The path of a log folder may be a link; what lies in it may not.
+the partition (docs/formats/kafka-log.md). The path of a log folder may be a link; its files may not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOCK_FILE = ".lock"
 SWAPPED_LOG_SUFFIX = ".log.swap"
 SMALL_FILE_BYTES_MAX = 64 << 20  # of a file that is read whole
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
-_LEFTOVER = re.compile(r".*\.[0-9a-f]{32}-(?:delete|future|stray)", re.ASCII)
+_RENAMED = re.compile(r".*\.[0-9a-f]{32}-(?:delete|future|stray)", re.ASCII)
 T = TypeVar("T", bound=Collection[object])
 _SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot", re.ASCII)
 
@@ -48,21 +48,21 @@ class PartitionFolder:
     partition: int
     path: Path
     topic_id: bytes | None
-    log_start_offset: int  # as checkpointed; 0 or less: where the first segment begins
+    log_start_offset: int  # from the checkpoint; 0 or less: the first segment's base offset
     clean: bool  # its broker stopped cleanly
 
     def segment_bases(self) -> list[int]:
-        """Base offsets of its segments, in order. SourceError where compaction was taking some of them away."""
+        """Base offsets of its segments, in order. SourceError if compaction was replacing some of them."""
         for name in sorted(os.listdir(self.path)):
             if name.endswith(SWAPPED_LOG_SUFFIX):
                 raise SourceError(
-                    f"{self.path} has {name}: Kafka was killed while it put a compacted segment in place of others, "
-                    "which may be gone already. Start that Kafka and stop it again, which ends that"
+                    f"{self.path} has {name}: Kafka was killed while it replaced segments by a compacted one; some "
+                    "may be gone already. Start that Kafka and stop it again to complete that"
                 )
         return segment_bases(self.path)
 
     def snapshots(self) -> dict[int, Path]:
-        """Producer snapshots by the offset they are at."""
+        """Producer snapshots by offset."""
         found = (_SNAPSHOT.fullmatch(name) for name in os.listdir(self.path))
         return {int(match[1]): self.path / f"{match[1]}{SNAPSHOT_SUFFIX}" for match in found if match}
 
@@ -73,8 +73,8 @@ class KafkaLogFolders:
 
     partitions: dict[TopicPartition, PartitionFolder] = field(default_factory=dict)
     metadata: ClusterMetadata | None = None
-    leftovers: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # on files that are not used
+    renamed: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # about unused files
     _locks: list[int] = field(default_factory=list)
 
     def topics(self) -> list[str]:
@@ -86,14 +86,14 @@ class KafkaLogFolders:
         return {folder.partition: folder for (name, _), folder in self.partitions.items() if name == topic}
 
     def leader_epochs(self, folder: PartitionFolder) -> list[tuple[int, int]]:
-        """A partition's checkpoint of (epoch, start offset); empty where there is none, or none that Kafka takes."""
+        """A partition's checkpoint of (epoch, start offset); empty without one that Kafka accepts."""
         rebuilt = "the leader epochs are those of the batches"
         return self.checkpoint(folder.path / LEADER_EPOCHS, parse_leader_epochs, rebuilt) or []
 
     def checkpoint(self, path: Path, parse: Callable[[bytes, str], T], instead: str) -> T | None:
-        """What a text checkpoint says; None where there is none, or with a note where it cannot be taken.
+        """The content of a text checkpoint; None if there is none, or, with a note, if it does not parse.
 
-        Kafka gives a whole disk up for one that does not parse; here it never costs the import.
+        Kafka fails the whole disk for one that does not parse; here the import continues.
         """
         try:
             return parse(read_regular(path, SMALL_FILE_BYTES_MAX), str(path))
@@ -104,7 +104,7 @@ class KafkaLogFolders:
             return None
 
     def close(self) -> None:
-        """Gives the locks back."""
+        """Releases the locks."""
         while self._locks:
             os.close(self._locks.pop())
 
@@ -144,13 +144,13 @@ def _read_folder(path: Path, folders: KafkaLogFolders) -> None:
     if metadata is not None:
         folders.metadata = metadata
     clean = _is_there(path / CLEAN_SHUTDOWN)
-    lost = "every log begins with its first segment, so records that were deleted from within one may be back"
+    lost = "every log begins with its first segment, so records that DeleteRecords removed from it may be back"
     log_starts = folders.checkpoint(path / LOG_STARTS, parse_partition_offsets, lost) or {}
     for child in sorted(path.iterdir()):
         match = _PARTITION.fullmatch(child.name)
         if match is None:
-            if _LEFTOVER.fullmatch(child.name):
-                folders.leftovers.append(child)
+            if _RENAMED.fullmatch(child.name):
+                folders.renamed.append(child)
             continue
         if child.name == METADATA_FOLDER or not is_folder(child):
             continue
@@ -171,7 +171,7 @@ def _topic_id(folder: Path) -> bytes | None:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is such a file, whatever is in it. NotRegularFile."""
+    """Whether there is such a file. NotRegularFile."""
     try:
         os.close(open_regular(path))
     except FileNotFoundError:

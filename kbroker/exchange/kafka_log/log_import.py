@@ -1,4 +1,4 @@
-"""Takes the topics of a stopped Apache Kafka into a cluster: data, configs, producers, transactions, offsets."""
+"""Imports the topics of a stopped Apache Kafka: data, configs, producers, transactions, offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kbroker.exchange.source_error import SourceError
 from kbroker.exchange.topic_import import ImportReport, TopicImport
 from kbroker.topic_config import parse_topic_config
 
-# Of Kafka's own, and of no meaning elsewhere: share groups, remote storage.
+# Internal topics without a meaning here: share groups, remote storage.
 OTHER_INTERNAL = frozenset({"__share_group_state", "__remote_log_metadata", "__cluster_metadata"})
 _PARTITION_COUNTS = {
     CONSUMER_OFFSETS: "offsets.topic.num.partitions",
@@ -30,10 +30,9 @@ class KafkaLogImport:
     """One import. The target is open; the source's folders stay locked by their owner.
 
     Args:
-        names: topics to take; None: all, with committed offsets and transactional ids as they are where the cluster
-            has none yet.
-        cut: take a damaged log up to its first bad batch.
-        missing: take a topic of which partitions are not in the folders; those begin empty.
+        names: topics to import; None: all, and internal topics whole if the cluster has none yet.
+        cut: import a damaged log up to its first bad batch.
+        missing: import a topic although partitions are not in the folders; those begin empty.
     """
 
     def __init__(
@@ -56,14 +55,14 @@ class KafkaLogImport:
         self.report.notes += source.notes
 
     def run(self) -> ImportReport:
-        """Imports. Raises SourceError, CorruptionError, StartError, StoreError, OSError; then nothing became true."""
+        """Imports. Raises SourceError, CorruptionError, StartError, StoreError, OSError; then no topic was created."""
         topics = self._topics()
         known = self._source.metadata.next_producer_id if self._source.metadata else 0
-        # Committed offsets first: another import of topics that are true already is refused, and would not bring them.
+        # Committed offsets first: a second import of topics that exist is refused, so they could not be added later.
         self._import.run(topics, self._store_topic, known, lambda: self._import_offsets(topics))
         return self.report
 
-    # -- which topics ------------------------------------------------------------------------------------------
+    # -- choosing topics ---------------------------------------------------------------------------------------
 
     def _topics(self) -> list[TopicImage]:
         there = self._source.topics()
@@ -78,7 +77,7 @@ class KafkaLogImport:
         return [self._topic(name) for name in [*wanted, *self.report.whole_topics]]
 
     def _comes_whole(self, name: str) -> bool:
-        """Whether an internal topic's log is taken as it is: all of Kafka comes, and nothing is there yet."""
+        """Whether an internal topic is imported whole: all topics are imported, and the cluster has none yet."""
         cluster = self._target.cluster
         if self._names is not None or name in cluster.topics.image.by_name or name not in self._source.topics():
             return False
@@ -107,7 +106,7 @@ class KafkaLogImport:
         return max([known, *(number + 1 for number in (named.partitions if named else ()))])
 
     def _configs(self, name: str) -> dict[str, str]:
-        """The topic's own configs that kbroker takes."""
+        """The topic's own configs that kbroker has."""
         metadata = self._source.metadata
         if metadata is None:
             self.report.notes.append(f"{name}: no __cluster_metadata-0 in the folders, so its configs are the defaults")
@@ -117,7 +116,7 @@ class KafkaLogImport:
             return {}
         configs = metadata.configs.get(name, {})
         if configs.get("remote.storage.enable") == "true":
-            self.report.notes.append(f"{name}: what Kafka has moved to remote storage is not here, and not taken")
+            self.report.notes.append(f"{name}: data in remote storage is not imported")
         taken: dict[str, str] = {}
         defaults = self._target.cluster.topics.broker_configs.topic_defaults
         for key, value in configs.items():
@@ -157,9 +156,9 @@ class KafkaLogImport:
 
 
 def leader_epoch_max(source: KafkaLogFolders) -> int:
-    """The highest leader epoch that anything in the folders may carry, as far as the checkpoints tell.
+    """The highest leader epoch in the folders, by the checkpoints.
 
-    Raises SourceError, StartError, OSError. Batches with a higher one than their checkpoint has end in EpochPassed.
+    Raises SourceError, StartError, OSError. A batch with a higher one than its checkpoint later raises EpochPassed.
     """
     highest = source.metadata.leader_epoch_max if source.metadata else 0
     for folder in source.partitions.values():
@@ -171,7 +170,7 @@ def leader_epoch_max(source: KafkaLogFolders) -> int:
 
 
 def _last_epoch(folder: PartitionFolder) -> int:
-    """The leader epoch of the last readable batch: epochs never go back within a log."""
+    """The leader epoch of the last readable batch: epochs never decrease within a log."""
     for base in reversed(folder.segment_bases()):
         epoch = -1
         with contextlib.suppress(BadBatch):

@@ -2,8 +2,8 @@
 
     record batch (magic 2) | record batch | ... | zeros, if the file was preallocated and not closed
 
-The name is the base offset in 20 digits. Nothing but the batches' own lengths says where they end. Only the log is
-trusted: all other files of a segment can be made from it.
+The name is the base offset in 20 digits. Only the batches' own lengths delimit them. Only the log is trusted: all other
+files of a segment can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 
 BATCH_HEADER_BYTES = 61
-CRC_FROM = 21  # of a batch: where what its CRC covers begins
+CRC_FROM = 21  # in a batch: start of the bytes that its CRC covers
 LENGTH_PREFIX_BYTES = 12  # base offset and length field, which the length field does not count
 
 _NAME = re.compile(r"([0-9]{20})\.log", re.ASCII)
@@ -50,7 +50,7 @@ class BadBatch(CorruptionError):
 
 
 def segment_name(offset: int, suffix: str = LOG_SUFFIX) -> str:
-    """The name of a segment's file. ValueError for what is not an offset."""
+    """The name of a segment's file. ValueError for a number that is no offset."""
     if not 0 <= offset < 1 << 63:
         raise ValueError(f"{offset} is not an offset")
     return f"{offset:020d}{suffix}"
@@ -63,7 +63,7 @@ def segment_bases(directory: Path) -> list[int]:
 
 
 def count_records(batch: bytes | memoryview) -> int:
-    """How many records a whole batch holds, as its header says."""
+    """The record count in the header of a batch."""
     count: int = _RECORD_COUNT.unpack_from(batch, BATCH_HEADER_BYTES - _RECORD_COUNT.size)[0]
     return count
 
@@ -71,9 +71,9 @@ def count_records(batch: bytes | memoryview) -> int:
 def read_blocks(path: Path, expected_offset: int, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """The batches of a log file in order, in blocks of about `block_bytes`, a larger batch in one of its own.
 
-    Lengths, magic and the order of offsets are checked, and the CRC of a batch that is larger than a block, so that a
-    damaged length takes no memory; the other CRCs are not. `expected_offset` is the lowest that the first batch may
-    begin with; gaps between batches are legal. Raises BadBatch behind the last good block; NotRegularFile, OSError.
+    Checks lengths, magic and the order of offsets, and the CRC of a batch that is larger than a block, so that a
+    damaged length takes no memory; no other CRCs. `expected_offset` is the lowest that the first batch may begin with;
+    gaps between batches are legal. Raises BadBatch after the last good block; NotRegularFile, OSError.
     """
     with opened_regular(path) as descriptor:
         position = 0
@@ -104,14 +104,14 @@ def read_blocks(path: Path, expected_offset: int, block_bytes: int = BLOCK_BYTES
 
 
 def _split(data: bytes, position: int, expected_offset: int) -> tuple[list[tuple[int, int, int, int, int]], int, str]:
-    """(entries, bytes they take, what is wrong behind them or "") of the whole batches at the start of `data`."""
+    """(entries, their bytes, the fault after them or "") of the whole batches at the start of `data`."""
     entries: list[tuple[int, int, int, int, int]] = []
     at = 0
     while at + BATCH_HEADER_BYTES <= len(data):
         base_offset, length, _, magic, _, _, delta, _, max_timestamp = _HEADER.unpack_from(data, at)
         size = length + LENGTH_PREFIX_BYTES
         if length == 0 and base_offset == 0 and magic == 0:
-            break  # zeros of a preallocated file, if there is nothing else to the end
+            break  # zeros of a preallocated file, if only zeros follow
         problem = _header_fault(base_offset, size, magic, delta, expected_offset)
         if problem:
             return entries, at, problem
@@ -138,7 +138,7 @@ def _header_fault(base_offset: int, size: int, magic: int, delta: int, expected_
 
 
 def _bytes_needed(data: bytes) -> int:
-    """Size of the batch that begins `data`; 0 when that is not enough to tell."""
+    """Size of the batch that begins `data`; 0 when `data` is too short for its length."""
     if len(data) < LENGTH_PREFIX_BYTES:
         return 0
     length: int = struct.unpack_from(">i", data, 8)[0]
@@ -146,7 +146,7 @@ def _bytes_needed(data: bytes) -> int:
 
 
 def _crc_holds(descriptor: int, position: int, size: int) -> bool:
-    """Whether a batch of `size` bytes is there and has the CRC that its header says; reads it in pieces."""
+    """Whether a batch of `size` bytes is there with the CRC in its header; reads it in pieces."""
     crc = 0
     at = CRC_FROM
     while at < size:
@@ -159,13 +159,13 @@ def _crc_holds(descriptor: int, position: int, size: int) -> bool:
 
 
 def _only_zeros(descriptor: int, position: int) -> bool:
-    """Whether nothing but zeros follows; holes of a sparse file are not read."""
+    """Whether only zeros follow; holes of a sparse file are not read."""
     while True:
         try:
             position = os.lseek(descriptor, position, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return True  # no data up to the end
+                return True  # no more data
             raise
         data = os.pread(descriptor, MIB, position)
         if data.count(0) != len(data):

@@ -14,7 +14,7 @@ from kbroker.exchange.kafka_log.log_segment import BadBatch, read_blocks, segmen
 def import_offsets(
     folders: Iterable[PartitionFolder], topics: Collection[str], target: ImportTarget, notes: list[str]
 ) -> int:
-    """Writes them in one manifest record; how many there were. Raises StartError, StoreError, OSError."""
+    """Imports them by one manifest record; returns how many. Raises StartError, StoreError, OSError."""
     fold = OffsetFold(topics)
     for folder in folders:
         _read(folder, fold, notes)

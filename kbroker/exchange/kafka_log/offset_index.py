@@ -20,7 +20,7 @@ _ENTRY = struct.Struct(">ii")
 
 
 class OffsetEntry(NamedTuple):
-    """A batch that the index points at."""
+    """A batch that the index points to."""
 
     last_offset: int
     position: int
@@ -33,7 +33,7 @@ def encode_offset_index(entries: Iterable[OffsetEntry], base_offset: int) -> byt
     for last_offset, position in entries:
         entry = (last_offset - base_offset, position)
         if not (before[0] < entry[0] < 1 << 31 and before[1] < entry[1] < 1 << 31):
-            raise ValueError(f"offset index entry {entry} behind {before}")
+            raise ValueError(f"offset index entry {entry} after {before}")
         out += _ENTRY.pack(*entry)
         before = entry
     return bytes(out)
@@ -47,7 +47,7 @@ def parse_offset_index(data: bytes, base_offset: int, name: str = "offset index"
     before = (-1, -1)
     for place, entry in enumerate(_ENTRY.iter_unpack(data)):
         if entry == (0, 0) and not any(data[place * ENTRY_BYTES :]):
-            break  # no batch that is pointed at begins the file
+            break  # padding: the first batch has no entry
         if not (before[0] < entry[0] and before[1] < entry[1]):
             raise CorruptionError(f"{name}: entry {place}, {entry}, does not ascend from {before}")
         entries.append(OffsetEntry(base_offset + entry[0], entry[1]))

@@ -22,7 +22,7 @@ from kbroker.storage.stores.regular_file import NotRegularFile, read_regular
 
 
 class PartitionImport:
-    """Reads one folder and uploads its batches. `cut`: take a log up to its first bad batch instead of refusing it."""
+    """Reads one folder and uploads its batches. `cut`: import a log up to its first bad batch instead of failing."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class PartitionImport:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def _blocks(self, bases: list[int]) -> Iterator[tuple[Block, BatchScan]]:
-        """Checked blocks up to the end, or to the first bad batch where that may be cut."""
+        """Checked blocks up to the end, or to the first bad batch if the log may be cut there."""
         expected = 0
         for place, base in enumerate(bases):
             path = self._folder.path / segment_name(base)
@@ -84,13 +84,13 @@ class PartitionImport:
                 return
 
     def _judge_damage(self, error: BadBatch, last_segment: bool) -> None:
-        """A tail torn by an unclean stop is what Kafka itself would cut off; anything else takes a decision."""
+        """A tail truncated by an unclean stop is cut, as Kafka does; other damage needs `cut`."""
         if not self._cut and (self._folder.clean or not last_segment):
-            raise CorruptionError(f"{error}; --cut-at-damage takes the log up to there")
+            raise CorruptionError(f"{error}; --cut-at-damage imports the log up to there")
         self._notes.append(f"{error}: cut off there")
 
     def _start_producers(self, state: PartitionState, first_base: int) -> None:
-        """Producers as they were where the log begins: of batches that retention has deleted."""
+        """Producers at the log start, whose batches retention has deleted."""
         for producer in self._snapshot(first_base):
             state.producers[producer.producer_id] = _entry(producer)
         state.open_transactions = tuple(

@@ -34,7 +34,7 @@ def parse_uuid(text: str, name: str) -> bytes:
         raise CorruptionError(f"{name}: {text!r:.60} is not an id of 22 characters")
     value = urlsafe_b64decode(text + "==")
     if uuid_text(value) != text:
-        raise CorruptionError(f"{name}: {text!r} is not how an id is written")
+        raise CorruptionError(f"{name}: {text!r} is not the text form of an id")
     return value
 
 
@@ -66,7 +66,7 @@ def encode_meta_properties(cluster_id: str, node_id: int, directory_id: bytes) -
 
 
 def parse_meta_properties(data: bytes, name: str = META_PROPERTIES) -> Mapping[str, str]:
-    """The properties by name. CorruptionError for a version that is not known."""
+    """The properties by name. CorruptionError for an unknown version."""
     fields = _fields(data, "=", name)
     if fields.get("version") not in ("0", PROPERTIES_VERSION):
         raise CorruptionError(f"{name}: version {fields.get('version')!r:.20}; version 1 is understood")

@@ -2,7 +2,7 @@
 
     Off  Size  Field
       0     2  version 1, int16
-      2     4  CRC-32C of everything behind it, uint32
+      2     4  CRC-32C of everything after it, uint32
       6     4  number of producers, int32
      10     .  producers, 46 bytes each
 
@@ -49,7 +49,7 @@ class SnapshotProducer(NamedTuple):
 
 
 def encode_producer_snapshot(producers: Iterable[SnapshotProducer]) -> bytes:
-    """The file's bytes. struct.error for what does not fit."""
+    """The file's bytes. struct.error for values out of range."""
     rows = [_PRODUCER.pack(*producer) for producer in producers]
     body = len(rows).to_bytes(4, "big") + b"".join(rows)
     return struct.pack(">hI", VERSION, crc32c(body)) + body

@@ -1,7 +1,7 @@
-"""Writes one partition's segments as Apache Kafka would have: `.log`, `.index`, `.timeindex`, `.txnindex`.
+"""Writes one partition's segments as Apache Kafka does: `.log`, `.index`, `.timeindex`, `.txnindex`.
 
 Rules: a new segment when the batch does not fit `segment.bytes`, an offset does not fit int32, or an index is full; an
-index entry when more than `index.interval.bytes` have gone by since the last one; a last time index entry at the end
+index entry after more than `index.interval.bytes` since the last one; a last time index entry at the end
 (Kafka's LogSegment). Files are written once, whole, and synced.
 """
 
@@ -38,9 +38,9 @@ NO_TIMESTAMP = -1
 class SegmentWriter:
     """Used by one thread; `add` blocks in offset order, then `finish`. Raises OSError.
 
-    `aborted`: the partition's aborted transactions by last offset; each goes to the segment that has its marker. One
-    whose marker compaction has taken, with all that it had, goes nowhere: for Kafka a transaction ends at its marker
-    alone, and what its producer has committed since would be taken for aborted.
+    `aborted`: the partition's aborted transactions by last offset; each is written to the segment with its marker. One
+    whose marker and batches compaction has removed is dropped: for Kafka only the marker ends a transaction, and later
+    commits of its producer would count as aborted.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SegmentWriter:
         self.end_offset = start_offset
         self.segments: list[int] = []  # base offsets
         self._directory = directory
-        self._aborted = deque(aborted)  # whose markers have not been met
+        self._aborted = deque(aborted)  # their markers are still to come
         self._aborted_here: list[AbortedTransaction] = []
         self._segment_bytes = segment_bytes
         self._index_interval_bytes = index_interval_bytes
@@ -69,7 +69,7 @@ class SegmentWriter:
         """Appends whole batches."""
         position = 0
         view = memoryview(block.data)
-        start = 0  # of what is not written yet
+        start = 0  # of the unwritten batches
         for row in block.entries:
             size = int(row["size"])
             if self._file is None or self._is_full(row, size):
@@ -77,7 +77,7 @@ class SegmentWriter:
                     self._file.write(view[start:position])
                     self._close()
                 start = position
-                # The first segment begins where the log does: its first batches may be gone by compaction.
+                # The first segment begins at the log start: compaction may have removed its first batches.
                 self._open(int(row["base_offset"]) if self.segments else min(self._base, int(row["base_offset"])))
             self._note(row, size)
             self._note_marker(int(row["base_offset"]), view[position : position + size])
@@ -86,7 +86,7 @@ class SegmentWriter:
             self._file.write(view[start:position])
 
     def finish(self, end_offset: int) -> None:
-        """Closes the last segment; behind batches that end below `end_offset` an empty one keeps that offset."""
+        """Closes the last segment; if the batches end below `end_offset`, an empty segment keeps that offset."""
         if self._file is None:
             self._open(end_offset if not self.segments else self.end_offset)
         elif self.end_offset < end_offset:
@@ -128,7 +128,7 @@ class SegmentWriter:
     def _note_marker(self, base_offset: int, batch: memoryview) -> None:
         while self._aborted and self._aborted[0][2] < base_offset:
             self._aborted.popleft()
-        # Of a marker that goes, compaction may keep the header.
+        # Compaction may keep only the header of a removed marker.
         if self._aborted and self._aborted[0][2] == base_offset and count_records(batch):
             self._aborted_here.append(self._aborted.popleft())
 
@@ -155,7 +155,7 @@ class SegmentWriter:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """A new file with these bytes, on the disk when this returns."""
+    """Writes a new file durably."""
     with open(path, "xb") as file:
         file.write(data)
         file.flush()

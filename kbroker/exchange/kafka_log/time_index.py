@@ -20,7 +20,7 @@ _ENTRY = struct.Struct(">qi")
 
 
 class TimeEntry(NamedTuple):
-    """Up to this offset no record is younger than this timestamp."""
+    """No record up to this offset has a larger timestamp."""
 
     timestamp: int
     last_offset: int
@@ -34,7 +34,7 @@ def encode_time_index(entries: Iterable[TimeEntry], base_offset: int) -> bytes:
         relative = entry.last_offset - base_offset
         ascends = before is None or (before.timestamp < entry.timestamp and before.last_offset < entry.last_offset)
         if not ascends or not 0 <= relative < 1 << 31:
-            raise ValueError(f"time index entry {entry} behind {before}")
+            raise ValueError(f"time index entry {entry} after {before}")
         out += _ENTRY.pack(entry.timestamp, relative)
         before = entry
     return bytes(out)

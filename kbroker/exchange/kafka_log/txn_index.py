@@ -7,7 +7,7 @@
      18     8  last offset: that of the marker, int64
      26     8  last stable offset after the abort, int64
 
-Last offsets ascend. Big-endian. There is no file where nothing was aborted.
+Last offsets ascend. Big-endian. There is no file without aborted transactions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def encode_txn_index(transactions: Iterable[AbortedTransaction]) -> bytes:
     before = -1
     for transaction in transactions:
         if not transaction[1] <= transaction[2] or transaction[2] <= before:
-            raise ValueError(f"aborted transaction {transaction} behind last offset {before}")
+            raise ValueError(f"aborted transaction {transaction} after last offset {before}")
         before = transaction[2]
         out += _ENTRY.pack(VERSION, *transaction)
     return bytes(out)

@@ -1,8 +1,8 @@
-"""Which of the images that a bucket has of one partition make up its log. No I/O.
+"""Chooses which of a partition's images in the bucket make up its log. No I/O.
 
-Between overlapping images the higher leader epoch decides, as in Kafka: what an earlier leader wrote at or behind the
-offset at which a later one began is not in the log. Of the same epoch, those are taken that together leave the fewest
-offsets out, and of several such the later generation: a rewritten object is in the place of those that it covers.
+Between overlapping images the higher leader epoch decides, as in Kafka: records of an earlier leader at or after the
+offset where a later one began are not in the log. Within one epoch the choice leaves the fewest offsets out; of several
+such the later generation is taken, because a rewritten object replaces those that it covers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kbroker.exchange.recover.survey import FoundImage
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Offsets [base_offset, end_offset) of the log: of an image, or (`image` is None) nothing that could be found.
+    """Offsets [base_offset, end_offset) of the log, in an image; `image` is None for a gap.
 
-    `whole`: the manifest can name the image as it is. Else what is in these offsets is stored again by itself.
+    `whole`: the manifest can name the image as it is. Otherwise these offsets are stored again by themselves.
     """
 
     base_offset: int
@@ -29,7 +29,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Chain:
-    """The pieces, one behind the other without a gap or overlap, and what was decided."""
+    """Contiguous pieces, and the decisions for the report."""
 
     pieces: list[Piece] = field(default_factory=list)
     choices: list[str] = field(default_factory=list)
@@ -50,8 +50,8 @@ class _Usable:
 def choose(images: Sequence[FoundImage], log_start_offset: int, highest_offset: int) -> Chain:
     """The log from the first image that reaches beyond the log start on, up to `highest_offset`, exclusive.
 
-    `highest_offset`: the end of all that was ever seen of the partition; the log goes up to there at least, so that no
-    offset is given again.
+    `highest_offset`: the highest end that was ever seen of the partition; the log extends at least to it, so that no
+    offset is reused.
     """
     chain = Chain()
     usable = _by_epoch(images, log_start_offset, chain)
@@ -64,7 +64,7 @@ def choose(images: Sequence[FoundImage], log_start_offset: int, highest_offset: 
 
 
 def _by_epoch(images: Sequence[FoundImage], log_start_offset: int, chain: Chain) -> list[_Usable]:
-    """What of each image no later leader has taken the place of."""
+    """The part of each image that no later leader replaced."""
     starts: dict[int, int] = {}
     for image in images:
         for epoch, start in image.epochs:
@@ -92,7 +92,7 @@ def _by_epoch(images: Sequence[FoundImage], log_start_offset: int, chain: Chain)
 
 
 def _rank(item: _Usable) -> tuple[int, int, int]:
-    """Between runs of as many offsets: rewritten later, known, in fewer objects."""
+    """Order of runs with as many offsets: rewritten later, known, fewer objects."""
     length = item.end_offset - item.base_offset
     return item.image.generation * length, item.image.known * length, -1
 
@@ -101,7 +101,7 @@ def _most_offsets(usable: list[_Usable]) -> list[_Usable]:
     """Those that do not overlap and together have the most offsets (weighted interval scheduling)."""
     order = sorted(usable, key=lambda item: (item.end_offset, item.base_offset, item.image.name))
     ends = [item.end_offset for item in order]
-    best: list[tuple[tuple[int, ...], int]] = [((0, 0, 0, 0), -1)]  # of the first n: (value, place of the last taken)
+    best: list[tuple[tuple[int, ...], int]] = [((0, 0, 0, 0), -1)]  # of the first n: (value, last chosen)
     for place, item in enumerate(order):
         before = best[bisect_right(ends, item.base_offset, 0, place)][0]
         length = item.end_offset - item.base_offset
@@ -117,7 +117,7 @@ def _most_offsets(usable: list[_Usable]) -> list[_Usable]:
 
 
 def _filled(pieces: list[Piece], usable: list[_Usable], taken: list[_Usable]) -> list[Piece]:
-    """The pieces, and parts of images that were not taken where offsets are left out between them or at the ends."""
+    """The pieces, with parts of unchosen images where offsets are missing between them or at the ends."""
     filled = list(pieces)
     chosen = {id(item) for item in taken}
     left = sorted((item for item in usable if id(item) not in chosen), key=lambda item: -item.image.generation)
@@ -157,7 +157,7 @@ def _note_choices(chain: Chain, usable: list[_Usable], pieces: list[Piece]) -> N
 
 
 def _join(chain: Chain, pieces: list[Piece], highest_offset: int) -> None:
-    """Closes gaps: a rewritten object may go on without batches; elsewhere goes a batch without records."""
+    """Closes gaps: a rewritten object may end in a gap; elsewhere a batch without records is inserted."""
     joined: list[Piece] = []
     for piece in pieces:
         last = joined[-1] if joined else None

@@ -1,4 +1,4 @@
-"""The manifest image after a recovery, from the partitions as they were decided on."""
+"""Builds the manifest image after a recovery from the decided partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.storage.manifest.record import FileEntry, ManifestRecord, Partition
 
 
 class _Files:
-    """The objects that references point to, each once."""
+    """The objects of all references, each once."""
 
     def __init__(self) -> None:
         self.entries: list[FileEntry] = []
@@ -32,7 +32,7 @@ class _Files:
 def build_image(
     prefix: ReadablePrefix, partitions: Sequence[RecoveredPartition], maker: ObjectMaker, now_ms: int
 ) -> ManifestImage:
-    """Stores what `maker` has to make, and puts everything together. Raises StoreError, CorruptionError."""
+    """Stores the objects that `maker` makes, and builds the image. Raises StoreError, CorruptionError."""
     files = _Files()
     first: dict[Position, PartitionDelta] = {}
     second: dict[Position, PartitionDelta] = {}
@@ -72,9 +72,9 @@ def _rows(partition: RecoveredPartition, files: _Files, maker: ObjectMaker, now_
 
 
 def _carry_over(prefix: ReadablePrefix, partitions: Sequence[RecoveredPartition], image: ManifestImage) -> None:
-    """What the readable part says beside the partitions.
+    """The state of the readable part other than partitions.
 
-    Not reservations, nor deletions of segments: their keys may be live by now, in a record that cannot be read.
+    Without reservations and deletions of segments: their keys may be live by an unreadable record.
     """
     known = prefix.image
     image.wal_flushed.update(known.wal_flushed)

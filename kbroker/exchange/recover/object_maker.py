@@ -1,8 +1,8 @@
-"""Objects that a recovery stores: what is left of an image that can be named only in part, and batches without records
-for offsets that no object has.
+"""Objects that a recovery stores: parts of images that cannot be named whole, and batches without records for offsets
+that no object has.
 
-Their keys are those of rewrites (docs/formats/keys.md), whose ranges may have gaps; the random part is made of what is
-in them, so that a recovery that is run again finds what it has stored before.
+Their keys are those of rewrites (docs/formats/keys.md), whose ranges may have gaps; the random part is a hash of the
+content, so that a repeated recovery finds the objects of the first run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def empty_batches(base_offset: int, end_offset: int, leader_epoch: int) -> bytes
 
 
 class ObjectMaker:
-    """Stores such objects. Raises StoreError, CorruptionError. Memory: one object."""
+    """Builds and stores these objects. Raises StoreError, CorruptionError. Holds one object in memory."""
 
     def __init__(self, store: ObjectStore, keys: ObjectKeys, retries: RetryPolicy) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class ObjectMaker:
         self._retries = retries
 
     def make(self, topic: str, topic_id: bytes, partition: int, piece: Piece, epoch: int) -> tuple[FileEntry, RefRow]:
-        """The object for a piece, stored. `epoch`: the leader epoch in front of it."""
+        """Stores the object for a piece. `epoch`: the leader epoch before it."""
         batches, generation, newest, records = b"", 1, -1, 0
         if piece.image is None:
             batches = empty_batches(piece.base_offset, piece.end_offset, max(epoch, 0))
@@ -70,9 +70,9 @@ class ObjectMaker:
         key = klix_key(topic, topic_id, partition, piece.base_offset, generation, rewrite)
         full, crc = self._keys.full(key), crc32c(data)
         if create_once(self._store, full, data, self._retries, len(data) + 1) is not None:
-            raise CorruptionError(f"{full}: holds something else than what its key says")
+            raise CorruptionError(f"{full}: does not match its key")
         meta = self._store.head(full)
         row = RefRow(
             piece.base_offset, piece.end_offset, 0, len(data), crc, max(epoch, 0), newest, records, 0
-        )  # whose object is filled in by the caller
+        )  # the caller sets its object
         return FileEntry(key, len(data), meta.etag, crc), row

@@ -1,8 +1,8 @@
-"""What can still be read of a manifest that cannot be loaded: the newest good checkpoint, and the records behind it up
-to the first that is damaged, missing or does not fit.
+"""The readable part of a manifest that cannot be loaded: the newest good checkpoint, and the records after it up to the
+first that is damaged, missing or does not fit.
 
-Of the records behind that place only what needs nothing before it is taken: end offsets (no offset at or below one may
-be used again), log starts, and topics that were dropped.
+Of later records only what does not depend on earlier ones is used: end offsets (no offset below one may be reused), log
+starts, and dropped topics.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ Position = tuple[bytes, int]  # topic id, partition
 
 @dataclass(slots=True)
 class ReadablePrefix:
-    """The image as of record `number`, and what ended it. `faults` has a line for each thing that cannot be read."""
+    """The image as of record `number`, and what ended it. `faults` has a line for each unreadable object."""
 
     image: ManifestImage
     number: int = 0
     checkpoint_number: int = 0
     records: int = 0
-    records_behind: int = 0  # readable ones that come after the first damage
+    records_after: int = 0  # readable records after the first damage
     faults: list[str] = field(default_factory=list)
-    ends: dict[Position, int] = field(default_factory=dict)  # that records behind it tell of
+    ends: dict[Position, int] = field(default_factory=dict)  # from records after the damage
     log_starts: dict[Position, int] = field(default_factory=dict)
     dropped: set[bytes] = field(default_factory=set)
 
 
 class PrefixReader:
-    """Reads a damaged manifest log. Writes nothing. Raises StoreError; SourceError for what a newer kbroker wrote."""
+    """Reads a damaged manifest log. Writes nothing. Raises StoreError; SourceError for objects of a newer kbroker."""
 
     def __init__(self, store: ObjectStore, keys: ObjectKeys) -> None:
         self._store = store
@@ -66,7 +66,7 @@ class PrefixReader:
         self._authority = 0
 
     def read(self) -> ReadablePrefix:
-        """All of it: one listing, and a GET for each object from the newest good checkpoint on."""
+        """Reads the log: one listing, and a GET for each object from the newest good checkpoint on."""
         listed = (meta.key for meta in self._store.list(self._directory))
         self._records, self._checkpoints = log_objects(listed, self._directory)
         prefix = self._newest_checkpoint()
@@ -97,7 +97,7 @@ class PrefixReader:
         return prefix
 
     def _take_next(self, prefix: ReadablePrefix) -> bool:
-        """Takes in the object behind the prefix; False, and a fault, where that cannot be done."""
+        """Extends the prefix by the next object; False, and a fault, if that is impossible."""
         number = prefix.number + 1
         key = self._directory + record_name(self._authority, number)
         try:
@@ -120,7 +120,7 @@ class PrefixReader:
             prefix.faults.append(f"manifest record {missing[0]} is missing: {key}")
 
     def _behind(self, prefix: ReadablePrefix) -> Iterator[ManifestRecord]:
-        """Readable records that come after the first damage. Whether each became true cannot be told."""
+        """Readable records after the first damage. Whether each was committed is unknown."""
         for number, epoch in sorted(self._records):
             if number <= prefix.number or epoch < self._authority:
                 continue
@@ -134,7 +134,7 @@ class PrefixReader:
                     prefix.faults.append(f"manifest record {number} cannot be read: {error}")
 
     def _take_behind(self, prefix: ReadablePrefix, record: ManifestRecord) -> None:
-        prefix.records_behind += 1
+        prefix.records_after += 1
         for position, delta in record.partitions.items():
             ends = [row.end_offset for row in delta.added] + [delta.end_offset or 0]
             prefix.ends[position] = max(prefix.ends.get(position, 0), *ends)
@@ -152,7 +152,7 @@ class PrefixReader:
 
 
 def _is_newer(data: bytes) -> bool:
-    """True for an object of the log with a higher version, unless that is rot in an object of ours."""
+    """Whether an object of the log has a newer version, unless that is damage of one of ours."""
     version = int.from_bytes(data[VERSION_AT : VERSION_AT + 2], "big")
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC) or version <= LOG_VERSION:
         return False
@@ -161,7 +161,7 @@ def _is_newer(data: bytes) -> bool:
 
 
 def _content(frame: Frame, key: str, newest: int) -> Any:
-    """The payload of a frame whose CRC holds: what it says was meant, so a newer version is no damage."""
+    """The payload of a frame with a valid CRC, so a newer version is no damage."""
     payload = frame.content.get("payload")
     version = payload.get("v") if isinstance(payload, dict) else None
     kind = frame.content.get("kind")

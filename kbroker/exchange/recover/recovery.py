@@ -1,7 +1,7 @@
-"""Recovery of a cluster whose manifest cannot be loaded: from what of it can be read, and from the objects themselves.
+"""Recovery of a cluster whose manifest cannot be loaded, from its readable part and from the objects themselves.
 
-`look` reads and decides, `store` makes it true: by one checkpoint under a new broker epoch (recover_restart). Nothing
-in the bucket is deleted or overwritten, so what fails half-way can be run again.
+`look` reads and decides, `store` commits: by one checkpoint under a new broker epoch (restart.py). Nothing in the
+bucket is deleted or overwritten, so a failed recovery can be repeated.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 from kbroker.storage.stores.retry_policy import RetryPolicy
 
-CLAIM_HOST = "kbroker-recover:"  # begins the host in its claim
+CLAIM_HOST = "kbroker-recover:"  # prefix of the host in its claim
 
 
 @dataclass(slots=True)
 class Findings:
-    """What a look found and decided; `lines` is the report of it."""
+    """The facts and decisions of a look; `lines` is the report."""
 
     damage: str
     prefix: ReadablePrefix
     survey: Survey
     partitions: list[RecoveredPartition]
-    listed: frozenset[tuple[str, str]]  # (key, ETag) of all that was looked at
+    listed: frozenset[tuple[str, str]]  # (key, ETag) of all listed objects
 
     def lines(self) -> Iterator[str]:
-        """The report, a line at a time."""
+        """The lines of the report."""
         prefix, survey = self.prefix, self.survey
         yield f"damaged: {self.damage}"
         yield from prefix.faults
         yield (
             f"readable: up to record {prefix.number} (checkpoint {prefix.checkpoint_number}, {prefix.records} records "
-            f"behind it); {prefix.records_behind} records behind the damage tell of ends and log starts only"
+            f"after it); of {prefix.records_after} records after the damage only ends and log starts are used"
         )
         yield f"{survey.read} objects that it does not name were read, {survey.read_bytes} bytes"
         yield from (f"missing: {line}" for line in survey.missing)
         yield from (f"unusable: {line}" for line in survey.unusable)
         for topic, found in sorted(survey.unknown_topics.items()):
-            yield from (f"left alone: {key}, of a topic that the metadata does not know: {topic}" for key in found)
+            yield from (f"not used: {key}, of a topic that the metadata does not have: {topic}" for key in found)
         for partition in self.partitions:
             yield from _partition_lines(partition)
         yield (
-            "lost, where records behind the readable part told of it: log starts set by DeleteRecords and retention, "
+            "lost, if only in records after the readable part: log starts set by DeleteRecords and retention, "
             "and what brokers had not flushed"
         )
 
@@ -105,28 +105,28 @@ class Recovery:
         return None
 
     def check_free(self, take_over: bool) -> None:
-        """StartError while a broker owns the cluster, and it is not to be taken from it."""
+        """StartError while a broker owns the cluster, unless with `take_over`."""
         try:
             holder = newest_claim(self._store, self._keys.root)
         except CorruptionError as error:
             raise StartError(f"cannot tell who owns the cluster: {error}; nothing was changed") from None
         if holder is not None and not holder.released and not take_over:
             raise StartError(
-                f"cluster {self._keys.cluster_id} was not given back by epoch {holder.epoch} (host {holder.host}, pid "
+                f"cluster {self._keys.cluster_id} was not released by epoch {holder.epoch} (host {holder.host}, pid "
                 f"{holder.pid}). If that broker is stopped for good, use --take-over: what it had acknowledged and not "
                 "yet flushed is only in its data directory, and is lost to the cluster; nothing was changed"
             )
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- deciding ----------------------------------------------------------------------------------------------
 
     def look(self) -> Findings:
-        """Reads everything, decides on everything, and changes nothing. SourceError: there is nothing to recover."""
+        """Reads and decides everything, and changes nothing. SourceError: there is nothing to recover."""
         damage = self.damage()
         if damage is None:
             raise SourceError(f"the manifest of cluster {self._keys.cluster_id} can be loaded: nothing to recover")
         topics = load_topics(self._store, self._keys)
         if topics.number == 0:
-            raise SourceError(f"{self._keys.metadata_dir}: no metadata: which topics there are cannot be known")
+            raise SourceError(f"{self._keys.metadata_dir}: no metadata: the topics are unknown")
         listed = self._listed()
         prefix = PrefixReader(self._store, self._keys).read()
         survey = BucketSurvey(self._store, self._keys, prefix.image, topics, prefix.dropped).run()
@@ -173,8 +173,8 @@ class Recovery:
     # -- storing -----------------------------------------------------------------------------------------------
 
     def store(self, findings: Findings, take_over: bool) -> tuple[str, Findings]:
-        """Claims the cluster and makes `findings` true, or what has come to be instead meanwhile: returned with the
-        key of the checkpoint that did it. The claim is given back, whatever happens, if the cluster was free."""
+        """Claims the cluster and commits `findings`, or new ones if the bucket has changed: returns them with the key
+        of the checkpoint. The claim is always released if the cluster was free."""
         owned = claim(
             self._store,
             self._keys.root,
@@ -191,7 +191,7 @@ class Recovery:
                 self._release(owned)
             raise
         if (failure := self._release(owned)) is not None:
-            raise StartError(f"recovered, but the cluster could not be given back: {failure}; start with --take-over")
+            raise StartError(f"recovered, but the cluster could not be released: {failure}; start with --take-over")
         return key, findings
 
     def _release(self, owned: Claim) -> Exception | None:
@@ -223,7 +223,7 @@ class Recovery:
         return build_image(findings.prefix, findings.partitions, maker, self._clock.now_ms())
 
     def _checkpoint(self, image: ManifestImage, epoch: int) -> object:
-        """Stores the parts; the checkpoint is read back as a start reads it, which checks all that is in it."""
+        """Stores the parts; the checkpoint is read back as a start reads it, which checks all of it."""
         parts = PartFolder(self._store, self._keys.manifest_dir + PARTS_SUFFIX, epoch)
         writer = CheckpointWriter(parts)
         payload = writer.store(writer.snapshot(image))

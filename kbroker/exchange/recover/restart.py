@@ -1,15 +1,14 @@
-"""Lets a numbered log whose objects are damaged begin anew, at a number that no object of it has come to.
+"""Restarts a damaged numbered log at a number above those of all its objects.
 
 Nothing is deleted or overwritten. In this order, each object by a conditional write:
 
-1. a seal at the next number of the epoch that owned the log: who wakes up later finds its key taken;
-2. a seal under epoch 0 at the restart's number, as every log begins with one: who creates it owns the log from there;
-3. a checkpoint of that number and epoch, with the recovered state: now the log can be loaded, and what has lower
-   numbers is covered by it.
+1. a seal at the next number of the epoch that owned the log: an owner that was paused finds its key taken;
+2. a seal under epoch 0 at the restart's number, as every log begins with one: its creator owns the log from there;
+3. a checkpoint of that number and epoch, with the recovered state: now the log can be loaded, and objects with lower
+   numbers are covered.
 
-Each run finds what one before has left, and goes on from there: a restart that was made and has no checkpoint is taken
-over by a seal, under the key that its owner's first record would need. The checkpoint's key is the same for all, so of
-two runs one succeeds.
+Each run continues an earlier one: a restart without a checkpoint is taken over by a seal, under the key that its
+owner's first record would need. The checkpoint's key is the same for all runs, so only one succeeds.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from kbroker.storage.stores.conditional_write import create_once
 from kbroker.storage.stores.object_store import ObjectStore
 from kbroker.storage.stores.retry_policy import RetryPolicy
 
-STEP = 1_000_000  # restarts are at its multiples: beyond what an owner that still runs could come to meanwhile
+STEP = 1_000_000  # restarts are at its multiples: beyond the numbers that a running owner could reach meanwhile
 TRIES = 10
 
 
@@ -47,7 +46,7 @@ class LogRestart:
         self._epoch = epoch
         self._nonce = nonce
         self._retries = retries
-        self._owner = 0  # the epoch that may append behind `number`
+        self._owner = 0  # the epoch that may append after `number`
         self._records: set[tuple[int, int]] = set()  # (number, epoch)
         self._newest = 0
 
@@ -59,12 +58,12 @@ class LogRestart:
             if all(sealed):
                 break
         else:
-            raise SourceError(f"{self._directory}: somebody goes on writing; stop that broker")
+            raise SourceError(f"{self._directory}: another broker is still writing; stop it")
         while not self._own(self.number):
             self.number += STEP
 
     def finish(self, payload: object) -> str:
-        """Step 3; returns the checkpoint's key. The state in it is the cluster's from now on."""
+        """Step 3; returns the checkpoint's key. From now on it is the cluster's state."""
         key = self._directory + checkpoint_name(self.number)
         content = {"kind": "checkpoint", "payload": payload}
         data = encode_frame(FrameKind.CHECKPOINT, self.number, self._owner, self._nonce, content)
@@ -77,7 +76,7 @@ class LogRestart:
         listed = (meta.key for meta in self._store.list(self._directory))
         self._records, checkpoints = log_objects(listed, self._directory)
         newest = max(checkpoints, default=0)
-        # A restart that an earlier run began, and that has no checkpoint yet, is no part of the log.
+        # A restart of an earlier run without a checkpoint is no part of the log.
         begun = [number for number, epoch in self._records if epoch == 0 and number > max(newest, 1)]
         region = min(begun, default=None)
         if region is not None:
@@ -86,9 +85,9 @@ class LogRestart:
         self.number = region if region is not None else (self._newest // STEP + 1) * STEP
 
     def _next_of_owners(self) -> list[tuple[int, int]]:
-        """(number, epoch) of what the log's owner would write next; of several, where damage hides who that is."""
+        """(number, epoch) of the owner's next record; of several possible owners if damage hides the owner."""
         if not self._records:
-            return []  # nothing tells where it was
+            return []  # unknown
         epoch = max(epoch for _, epoch in self._records)
         sealed_by = self._sealed_by(max(at for at, of in self._records if of == epoch), epoch)
         if sealed_by is not None:
@@ -106,13 +105,13 @@ class LogRestart:
             return None
 
     def _create_seal(self, number: int, epoch: int) -> bytes | None:
-        """Creates a seal; None when it is there, else what is there."""
+        """Creates a seal; None when it is there, else the object that is there."""
         key = self._directory + record_name(epoch, number)
         data = encode_seal(number, epoch, self._nonce, self._epoch)
         return create_once(self._store, key, data, self._retries, NUMBERED_LOG_OBJECT_BYTES_MAX)
 
     def _own(self, number: int) -> bool:
-        """Follows the seals from the restart's number on, and adds ours. False: the first of them cannot be read."""
+        """Follows the seals from the restart's number on, and appends ours. False: the first one is unreadable."""
         epoch, at = 0, number
         while (present := self._create_seal(at, epoch)) is not None:
             key = self._directory + record_name(epoch, at)
@@ -123,7 +122,7 @@ class LogRestart:
                     return False
                 raise
             if by is None or not epoch < by < self._epoch:
-                raise SourceError(f"{key}: another broker owns the log by now")
+                raise SourceError(f"{key}: another broker owns the log now")
             if epoch == 0:
                 self._owner = by
             epoch, at = by, at + 1

@@ -1,7 +1,7 @@
-"""What the manifest is to say of one partition after a recovery: its state folded on from where the readable part ends.
+"""The manifest state of one partition after a recovery: folded on from the end of the readable part.
 
-The batches beyond it tell of leader epochs, producers, and open and aborted transactions, by the same rules as those by
-which a flush makes a manifest record (storage.flush_fold).
+Leader epochs, producers, and open and aborted transactions follow from the later batches, by the rules of a flush
+(storage.flush.fold).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kbroker.storage.stores.object_store import ObjectStore
 
 @dataclass(slots=True)
 class RecoveredPartition:
-    """A partition as it will be. `base_offset`: of the first piece; below the log start when that is inside of one."""
+    """A recovered partition. `base_offset`: of the first piece; below the log start when that is inside one."""
 
     topic: str
     position: Position
-    known: PartitionState | None  # as the readable part has it
+    known: PartitionState | None  # in the readable part
     chain: Chain
     log_start_offset: int
     base_offset: int
@@ -35,11 +35,11 @@ class RecoveredPartition:
 
     @property
     def known_end_offset(self) -> int:
-        """Where the readable part of the manifest ends."""
+        """The end offset in the readable part of the manifest."""
         return self.known.end_offset if self.known is not None else 0
 
     def first_delta(self, rows: list[RefRow]) -> PartitionDelta:
-        """The partition with all its objects."""
+        """The manifest state with all objects."""
         known = self.known
         parsed = RecordParser("recovery").delta(self.folded, "partition", [])
         open_transactions = parsed.open_transactions
@@ -49,7 +49,7 @@ class RecoveredPartition:
         producers.update((entry[0], entry) for entry in parsed.producers)
         epochs = (known.leader_epochs if known is not None else ()) + parsed.leader_epochs
         if epochs and known is None:
-            # Compaction may have taken the batches that it began with; nothing is in front of it.
+            # Compaction may have removed its first batches; nothing precedes it.
             epochs = ((epochs[0][0], self.base_offset), *epochs[1:])
         aborted = (known.aborted if known is not None else ()) + parsed.aborted
         clean = known.clean_offset if known is not None else 0
@@ -68,7 +68,7 @@ class RecoveredPartition:
         )
 
     def second_delta(self) -> PartitionDelta | None:
-        """The log start, where that is not the first object's."""
+        """The log start, if it is not the first object's base offset."""
         if self.log_start_offset <= self.base_offset:
             return None
         return PartitionDelta(0, self.log_start_offset, None, None, None, (), (), (), (), ())

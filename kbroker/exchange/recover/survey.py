@@ -1,7 +1,7 @@
-"""What data objects a cluster's bucket holds, read one by one where the manifest's readable part does not know them.
+"""A survey of a cluster's data objects; those that the manifest's readable part does not name are read.
 
-Every index, directory and batch is checked. An image (a KLIX object, one image of a pack, a segment) that cannot be
-read is named and left out.
+Every index, directory and batch is checked. An unreadable image (a KLIX object, one image of a pack, a segment) is
+reported and left out.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ READ_BYTES = 8 * MIB
 
 @dataclass(frozen=True, slots=True)
 class FoundImage:
-    """A run of batches of one partition in the bucket. Offsets as a reference of the manifest would have them.
+    """A run of batches of one partition in the bucket. Offsets as in a manifest reference.
 
-    `epochs`: leader epochs and where in it each begins. `rewritten`: its batches may leave gaps, also at its ends.
+    `epochs`: leader epochs and the offsets where they begin. `rewritten`: there may be gaps, also at its ends.
     `known`: the readable part of the manifest names it.
     """
 
@@ -90,10 +90,10 @@ class BucketSurvey:
         self._topics = topics
         self._dropped = dropped | set(known.dropped)
         self._survey = Survey()
-        self._copies: dict[str, bool] = {}  # key of an object with another ETag -> has it the bytes that were named
+        self._copies: dict[str, bool] = {}  # key of an object with another ETag -> whether it has the named bytes
 
     def run(self) -> Survey:
-        """Lists, and reads what is not known."""
+        """Lists the bucket, and reads unknown objects."""
         listed = {
             self._keys.relative(meta.key): meta
             for meta in self._store.list(self._keys.root)
@@ -103,7 +103,7 @@ class BucketSurvey:
         for key, meta in listed.items():
             if key in taken or not key.endswith((".obj", ".pack", SEGMENT_SUFFIX)):
                 continue
-            # What is to be deleted is never named again, but for the key of a segment, whose topic was made again.
+            # A key queued for deletion is never reused, except a segment's, whose topic may have been created again.
             if key in self._known.deletions and not key.endswith(SEGMENT_SUFFIX):
                 continue
             try:
@@ -111,11 +111,11 @@ class BucketSurvey:
             except CorruptionError as error:
                 self._survey.unusable.append(str(error))
             except (NotFound, PreconditionFailed):
-                self._survey.unusable.append(f"{meta.key}: gone, or another one since it was listed")
+                self._survey.unusable.append(f"{meta.key}: deleted or replaced since it was listed")
         return self._survey
 
     def _known_images(self, listed: dict[str, ObjectMeta]) -> set[str]:
-        """Adds what the readable part names and the bucket still has; returns the keys."""
+        """Adds the objects that the readable part names and the bucket still has; returns the keys."""
         taken: set[str] = set()
         for state in self._known.states():
             if state.topic_id in self._dropped:
@@ -163,7 +163,7 @@ class BucketSurvey:
         self._survey.unknown_topics.setdefault(name, []).append(key)
         return False
 
-    # -- objects that are not known ----------------------------------------------------------------------------
+    # -- unknown objects ---------------------------------------------------------------------------------------
 
     def _read(self, key: str, meta: ObjectMeta) -> None:
         parsed = self._keys.parse(meta.key)
@@ -184,7 +184,7 @@ class BucketSurvey:
         read = _ImageRead(self._store, meta.key, 0, meta.size, meta.etag)
         read.all()
         footer = read.footer
-        before = footer.base_offset - parsed.base_offset  # a rewritten object may leave its first offsets out
+        before = footer.base_offset - parsed.base_offset  # a rewritten object may begin with a gap
         if before < 0 or (before and not parsed.generation):
             raise CorruptionError(f"{meta.key}: begins at offset {footer.base_offset}")
         self._count(meta)
@@ -252,7 +252,7 @@ class BucketSurvey:
 
 
 class _ImageRead:
-    """One reading of an image. After `all`, `crc` is of all its bytes, and `epochs` has where leader epochs begin."""
+    """One pass over an image. After `all`, `crc` is of all its bytes, and `epochs` has the starts of leader epochs."""
 
     def __init__(
         self, store: ObjectStore, key: str, start: int, length: int, etag: str, footer: KlixFooter | None = None
@@ -307,7 +307,7 @@ def _generation(keys: ObjectKeys, key: str) -> tuple[int, bool]:
 
 
 def _epochs_within(state: PartitionState, ref: ObjectRef) -> tuple[tuple[int, int], ...]:
-    """The leader epochs of an object of the manifest: those of the partition, as far as they begin in it."""
+    """The leader epochs of an object of the manifest: those of the partition that begin in it."""
     inside = [pair for pair in state.leader_epochs if ref.base_offset < pair[1] < ref.end_offset]
     before = [epoch for epoch, start in state.leader_epochs if start <= ref.base_offset]
     first = before[-1] if before else min([ref.leader_epoch, *(epoch for epoch, _ in inside)])

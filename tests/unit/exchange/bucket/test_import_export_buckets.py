@@ -275,7 +275,7 @@ def test_kafscale(config: BrokerConfig) -> None:
     assert {name: topic.partitions for name, topic in done.metadata.by_name.items()} == {"clicks": 2, "orders": 1}
     assert done.batches() == b"".join([*FIRST, data_batch(12, 2)])
     assert done.batches("clicks", 1) == b"".join(SECOND)
-    assert any("nothing has offsets 10 to 11" in note for note in done.report.notes)
+    assert any("no object has offsets 10 to 11" in note for note in done.report.notes)
     out = MemoryStore()
     done.export(out).to_kafscale(["orders", "clicks"], "copy", NOW_MS)
     pairs, lone = list_pairs(out, "copy/")

@@ -201,7 +201,7 @@ def test_refusals(tmp_path: Path, config: BrokerConfig) -> None:
     with pytest.raises(StartError, match="already runs on"):
         ImportTarget(config, ManualClock())
     elsewhere = ImportTarget(replace(config, data_dir=tmp_path / "other"), ManualClock())
-    with pytest.raises(StartError, match="was not given back by epoch"):
+    with pytest.raises(StartError, match="was not released by epoch"):
         elsewhere.open(0)
     elsewhere.close(False)
     target.close(True)
@@ -403,10 +403,10 @@ def test_what_a_failed_import_deletes_late_is_nothing_of_the_next_one(
     assert logs(done.export(tmp_path / "out", "t") / "t-0") == b"".join(BATCHES)
 
 
-def test_committed_offsets_outlive_an_import_that_is_cut_off(
+def test_committed_offsets_survive_an_interrupted_import(
     tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Topics become true last: an import that is begun again, which is refused once they are, brings the offsets."""
+    """Topics are created last: a repeated import, which is refused once they exist, brings the offsets."""
     write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
     home = group_partition("a", 50)
     write_segments(tmp_path / "kafka" / f"{CONSUMER_OFFSETS}-{home}", {0: [offset_batch(0, commit("a", "t", 1))]})
@@ -414,7 +414,7 @@ def test_committed_offsets_outlive_an_import_that_is_cut_off(
     def cut(*arguments: object) -> int:
         raise StartError("cut off")
 
-    monkeypatch.setattr("kbroker.exchange.committed_offsets.write_offsets", cut)
+    monkeypatch.setattr("kbroker.exchange.kafka_log.offset_import.write_offsets", cut)
     with pytest.raises(StartError, match="cut off"):
         Imported(tmp_path / "kafka", config)
     monkeypatch.undo()
@@ -503,7 +503,7 @@ def test_an_import_says_what_tiered_topics_leave_behind(tmp_path: Path, config: 
     )
     notes = Imported(kafka, config).report.notes
     said = [note for note in notes if "remote storage" in note]
-    assert said == ["t: what Kafka has moved to remote storage is not here, and not taken"]
+    assert said == ["t: data in remote storage is not imported"]
 
 
 def test_an_import_takes_no_cluster_from_a_broker_that_starts_meanwhile(

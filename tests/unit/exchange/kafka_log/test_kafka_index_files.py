@@ -57,7 +57,7 @@ def test_transaction_index() -> None:
     for bad in (data[:-1], data[34:] + data[:34], encode_txn_index(aborted[:1]) * 2):
         with pytest.raises(CorruptionError):
             parse_txn_index(bad)
-    with pytest.raises(ValueError, match="behind last offset"):
+    with pytest.raises(ValueError, match="after last offset"):
         encode_txn_index(aborted[::-1])
 
 

@@ -74,7 +74,7 @@ def test_partition_metadata() -> None:
     for bad in (b"", b"version: 1\n", b"version: 0\n", data[:-1], data + b"A", encode_partition_metadata(bytes(16))):
         with pytest.raises(CorruptionError):
             parse_partition_metadata(bad)
-    with pytest.raises(CorruptionError, match="not how an id is written"):
+    with pytest.raises(CorruptionError, match="not the text form"):
         parse_partition_metadata(data[:-1] + b"x")
 
 

@@ -145,7 +145,7 @@ def test_a_cluster_that_is_owned_is_refused(cluster):
     damage_record(cluster, 5)
     claim(cluster.store, KEYS.root, "other", False, NOW, retries=ONCE)
     before = cluster.everything()
-    with pytest.raises(StartError, match="not given back by epoch 3"):
+    with pytest.raises(StartError, match="not released by epoch 3"):
         cluster.recover()
     recovery = cluster.recovery()
     findings = recovery.look()
@@ -259,7 +259,7 @@ def test_of_two_recoveries_at_a_time_one_succeeds(cluster, order):
     cluster.start()
     cluster.flush(("plain", 0, cluster.records("plain")))
     late = LogRestart(cluster.store, KEYS, 4, bytes(16), ONCE)
-    with pytest.raises(SourceError, match="owns the log by now"):
+    with pytest.raises(SourceError, match="owns the log now"):
         late._own(STEP)
 
 
@@ -341,7 +341,7 @@ def test_objects_of_unknown_topics_and_damaged_ones_are_left_and_named(cluster):
     image = cluster.loaded()
     lines = list(findings.lines())
     assert cluster.facts(image) == before
-    assert any("left alone" in line and stranger in line for line in lines)
+    assert any("not used" in line and stranger in line for line in lines)
     assert any("unusable" in line and broken in line for line in lines)
     assert not image.is_known(stranger)
 

@@ -221,7 +221,7 @@ def test_a_configuration_that_aws_cannot_use(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_listing_that_is_cut_without_a_token_is_an_error(server: ScriptedServer, store: ObjectStore) -> None:
     server.body = b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"
     server.headers = {"Content-Type": "application/xml"}
-    with pytest.raises(StoreError, match="cut a listing"):
+    with pytest.raises(StoreError, match="truncated a listing"):
         list(store.list(""))
 
 
