@@ -65,7 +65,7 @@ def build_upkeep(
 ) -> Upkeep:
     """Builds them; changes of topics reach them from now on. Raises StartError."""
     manifest, keys, claim = cluster.manifest, cluster.keys, cluster.claim
-    manifest.write_checkpoints_behind()
+    manifest.checkpoint_in_background()
     cache_bytes = cache_beside(manifest.image, config.pools.object_ranges)
     reader = ObjectReader(store.retrying, manifest.image, cache_bytes, _open_object_cache(config, clock))
     flusher = _flusher(config, clock, cluster, store, logs, wal, sizes, data_dir_id, on_flusher_stopped)

@@ -189,7 +189,7 @@ class Manifest:
         with self._lock:
             self._settle_locked()
 
-    def write_checkpoints_behind(self, background: Background | None = None) -> None:
+    def checkpoint_in_background(self, background: Background | None = None) -> None:
         """From now on a commit does not wait for the checkpoint that it makes due.
 
         `background` runs a call on another thread; without it each checkpoint gets a new thread.

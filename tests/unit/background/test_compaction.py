@@ -261,7 +261,7 @@ def test_batches_of_older_formats_never_get_into_a_log(storage):
         KeyScan(KeyMap(1000), 0, 10).feed(bytes(batch))
 
 
-def test_a_read_goes_on_across_gaps_and_across_a_swap(storage):
+def test_a_read_continues_across_gaps_and_across_a_swap(storage):
     storage.add_topic("t", 1, file_delete_delay_ms=0, **COMPACT)
     for n in range(20):
         write(storage, (b"k%d" % (n % 2), b"%d" % n))
@@ -374,7 +374,7 @@ def test_a_crash_in_a_round_leaves_a_reservation_that_ends(storage):
     storage.add_topic("t", 1, file_delete_delay_ms=0, **COMPACT)
     write(storage, (b"a", b"1"))
     write(storage, (b"a", b"2"))
-    # The process ends behind the upload: neither swap nor clean-up happens.
+    # The process ends after the upload: neither swap nor clean-up happens.
     storage.store.inject(Fault("put", skip=2, error=KeyboardInterrupt))
     c = cleaner(storage)
     with pytest.raises(KeyboardInterrupt):
@@ -521,7 +521,7 @@ def test_the_dirtiest_partition_is_first(storage):
     assert (state(storage, "t").clean_offset, state(storage, "u").clean_offset) == (1, 2)
 
 
-def test_a_deleted_topic_is_left_alone(storage):
+def test_a_deleted_topic_is_not_compacted(storage):
     storage.add_topic("t", 1, **COMPACT)
     write(storage, (b"a", b"1"))
     write(storage, (b"a", b"2"))

@@ -101,7 +101,7 @@ def test_nothing_is_looked_at_again_before_there_is_room_for_a_merge(monkeypatch
     assert [len(merge.inputs) for merge in merges] == [4]
 
 
-def test_what_has_changed_since_it_was_looked_at_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_that_changed_since_the_plan_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(1_000_000)
     image = ManifestImage()
     choice = choice_of(image, clock, monkeypatch)

@@ -261,7 +261,7 @@ def test_copies_of_whose_crc_the_store_says_nothing_useful_are_read_back(tmp_pat
     s.close()
 
 
-def test_a_damaged_input_is_left_where_it_is_and_the_others_are_merged(storage):
+def test_a_damaged_input_stays_and_the_others_are_merged(storage):
     storage.add_topic("t", 3)
     for _ in range(4):
         for partition in range(3):
@@ -329,7 +329,7 @@ def test_a_merge_that_failed_comes_again_under_another_key(storage, deleted):
     assert values(storage) == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_changes_meanwhile_is_not_swapped(storage):
+def test_inputs_that_change_during_a_merge_are_not_swapped(storage):
     storage.add_topic("t", 2)
     for _ in range(4):
         write(storage, b"x", flush=False)
@@ -354,7 +354,7 @@ def test_what_changes_meanwhile_is_not_swapped(storage):
     assert audit(storage) == []
 
 
-def test_a_topic_deleted_meanwhile_leaves_nothing(storage):
+def test_a_topic_deleted_during_a_merge_leaves_no_objects(storage):
     topic = storage.add_topic("t", 1)
     for _ in range(4):
         write(storage, b"x")
@@ -417,7 +417,7 @@ def test_retention_bounds_what_one_object_covers(storage):
     assert [ref.record_count for ref in refs(storage)] == [3, 3, 1, 1]
 
 
-def test_it_waits_while_flushes_are_behind_and_ends_when_told(storage):
+def test_merging_waits_while_flushes_have_a_backlog_and_ends_at_a_stop(storage):
     storage.add_topic("t", 1)
     for _ in range(4):
         write(storage, b"x")
@@ -511,7 +511,7 @@ def requests_of_a_job(tmp_path, copied):
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
 def test_a_failure_of_any_request_loses_and_leaks_nothing(tmp_path, copied, when, dies):
-    """Each request fails, before or after its effect; the broker goes on, or dies with it and another one starts."""
+    """Each request fails, before or after its effect; the broker continues, or dies with it and another one starts."""
     requests = requests_of_a_job(tmp_path / "probe", copied)
     for number, operation in enumerate(requests):
         fail_once(tmp_path / f"{number}", number, f"request {number}, {operation}", copied, when, dies)

@@ -93,7 +93,7 @@ def test_a_long_queue_of_deletions_comes_first(storage, monkeypatch):
     assert [log_start(storage, "t", partition) for partition in range(2)] == [9, 9]
 
 
-def test_a_young_object_protects_what_is_behind_it(storage):
+def test_a_young_object_protects_the_objects_after_it(storage):
     storage.add_topic("t", 1, retention_ms=2 * HOUR)
     fill(storage, "t", 1)
     storage.append("t", 0, batch([b"old"], timestamp=NOW_MS - 9 * HOUR))
@@ -161,7 +161,7 @@ def test_objects_go_after_the_delay_and_never_before_the_log_start(storage):
     assert all(ref.key in keys(storage) for ref in storage.manifest.image.objects_from(topic_id("t"), 0))
 
 
-def test_a_pack_goes_only_when_no_image_in_it_is_live(tmp_path):
+def test_a_pack_is_deleted_only_when_no_image_in_it_is_live(tmp_path):
     s = Storage(tmp_path, topics=[]).start()
     retention = Retention(s.table, s.manifest, s.store, s.clock)
     s.add_topic("short", 1, retention_ms=HOUR, file_delete_delay_ms=0)
@@ -278,7 +278,7 @@ def test_a_wall_clock_that_is_set_back_does_not_put_the_passes_off(storage):
     assert log_start(storage, "t") == 2
 
 
-def test_the_thread_survives_a_failure_that_nobody_expected(storage, caplog):
+def test_the_thread_survives_an_unexpected_failure(storage, caplog):
     storage.add_topic("t", 1, retention_ms=HOUR)
     fill(storage, "t", 4)
     turn, turns, done = storage.retention.turn, [], threading.Event()

@@ -78,7 +78,7 @@ def test_what_stays_unknown_is_said(faulty: FaultyStore, store: CreatingStore) -
         store.put("k", b"ours", if_none_match=True)
 
 
-def test_a_source_that_is_gone_is_no_outage(faulty: FaultyStore, store: CreatingStore) -> None:
+def test_a_deleted_source_is_no_outage(faulty: FaultyStore, store: CreatingStore) -> None:
     etag = faulty.put("source", b"0123456789").etag
     body = StoredRange(faulty, "source", etag, 2, 5)
     assert store.put("k", body, if_none_match=True).size == 5
@@ -90,7 +90,7 @@ def test_a_source_that_is_gone_is_no_outage(faulty: FaultyStore, store: Creating
 
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
 @pytest.mark.parametrize("skip", [0, 1])
-def test_an_import_goes_on_after_a_503(tmp_path: Path, when: When, skip: int) -> None:
+def test_an_import_continues_after_a_503(tmp_path: Path, when: When, skip: int) -> None:
     source = MemoryStore()
     put_klite(source, "klite-c1", "orders", b"t" * 16, 0, [data_batch(0, 3)])
     put_klite(source, "klite-c1", "orders", b"t" * 16, 1, [data_batch(0, 3)])

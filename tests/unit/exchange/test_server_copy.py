@@ -109,7 +109,7 @@ def test_a_log_that_starts_inside_of_an_object(target: ImportTarget) -> None:
     assert stored(target) == b"".join(first[2:] + second)
 
 
-def test_batches_whose_leader_epoch_goes_back_are_not_copied(target: ImportTarget) -> None:
+def test_batches_with_decreasing_leader_epochs_are_not_copied(target: ImportTarget) -> None:
     store = target.store.plain
     first, second, third = batches(0, 6), batches(12, 6, epoch=0), batches(24, 6)
     for made in (first, second, third):

@@ -140,7 +140,7 @@ def test_klite_by_its_metadata(config: BrokerConfig) -> None:
     assert done.faults == []
 
 
-def test_a_klite_partition_of_which_nothing_is_left_goes_on_behind_its_offsets(
+def test_an_empty_klite_partition_continues_after_its_offsets(
     config: BrokerConfig, tmp_path: Path
 ) -> None:
     """Retention took everything: offsets that were seen are not given again, and committed ones stay right."""
@@ -184,7 +184,7 @@ def test_leader_epochs_that_go_back_are_raised(config: BrokerConfig, tmp_path: P
     assert found == [(5, 2), (8, 2), (10, 6), (14, 6), (16, 7), (17, -1), (18, 7)]
 
 
-def test_klite_goes_out_as_it_came_in(config: BrokerConfig, tmp_path: Path) -> None:
+def test_an_imported_klite_cluster_is_exported_unchanged(config: BrokerConfig, tmp_path: Path) -> None:
     store = klite_store()
     store.put(f"{ROOT}/metadata.log", klite_log())
     bucket = KliteBucket(store)
@@ -258,7 +258,7 @@ def test_damaged_objects_are_refused(config: BrokerConfig, damage: str) -> None:
     bucket = KliteBucket(store)
     with pytest.raises(CorruptionError, match=prefix):
         Done(bucket.topics(), config, bucket)
-    assert "orders" in Done(KliteBucket(klite_store()).topics(), config).metadata.by_name  # nothing was left behind
+    assert "orders" in Done(KliteBucket(klite_store()).topics(), config).metadata.by_name  # no claim was left
 
 
 def test_kafscale(config: BrokerConfig) -> None:
@@ -303,7 +303,7 @@ def test_namespaces() -> None:
 def test_metadata_logs_that_cannot_be() -> None:
     good = klite_log()
     assert list(parse_metadata_log(good).topics) == ["orders"]
-    assert parse_metadata_log(good[:-1]).topics.keys() == {"gone", "orders"}  # the last frame is torn
+    assert parse_metadata_log(good[:-1]).topics.keys() == {"gone", "orders"}  # the last frame is truncated
     for bad in (
         good[:9] + b"!" + good[10:],
         b"\0\0\0\4" + good[4:],
@@ -363,8 +363,8 @@ class Replaced(ObjectBucket):
 
 @pytest.mark.parametrize("first", [0, 3])
 @pytest.mark.parametrize("merged_from", [0, 15])
-def test_an_export_to_klite_goes_on_in_what_took_the_place_of_objects(first: int, merged_from: int) -> None:
-    """The object that comes instead may begin before what was exported already, and end behind what is exported."""
+def test_an_export_to_klite_continues_in_the_objects_that_replaced_others(first: int, merged_from: int) -> None:
+    """The replacing object may begin before the exported part, and end after the exported range."""
     bucket = Replaced()
     gone = [bucket.klix("t", 0, batches(base, 5)) for base in (0, 15, 30)]
     later = ObjectBucket(bucket.store)

@@ -61,7 +61,7 @@ def test_there_is_none(tmp_path: Path) -> None:
     assert read_cluster_metadata(tmp_path) is None
 
 
-def test_snapshot_and_what_the_log_has_behind_it(tmp_path: Path) -> None:
+def test_a_snapshot_and_the_later_records_of_the_log_are_read(tmp_path: Path) -> None:
     before = [*topic("a", A, 2), config("a", "retention.ms", "7"), *topic("gone", B)]
     behind = [
         config("a", "retention.ms", "8"),
@@ -73,7 +73,7 @@ def test_snapshot_and_what_the_log_has_behind_it(tmp_path: Path) -> None:
     ]
     write(tmp_path, f"{len(before):020d}-0000000001.checkpoint", log(before))
     write(tmp_path, "00000000000000000001-0000000001.checkpoint", b"an old one")
-    # The log repeats what the snapshot has, in another order of truth: only what lies behind counts.
+    # The log repeats what the snapshot has, differently: only the later records count.
     write(tmp_path, segment_name(0), log([config("a", "retention.ms", "1")] * len(before)) + log(behind, len(before)))
     found = read_cluster_metadata(tmp_path)
     assert found is not None

@@ -174,7 +174,7 @@ def test_damage(tmp_path: Path, config: BrokerConfig) -> None:
     assert (done.faults, done.orphans) == ([], [])
     out = done.export(tmp_path / "out", "t")
     assert logs(out / "t-0") == b"".join(BATCHES[:3])
-    # A tail torn without a clean stop is what Kafka cuts off itself; after a clean stop it is damage.
+    # Kafka itself cuts a tail truncated by an unclean stop; after a clean stop it is damage.
     (folder / segment_name(12)).unlink()
     other = replace(config, data_dir=tmp_path / "other", object_store=f"file:{tmp_path / 'other-objects'}")
     assert Imported(tmp_path / "kafka", other).state().end_offset == 6
@@ -330,7 +330,7 @@ def test_of_two_commits_the_later_record_wins() -> None:
     }  # fmt: skip
 
 
-def test_committed_offsets_are_written_behind_what_is_there(tmp_path: Path, config: BrokerConfig) -> None:
+def test_committed_offsets_are_appended_to_existing_ones(tmp_path: Path, config: BrokerConfig) -> None:
     kafka = tmp_path / "kafka"
     for topic in ("t", "u"):
         write_segments(kafka / f"{topic}-0", {0: BATCHES})
@@ -348,7 +348,7 @@ def test_committed_offsets_are_written_behind_what_is_there(tmp_path: Path, conf
 
 
 @pytest.mark.parametrize("step", ["first adopt", "commit", "last adopt"])
-def test_an_import_that_is_cut_off_leaves_nothing_true(
+def test_an_interrupted_import_creates_no_topic(
     tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
@@ -492,7 +492,7 @@ def test_configs_and_producer_ids_outlive_an_export_and_an_import(tmp_path: Path
         opened.close()
 
 
-def test_an_import_says_what_tiered_topics_leave_behind(tmp_path: Path, config: BrokerConfig) -> None:
+def test_an_import_notes_data_in_remote_storage(tmp_path: Path, config: BrokerConfig) -> None:
     kafka = tmp_path / "kafka"
     topics = []
     for name, tiered in (("t", "true"), ("u", "false")):
@@ -509,7 +509,7 @@ def test_an_import_says_what_tiered_topics_leave_behind(tmp_path: Path, config: 
 def test_an_import_takes_no_cluster_from_a_broker_that_starts_meanwhile(
     tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starts_now = ImportTarget(config, ManualClock()).open(0)  # as a broker would, behind the look at who owns it
+    starts_now = ImportTarget(config, ManualClock()).open(0)  # as a broker would, after the check of the owner
     monkeypatch.setattr(ImportTarget, "_check_free", lambda target: None)
     late = ImportTarget(
         replace(

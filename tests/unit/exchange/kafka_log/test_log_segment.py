@@ -1,4 +1,4 @@
-"""Reading `.log` files: blocks, gaps, torn tails, zeros, old formats."""
+"""Reading `.log` files: blocks, gaps, truncated tails, zeros, old formats."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class DamagedCluster:
         self.epoch = self.claim.epoch
         self.log = NumberedLog(self.store, KEYS.manifest_dir, self.epoch, bytes([self.epoch] * 16), retries=ONCE)
         self.manifest = Manifest(self.log, self.clock, root=KEYS.root)
-        self.manifest.write_checkpoints_behind(lambda call: None)  # only those that a test asks for
+        self.manifest.checkpoint_in_background(lambda call: None)  # only those that a test requests
         self.manifest.load()
         self.log.seal_previous()
 
@@ -83,7 +83,7 @@ class DamagedCluster:
         return state.end_offset if state is not None else 0
 
     def records(self, topic, partition=0, count=4, **options):
-        """Batches that go on where the partition ends."""
+        """Batches that continue at the partition's end."""
         base, made = self.end(topic, partition), []
         for n in range(count):
             made.append(self.leading(batch(base + 3 * n, 3, **options)))
@@ -253,7 +253,7 @@ class DamagedCluster:
         return recovery.store(recovery.look(), False)
 
     def facts(self, image=None):
-        """All that clients could see of each partition, and all that the next broker goes on from."""
+        """All that clients could see of each partition, and the state that the next broker starts from."""
         image = image or self.image
         found = {}
         for state in image.states():

@@ -62,7 +62,7 @@ def test_the_higher_epoch_wins_however_little_it_has():
     assert "leader epoch 2 began at offset 10" in chain.choices[0]
 
 
-def test_an_object_goes_up_to_where_the_next_leader_began():
+def test_an_object_ends_where_the_next_leader_began():
     chain = choose([image(0, 30), image(20, 40, epochs=2)], 0, 40)
     assert named(chain) == [(0, 20, "0-30-g0-e1", False), (20, 40, "20-40-g0-e2", True)]
 
@@ -99,7 +99,7 @@ def test_of_equals_the_one_that_the_manifest_knew():
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_nothing_overlaps_and_nothing_that_is_there_is_left_out(seed):
+def test_pieces_do_not_overlap_and_no_present_offset_is_left_out(seed):
     rng = random.Random(seed)
     images = []
     for number in range(rng.randrange(1, 12)):

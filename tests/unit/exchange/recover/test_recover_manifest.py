@@ -31,7 +31,7 @@ def records_of(cluster):
 
 
 def data_records(cluster):
-    """Keys of the records behind the newest checkpoint, seals left out."""
+    """Keys of the records after the newest checkpoint, without seals."""
     covered = max((key[-24:-4] for key in checkpoints(cluster)), default="")
     behind = [key for key in records_of(cluster) if key[-24:-4] > covered]
     return [key for key in behind if cluster.store.get(key)[:7] == b"KBNL\x00\x01\x01"]
@@ -112,7 +112,7 @@ def check_start(cluster):
         raise CorruptionError(damage)
 
 
-def test_a_broker_goes_on_behind_it(cluster):
+def test_a_broker_continues_after_a_recovery(cluster):
     damage_record(cluster, 5)
     cluster.recover()
     cluster.start()
@@ -176,7 +176,7 @@ def test_a_newer_format_is_no_damage_and_rot_in_the_version_is(cluster):
     assert cluster.facts(cluster.loaded()) == before
 
 
-def test_who_owned_it_before_is_fenced():
+def test_the_former_owner_is_fenced():
     cluster = DamagedCluster()
     cluster.fill()
     sleeper, metadata = cluster.manifest, NumberedLog(cluster.store, KEYS.metadata_dir, 2, bytes(16), retries=ONCE)
@@ -239,7 +239,7 @@ def test_after_a_failure_at_any_request_it_can_be_run_again(when):
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_of_two_recoveries_at_a_time_one_succeeds(cluster, order):
-    """The first sleeps before its checkpoint, and somebody takes the cluster over with a second one."""
+    """The first is paused before its checkpoint, and a second one takes the cluster over."""
     before = cluster.facts()
     damage_record(cluster, 4)
     findings = cluster.recovery().look()
@@ -286,7 +286,7 @@ def test_a_gap_is_reported_and_its_offsets_are_not_given_again(cluster):
 
 
 def test_the_last_offsets_seen_are_not_given_again(cluster):
-    """The last object is gone, and only a record behind the damage tells that it was there."""
+    """The last object is lost, and only a record after the damage names it."""
     cluster.start()
     cluster.flush(("plain", 0, cluster.records("plain")))
     key = cluster.flush(("plain", 0, cluster.records("plain")))[0]
@@ -311,14 +311,14 @@ def test_the_later_leader_wins(cluster):
     after = cluster.facts(cluster.loaded())[topic_id("plain"), 0]
     assert before["batches"] == after["batches"][: len(before["batches"])]
     assert [header.record_count for header, _ in iter_batches(after["batches"][len(before["batches"]) :])] == [0]
-    assert after["end"] == before["end"] + 12  # what the leftover has is never given again
+    assert after["end"] == before["end"] + 12  # the orphan's offsets are never reused
     assert after["epochs"] == before["epochs"]
     lines = list(findings.lines())
     assert any("choice" in line and leftover in line and "leader epoch 3" in line for line in lines)
     assert any("taken" in line and new in line for line in lines)
 
 
-def test_a_leftover_without_successor_is_taken(cluster):
+def test_an_orphan_without_a_successor_is_used(cluster):
     data = cluster.records("plain", count=2)
     key = cluster.flush(("plain", 0, data), commit=False)[0]
     before = cluster.facts()[topic_id("plain"), 0]
@@ -329,7 +329,7 @@ def test_a_leftover_without_successor_is_taken(cluster):
     assert any("taken" in line and key in line for line in findings.lines())
 
 
-def test_objects_of_unknown_topics_and_damaged_ones_are_left_and_named(cluster):
+def test_objects_of_unknown_topics_and_damaged_ones_are_reported_and_kept(cluster):
     cluster.start()
     stranger = cluster.flush(("stranger", 0, batch(0)), commit=False)[0]
     broken = cluster.flush(("plain", 1, cluster.records("plain", 1)), commit=False)[0]

@@ -97,7 +97,7 @@ def test_the_limit_follows_what_is_sent():
     assert wal.admitted[-1] == 200 * MIB + ahead
 
 
-def test_a_small_budget_is_not_cut():
+def test_nothing_is_withheld_of_a_small_budget():
     wal = RecordedWal()
     admission = Admission(wal, lambda: 0.0, 8 * MIB, 2 * MIB)
     admission.window_begins(0, 2 * MIB, 2 * MIB)
@@ -122,7 +122,7 @@ class Held:
         assert self.admission.window_bytes == 100 * MIB
 
     def flush(self, size, unflushed):
-        """One window of this size; so much is left behind it. Returns how far ahead of it producers may go."""
+        """One window of this size, with `unflushed` after it. Returns how far beyond it producers may append."""
         start, self.lsn = self.lsn, self.lsn + size
         self.admission.window_begins(start, self.lsn, size)
         self.admission.sent(size)
@@ -131,7 +131,7 @@ class Held:
         return self.wal.admitted[-1] - self.lsn
 
 
-def test_producers_who_have_filled_the_log_are_led_back_into_memory():
+def test_producers_that_have_filled_the_log_are_held_until_the_backlog_fits_into_memory():
     held = Held()
     assert held.flush(100 * MIB, unflushed=600 * MIB) == held.most - 2 * MIB - 25 * MIB
     before = held.wal.admitted[-1]
@@ -159,7 +159,7 @@ def test_the_whole_budget_is_back_when_producers_have_been_slow_for_a_while():
     assert held.admission.window_bytes == 250 * MIB
 
 
-def test_producers_who_come_back_after_a_long_silence_have_the_whole_budget():
+def test_producers_have_the_whole_budget_after_a_long_silence():
     held = Held()
     for _ in range(30):
         held.flush(100 * MIB, unflushed=held.least)
@@ -198,7 +198,7 @@ def test_windows_that_are_given_up_and_begun_again_are_counted_once():
     assert wal.admitted[-1] == 180 * MIB + ahead
 
 
-def test_memory_that_holds_the_whole_budget_or_next_to_nothing_holds_nobody():
+def test_producers_are_not_held_if_memory_has_the_whole_budget_or_next_to_nothing():
     for memory_bytes in (0, 100 * MIB, 2000 * MIB):
         wal = RecordedWal()
         admission = Admission(wal, lambda: 0.0, 1000 * MIB, 100 * MIB, memory_bytes)
@@ -223,7 +223,7 @@ class Filling:
             self.now += 0.25
 
 
-def test_producers_who_would_fill_the_log_within_a_second_are_kept_to_what_is_in_it():
+def test_producers_that_would_fill_the_log_within_a_second_are_held():
     filling = Filling(100, 200, 310)  # and 440 more in the next second
     assert filling.admission.held
     assert filling.wal.admitted[-1] == 310 * MIB
@@ -297,7 +297,7 @@ def test_a_flusher_that_producers_outrun_has_two_windows_in_memory_under_way(tmp
     storage.close()
 
 
-def test_room_comes_while_a_window_is_sent_not_behind_it(storage):
+def test_room_is_released_while_a_window_is_sent(storage):
     end = WAL_BYTES - int(limits.INTERNAL_RESERVE_SHARE * WAL_BYTES) - kept_back(storage)
     fill(storage, WINDOW_BYTES)
     assert storage.flush()
@@ -319,7 +319,7 @@ def test_room_comes_while_a_window_is_sent_not_behind_it(storage):
     assert head > flushed + end + 3 * MIB - 2 * len(VALUE)
 
 
-def test_the_whole_budget_is_there_while_the_store_is_away(storage):
+def test_nothing_is_withheld_while_the_store_is_unavailable(storage):
     end = WAL_BYTES - int(limits.INTERNAL_RESERVE_SHARE * WAL_BYTES) - kept_back(storage)
     fill(storage, WINDOW_BYTES)
     assert storage.flush()

@@ -197,7 +197,7 @@ def test_a_body_that_is_damaged_on_its_way_is_sent_again(start):
 
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
 @pytest.mark.parametrize("part", ["_packs/", ".obj", "_manifest/"])
-def test_a_failed_write_is_repeated_until_it_is_true(start, part, when):
+def test_a_failed_write_is_retried_until_it_is_committed(start, part, when):
     s = start(FaultyStore(MemoryStore()), topics=[("t", 3)], waits=lambda seconds: False)
     for flush in range(2):
         for partition in range(3):
@@ -272,15 +272,15 @@ def test_a_fenced_owner_stops_and_keeps_its_wal(start, tmp_path):
     assert image_from_bucket(s.store).partition(topic_id("t"), 0).end_offset == 1
 
 
-def test_a_leftover_of_an_earlier_crash_is_not_overwritten(start):
+def test_an_orphan_of_an_earlier_crash_is_not_overwritten(start):
     s = start(topics=[("t", 1)], pack_below_bytes=0)
-    leftover = KEYS.full(klix_key("t", topic_id("t"), 0, 0))
-    s.store.put(leftover, b"from a flush that nobody recorded", if_none_match=True)
+    orphan = KEYS.full(klix_key("t", topic_id("t"), 0, 0))
+    s.store.put(orphan, b"from a flush without a record", if_none_match=True)
     s.append("t", 0, batch([b"v"]))
     s.flush()
-    assert s.store.get(leftover) == b"from a flush that nobody recorded"
+    assert s.store.get(orphan) == b"from a flush without a record"
     assert s.manifest.image.find(topic_id("t"), 0, 0).key == KEYS.full(klix_key("t", topic_id("t"), 0, 0, 1))
-    assert set(data_keys(s)) == live_keys(s.manifest.image) | {leftover}
+    assert set(data_keys(s)) == live_keys(s.manifest.image) | {orphan}
 
 
 def test_a_record_in_doubt_is_settled_by_the_next_flush(start):
@@ -438,7 +438,7 @@ def test_thread_flushes_on_request_pauses_and_flushes_at_stop(start):
 
 
 class SlowWal:
-    """A WAL whose durable position stays where it is until somebody waits for it."""
+    """A WAL whose durable position does not move until a thread waits for it."""
 
     def __init__(self, wal):
         self._wal, self._durable = wal, wal.durable_lsn
@@ -552,7 +552,7 @@ def test_what_is_checked_is_paced_as_well(start):
     assert checked[-1][0] - checked[0][0] == pytest.approx(before / (16 * MIB), rel=0.1)
 
 
-def test_a_lost_claim_ends_the_reading_of_what_is_left(start, monkeypatch):
+def test_a_lost_claim_ends_the_building_of_objects(start, monkeypatch):
     plan = PlanLimits(pack_below_bytes=0, object_bytes_max=64 * KIB)
     s = start(topics=[("t", 1)], settings=FlushSettings(paced=False, upload_threads=3, plan=plan))
     for _ in range(40):
@@ -563,7 +563,7 @@ def test_a_lost_claim_ends_the_reading_of_what_is_left(start, monkeypatch):
 
     def lose_and_build(builder, planned):
         s.flusher.guard._outage = True  # so the claim is looked at before anything is stored
-        s.claim.lost = RuntimeError("somebody else owns the cluster")
+        s.claim.lost = RuntimeError("another broker owns the cluster")
         built.append(planned)
         return build(builder, planned)
 

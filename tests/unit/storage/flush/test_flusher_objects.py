@@ -25,7 +25,7 @@ WINDOWS = 3
 
 
 class GatedStore(StoreWrapper):
-    """Holds PUTs whose key contains a text until they are let go; notes what became true, in order."""
+    """Holds PUTs whose key contains a text until they are released; records the commits in order."""
 
     def __init__(self):
         super().__init__(MemoryStore())
@@ -128,7 +128,7 @@ def test_a_push_starts_a_window_and_wal_topics_start_none(start):
         acks.append("o", turn % 2, batch([b"one"]), turn)
         acks.wait(turn + 2)
     assert s.flusher.metrics.awaited_flushes == 5
-    assert s.flusher.flush(timeout=20)  # who waits is told a moment before the flusher notes it for itself
+    assert s.flusher.flush(timeout=20)  # acknowledgements are sent just before the flusher updates its own position
     assert s.flusher.flushed_lsn == s.wal.flushed_lsn
 
 
@@ -193,11 +193,11 @@ def test_state_is_folded_on_top_of_windows_that_are_not_in_the_manifest_yet(star
     assert state.last_stable_offset == state.end_offset == 6
 
 
-def test_what_is_behind_a_failed_window_is_begun_again_in_order(start, monkeypatch):
+def test_windows_after_a_failed_one_are_begun_again_in_order(start, monkeypatch):
     s = start(GatedStore())
     acks = Acks(s)
     monkeypatch.setattr("kbroker.storage.flush.flusher.RETRY_SECONDS", 0.01)
-    results, failures = FlushWindow.results, [RuntimeError("nobody expected this")]
+    results, failures = FlushWindow.results, [RuntimeError("unexpected")]
 
     def failing(window):
         files = results(window)
@@ -238,7 +238,7 @@ def test_during_an_outage_wal_topics_go_on_and_object_topics_wait(start):
 
 
 @pytest.mark.parametrize("how", ["fenced", "claim lost"])
-def test_who_waits_when_the_broker_is_superseded_is_told_that_it_does_not_lead(start, how):
+def test_waiting_requests_fail_with_not_leader_when_the_broker_is_superseded(start, how):
     s = start(FaultyStore(MemoryStore()), waits=lambda seconds: False)
     acks = Acks(s)
     if how == "fenced":

@@ -81,7 +81,7 @@ def test_index_entries(counts: tuple[int, ...], indexed: list[int]) -> None:
     ],
 )
 def test_no_span_of_batches_fills_an_answer(sizes: list[int], indexed: list[int]) -> None:
-    """KafScale answers with what follows an entry, as much as was asked for: behind that no batch can be reached."""
+    """KafScale answers with the bytes after an entry, as many as were requested: no later batch can be reached."""
     at = HEADER_BYTES + np.cumsum([0, *sizes])
     rows = [(int(at[n]), size, n, 1) for n, size in enumerate(sizes)]
     assert parse_index(encode_index(rows), 0, int(at[-1])).offsets == tuple(indexed)

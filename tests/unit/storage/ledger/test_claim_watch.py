@@ -1,4 +1,4 @@
-"""Looks at a claim that go on while one hangs, and tell of a newer claim once."""
+"""Checks of a claim continue while one hangs, and report a newer claim once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def broken() -> None:
     raise ZeroDivisionError
 
 
-def test_it_tells_once_and_looks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_claim_is_reported_once_and_checks_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_watch, "LOOK_SECONDS", 0.01)
     told: list[Superseded] = []
     claim = Answers(away, broken, lambda: None, superseded, superseded)
@@ -79,7 +79,7 @@ def test_looks_without_an_answer_are_bounded() -> None:
     until(watch.begin_look, "room for another look")
 
 
-def test_a_watch_that_was_stopped_tells_nothing() -> None:
+def test_a_stopped_watch_reports_nothing() -> None:
     told: list[Superseded] = []
     entered, leave = threading.Event(), threading.Event()
 

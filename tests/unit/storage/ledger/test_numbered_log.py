@@ -158,7 +158,7 @@ def test_unknown_append_is_settled_by_appending_the_same_again(arrived: bool) ->
     assert read_all(store) == [{"x": 1, "y": 2}, 2]
 
 
-def test_unknown_append_that_arrived_is_told_before_another_is_made() -> None:
+def test_an_unknown_append_that_arrived_is_reported_before_the_next_append() -> None:
     store = FaultyStore(MemoryStore())
     log = opened(store, 1)
     store.inject(Fault("put", When.AFTER))
@@ -496,7 +496,7 @@ def test_a_load_starts_at_the_newest_checkpoint() -> None:
     assert [operation for operation, _ in counted.operations if operation != "list"] == ["get", "get"]
 
 
-def test_two_checkpoints_are_kept_with_the_records_behind_the_older() -> None:
+def test_two_checkpoints_are_kept_with_the_records_after_the_older_one() -> None:
     store, _ = with_checkpoints()
     assert names(store) == [
         "0000000000-00000000000000000001.rec",  # a seal
@@ -518,7 +518,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_older() -> None:
         load(store)
 
 
-def test_a_damaged_checkpoint_whose_records_are_gone_is_corruption() -> None:
+def test_a_damaged_checkpoint_whose_records_were_deleted_is_corruption() -> None:
     store, _ = with_checkpoints()
     damage(store, DIRECTORY + "/checkpoint-00000000000000000010.ckp")
     store.delete([key(1, n) for n in (10, 11)])  # what is left looks like a log that ends at 9

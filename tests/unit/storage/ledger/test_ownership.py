@@ -1,4 +1,4 @@
-"""Claims: who may start on a cluster, and how a superseded broker finds out."""
+"""Claims: which broker may start on a cluster, and how a superseded one finds out."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_same_data_directory_reclaims_at_once() -> None:
     second.check()
 
 
-def test_another_broker_is_refused_and_told_what_to_do() -> None:
+def test_another_broker_is_refused_with_advice() -> None:
     store = MemoryStore()
     claimed(store)
     with pytest.raises(StartError) as caught:

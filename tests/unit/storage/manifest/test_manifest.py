@@ -84,7 +84,7 @@ def test_what_is_in_doubt_comes_first(store, when):
     assert offsets(open_manifest(store, epoch=0)) == [0, 1, 2]
 
 
-def test_fenced_is_told_once_and_stays(store):
+def test_fenced_is_reported_once_and_is_permanent(store):
     told = []
     manifest = open_manifest(store, on_fenced=told.append)
     manifest.commit(flush_of(0))
@@ -126,10 +126,10 @@ def test_a_store_that_cannot_be_read_stops_the_load(store):
 # -- checkpoints beside commits --------------------------------------------------------------------------------
 
 
-def behind(manifest):
+def background_checkpoints(manifest):
     """Checkpoints that are due wait in the list that is returned."""
     due = []
-    manifest.write_checkpoints_behind(due.append)
+    manifest.checkpoint_in_background(due.append)
     return due
 
 
@@ -145,7 +145,7 @@ def checkpoint_of(store):
 
 def test_a_commit_does_not_wait_for_the_checkpoint_that_it_makes_due(store):
     manifest = open_manifest(store, checkpoint_records=3)
-    due = behind(manifest)
+    due = background_checkpoints(manifest)
     for base in range(7):
         manifest.commit(flush_of(base))
     assert len(due) == 1  # one at a time
@@ -160,7 +160,7 @@ def test_a_commit_does_not_wait_for_the_checkpoint_that_it_makes_due(store):
 def test_commits_go_on_while_a_checkpoint_is_written_and_are_not_in_it(store, monkeypatch, at):
     monkeypatch.setattr(manifest_parts, "INLINE_BYTES_MAX", 0)
     manifest = open_manifest(store, checkpoint_records=3)
-    due = behind(manifest)
+    due = background_checkpoints(manifest)
     for base in range(3):
         manifest.commit(flush_of(base))
     reached, go_on = threading.Event(), threading.Event()
@@ -191,10 +191,10 @@ def test_commits_go_on_while_a_checkpoint_is_written_and_are_not_in_it(store, mo
     assert offsets(open_manifest(store, epoch=0)) == list(range(9))
 
 
-def test_what_goes_wrong_behind_a_commit(store):
+def test_a_failed_background_checkpoint_does_not_fail_the_commit(store):
     told = []
     manifest = open_manifest(store, checkpoint_records=4, on_fenced=told.append)
-    due = behind(manifest)
+    due = background_checkpoints(manifest)
     for base in range(4):
         manifest.commit(flush_of(base))
     store.inject(Fault("put", key_part=".ckp"))
@@ -222,10 +222,10 @@ def test_what_goes_wrong_behind_a_commit(store):
     assert offsets(open_manifest(store, epoch=0)) == list(range(10))
 
 
-def test_a_fence_found_by_a_checkpoint_is_told(store):
+def test_a_fence_found_by_a_checkpoint_is_reported(store):
     told = []
     manifest = open_manifest(store, checkpoint_records=1, on_fenced=told.append)
-    due = behind(manifest)
+    due = background_checkpoints(manifest)
     manifest.commit(flush_of(0))
     manifest._log._failure = Fenced("superseded")
     due.pop()()
@@ -241,10 +241,10 @@ def test_no_thread_for_a_checkpoint_is_no_failure_of_the_commit(store):
     def refuse(call):
         raise RuntimeError("can't start new thread")
 
-    manifest.write_checkpoints_behind(refuse)
+    manifest.checkpoint_in_background(refuse)
     for base in range(5):
         assert manifest.commit(flush_of(base)) is not None
-    manifest.write_checkpoints_behind()
+    manifest.checkpoint_in_background()
     for base in range(5, 8):
         manifest.commit(flush_of(base))
     manifest.close()  # waits for it
@@ -253,7 +253,7 @@ def test_no_thread_for_a_checkpoint_is_no_failure_of_the_commit(store):
 
 def test_the_end_leaves_little_to_read_and_writes_nothing_afterwards(store):
     manifest = open_manifest(store, checkpoint_records=4)
-    due = behind(manifest)
+    due = background_checkpoints(manifest)
     for base in range(4):
         manifest.commit(flush_of(base))
     manifest.close()

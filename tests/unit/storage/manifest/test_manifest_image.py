@@ -93,7 +93,7 @@ def test_a_record_that_does_not_fit_is_refused_by_name_and_changes_nothing(bad, 
     assert write_checkpoint(image) == before
 
 
-def test_wal_position_never_goes_back():
+def test_wal_position_never_decreases():
     image = flushed(0, 10)
     image.apply(record(w=["dir-a", 500]))
     assert image.wal_flushed_lsn("dir-a") == 500
@@ -136,7 +136,7 @@ def test_log_start_above_the_flushed_end():
         image.apply(record([file(klix(16))], {0: {"r": [ref(0, 16, 20)], "e": 20}}))
 
 
-def test_a_pack_goes_when_no_image_in_it_is_live():
+def test_a_pack_is_deleted_when_no_image_in_it_is_live():
     image = ManifestImage()
     key = pack_key(1, 0)
     deltas = {n: {"e": 5, "r": [ref(0, 0, 5, start=n * 100)]} for n in range(3)}

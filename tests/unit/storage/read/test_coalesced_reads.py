@@ -82,7 +82,7 @@ def test_after_an_error_each_reads_for_itself() -> None:
     assert all(read(reader, partition) == data for partition in range(4))
 
 
-def test_what_nobody_takes_is_not_kept_for_ever() -> None:
+def test_images_that_are_never_taken_are_dropped() -> None:
     bucket = ObjectBucket()
     data = batches(0, 10)
     for number in range(READ_RUNS_MAX + 3):

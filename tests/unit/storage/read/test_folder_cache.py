@@ -1,4 +1,4 @@
-"""The folder behind the object cache: what it keeps, what it does not believe, and a disk that fails."""
+"""The folder of the object cache: what it keeps, what it checks, and a disk that fails."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_overlapping_files_are_one_range(cache) -> None:
     assert read(cache, 10, 190) == content(10, 190).tobytes()
 
 
-def test_the_least_recently_used_goes_first_and_the_bound_holds(cache) -> None:
+def test_the_least_recently_used_file_is_evicted_first_and_the_bound_holds(cache) -> None:
     for start in range(0, 1000, 250):
         keep(cache, start, start + 250)
     read(cache, 0, 10)
@@ -93,13 +93,13 @@ def test_a_restart_adopts_what_is_whole_and_deletes_the_rest(tmp_path) -> None:
     (tmp_path / names[200]).symlink_to(tmp_path / names[0])
     partial = names[0].replace("-0-", "-700-").replace(".range", ".partial")
     (tmp_path / partial).write_bytes(bytes(100))
-    (tmp_path / "somebody-elses").write_text("x")
+    (tmp_path / "foreign").write_text("x")
     second = FolderCache(tmp_path, 1000)
     assert second.used_bytes == 200
     assert read(second, 0, 100) == content(0, 100).tobytes()
     assert read(second, 300, 400) == content(300, 400).tobytes()
     assert read(second, 100, 200) is None
-    assert files(tmp_path) == sorted([names[0], names[300], "somebody-elses"])
+    assert files(tmp_path) == sorted([names[0], names[300], "foreign"])
     second.close()
     third = FolderCache(tmp_path, 100)  # a smaller bound holds from the start
     assert third.used_bytes == 100
@@ -138,7 +138,7 @@ def test_a_full_disk_is_only_a_cache_that_does_not_grow(tmp_path, monkeypatch, c
 
 def test_what_waits_to_be_written_is_bounded(cache, monkeypatch) -> None:
     monkeypatch.setattr(folder_cache, "WAITING_BYTES_MAX", 150)
-    monkeypatch.setattr(cache, "_writing", True)  # nobody takes it out
+    monkeypatch.setattr(cache, "_writing", True)  # no thread writes
     for start in (0, 100, 200):
         cache.offer(ONE, start, content(start, start + 100))
     assert (cache.skipped, len(cache._waiting)) == (2, 1)
@@ -230,7 +230,7 @@ for number in range(1_000_000):
 """
 
 
-def test_what_kill_9_leaves_is_whole_or_gone(tmp_path) -> None:
+def test_files_after_kill_9_are_whole_or_deleted(tmp_path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
     for wanted in (3, 9):
         process = subprocess.Popen(command, stdout=subprocess.PIPE)

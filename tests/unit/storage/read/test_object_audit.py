@@ -115,7 +115,7 @@ def test_an_offset_gap_between_batches() -> None:
     assert audit_image(encode_object(data), "x") == [f"x: offset 7 at byte {len(batch(0))}, 3 expected"]
 
 
-def test_a_bad_record_count_behind_a_right_crc() -> None:
+def test_a_bad_record_count_under_a_valid_crc_is_a_fault() -> None:
     data = bytearray(batch(0))
     data[60] = 9
     seal(data)
@@ -153,7 +153,7 @@ def test_a_missing_object(bucket) -> None:
     assert (asked, found) == ([key], [])  # a running broker has replaced it meanwhile
 
 
-def test_an_object_that_goes_while_it_is_read(bucket) -> None:
+def test_an_object_deleted_during_the_audit_is_a_fault(bucket) -> None:
     key = ref(bucket, 60).key
     bucket.store.before_get = lambda read_key, start: bucket.store.delete([key])
     assert faults(bucket) == [f"{key}: memory: {key} does not exist"]
@@ -208,7 +208,7 @@ def test_a_record_count_that_the_manifest_has_wrong(bucket) -> None:
     assert faults(bucket) == [f"{ref(bucket, 0, 1).key} at byte {row.start}: holds records: 9, the manifest says 5"]
 
 
-def test_leftovers_are_noted_and_what_waits_for_deletion_is_not(bucket) -> None:
+def test_orphans_are_reported_and_queued_deletions_are_not(bucket) -> None:
     key = KEYS.full(f"t-{T.hex()}/0/{5000:020d}.obj")
     bucket.store.put(key, b"whatever")
     waiting = ref(bucket, 0, 1)

@@ -349,13 +349,13 @@ def read_through(reader: ObjectReader, end: int, max_bytes: int = 300_000) -> by
     return b"".join(data)
 
 
-def test_windows_double_while_a_reader_goes_on() -> None:
+def test_windows_double_while_a_reader_continues() -> None:
     bucket = ObjectBucket()
     data = large(count=3000, size=3300)
     bucket.klix("t", 0, data)
     reader = reader_of(bucket, 256 * MIB)
     assert read_through(reader, 9000) == data
-    lengths = [length for _, start, length in bucket.store.gets[2:]]  # behind the index
+    lengths = [length for _, start, length in bucket.store.gets[2:]]  # after the index
     assert lengths[0] <= 512 * KIB
     starts = [start for _, start, _ in bucket.store.gets[2:]]
     block = next(index for index, start in enumerate(starts) if start > GET_BYTES_MAX - 10 * KIB)

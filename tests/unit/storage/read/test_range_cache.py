@@ -85,8 +85,8 @@ def test_readers_of_one_place_share_one_load() -> None:
         first = pool.submit(cache.load, ONE, 0, 40, slow)
         assert entered.wait(20)
         others = [pool.submit(cache.load, ONE, place, 60, slow) for place in (0, 10, 25)]
-        behind = pool.submit(cache.load, ONE, 40, 60, loader)  # not part of it: loads by itself
-        assert joined(behind.result(20)[0], 40, 60) == bytes(range(40, 60))
+        after = pool.submit(cache.load, ONE, 40, 60, loader)  # not part of it: loads by itself
+        assert joined(after.result(20)[0], 40, 60) == bytes(range(40, 60))
         wait_until(cache, lambda: cache.joined == 3)
         go_on.set()
         assert joined(first.result(20)[0], 0, 40) == bytes(range(40))
@@ -102,7 +102,7 @@ def wait_until(cache: RangeCache, reached) -> None:
     raise AssertionError("never reached")
 
 
-def test_everyone_gets_the_error_and_the_next_one_tries_again() -> None:
+def test_all_waiting_readers_get_the_error_and_the_next_one_retries() -> None:
     cache, loader = RangeCache(1000), Loader()
     entered, go_on = threading.Event(), threading.Event()
 
@@ -123,7 +123,7 @@ def test_everyone_gets_the_error_and_the_next_one_tries_again() -> None:
     assert joined(cache.load(ONE, 0, 40, loader)[0], 0, 40) == bytes(range(40))
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_piece_is_evicted_first() -> None:
     cache, loader = RangeCache(100), Loader(20)
     cache.load(ONE, 0, 80, loader)
     cache.get(ONE, 0, 20)
@@ -154,7 +154,7 @@ def test_a_scan_does_not_push_out_what_others_come_back_to() -> None:
     assert joined(cache.get(ONE, 0, 40), 0, 40) == bytes(range(40))
 
 
-def test_a_reader_that_goes_on_within_a_piece_reads_it_once() -> None:
+def test_a_reader_that_continues_within_a_piece_reads_it_once() -> None:
     cache, loader = RangeCache(100), Loader(20)
     cache.load(ONE, 0, 20, loader, until=5)
     for start in range(5, 20, 5):
@@ -209,33 +209,34 @@ def reader_at(*places: int):
     """Distances as ReaderPositions gives them, for readers of ONE and OTHER at these places."""
 
     def distance(offsets: OffsetRange) -> int | None:
-        behind = [place for place in places if place < offsets.end_offset]
-        return max(0, offsets.base_offset - max(behind)) if behind else None
+        before = [place for place in places if place < offsets.end_offset]
+        return max(0, offsets.base_offset - max(before)) if before else None
 
     return distance
 
 
-def test_what_nobody_will_come_to_goes_first() -> None:
+def test_pieces_that_no_reader_will_come_to_are_evicted_first() -> None:
     cache, loader = RangeCache(200, reader_at(100)), Loader(20)
     for _ in range(2):
-        cache.load(ONE, 0, 100, loader)  # read twice, and everyone has passed
+        cache.load(ONE, 0, 100, loader)  # read twice, and all readers have passed
     cache.load(ONE, 100, 200, loader)  # a reader will come to this, which was read once, and before that
     cache.load(OTHER, 0, 100, loader)
     assert [piece.start for piece in cache.get(ONE, 100, 200)] == [100, 120, 140, 160, 180]
     assert cache.get(ONE, 0, 20) == []
 
 
-def test_of_what_readers_will_come_to_the_furthest_goes_first() -> None:
+def test_of_pieces_that_readers_will_come_to_the_furthest_is_evicted_first() -> None:
     cache, loader = RangeCache(200, reader_at(20, 190)), Loader(20)
     cache.load(ONE, 0, 200, loader)
     cache.load(OTHER, 0, 60, loader)
-    # The reader at 190 is in the last piece, the one at 20 furthest from those before it. The first nobody wants.
+    # The reader at 190 is in the last piece, the one at 20 furthest from those before it. No reader will come to the
+    # first.
     assert cache.get(ONE, 0, 20) == []
     assert [piece.start for piece in cache.get(ONE, 20, 200)] == [20, 40, 60, 80, 100, 120]
     assert cache.get(ONE, 180, 200)
 
 
-def test_who_is_further_away_than_the_cache_is_large_will_not_come() -> None:
+def test_a_reader_further_away_than_the_cache_is_large_does_not_count() -> None:
     cache, loader = RangeCache(100, reader_at(0)), Loader(20)
     cache.load(ONE, 500, 540, loader)
     cache.load(ONE, 0, 40, loader)
@@ -276,7 +277,7 @@ def test_lent_bytes_are_those_that_readers_still_hold() -> None:
     cache.load(OTHER, 0, 100, loader)
     gc.collect()
     assert bytes(view) == bytes(range(5))
-    assert cache.lent_bytes == 20  # the piece behind the view and not the 80 bytes that were loaded
+    assert cache.lent_bytes == 20  # the piece of the view and not the 80 bytes that were loaded
     assert not cache.crowded
     views = [cache.load((str(n), "etag", 0), 0, 20, loader)[0][0].view(0, 1) for n in range(20)]
     assert cache.crowded
@@ -313,7 +314,7 @@ def test_what_is_larger_than_the_cache_stays_until_something_else_comes() -> Non
     assert cache.used_bytes == 10
 
 
-def test_what_a_reader_needs_first_goes_last() -> None:
+def test_what_a_reader_needs_first_is_evicted_last() -> None:
     cache, loader = RangeCache(200), Loader(40)
     cache.load(ONE, 0, 120, loader)
     cache.load(OTHER, 0, 120, loader)
@@ -346,7 +347,7 @@ def test_footers_are_read_once_and_bounded_by_bytes() -> None:
 
 
 class Watched(dict):
-    """Tells when someone has found the running call."""
+    """Signals when another thread has found the running call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from kbroker.storage.read.read_pool import ReadPool
 
 
 class Call:
-    """A call that waits to be let go; remembers when it began."""
+    """A call that waits to be released; records its start."""
 
     def __init__(self, name: object, begun: list[object]) -> None:
         self.name = name

@@ -89,7 +89,7 @@ def test_a_short_source_between_long_ones_takes_what_it_lacks():
         Part(True, (Range(2, 3, 17),)),
         Part(False, ()),
     ]
-    # The one behind is too short to give; the one before is not.
+    # The next one is too short to give bytes; the one before is not.
     assert lay_out([20, 2, 6], part_bytes_min=5, copy_bytes_max=100, send_bytes_max=10) == [
         Part(True, (Range(0, 0, 17),)),
         Part(False, (Range(0, 17, 3), Range(1, 0, 2))),

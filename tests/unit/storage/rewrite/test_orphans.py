@@ -78,9 +78,9 @@ def test_a_superseded_orphan_is_reported_and_deleted_after_a_grace_time(place):
 @pytest.mark.parametrize(
     ("key", "data"),
     [
-        (leftover(base=27), encode_object(batches(27, 2))),  # goes beyond what the manifest has
+        (leftover(base=27), encode_object(batches(27, 2))),  # ends beyond the manifest's end offset
         (leftover(base=30, generation=0), encode_object(batches(30, 2))),
-        (leftover("other"), encode_object(batches(3, 2))),  # of a topic that the manifest does not know
+        (leftover("other"), encode_object(batches(3, 2))),  # of a topic that is not in the manifest
         (leftover(partition=1), encode_object(batches(3, 2))),
         (leftover(), b"not an object"),
         (pack_key(5, 0), pack_of("t", 0, batches(3, 2))),  # of our own epoch: a flush may be at it
@@ -96,7 +96,7 @@ def test_what_cannot_be_proven_is_reported_and_stays(place, key, data):
     assert not place.manifest.image.deletions
 
 
-def test_what_is_left_of_a_topic_that_was_dropped_goes(place):
+def test_orphans_of_a_dropped_topic_are_deleted(place):
     orphan = place.put(leftover("other", base=70), encode_object(batches(70, 2)))
     pack = place.put(pack_key(4, 0), pack_of("other", 1, batches(3, 2)))
     place.manifest.commit({"d": {topic_id("other").hex(): 0}})
@@ -112,7 +112,7 @@ def test_packs_of_earlier_epochs(place):
     assert place.sweep() == ([merged, orphan], [merged, orphan])
 
 
-def test_nothing_goes_while_the_objects_in_its_place_are_missing(place):
+def test_an_orphan_stays_while_the_objects_in_its_place_are_missing(place):
     """A manifest that was set back names what is gone, and does not know what holds the data."""
     orphan = place.put(leftover(base=12), encode_object(batches(12, 2)))
     place.clock.advance(OLD_SECONDS)

@@ -253,7 +253,7 @@ def test_a_damaged_output_is_refused(side, damage):
     assert len(side.contents()) == 4
 
 
-def test_a_topic_that_is_not_compacted_is_left_alone(side):
+def test_a_proposal_for_a_topic_without_compaction_is_refused(side):
     fill(side)
     job, _ = side.proposed()
     config = side.s.add_topic("plain", 1).config
@@ -277,7 +277,7 @@ def test_an_old_proposal_is_refused_and_an_old_job_proposes_nothing(side):
 
 
 def test_a_key_that_something_else_reserved_is_not_touched(side):
-    """Even one with the right tag: only what this proposal's own form allows can be given up."""
+    """Even one with the right tag: only keys in this proposal's own form can be released."""
     fill(side)
     job, proposal = side.proposed()
     reserved = ReservedKeys(side.s.manifest, side.s.store, KEYS.full, side.s.clock)
@@ -386,7 +386,7 @@ def test_a_job_that_is_killed_at_any_point(tmp_path, operation):
     raise AssertionError("the job has no end")
 
 
-# -- jobs at work -------------------------------------------------------------------------------------------------
+# -- running jobs -------------------------------------------------------------------------------------------------
 
 
 def test_the_broker_leaves_the_partitions_of_a_job_alone_while_it_lives(side):
@@ -429,7 +429,7 @@ def test_a_proposal_waits_while_the_broker_is_at_work_on_the_partition(side):
 
 
 def test_the_first_to_propose_wins_whatever_other_jobs_work_on_the_partition(side):
-    """Of the others some may be dead, and keep nobody waiting."""
+    """Other jobs may be dead, and must not block this one."""
     fill(side)
     dead, slow = side.run(), side.run()
     dead.job.announce([0])
@@ -439,7 +439,7 @@ def test_the_first_to_propose_wins_whatever_other_jobs_work_on_the_partition(sid
     quick, _ = side.proposed()
     assert side.inbox.look() == 1
     assert [outcome.status for outcome in quick.answer().outcomes] == [SWAPPED]
-    assert not side.by_broker()  # the others may be at work
+    assert not side.by_broker()  # the others may be running
     slow.job.propose(late, ONCE)
     assert side.inbox.look() == 1
     assert [outcome.status for outcome in slow.job.answer().outcomes] == [OBSOLETE]
@@ -455,7 +455,7 @@ def test_a_note_that_does_not_parse_holds_nothing(side):
     assert list(side.s.store.list(KEYS.full(PROPOSALS_DIR))) == []
 
 
-def test_what_a_dead_job_left_goes_after_two_days_and_a_grace(side):
+def test_objects_of_a_dead_job_are_deleted_after_two_days_and_a_grace_time(side):
     fill(side)
     run = side.run()
     (swap,) = run.swaps(1 << 30)
@@ -474,7 +474,7 @@ def test_what_a_dead_job_left_goes_after_two_days_and_a_grace(side):
     side.check()
 
 
-def test_an_answer_that_nobody_fetches_goes(side):
+def test_an_answer_that_is_not_fetched_is_deleted(side):
     fill(side)
     side.proposed()
     side.inbox.look()

@@ -145,7 +145,7 @@ def test_a_note_holds_only_partitions_that_there_are(side):
     assert side.inbox._holds[note.id].places == {(topic_id("t"), 0)}
 
 
-def test_a_note_whose_topic_no_key_can_have_keeps_nobody_waiting(tmp_path):
+def test_a_note_with_an_illegal_topic_name_does_not_block_other_jobs(tmp_path):
     side = Side(tmp_path / "side", 0, FaultyStore(LocalStore(tmp_path / "bucket", create=True, clock=ManualClock())))
     side.write((b"a", b"0"), (b"b", b"1"))
     side.write((b"a", b"2"), (b"b", b"3"))

@@ -1,4 +1,4 @@
-"""Who answers a proposal: a broker that runs, or the job itself as the cluster's owner for a moment."""
+"""A proposal is answered by a running broker, or by the job itself as a short-term owner of the cluster."""
 
 
 import pytest
@@ -83,7 +83,7 @@ def test_no_broker_runs_and_the_job_does_it_itself(cluster):
     assert claim(cluster.store, KEYS.root, "dir-2", False, 3, retries=ONCE).epoch == 3
 
 
-def test_nobody_answers(cluster):
+def test_a_job_without_an_answer_ends_with_an_error(cluster):
     with pytest.raises(JobError, match=r"no answer .* epoch 1 .* judges the proposal within a day"):
         cluster.publish()
     assert sum(cluster.waits) == 100
@@ -149,7 +149,7 @@ def test_a_topic_that_is_not_compacted_is_refused_by_the_owner_too(cluster):
 
 
 def test_a_job_that_is_killed_as_the_owner(tmp_path):
-    """The next one goes on where it was; so does a broker on the last data directory."""
+    """The next one continues; so does a broker on the last data directory."""
     for point in range(100):
         cluster = Cluster(tmp_path / str(point))
         cluster.stop_broker()

@@ -19,8 +19,8 @@ class ScriptedSockets(ABC):
         threading.Thread(target=self._accept, daemon=True).start()
 
     @abstractmethod
-    def answer(self, connection: socket.socket, request: bytes, behind: bytes) -> bytes | None:
-        """Answers a request, of which so much has come behind its head. What has come of the next one; None: close."""
+    def answer(self, connection: socket.socket, request: bytes, rest: bytes) -> bytes | None:
+        """Answers a request; `rest` was received after its head. Returns the start of the next request; None: close."""
 
     def close(self) -> None:
         self._listening.close()
@@ -43,6 +43,6 @@ class ScriptedSockets(ABC):
                     if not more:
                         return
                     buffer += more
-                request, _, behind = buffer.partition(b"\r\n\r\n")
+                request, _, rest = buffer.partition(b"\r\n\r\n")
                 self.requests.append(request.decode())
-                buffer = self.answer(connection, request, behind)
+                buffer = self.answer(connection, request, rest)

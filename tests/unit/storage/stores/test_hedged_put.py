@@ -77,7 +77,7 @@ def test_the_second_request_wins_and_the_first_is_refused_later(slow, hedged):
     assert (hedged.hedges, hedged.won, hedged.puts) == (1, 1, 1)
     slow.over.acquire(timeout=20)
     held.set()
-    assert slow.over.acquire(timeout=20)  # refused: nobody hears of it
+    assert slow.over.acquire(timeout=20)  # refused; no caller waits for it
     assert slow.head("k").etag == meta.etag
 
 

@@ -24,10 +24,10 @@ class Server(ScriptedSockets):
         self.script: list[tuple[bytes, bool]] = []
         super().__init__()
 
-    def answer(self, connection: socket.socket, request: bytes, behind: bytes) -> bytes | None:
+    def answer(self, connection: socket.socket, request: bytes, rest: bytes) -> bytes | None:
         answer, close = self.script.pop(0) if self.script else (right(*wanted(request)), False)
         connection.sendall(answer)
-        return None if close else behind
+        return None if close else rest
 
 
 def wanted(request: bytes) -> tuple[int, int]:
@@ -107,7 +107,7 @@ def test_every_other_answer_is_left_to_boto3(server: Server, reads: Reads, answe
     with pytest.raises(NotPlain):
         reads.get(0, 100)
     assert reads.get(0, 100) == BODY[:100]
-    assert server.connections == 2  # what is left on the first is read by nobody
+    assert server.connections == 2  # the rest of the first answer is not read
     assert len(reads.signed) == 2
 
 
@@ -172,7 +172,7 @@ def test_certificates_that_are_not_trusted_here_are_left_to_boto3(reads: Reads, 
         reads.get(0, 100)
 
 
-def test_nobody_listens(reads: Reads, server: Server) -> None:
+def test_a_refused_connection_is_store_unavailable(reads: Reads, server: Server) -> None:
     server.close()
     with socket.create_server(("127.0.0.1", 0)) as probe:
         reads.port = probe.getsockname()[1]
@@ -203,7 +203,7 @@ def test_every_other_answer_to_a_head_is_left_to_boto3(server: Server, reads: Re
     assert len(reads.signed) == 2
 
 
-def test_a_body_behind_the_answer_to_a_head_costs_the_connection(server: Server, reads: Reads) -> None:
+def test_a_body_after_the_answer_to_a_head_closes_the_connection(server: Server, reads: Reads) -> None:
     server.script += [(MISSING + b"No!", False), (FOUND, False)]
     assert reads.reads.head("k").status == 404
     assert reads.reads.head("k").status == 200

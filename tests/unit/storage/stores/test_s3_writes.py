@@ -39,23 +39,23 @@ class Server(ScriptedSockets):
         self.bodies: list[bytes] = []
         super().__init__()
 
-    def answer(self, connection: socket.socket, request: bytes, behind: bytes) -> bytes | None:
+    def answer(self, connection: socket.socket, request: bytes, rest: bytes) -> bytes | None:
         first, count, last, close = self.script.pop(0) if self.script else (CONTINUE, None, STORED, False)
         connection.sendall(first)
         if count is None:
             count = int(request.split(b"Content-Length: ")[1].split(b"\r\n")[0])
-        while len(behind) < count:
+        while len(rest) < count:
             more = connection.recv(65536)
             if not more:
                 return None
-            behind += more
-        self.bodies.append(behind[:count])
+            rest += more
+        self.bodies.append(rest[:count])
         if last is None:
             while connection.recv(65536):
                 pass
             return None
         connection.sendall(last)
-        return None if close else behind[count:]
+        return None if close else rest[count:]
 
 
 class Writes:
@@ -185,7 +185,7 @@ def test_a_refusal_is_left_to_boto3(server: Server, writes: Writes, status: int,
         b"HTTP/1.1 200 OK\r\nX: " + bytes(200_000),
     ],
 )
-def test_an_outcome_that_nobody_knows(server: Server, writes: Writes, answer: bytes) -> None:
+def test_an_unknown_outcome_is_store_unavailable(server: Server, writes: Writes, answer: bytes) -> None:
     writes.learn()
     server.script.append((CONTINUE, None, answer, True))
     with pytest.raises(StoreUnavailable, match=r"^s3://bucket/run/a b"):
@@ -318,7 +318,7 @@ def test_what_can_send_itself_does_and_is_paced_once(server: Server, writes: Wri
     assert 0 < first.sent < len(BODY) - 500
 
 
-def test_a_body_that_sends_itself_to_a_server_that_takes_nothing_or_is_gone(server: Server, writes: Writes) -> None:
+def test_a_body_that_sends_itself_to_a_server_that_hangs_or_has_closed(server: Server, writes: Writes) -> None:
     writes.learn()
     with pytest.raises(StoreUnavailable, match="TimeoutError"):
         writes.put(SelfSending(BODY, TimeoutError("nothing was taken")))

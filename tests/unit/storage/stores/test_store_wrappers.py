@@ -87,7 +87,7 @@ def test_a_storm_of_503_is_waited_out() -> None:
     assert list(retrying.list("")) == []
 
 
-def test_a_listing_goes_on_after_the_last_key() -> None:
+def test_a_retried_listing_continues_after_the_last_key() -> None:
     store = FaultyStore(MemoryStore())
     keys = [f"k{i}" for i in range(10)]
     for key in keys:
@@ -183,7 +183,7 @@ def test_faults_strike_where_and_as_often_as_scripted() -> None:
 # -- the probe -------------------------------------------------------------------------------------------------------
 
 
-def test_a_good_store_passes_with_seven_requests_and_nothing_left() -> None:
+def test_a_good_store_passes_the_probe_with_seven_requests_and_no_objects_left() -> None:
     inner = MemoryStore()
     store = FaultyStore(inner)
     assert probe(store, "root/")
@@ -231,7 +231,7 @@ def test_a_store_that_ignores_conditions_is_refused(lost: str) -> None:
     ],
 )
 @pytest.mark.parametrize("operation", ["put", "get", "list", "delete"])
-def test_what_fails_is_told_in_one_line(error: type[StoreError], text: str, operation: str) -> None:
+def test_a_failed_probe_is_explained_in_one_line(error: type[StoreError], text: str, operation: str) -> None:
     store = FaultyStore(MemoryStore())
     store.inject(Fault(operation, error=error))
     with pytest.raises(StartError, match=text) as caught:

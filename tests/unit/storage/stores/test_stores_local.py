@@ -98,7 +98,7 @@ def test_a_folder_that_vanishes_during_a_listing(store: LocalStore, folder: Path
         list(listing)
 
 
-def test_leftovers_of_a_crash_are_swept_when_old_and_ours(tmp_path: Path) -> None:
+def test_temporary_files_of_a_crash_are_swept_when_old_and_ours(tmp_path: Path) -> None:
     clock = ManualClock()
     root = tmp_path / "objects"
     store = LocalStore(root, create=True, clock=clock)
