@@ -18,6 +18,7 @@ import boto3
 import botocore.session
 from botocore import exceptions as aws
 from botocore.config import Config
+from botocore.credentials import ReadOnlyCredentials
 
 from kbroker.limits import KIB
 from kbroker.storage.stores.http_answer import Answer
@@ -45,7 +46,6 @@ from kbroker.storage.stores.object_store import (
 )
 from kbroker.storage.stores.s3_reads import URL_EXPIRES_SECONDS, DirectReads
 from kbroker.storage.stores.s3_writes import DirectWrites
-from kbroker.storage.stores.sigv4 import Credentials
 
 DIRECT_BYTES_MIN = 64 * KIB  # smaller bodies go through boto3
 DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
@@ -124,14 +124,13 @@ class S3Store:
         self._direct_writes = DirectWrites(self._frozen_credentials, self._connections)
         self._client.meta.events.register("before-send.s3.PutObject", self._direct_writes.note)
 
-    def _frozen_credentials(self) -> Credentials | None:
+    def _frozen_credentials(self) -> ReadOnlyCredentials | None:
         if self._credentials is None:
             return None
         try:
-            frozen = self._credentials.get_frozen_credentials()
+            return self._credentials.get_frozen_credentials()
         except Exception as error:  # refreshing raises many kinds; boto3 will raise the same
             raise NotPlain(str(error)) from error
-        return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
     def _sign(self, method: str, key: str) -> str:
         parameters = {"Bucket": self._bucket, "Key": key}

@@ -16,15 +16,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import ReadOnlyCredentials
+
 from kbroker.limits import KIB, MIB
 from kbroker.storage.stores.http_answer import Answer
 from kbroker.storage.stores.http_connections import Connection, ConnectionPool, NotPlain, Place, place_of
 from kbroker.storage.stores.object_store import BODY_PIECE_BYTES, BodySource, StoreUnavailable, read_some
-from kbroker.storage.stores.sigv4 import Credentials, Signer
 
 ANSWER_BYTES_MAX = 64 * KIB  # of an answer that is read so that the connection can be reused
 SELF_SENT_BYTES = 4 * MIB  # per call, of a body that sends itself: it takes no memory
 _SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]*/([^/,]+)/s3/aws4_request,")
+_UNSIGNED = Config(s3={"payload_signing_enabled": False})
 
 
 class _Route(NamedTuple):
@@ -50,10 +55,9 @@ class DirectWrites:
         credentials: returns fresh ones; None if there are none.
     """
 
-    def __init__(self, credentials: Callable[[], Credentials | None], connections: ConnectionPool) -> None:
+    def __init__(self, credentials: Callable[[], ReadOnlyCredentials | None], connections: ConnectionPool) -> None:
         self._credentials = credentials
         self._connections = connections
-        self._signer = Signer()
         self._route: _Route | None = None
         self._sent = threading.local()
 
@@ -97,7 +101,11 @@ class DirectWrites:
         credentials = self._credentials()
         if credentials is None:
             raise NotPlain("no credentials")
-        return self._signer.sign("PUT", target, {"Host": route.place.authority, **headers}, credentials, route.region)
+        host = route.place.authority
+        request = AWSRequest("PUT", f"http://{host}{target}", headers={"Host": host, **headers})
+        request.context["client_config"] = _UNSIGNED
+        S3SigV4Auth(credentials, "s3", route.region).add_auth(request)
+        return dict(request.headers.items())
 
 
 def _exchange(connection: Connection, target: str, headers: Mapping[str, str], name: str, body: BodySource) -> str:

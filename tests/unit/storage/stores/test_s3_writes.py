@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.credentials import ReadOnlyCredentials
 
 from kbroker._fast.wal.wal import Wal
 from kbroker.clock import ManualClock
@@ -20,7 +21,6 @@ from kbroker.storage.stores.http_connections import ConnectionPool, NotPlain
 from kbroker.storage.stores.joined_body import JoinedBody
 from kbroker.storage.stores.object_store import BODY_PIECE_BYTES, BodySource, BytesBody, StoreUnavailable
 from kbroker.storage.stores.s3_writes import DirectWrites
-from kbroker.storage.stores.sigv4 import Credentials
 from tests.reference.wal_harness import Log, batch
 from tests.unit.storage.stores.http_script import ScriptedSockets
 
@@ -61,7 +61,7 @@ class Server(ScriptedSockets):
 class Writes:
     def __init__(self, server: Server) -> None:
         self.origin = f"http://127.0.0.1:{server.port}"
-        self.credentials: Credentials | None = Credentials("me", "secret", "token")
+        self.credentials: ReadOnlyCredentials | None = ReadOnlyCredentials("me", "secret", "token")
         self.connections = ConnectionPool(5.0, 0.3, 2, ManualClock())
         self.writes = DirectWrites(lambda: self.credentials, self.connections)
 
@@ -89,7 +89,7 @@ def writes(server: Server) -> Iterator[Writes]:
     made.connections.close()
 
 
-def test_nothing_is_sent_before_boto3_has_shown_the_way(server: Server, writes: Writes) -> None:
+def test_nothing_is_sent_before_boto3_has_stored_something(server: Server, writes: Writes) -> None:
     with pytest.raises(NotPlain):
         writes.put()
     assert server.connections == 0
@@ -131,7 +131,7 @@ def test_what_is_sent_and_one_connection_for_many(server: Server, writes: Writes
         ("/bucket/run/first%20one", {"Authorization": "AWS me:signature"}),
     ],
 )
-def test_a_way_that_is_not_understood_is_not_taken(writes: Writes, path: str, headers: dict[str, str]) -> None:
+def test_an_unknown_route_is_not_used(writes: Writes, path: str, headers: dict[str, str]) -> None:
     writes.learn(path, **headers)
     with pytest.raises(NotPlain):
         writes.put()
