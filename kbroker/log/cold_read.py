@@ -187,7 +187,7 @@ class ColdReader:
     def _offset_for_timestamp(self, log: PartitionLog, timestamp: int) -> OffsetAndTimestamp | None:
         partition = log.partition
         start = position = partition.log_start_offset
-        while batch := self._reader.batch_for_timestamp(partition.topic_id, partition.index, timestamp, position):
+        while batch := self._reader.timestamps.batch_at(partition.topic_id, partition.index, timestamp, position):
             data, next_offset = batch
             found = _records(first_record_at_or_after, data, timestamp, start)
             if found is not None:
@@ -202,7 +202,7 @@ class ColdReader:
     def _max_timestamp(self, log: PartitionLog) -> OffsetAndTimestamp | None:
         partition = log.partition
         start = partition.log_start_offset
-        batch = self._reader.batch_of_max_timestamp(partition.topic_id, partition.index, start)
+        batch = self._reader.timestamps.newest_batch(partition.topic_id, partition.index, start)
         if batch is None:
             return None
         data, next_offset = batch
@@ -211,7 +211,7 @@ class ColdReader:
             return found
         # The log start lies in this batch, above its highest record: the best of the rest of it and of what follows.
         rest: list[OffsetAndTimestamp] = _records(_from_offset, data, start)
-        batch = self._reader.batch_of_max_timestamp(partition.topic_id, partition.index, next_offset)
+        batch = self._reader.timestamps.newest_batch(partition.topic_id, partition.index, next_offset)
         if batch is not None and (found := _records(max_timestamp_record, batch[0])) is not None:
             rest.append(found)
         return max(rest, key=lambda found: (found[1], -found[0]), default=None)

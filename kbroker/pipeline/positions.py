@@ -119,7 +119,7 @@ class PositionFinder:
         state = self._state(pair)
         offset = state.log_start_offset if state is not None else 0
         while offset < end:
-            batch = reader.batch_for_timestamp(topic.topic_id, pair[1], timestamp, offset)
+            batch = reader.timestamps.batch_at(topic.topic_id, pair[1], timestamp, offset)
             if batch is None:
                 return -1
             data, next_offset = batch

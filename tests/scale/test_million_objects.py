@@ -124,9 +124,9 @@ def time_look_ups(facts: dict[str, float], store: MemoryStore, image: ManifestIm
         """Up to the first object that ListOffsets would read: it is not there."""
         with contextlib.suppress(NotFound):
             if timestamp is None:
-                reader.batch_of_max_timestamp(TOPIC, number, 0)
+                reader.timestamps.newest_batch(TOPIC, number, 0)
             else:
-                reader.batch_for_timestamp(TOPIC, number, timestamp, 0)
+                reader.timestamps.batch_at(TOPIC, number, timestamp, 0)
 
     for name, timestamp in (("first", 0), ("middle", at), ("none", 1 << 60), ("max", None)):
         facts[f"list_offsets_{name}_ms"] = 1e3 * timed(lambda timestamp=timestamp: look_up(timestamp))  # type: ignore[misc]

@@ -11,23 +11,23 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from kbroker.errors import CorruptionError
 from kbroker.limits import KIB, MIB
 from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
-from kbroker.storage.manifest.image import ManifestImage, Replaced
+from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import KFS, ObjectRef
 from kbroker.storage.read.coalesced_reads import CoalescedReads
 from kbroker.storage.read.folder_cache import FolderCache
 from kbroker.storage.read.footer_cache import FooterCache
 from kbroker.storage.read.kfs_read import load_ref
-from kbroker.storage.read.object_span import GET_BYTES_MAX, Owner, Span, image_id
+from kbroker.storage.read.object_span import GET_BYTES_MAX, ObjectBatches, Owner, Span, image_id
 from kbroker.storage.read.range_cache import Cut, Load, Loader, ObjectId, Piece, RangeCache
 from kbroker.storage.read.read_ahead import Place, ReadAhead, Stream
 from kbroker.storage.read.read_sharing import ReaderPositions
+from kbroker.storage.read.timestamp_lookup import TimestampLookup
 from kbroker.storage.stores.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed, StoreError
 
 logger = logging.getLogger(__name__)
@@ -39,14 +39,6 @@ FOOTER_BYTES_MAX = 256 * MIB
 MANIFEST_BYTES_FREE = 4 * MIB  # of a manifest; not counted against the cache
 
 Background = Callable[[Hashable, Callable[[], None]], object]  # owner, call
-
-
-class ObjectBatches(NamedTuple):
-    """Whole batches of one partition, in offset order; `parts` borrow the cache's memory and keep it alive."""
-
-    parts: list[memoryview]
-    base_offset: int
-    next_offset: int  # where the next read continues
 
 
 def _is_small(ref: ObjectRef) -> bool:
@@ -76,6 +68,7 @@ class ObjectReader:
         self.ranges = RangeCache(ranges_bytes, self._readers.distance)
         self.read_ahead = ReadAhead(cache_bytes // 4)
         self._background: Background | None = None
+        self.timestamps = TimestampLookup(image, self.footer, self.read)
         self._expected: set[ObjectId] = set()  # images whose footer is read ahead
 
     def start_read_ahead(self, background: Background) -> None:
@@ -315,72 +308,6 @@ class ObjectReader:
         cuts = Span(owner, ref, footer, 0, len(footer)).check_and_cut(ref.start, data)
         self.ranges.put(image_id(ref), ref.start, data, cuts)
 
-    # -- timestamps --------------------------------------------------------------------------------------------
-
-    def batch_for_timestamp(
-        self, topic_id: bytes, partition: int, timestamp: int, min_offset: int
-    ) -> tuple[memoryview, int] | None:
-        """The first batch that reaches `min_offset` with a max timestamp >= `timestamp`, and its next offset."""
-        while True:
-            with contextlib.suppress(Replaced):
-                return self._for_timestamp(topic_id, partition, timestamp, min_offset)
-
-    def _for_timestamp(
-        self, topic_id: bytes, partition: int, timestamp: int, min_offset: int
-    ) -> tuple[memoryview, int] | None:
-        for ref in self._image.objects_reaching(topic_id, partition, min_offset, timestamp):
-            footer = self._present_footer(topic_id, partition, ref)
-            first = footer.find_offset(min_offset)
-            index = footer.find_timestamp(timestamp, first) if first is not None else None
-            if index is not None:
-                return self._one_batch(topic_id, partition, ref, footer, index)
-        return None
-
-    def batch_of_max_timestamp(self, topic_id: bytes, partition: int, min_offset: int) -> tuple[memoryview, int] | None:
-        """The earliest batch at or above `min_offset` with the highest timestamp of all, and its next offset.
-
-        Batches that compaction has emptied do not count: their timestamp is that of a removed record.
-        """
-        while True:
-            with contextlib.suppress(Replaced):
-                return self._of_max_timestamp(topic_id, partition, min_offset)
-
-    def _of_max_timestamp(self, topic_id: bytes, partition: int, min_offset: int) -> tuple[memoryview, int] | None:
-        best: tuple[int, ObjectRef, int] | None = None  # timestamp, object, place in its index
-        # The manifest's timestamp is an upper bound: some batches may be empty or below `min_offset`.
-        for ref in self._image.objects_newest_first(topic_id, partition, min_offset):
-            if best is not None and (ref.max_timestamp, -ref.base_offset) < (best[0], -best[1].base_offset):
-                break  # so are all that follow
-            found = _highest_timestamp(self._present_footer(topic_id, partition, ref), min_offset)
-            if found is None:
-                continue
-            if best is None or (found[0], -ref.base_offset) > (best[0], -best[1].base_offset):
-                best = (found[0], ref, found[1])
-        if best is None:
-            return None
-        footer = self._present_footer(topic_id, partition, best[1])
-        return self._one_batch(topic_id, partition, best[1], footer, best[2])
-
-    def _present_footer(self, topic_id: bytes, partition: int, ref: ObjectRef) -> KlixFooter:
-        """The footer of an object that the manifest named. Raises Replaced when it names another one now."""
-        try:
-            return self.footer(ref, (topic_id, partition))
-        except (NotFound, PreconditionFailed):
-            if self._image.find(topic_id, partition, ref.base_offset) == ref:
-                raise
-            raise Replaced from None
-
-    def _one_batch(
-        self, topic_id: bytes, partition: int, ref: ObjectRef, footer: KlixFooter, index: int
-    ) -> tuple[memoryview, int] | None:
-        """A batch in the index. Raises Replaced when compaction has removed it meanwhile."""
-        entry = footer.entries[index]
-        base_offset = int(entry["base_offset"])
-        found = self.read(topic_id, partition, base_offset, base_offset + int(entry["last_offset_delta"]) + 1, 1)
-        if found is None and self._image.find(topic_id, partition, ref.base_offset) != ref:
-            raise Replaced
-        return (found.parts[0], found.next_offset) if found else None
-
 
 def cache_beside(image: ManifestImage, cache_bytes: int) -> int:
     """What the manifest's memory leaves of a reader's cache; at least half."""
@@ -394,15 +321,3 @@ def _check_offsets(ref: ObjectRef, footer: KlixFooter) -> None:
             f"{ref.key}: offsets {footer.base_offset} to {footer.end_offset} at byte {ref.start}, "
             f"the manifest says {ref.base_offset} to {ref.end_offset}"
         )
-
-
-def _highest_timestamp(footer: KlixFooter, min_offset: int) -> tuple[int, int] | None:
-    """The highest timestamp of batches with records from `min_offset` on, and the first such batch."""
-    first = footer.find_offset(min_offset)
-    if first is None:
-        return None
-    places = first + np.flatnonzero(footer.entries["record_count"][first:] > 0)
-    if not len(places):
-        return None
-    place = int(places[footer.entries["max_timestamp"][places].argmax()])
-    return int(footer.entries["max_timestamp"][place]), place

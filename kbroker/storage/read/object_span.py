@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,14 @@ GET_BYTES_MAX = 8 * MIB  # of one GET, unless a single batch is larger; a larger
 def image_id(ref: ObjectRef) -> ObjectId:
     """Identifies an image of one version of an object."""
     return ref.key, ref.etag, ref.start
+
+
+class ObjectBatches(NamedTuple):
+    """Whole batches of one partition, in offset order; `parts` borrow the cache's memory and keep it alive."""
+
+    parts: list[memoryview]
+    base_offset: int
+    next_offset: int  # where the next read continues
 
 
 class Span:

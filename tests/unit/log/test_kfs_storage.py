@@ -126,7 +126,7 @@ def test_reading_back_by_ranges_blocks_and_timestamps(storage):
     state = storage.manifest.image.partition(topic_id("t"), 0)
     assert b"".join(block.data for block in read_partition(storage.store, storage.manifest.image, state)) == whole
     reader = ObjectReader(storage.store, storage.manifest.image, 1 << 26)
-    data, next_offset = reader.batch_for_timestamp(topic_id("t"), 0, NOW_MS + 1, 0)
+    data, next_offset = reader.timestamps.batch_at(topic_id("t"), 0, NOW_MS + 1, 0)
     assert (int.from_bytes(data[:8], "big"), next_offset) == (6, 9)
 
 

@@ -208,7 +208,7 @@ def test_look_ups_by_timestamp_look_again_when_an_object_was_replaced(highest: b
             bucket.store.delete([key])
 
         def look_up(reader=reader):
-            return reader.batch_of_max_timestamp(T, 0, 0) if highest else reader.batch_for_timestamp(T, 0, NOW + 80, 0)
+            return reader.timestamps.newest_batch(T, 0, 0) if highest else reader.timestamps.batch_at(T, 0, NOW + 80, 0)
 
         if when:
             bucket.store.before_get = lambda *_, done=done, rewrite=rewrite: done or rewrite()
@@ -231,7 +231,7 @@ def test_look_ups_by_timestamp_look_again_when_an_object_was_replaced(highest: b
 def test_a_missing_object_that_the_manifest_names_is_an_error_to_look_ups_too() -> None:
     bucket = ObjectBucket()
     bucket.store.delete([bucket.klix("t", 0, batches(0, 5))])
-    for look_up in (lambda r: r.batch_of_max_timestamp(T, 0, 0), lambda r: r.batch_for_timestamp(T, 0, 0, 0)):
+    for look_up in (lambda r: r.timestamps.newest_batch(T, 0, 0), lambda r: r.timestamps.batch_at(T, 0, 0, 0)):
         with pytest.raises(NotFound, match="obj"):
             look_up(reader_of(bucket))
 
@@ -490,14 +490,14 @@ def emptied(base: int, timestamp: int) -> bytes:
     return struct.pack(">qiibI", base, 49, 0, 2, crc32c(rest)) + rest
 
 
-def test_batch_for_timestamp() -> None:
+def test_first_batch_at_or_after_a_timestamp() -> None:
     bucket = ObjectBucket()
     bucket.klix("t", 0, stamped(0, 10, 50) + stamped(2, 20) + stamped(3, 40))
     bucket.klix("t", 0, stamped(4, 45, 46))
     reader = reader_of(bucket)
 
     def found(timestamp: int, min_offset: int = 0):
-        answer = reader.batch_for_timestamp(T, 0, timestamp, min_offset)
+        answer = reader.timestamps.batch_at(T, 0, timestamp, min_offset)
         return answer and (next(iter(iter_batches(answer[0])))[0].base_offset, answer[1])
 
     assert found(5) == (0, 2)
@@ -510,14 +510,14 @@ def test_batch_for_timestamp() -> None:
     assert found(51, 6) is None
 
 
-def test_batch_of_max_timestamp() -> None:
+def test_batch_with_the_highest_timestamp() -> None:
     bucket = ObjectBucket()
     bucket.klix("t", 0, stamped(0, 99) + stamped(1, 20) + stamped(2, 40))
     bucket.klix("t", 0, stamped(3, 30) + stamped(4, 40) + stamped(5, 7))
     reader = reader_of(bucket)
 
     def found(min_offset: int = 0):
-        answer = reader.batch_of_max_timestamp(T, 0, min_offset)
+        answer = reader.timestamps.newest_batch(T, 0, min_offset)
         return answer and (next(iter(iter_batches(answer[0])))[0].base_offset, answer[1])
 
     assert found() == (0, 1)
@@ -525,7 +525,7 @@ def test_batch_of_max_timestamp() -> None:
     assert found(3) == (4, 5)
     assert found(5) == (5, 6)
     assert found(6) is None
-    assert reader.batch_of_max_timestamp(T, 1, 0) is None
+    assert reader.timestamps.newest_batch(T, 1, 0) is None
 
 
 def test_what_compaction_has_emptied_has_no_timestamp() -> None:
@@ -536,7 +536,7 @@ def test_what_compaction_has_emptied_has_no_timestamp() -> None:
     reader = reader_of(bucket)
 
     def found(min_offset: int):
-        answer = reader.batch_of_max_timestamp(T, 0, min_offset)
+        answer = reader.timestamps.newest_batch(T, 0, min_offset)
         return answer and answer[1] - 1
 
     assert [found(offset) for offset in range(7)] == [2, 2, 2, 4, 4, 5, None]
@@ -555,19 +555,19 @@ def test_look_ups_by_time_do_not_look_at_each_object(monkeypatch: pytest.MonkeyP
     reader, made = reader_of(bucket), []
     ref = bucket.image.ref
     bucket.image.ref = lambda row: made.append(row) or ref(row)  # type: ignore[method-assign]
-    found = reader.batch_of_max_timestamp(T, 0, 0)
+    found = reader.timestamps.newest_batch(T, 0, 0)
     assert found is not None
     assert found[1] == 250
     assert len(made) < 10  # of two objects with the same timestamp, the second is not read
     assert len({key for key, _, _ in bucket.store.gets}) == 1
     for timestamp, min_offset, next_offset in ((300, 0, 201), (300, 250, 451), (349, 250, 500), (349, 499, 500)):
         made.clear()
-        found = reader.batch_for_timestamp(T, 0, timestamp, min_offset)
+        found = reader.timestamps.batch_at(T, 0, timestamp, min_offset)
         assert found is not None
         assert found[1] == next_offset
         assert len(made) < 10
     made.clear()
-    assert reader.batch_for_timestamp(T, 0, 350, 0) is None
+    assert reader.timestamps.batch_at(T, 0, 350, 0) is None
     assert not made
 
 
@@ -587,7 +587,7 @@ def test_the_highest_timestamp_where_objects_are_replaced_meanwhile() -> None:
             bucket.store.delete([key])
 
     bucket.store.before_get = merge
-    found = reader.batch_of_max_timestamp(T, 0, 0)
+    found = reader.timestamps.newest_batch(T, 0, 0)
     assert done
     assert found is not None
     assert found[1] == 52
