@@ -209,7 +209,7 @@ def test_a_broker_without_its_data_directory_serves_everything_from_objects(kbro
     assert kbroker.broker.stop() == 0
     assert kbroker.run("object", "verify", "--object-store", kbroker.store)[-1].endswith(": no faults")
     shutil.rmtree(kbroker.broker.data_dir)
-    kbroker.app.broker.start()
+    kbroker.broker.start()
     try:
         assert sorted(record["value"] for record in kbroker.consume("cold", 3000)) == sorted(
             f"line {n}" for n in range(3000)
