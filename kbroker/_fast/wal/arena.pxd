@@ -14,8 +14,6 @@ cdef class Arena:
     cdef readonly int64_t chunk_bytes
     cdef uint8_t* base
     cdef int32_t* pins                   # one atomic count per chunk
-    cdef int64_t populated_start         # WAL positions: what has been populated since the start
-    cdef int64_t populated_end
     # Gives `length` bytes at WAL position `position` their pages, without changing them; they must not go round the
-    # ring's end, and positions ascend. False where the system cannot.
+    # ring's end. False where the system cannot.
     cdef bint populate(self, int64_t position, int64_t length)

@@ -13,7 +13,7 @@ cdef extern from * nogil:
     #endif
     """
     int madvise(void* start, size_t length, int advice)
-    int MADV_POPULATE_WRITE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
+    int MADV_POPULATE_WRITE, MADV_HUGEPAGE
 
 
 cdef class Arena:
@@ -40,25 +40,12 @@ cdef class Arena:
         cdef int code
         with nogil:
             code = madvise(start, length, MADV_POPULATE_WRITE)
-        if code != 0:
-            return False
-        if self.populated_end == 0:
-            self.populated_start = position
-        self.populated_end = max(self.populated_end, position + length)
-        return True
+        return code == 0
 
-    def allow_huge_pages(self, bint allowed):
-        """Whether the system may make huge pages of what has been populated, behind which appends have gone through all
-        between. The populating thread only."""
-        cdef int advice = MADV_HUGEPAGE if allowed else MADV_NOHUGEPAGE
-        cdef int64_t start = self.populated_start % self.arena_bytes
-        cdef int64_t length = min(self.populated_end - self.populated_start, self.arena_bytes)
-        cdef int64_t before_end = min(length, self.arena_bytes - start)
-        with nogil:  # waits while such a page is being made
-            if before_end > 0:
-                madvise(self.base + start, before_end, advice)
-            if length > before_end:
-                madvise(self.base, length - before_end, advice)
+    def allow_huge_pages(self):
+        """Lets the system turn the arena's pages into huge ones (decision 028). Call it once all of them exist."""
+        with nogil:
+            madvise(self.base, self.arena_bytes, MADV_HUGEPAGE)
 
     def pin_count(self, int64_t chunk):
         """Pins on one chunk now; for tests and metrics."""

@@ -38,7 +38,7 @@ SEGMENT_NAME = re.compile(r"\d{20}\.wal")
 SPARE_NAME = re.compile(r"spare-\d+\.free")
 ZERO_PIECE_BYTES = 1 << 20
 _ZERO_PIECE = mmap.mmap(-1, ZERO_PIECE_BYTES)  # on a page boundary, as direct I/O wants it
-_PACE_BYTES = 4 * ZERO_PIECE_BYTES  # dirty bytes are bounded, so that the log's own syncs do not wait for long
+_SYNC_BYTES = 4 * ZERO_PIECE_BYTES  # dirty bytes are bounded, so that the log's own syncs do not wait for long
 
 
 class SegmentHeader(NamedTuple):
@@ -123,11 +123,10 @@ def write_fully(fd: int, data: bytes | memoryview, position: int) -> None:
         position += written
 
 
-def _fill_with_zeros(path: Path, fd: int, size: int, next_bytes: Callable[[int], int]) -> int:
-    """Past the page cache where that is possible: pages there would be in the way of the log's own direct writes.
+def _fill_with_zeros(path: Path, fd: int, size: int, go_on: Callable[[int], bool]) -> int:
+    """Past the page cache where that is possible: pages there would slow the log's own direct writes.
 
-    Returns where it ended: before each piece `next_bytes(position)` says how much may be written at once, 0: no more.
-    A small piece is synced at once, or the log's next sync would have to wait for it.
+    Returns where it ended: `go_on(position)` says before each piece whether to write it.
     """
     try:
         writer = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
@@ -137,8 +136,8 @@ def _fill_with_zeros(path: Path, fd: int, size: int, next_bytes: Callable[[int],
         writer = os.dup(fd)
     try:
         position = synced = 0
-        while position < size and (allowed := next_bytes(position)):
-            piece = min(allowed, ZERO_PIECE_BYTES, size - position)
+        while position < size and go_on(position):
+            piece = min(ZERO_PIECE_BYTES, size - position)
             try:
                 write_fully(writer, memoryview(_ZERO_PIECE)[:piece], position)
             except OSError as error:
@@ -146,7 +145,7 @@ def _fill_with_zeros(path: Path, fd: int, size: int, next_bytes: Callable[[int],
                     raise
                 write_fully(fd, memoryview(_ZERO_PIECE)[:piece], position)
             position += piece
-            if piece < ZERO_PIECE_BYTES or position - synced >= _PACE_BYTES:
+            if position - synced >= _SYNC_BYTES:
                 os.fdatasync(fd)
                 synced = position
         return position
@@ -155,13 +154,13 @@ def _fill_with_zeros(path: Path, fd: int, size: int, next_bytes: Callable[[int],
 
 
 def create_segment(
-    directory: Path, header: SegmentHeader, spare: Path | None, next_zeros: Callable[[int], int]
+    directory: Path, header: SegmentHeader, spare: Path | None, more_zeros: Callable[[int], bool]
 ) -> tuple[int, Path]:
     """A segment file ready for use: zero-filled or recycled, synced, named, and its name synced.
 
-    Writing the zeros makes the blocks real, so that a later sync carries no metadata. `next_zeros(position)` says how
-    many bytes of them, whole pages, may be written at once; from where it says none, a new file's blocks are only
-    reserved: their first syncs carry metadata, but bulk data is written once instead of twice.
+    Writing zeros allocates the blocks, so that a later sync carries no metadata. `more_zeros(position)` says before
+    each piece whether to write it; from where it declines, a new file's blocks are only reserved: their first syncs
+    carry metadata, but bulk data is written once instead of twice.
 
     Returns (descriptor, path).
     On an error a new file is removed and a spare left as it is; but if only the folder's sync failed, the file stays
@@ -174,7 +173,7 @@ def create_segment(
     try:
         size = HEADER_BYTES + header.segment_bytes
         if spare is None:
-            zeros = _fill_with_zeros(building, fd, size, next_zeros)
+            zeros = _fill_with_zeros(building, fd, size, more_zeros)
             if zeros < size:
                 os.posix_fallocate(fd, zeros, size - zeros)
         elif os.fstat(fd).st_size != size:

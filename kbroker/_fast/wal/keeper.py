@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from kbroker import limits
 from kbroker._fast.wal import files as wal_files
-from kbroker._fast.wal.pace import AHEAD_PER_LOG_BYTE, LOOK_SECONDS, AheadOfLog, HugePages
 from kbroker._fast.wal.room import (
     BUDGET_SECONDS,
     COMMITTING,
@@ -42,9 +41,10 @@ SPARES_MAX = 2
 ROOM_TRIES_APART = 5
 FILES_MIN = 2  # that the log keeps however little room there is: one is filled, another is flushed
 MEMORY_INDEXES_MAX = 3  # of segments that were sealed without room for an index file
+LOOK_SECONDS = 1.0  # between two looks at the volume
+ZEROS_PAUSE_SECONDS = 0.005  # before each MiB
 ZEROS_PER_LOG_BYTE = 4  # at least, while a file is filled
 GRACE_BYTES = 1 << 20  # of log, which may come as one request
-FEW_ZEROS = 32768  # at least at once then
 ATTACH_STEP = 100  # groups handed to partitions per hold of the GIL: well below a millisecond
 
 
@@ -72,7 +72,6 @@ class SegmentKeeper:
         self.stopping = threading.Event()
         self.last_error: Exception | None = None
         self.clock = clock or SystemClock()
-        self.huge_pages = HugePages(wal, self.clock)
         self.volume = LogVolume(directory, reserve_bytes)
         self.shortage = RoomShortage(self.clock, lambda: wal.append_waits)
         self.room_changed = threading.Event()  # for the WAL thread, while it waits for a file
@@ -152,11 +151,10 @@ class SegmentKeeper:
         """Makes one more segment ready if one is wanted and there is room for it. Else it gives up one that is kept for
         readers alone, or makes some memory ready. True: call again.
         """
-        self.huge_pages.look()
         self._look_at_volume()
         if self.ready.is_set() and not self._segment_is_wanted():
             self.shortage.end(PREPARING)
-            return self._give_up_one() or self._populate()
+            return self._give_up_one() or self.wal.populate() > 0
         with self.files:
             if not self._make_room():
                 return False
@@ -193,33 +191,22 @@ class SegmentKeeper:
         segments = self.wal.segments
         return segments[-1].end_lsn if segments and self.ready.is_set() else self.wal.head_lsn
 
-    def _populate(self) -> bool:
-        ahead, done = AheadOfLog(self.wal, self.stopping, self.clock), 0
-        while piece := self.wal.populate():
-            done += piece
-            ahead.wait(done)
-            if self.stopping.is_set() or self._segment_is_wanted():
-                return True
-        return False
+    def zeros_for(self, first_lsn: int) -> Callable[[int], bool]:
+        """For a new file of the segment that begins there: whether to write another piece of zeros at a position.
 
-    def zeros_for(self, first_lsn: int) -> Callable[[int], int]:
-        """For a new file of the segment that begins there: how many zeros to write at once behind a position in it.
-
-        None when the log is near, or has since now grown by a quarter of that and more than one request: then the zeros
-        hold it up.
+        While appends go on, a pause before each piece leaves the disk to their commits (decision 007). The zeros end
+        when the log is near, or has grown by a quarter of them and more than one request: they would hold it up.
         """
-        ahead = AheadOfLog(self.wal, self.stopping, self.clock)
-        near_lsn = first_lsn - self.wal.segment_bytes if self.ready.is_set() else first_lsn
+        begun_lsn, is_paced = self.wal.head_lsn, self.ready.is_set()
+        near_lsn = first_lsn - self.wal.segment_bytes if is_paced else first_lsn
 
-        def next_zeros(position: int) -> int:
-            grown = ahead.wait(position)
-            if self.wal.head_lsn > near_lsn or (grown - GRACE_BYTES) * ZEROS_PER_LOG_BYTE > position:
-                return 0
-            if ahead.records_are_few or not position:
-                return max(FEW_ZEROS, (grown * AHEAD_PER_LOG_BYTE - position) // FEW_ZEROS * FEW_ZEROS)
-            return wal_files.ZERO_PIECE_BYTES
+        def more_zeros(position: int) -> bool:
+            if is_paced and self.stopping.wait(ZEROS_PAUSE_SECONDS):
+                return False
+            grown = self.wal.head_lsn - begun_lsn
+            return self.wal.head_lsn <= near_lsn and (grown - GRACE_BYTES) * ZEROS_PER_LOG_BYTE <= position
 
-        return next_zeros
+        return more_zeros
 
     def _segment_is_wanted(self) -> bool:
         # Beside the segment being filled, `prepared_ahead` more should be ready.
@@ -233,7 +220,7 @@ class SegmentKeeper:
         end_lsn: int,
         previous: int | None,
         spare: Path | None,
-        next_zeros: Callable[[int], int],
+        more_zeros: Callable[[int], bool],
     ) -> WalSegment:
         self.wal.faults.prepare()
         header = wal_files.SegmentHeader(
@@ -244,7 +231,7 @@ class SegmentKeeper:
             previous_end_lsn=-1 if previous is None else previous,
             segment_bytes=self.wal.segment_bytes,
         )
-        fd, path = wal_files.create_segment(self.directory, header, spare, next_zeros)
+        fd, path = wal_files.create_segment(self.directory, header, spare, more_zeros)
         return WalSegment(fd, first_lsn, end_lsn, str(path))
 
     def note_size(self, path: str, file_bytes: int) -> None:
@@ -378,7 +365,7 @@ class SegmentKeeper:
                 announced_lsn, announced_end = self._announced
             previous = announced_end if durable_lsn == announced_lsn else durable_lsn
             try:
-                replacement = self._create(durable_lsn, end_lsn, previous, spare, lambda _: 0)
+                replacement = self._create(durable_lsn, end_lsn, previous, spare, lambda _: False)
             except OSError as error:
                 if spare is not None:
                     self.retired.append(spare)

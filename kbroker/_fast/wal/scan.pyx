@@ -8,7 +8,7 @@ from libc.errno cimport EINTR, EIO, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memset
-from posix.unistd cimport pread, pwrite, usleep
+from posix.unistd cimport pread, pwrite
 
 from kbroker._fast.base.crc32c cimport crc32c_c
 from kbroker._fast.base.endian cimport load_i16, load_i32, load_i64, load_u32
@@ -36,10 +36,6 @@ from kbroker._fast.wal.format cimport (
     IndexRecord,
     entry_end,
 )
-
-cdef enum:
-    ENTRIES_AT_ONCE = 256  # of a log that is written to: a tenth of a millisecond; a record may wait for this core
-    PAUSE_MICROSECONDS = 20
 
 STOP_REASONS = ("end", "no valid entry header", "a batch that contradicts its entry header or its CRC")
 
@@ -230,8 +226,6 @@ cdef class SegmentScan:
                 group = self.group_of(h.topic_id, h.partition)
                 if group < 0 or self.add(group, &record) < 0:
                     return -1
-                if not verify and self.entry_count % ENTRIES_AT_ONCE == 0:
-                    usleep(PAUSE_MICROSECONDS)
             if h.durable_lsn > self.durable_lsn:
                 self.durable_lsn = h.durable_lsn
             lsn = end

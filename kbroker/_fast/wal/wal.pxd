@@ -73,7 +73,8 @@ cdef class Wal:
     cdef int64_t retained                # lowest position of the segments kept; partitions drop slices below it
     cdef int64_t flushed
     cdef int64_t populated               # the arena has its memory up to this position, ...
-    cdef int64_t populate_end            # ... and from this one on for having been round once
+    cdef int64_t populate_end            # ... and from this one on because the log has been round once
+    cdef bint went_round                 # it has, and the arena may have huge pages
     cdef bint stopping
     cdef bint closed
     cdef bint has_failed

@@ -572,12 +572,19 @@ cdef class Wal:
         self.populate_end = start_lsn + self.arena.arena_bytes
 
     def populate(self):
-        """Gives the next piece of the arena its memory, up to the end of the segment behind the one that is filled: an
-        append into new memory waits until the system has found and cleared it. Returns the bytes, 0: none is missing.
+        """Gives the next piece of the arena its memory, up to the end of the segment after the one that is filled: an
+        append into new memory waits until the system has found and cleared it. Returns the bytes; 0: none is missing.
+
+        Once the log has gone round the arena, all of it has its memory, and the system may make huge pages of it.
         """
-        cdef int64_t start = load64(&self.head)
-        cdef int64_t end = min((start // self.segment_bytes + 2) * self.segment_bytes, self.populate_end)
-        start = max(self.populated, start - start % PAGE_BYTES)
+        cdef int64_t head = load64(&self.head), start, end
+        if head >= self.populate_end:
+            if not self.went_round:
+                self.arena.allow_huge_pages()
+                self.went_round = True
+            return 0
+        start = max(self.populated, head - head % PAGE_BYTES)
+        end = min((head // self.segment_bytes + 2) * self.segment_bytes, self.populate_end)
         end = min(end, min(start + POPULATE_BYTES, (start // self.segment_bytes + 1) * self.segment_bytes))
         if start >= end:
             return 0

@@ -399,35 +399,24 @@ def test_the_arena_has_its_memory_before_appends_come_to_it(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a system without huge pages")
 @pytest.mark.parametrize("again", [False, True])  # where the log begins in the middle of the arena
-def test_only_memory_that_has_its_pages_may_become_huge(tmp_path: Path, again: bool) -> None:  # decision 028
+def test_the_arena_may_have_huge_pages_once_the_log_has_gone_round_it(tmp_path: Path, again: bool) -> None:
     if again:
         with Log(tmp_path).start() as before:
             while before.wal.head_lsn <= 4 * SEGMENT:
                 before.append(batch(30_000))
             before.sync()
-    with Log(tmp_path, arena_segments=8) as log:
-        log.wal.keeper.huge_pages.look = lambda: None  # type: ignore[method-assign]
-        log.start()
-        first_segment = log.wal.head_lsn // SEGMENT
-        assert (first_segment % 8 > 0) == again
-
-        def may_become_huge_if(allowed: bool) -> int:
+    with Log(tmp_path, arena_segments=8).start() as log:
+        start_lsn = log.wal.head_lsn
+        assert (start_lsn // SEGMENT % 8 > 0) == again
+        while log.wal.head_lsn <= start_lsn + 7 * SEGMENT:
             while log.wal.populate():
                 pass
-            log.wal.arena.allow_huge_pages(allowed)
-            return may_become_huge(log.wal.arena.array)
-
-        log.wal.arena.allow_huge_pages(True)
-        assert may_become_huge(log.wal.arena.array) <= 2 * SEGMENT
-        for segments in range(2, 9):
-            assert may_become_huge_if(True) == segments * SEGMENT
-            assert may_become_huge_if(False) == 0
-            while log.wal.head_lsn < (first_segment + segments - 1) * SEGMENT:
-                log.append(batch(30_000), trim=True)
-        while log.wal.head_lsn < (first_segment + 20) * SEGMENT:
+            assert may_become_huge(log.wal.arena.array) == 0
             log.append(batch(30_000), trim=True)
-        assert may_become_huge_if(False) == 0
-        assert may_become_huge_if(True) == 8 * SEGMENT
+        while log.wal.head_lsn < start_lsn + 8 * SEGMENT:
+            log.append(batch(30_000), trim=True)
+        assert log.wal.populate() == 0
+        assert may_become_huge(log.wal.arena.array) == 8 * SEGMENT
 
 
 def test_memory_that_comes_later_changes_nothing(tmp_path: Path) -> None:
@@ -452,21 +441,13 @@ def test_where_the_zeros_of_a_new_file_end_its_blocks_are_reserved(tmp_path: Pat
 
     monkeypatch.setattr(os, "posix_fallocate", recorded)
     header = SegmentHeader(CLUSTER, 4 * mib, 4 * mib, 1, -1, 4 * mib)
-    fd, path = create_segment(tmp_path, header, None, lambda position: min(mib, zeros * mib - position))
+    fd, path = create_segment(tmp_path, header, None, lambda position: position < zeros * mib)
     os.close(fd)
     assert reserved == [(zeros * mib, 4096 + 4 * mib - zeros * mib)]
     assert path.stat().st_blocks * 512 >= path.stat().st_size == 4096 + 4 * mib
     content = path.read_bytes()
     assert decode_header(content[:4096]) == header
     assert not any(content[4096:])
-
-
-def test_small_pieces_of_zeros_are_synced_one_by_one(tmp_path: Path, monkeypatch) -> None:
-    mib, syncs = 1 << 20, []
-    monkeypatch.setattr(os, "fdatasync", lambda fd: syncs.append(fd))
-    header = SegmentHeader(CLUSTER, 4 * mib, 4 * mib, 1, -1, 4 * mib)
-    os.close(create_segment(tmp_path, header, None, lambda position: 32768 if position < mib else mib)[0])
-    assert len(syncs) == 32 + 1  # and of the last page, which is a small piece too
 
 
 def test_a_log_that_grows_fast_does_not_wait_for_zeros(tmp_path: Path, monkeypatch) -> None:
@@ -478,6 +459,7 @@ def test_a_log_that_grows_fast_does_not_wait_for_zeros(tmp_path: Path, monkeypat
         assert zeros(0)
         assert near(0)
         log.append(batch(1000))
+        log.sync()  # it fills the page
         grown = log.wal.head_lsn
         assert zeros(4 * grown)
         assert not zeros(4 * grown - 1)
