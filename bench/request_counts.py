@@ -29,7 +29,6 @@ from typing import TypeVar
 from kbroker._fast.records.records import build_batch
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.commit import FastAppendWait
-from kbroker._fast.wal.wal import Wal
 from kbroker.background.converter import Converter, ConverterSettings
 from kbroker.background.retention import Retention
 from kbroker.clock import Clock, ManualClock
@@ -46,6 +45,7 @@ from kbroker.storage.rewrite.merge_plan import MergeLimits
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import ObjectStore
 from kbroker.storage.stores.store_wrappers import StoreWrapper
+from kbroker.storage.wal.keeper import create_wal
 from kbroker.topic_config import parse_topic_config
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class Log:
         self.store = CountingStore(store or MemoryStore(self.clock))
         arena = Arena(128 * MIB, 4 * MIB)
         cluster_id = KEYS.cluster_id.encode()
-        self._wal = Wal(arena, folder, segment_bytes=32 * MIB, wal_bytes=GIB, cluster_id=cluster_id)
+        self._wal = create_wal(arena, folder, segment_bytes=32 * MIB, wal_bytes=GIB, cluster_id=cluster_id)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._wal.add_wakeup_fd(self._wake)
         owned = claim(self.store, KEYS.root, "bench", False, self.clock.now_ms())

@@ -11,8 +11,8 @@ from kbroker._fast.partition.partition import Partition
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.commit import FastAppendWait
 from kbroker._fast.wal.copy import append_raw
-from kbroker._fast.wal.wal import Wal
 from kbroker.limits import MIB
+from kbroker.storage.wal.keeper import create_wal
 from kbroker.storage.wal.recovery import recover
 
 TOPIC_ID = bytes(range(16))
@@ -23,7 +23,7 @@ class SmallLog:
     """Started at construction; a context manager. What is durable counts as flushed, so segments go round."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = 8 * MIB) -> None:
-        self.wal = Wal(
+        self.wal = create_wal(
             Arena(4 * segment_bytes, MIB),
             folder,
             segment_bytes=segment_bytes,

@@ -50,6 +50,7 @@ from kbroker.log.unflushed import described, unflushed_ranges
 from kbroker.readiness import OK, Readiness, State
 from kbroker.storage.flush.unflushed_age import UnflushedAge
 from kbroker.storage.ledger.claim_watch import ClaimWatch
+from kbroker.storage.wal.keeper import create_wal
 from kbroker.types import address_text, parse_address_limits
 from kbroker.wire.connection_quotas import NO_LIMIT
 from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
@@ -223,7 +224,7 @@ class Broker:
             self.data_dir.wal.mkdir(exist_ok=True)
             sizes = self.log_sizes = sizes_at_start(config, self.data_dir.wal, self.descriptors.segments_max)
             self.descriptors = self.descriptors.for_segments(-(-sizes.wal_bytes // sizes.segment_bytes))
-            self.wal = Wal(
+            self.wal = create_wal(
                 self._arena(sizes),
                 self.data_dir.wal,
                 segment_bytes=sizes.segment_bytes,

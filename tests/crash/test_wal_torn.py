@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.wal import files as wal_files
 from kbroker.errors import CorruptionError, StartError
+from kbroker.storage.wal import files as wal_files
 from tests.reference import wal_twin as twin
 from tests.reference.wal_harness import SEGMENT, Log, batch, copy_folder
 

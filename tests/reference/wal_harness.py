@@ -20,6 +20,7 @@ from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.commit import FastAppendWait
 from kbroker._fast.wal.faults import Faults
 from kbroker._fast.wal.wal import Wal
+from kbroker.storage.wal.keeper import create_wal
 from kbroker.storage.wal.recovery import RecoveryReport, recover
 
 SEGMENT = 64 * 1024
@@ -113,7 +114,7 @@ class Log:
     ) -> None:
         self.faults = faults or Faults()
         self.producers = producers or ProducerPool()
-        self.wal = Wal(
+        self.wal = create_wal(
             Arena(arena_segments * segment_bytes, chunk_bytes),
             folder,
             segment_bytes=segment_bytes,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.wal.faults import Faults
-from kbroker._fast.wal.wal import Wal
 from kbroker.app.config import load_config
 from kbroker.app.data_dir import DataDir, Identity
 from kbroker.app.open_cluster import OpenedStore, open_cluster
@@ -39,6 +38,7 @@ from kbroker.storage.stores.object_store import StoreError
 from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters
+from kbroker.storage.wal.keeper import create_wal
 from tests.simulation.bucket import Client, Request
 from tests.simulation.model import Entry
 from tests.simulation.tasks import Killed, Task
@@ -121,7 +121,7 @@ class SimulatedBroker:
     def _open_log(self, data_dir: DataDir) -> None:
         try:
             self.faults = Faults()
-            self.wal = Wal(
+            self.wal = create_wal(
                 Arena(4 * SEGMENT_BYTES, 16 * KIB), data_dir.wal, segment_bytes=SEGMENT_BYTES,
                 wal_bytes=WAL_SEGMENTS * (SEGMENT_BYTES + 4096), cluster_id=self._world.cluster_id,
                 clock=self._world.clock, faults=self.faults,

@@ -54,7 +54,7 @@ cdef class Wal:
     cdef readonly list segments          # WalSegment by first_lsn; changed with the GIL only
     cdef readonly WalCache cache         # blocks read back from the segment files
     cdef readonly dict partitions        # (topic id, partition) -> Partition, for sealing and recovery
-    cdef readonly object keeper          # kbroker._fast.wal.keeper.SegmentKeeper
+    cdef public object keeper            # owns the segment files (kbroker.storage.wal.keeper); set before the start
     cdef object thread
     # -- C state under `lock`; positions are also read without it, atomically
     cdef pthread_mutex_t lock

@@ -1,4 +1,5 @@
 from os import PathLike
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
@@ -11,11 +12,11 @@ from kbroker._fast.wal.cache import WalCache
 from kbroker._fast.wal.commit import CommitQueue, ObjectCommits
 from kbroker._fast.wal.faults import Faults
 from kbroker._fast.wal.group_commit import GroupCommit
-from kbroker._fast.wal.keeper import SegmentKeeper
 from kbroker._fast.wal.scan import SegmentScan
 from kbroker._fast.wal.segment import WalSegment
 
 class Wal:
+    keeper: Any  # SegmentKeeper of kbroker.storage.wal.keeper, which imports this module
     def __init__(
         self,
         arena: Arena,
@@ -25,10 +26,7 @@ class Wal:
         wal_bytes: int,
         cluster_id: bytes | str,
         faults: Faults | None = None,
-        clock: object = None,
-        retry_ms: int = 200,
         cache_bytes: int = 16777216,
-        reserve_bytes: int = 0,
     ) -> None: ...
     @property
     def arena(self) -> Arena: ...
@@ -54,8 +52,6 @@ class Wal:
     def cache(self) -> WalCache: ...
     @property
     def partitions(self) -> dict[tuple[bytes, int], Partition]: ...
-    @property
-    def keeper(self) -> SegmentKeeper: ...
     @property
     def last_errno(self) -> int: ...
     @property

@@ -8,7 +8,6 @@ keeper seals it; only then may the ring reuse its place. Lock order: the keeper'
 
 import os
 import threading
-from pathlib import Path
 
 from libc.errno cimport EINTR, EIO, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -34,7 +33,6 @@ from kbroker._fast.wal.format cimport (
     entry_end, page_up,
 )
 from kbroker._fast.wal.faults cimport Faults
-from kbroker._fast.wal.room import NO_ROOM_ERRORS
 from kbroker._fast.wal.scan cimport SegmentScan, scan_memory
 
 cdef extern from "<sched.h>" nogil:
@@ -48,8 +46,7 @@ cdef enum:
 
 cdef class Wal:
     def __cinit__(self, Arena arena not None, directory, *, int64_t segment_bytes, int64_t wal_bytes, cluster_id,
-                  Faults faults=None, clock=None, int retry_ms=200, int64_t cache_bytes=16777216,
-                  int64_t reserve_bytes=0):
+                  Faults faults=None, int64_t cache_bytes=16777216):
         self.prepare_fd = self.seal_fd = -1
         if segment_bytes <= 0 or segment_bytes % arena.chunk_bytes or arena.arena_bytes % segment_bytes:
             raise ValueError("segment_bytes must be a multiple of the chunk size and divide arena_bytes")
@@ -80,11 +77,6 @@ cdef class Wal:
         monotonic_cond_init(&self.moved)
         self.prepare_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.seal_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-    def __init__(self, arena, directory, *, segment_bytes, wal_bytes, cluster_id, faults=None, clock=None,
-                 retry_ms=200, cache_bytes=16777216, reserve_bytes=0):
-        from kbroker._fast.wal.keeper import SegmentKeeper
-        self.keeper = SegmentKeeper(self, Path(self.directory), retry_ms, clock, reserve_bytes)
 
     def __dealloc__(self):
         free(self.slots)
@@ -314,9 +306,6 @@ cdef class Wal:
             with nogil:
                 failed = self.commit_loop()
             if not failed:
-                return
-            if self.replacing and self.last_errno not in NO_ROOM_ERRORS:
-                self._fail()
                 return
             try:
                 self.keeper.replace_failed(self.durable_end, again=bool(self.replacing))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kbroker._fast.wal.files import sync_directory
 from kbroker.cluster.image import MetadataImage, TopicImage
 from kbroker.errors import CorruptionError
 from kbroker.exchange.kafka_log.bootstrap_metadata import BootstrapTopic, encode_bootstrap
@@ -40,6 +39,7 @@ from kbroker.exchange.partition_source import ExportedPartition, ExportError, Pa
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import PartitionState
 from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.wal.files import sync_directory
 
 OWN_CONFIGS = "kbroker."  # keys that only kbroker knows
 

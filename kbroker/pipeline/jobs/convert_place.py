@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kbroker._fast.wal.files import sync_directory
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket.bucket_export import check_empty
 from kbroker.exchange.creating_store import CreatingStore
@@ -30,6 +29,7 @@ from kbroker.storage.stores.object_store import ObjectStore, StoreError
 from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
+from kbroker.storage.wal.files import sync_directory
 
 NOTE = "kbroker-convert.json"
 NOTE_BYTES_MAX = 16 * 1024 * 1024

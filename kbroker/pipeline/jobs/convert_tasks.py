@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker._fast.wal.files import sync_directory
 from kbroker.exchange.bucket.bucket_export import put_kafscale_partition, put_klite_partition
 from kbroker.exchange.bucket_log import ObjectFinder
 from kbroker.exchange.creating_store import CreatingStore
@@ -21,6 +20,7 @@ from kbroker.pipeline.bucket_view import RETRY_SECONDS, BucketView, store_of
 from kbroker.pipeline.jobs.convert_place import destination_store
 from kbroker.pipeline.options import Place
 from kbroker.storage.stores.retry_policy import RetryPolicy
+from kbroker.storage.wal.files import sync_directory
 
 KAFKA_LOG, KAFSCALE, KLITE = "kafka-log", "kafscale", "klite"
 

@@ -21,7 +21,6 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from kbroker._fast.wal.files import sync_directory
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import CorruptionError
 from kbroker.limits import LEDGER_ROOM_BYTES_MAX, LEDGER_ROOM_PART
@@ -49,6 +48,7 @@ from kbroker.storage.stores.object_store import (
     check_range,
 )
 from kbroker.storage.stores.regular_file import NotRegularFile, is_folder, open_regular, opened_regular, read_regular
+from kbroker.storage.wal.files import sync_directory
 
 TEMPORARY_FOLDER = ".tmp"
 UPLOADS_FOLDER = ".multipart"

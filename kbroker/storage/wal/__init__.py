@@ -1,1 +1,1 @@
-"""The files of the write-ahead log as a start and the command line read them."""
+"""The segment files of the write-ahead log: kept while it runs, recovered at a start, read by the command line."""

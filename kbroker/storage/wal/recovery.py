@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbroker._fast.partition.partition import Partition
-from kbroker._fast.wal import files as wal_files
-from kbroker._fast.wal.keeper import index_in_memory, write_index
-from kbroker._fast.wal.room import is_no_room
 from kbroker._fast.wal.scan import SegmentScan
 from kbroker._fast.wal.segment import WalSegment
 from kbroker._fast.wal.wal import Wal
 from kbroker.storage.stores.regular_file import NotRegularFile, open_regular
+from kbroker.storage.wal import files as wal_files
+from kbroker.storage.wal.keeper import SegmentKeeper, index_in_memory, write_index
+from kbroker.storage.wal.room import is_no_room
 from kbroker.storage.wal.segments import SegmentChain, SegmentFile
 
 Resolve = Callable[[bytes, int], Partition | None]
@@ -154,7 +154,7 @@ class _Recovery:
         start = -(-after // size) * size  # past every file there is: no name is used twice
         self.report.end_lsn, self.report.start_lsn = end, start
         self.wal.adopt(self.segments, start)
-        keeper = self.wal.keeper
+        keeper: SegmentKeeper = self.wal.keeper
         # In this order a crash between two removals leaves a log without a hole.
         keeper.retired = self.flushed_files + self.dead_files[::-1]
         keeper.previous_end_lsn = end

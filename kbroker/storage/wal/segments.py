@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbroker._fast.wal import files as wal_files
 from kbroker._fast.wal.scan import STOP_REASONS, SegmentScan, find_proof, read_image, scan_image
 from kbroker.errors import CorruptionError, StartError
 from kbroker.limits import WAL_SEGMENT_BYTES
 from kbroker.storage.stores.regular_file import NotRegularFile, open_regular
+from kbroker.storage.wal import files as wal_files
 
 SCAN_BAD_BATCH = 2
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy
 
 from kbroker._fast.partition.index_entries import INDEX_DTYPE
-from kbroker._fast.wal.keeper import index_in_memory
 from kbroker._fast.wal.scan import SegmentScan, find_proof
 from kbroker.errors import CorruptionError
 from kbroker.limits import WAL_SEGMENT_BYTES
+from kbroker.storage.wal.keeper import index_in_memory
 from kbroker.storage.wal.segments import SegmentChain, SegmentFile
 
 INDEX_HEADER_BYTES = 64  # as docs/formats/wal.md has them

@@ -9,7 +9,6 @@ from typing import Any
 
 from kbroker._fast.records.records import build_batch
 from kbroker._fast.wal.arena import Arena
-from kbroker._fast.wal.wal import Wal
 from kbroker.clock import ManualClock
 from kbroker.cluster.config_defs import BrokerConfigs
 from kbroker.cluster.image import TopicImage
@@ -29,6 +28,7 @@ from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.retry_policy import RetryPolicy
+from kbroker.storage.wal.keeper import create_wal
 
 CLUSTER_ID = "abcdefghijklmnopqrstuv"
 NODE_ID = 7
@@ -71,7 +71,7 @@ class AdminBroker:
 
     def __init__(self, folder: Path, settings: dict[str, Any] | None = None) -> None:
         self.clock = ManualClock()
-        self.wal = Wal(
+        self.wal = create_wal(
             Arena(256 * KIB, 16 * KIB),
             folder,
             segment_bytes=64 * KIB,

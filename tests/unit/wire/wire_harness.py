@@ -16,10 +16,10 @@ from kbroker._fast.partition.partition import Partition
 from kbroker._fast.partition.producer_pool import ProducerPool
 from kbroker._fast.records.records import build_batch, iter_batches, iter_records
 from kbroker._fast.wal.arena import Arena
-from kbroker._fast.wal.wal import Wal
 from kbroker.protocol.apis import k00_produce as produce
 from kbroker.protocol.apis import k01_fetch as fetch
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
+from kbroker.storage.wal.keeper import create_wal
 from kbroker.wire.dispatch import AdvertisedListener
 from kbroker.wire.listener import WireOptions, WireServer, bind
 from tests.integration.until import until as poll
@@ -63,7 +63,7 @@ class WireBroker:
         host: str = "127.0.0.1",
         producers: ProducerPool | None = None,
     ) -> None:
-        self.wal = Wal(
+        self.wal = create_wal(
             Arena(arena_bytes, MIB),
             folder,
             segment_bytes=segment_bytes,

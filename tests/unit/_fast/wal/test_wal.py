@@ -16,12 +16,14 @@ import numpy
 import pytest
 
 from kbroker._fast.partition.index_entries import INDEX_DTYPE
-from kbroker._fast.wal import files as wal_files
-from kbroker._fast.wal import keeper as wal_keeper
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.wal.faults import Faults
-from kbroker._fast.wal.files import (
+from kbroker._fast.wal.segment import WalSegment
+from kbroker._fast.wal.wal import Wal
+from kbroker.storage.wal import files as wal_files
+from kbroker.storage.wal import keeper as wal_keeper
+from kbroker.storage.wal.files import (
     HeaderError,
     NewerVersionError,
     SegmentHeader,
@@ -29,8 +31,6 @@ from kbroker._fast.wal.files import (
     decode_header,
     encode_header,
 )
-from kbroker._fast.wal.segment import WalSegment
-from kbroker._fast.wal.wal import Wal
 from tests.integration.until import until
 from tests.reference import wal_twin as twin
 from tests.reference.wal_harness import CLUSTER, SEGMENT, TOPIC, Log, batch, copy_folder

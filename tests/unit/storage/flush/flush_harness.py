@@ -9,7 +9,6 @@ import uuid
 from kbroker._fast.records.records import build_batch
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.commit import FastAppendWait
-from kbroker._fast.wal.wal import Wal
 from kbroker.clock import ManualClock
 from kbroker.log.log_table import LogTable
 from kbroker.log.recovery import recover_log
@@ -20,6 +19,7 @@ from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.retry_policy import RetryPolicy
+from kbroker.storage.wal.keeper import create_wal
 from kbroker.topic_config import parse_topic_config
 
 KIB = 1024
@@ -64,7 +64,7 @@ class Storage:
         self.claim = HeldClaim()
         self.fenced: list[Exception] = []
         self.stopped: list[Exception] = []
-        self.wal = wal or Wal(
+        self.wal = wal or create_wal(
             Arena(arena_bytes, 256 * KIB), str(directory), segment_bytes=segment_bytes, wal_bytes=64 * MIB,
             cluster_id=CLUSTER.encode(),
         )  # fmt: skip

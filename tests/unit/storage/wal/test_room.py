@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.wal import keeper as wal_keeper
 from kbroker._fast.wal.commit import FastAppendWait
 from kbroker._fast.wal.faults import Faults
-from kbroker._fast.wal.room import BUDGET_SECONDS, PREPARING, REPEAT_SECONDS, SEALING, LogVolume, RoomShortage
 from kbroker.clock import ManualClock
+from kbroker.storage.wal import keeper as wal_keeper
 from kbroker.storage.wal import recovery as wal_recovery
+from kbroker.storage.wal.room import BUDGET_SECONDS, PREPARING, REPEAT_SECONDS, SEALING, LogVolume, RoomShortage
 from tests.integration.until import until
 from tests.reference.wal_harness import SEGMENT, Log, batch, copy_folder
 

@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker import limits
-from kbroker._fast.wal import files as wal_files
-from kbroker._fast.wal.room import (
+from kbroker._fast.wal.segment import WalSegment
+from kbroker._fast.wal.wal import Wal
+from kbroker.clock import Clock, SystemClock
+from kbroker.storage.wal import files as wal_files
+from kbroker.storage.wal.room import (
     BUDGET_SECONDS,
     COMMITTING,
     PREPARING,
@@ -28,12 +31,11 @@ from kbroker._fast.wal.room import (
     RoomShortage,
     is_no_room,
 )
-from kbroker._fast.wal.segment import WalSegment
-from kbroker.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
+    from kbroker._fast.wal.arena import Arena
+    from kbroker._fast.wal.faults import Faults
     from kbroker._fast.wal.scan import SegmentScan
-    from kbroker._fast.wal.wal import Wal
 
 log = logging.getLogger("kbroker.wal")
 
@@ -49,13 +51,13 @@ ATTACH_STEP = 100  # groups handed to partitions per hold of the GIL: well below
 
 
 class SegmentKeeper:
-    """The files of one WAL. Made by Wal; recovery fills `previous_end_lsn`, `retired` and `spares` before the start."""
+    """The files of one WAL. Recovery fills `previous_end_lsn`, `retired` and `spares` before the start."""
 
     def __init__(
-        self, wal: Wal, directory: Path, retry_ms: int, clock: Clock | None = None, reserve_bytes: int = 0
+        self, wal: Wal, *, clock: Clock | None = None, retry_ms: int = 200, reserve_bytes: int = 0
     ) -> None:
         self.wal = wal
-        self.directory = directory
+        self.directory = Path(wal.directory)
         self.retry_ms = retry_ms
         self.room_ms = ROOM_TRIES_APART * retry_ms  # a try may fill what is left of a quota
         self.file_bytes = wal_files.HEADER_BYTES + wal.segment_bytes
@@ -72,7 +74,7 @@ class SegmentKeeper:
         self.stopping = threading.Event()
         self.last_error: Exception | None = None
         self.clock = clock or SystemClock()
-        self.volume = LogVolume(directory, reserve_bytes)
+        self.volume = LogVolume(self.directory, reserve_bytes)
         self.shortage = RoomShortage(self.clock, lambda: wal.append_waits)
         self.room_changed = threading.Event()  # for the WAL thread, while it waits for a file
         self._budget_bytes = self.files_max * self.file_bytes  # or what the volume allows of it, as of the last look
@@ -327,11 +329,14 @@ class SegmentKeeper:
     def replace_failed(self, durable_lsn: int, *, again: bool) -> None:
         """A write or sync has failed: what is not durable goes into a fresh file. WAL thread only.
 
-        Waits for room where there is none. `again`: it was such a fresh file that had no room. Raises OSError.
+        Waits for room where there is none. `again`: it was such a fresh file that failed, which only a lack of room
+        excuses. Raises OSError.
         """
         number = self.wal.last_errno
         error = OSError(number, os.strerror(number))
         if again:
+            if not is_no_room(error):
+                raise error
             with self.files:
                 dropped = self._give_up_for(COMMITTING, error)
             if not dropped:
@@ -495,6 +500,37 @@ class SegmentKeeper:
     def disk_bytes(self) -> int:
         """Bytes of segment files: of the log, spare ones, and those that are still to be removed."""
         return self._bytes_of(self.wal.segments) + self._retired_bytes() + len(self.spares) * self.file_bytes
+
+
+def create_wal(
+    arena: Arena,
+    directory: Path | str,
+    *,
+    segment_bytes: int,
+    wal_bytes: int,
+    cluster_id: bytes | str,
+    faults: Faults | None = None,
+    cache_bytes: int = 16 << 20,
+    clock: Clock | None = None,
+    retry_ms: int = 200,
+    reserve_bytes: int = 0,
+) -> Wal:
+    """A log over the segment files in `directory`, with its keeper; not started.
+
+    `wal_bytes` is the budget of its files, `reserve_bytes` what they leave free on their volume, `retry_ms` the pause
+    before a failed step is tried again.
+    """
+    wal = Wal(
+        arena,
+        directory,
+        segment_bytes=segment_bytes,
+        wal_bytes=wal_bytes,
+        cluster_id=cluster_id,
+        faults=faults,
+        cache_bytes=cache_bytes,
+    )
+    wal.keeper = SegmentKeeper(wal, clock=clock, retry_ms=retry_ms, reserve_bytes=reserve_bytes)
+    return wal
 
 
 def write_index(segment: Path, scan: SegmentScan) -> int:
