@@ -75,7 +75,7 @@ def _append_of_known_producers() -> Callable[[], Any]:
         return build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
 
     known = [(n, n, 0, NOW_MS) for n in range(5)]
-    log.partition.restore_producers([(producer, 0, -1, NOW_MS, -1, known) for producer in range(PRODUCERS)])
+    log.partition.producers.restore([(producer, 0, -1, NOW_MS, -1, known) for producer in range(PRODUCERS)])
     rest = iter([batch(n % PRODUCERS, 5 + n // PRODUCERS) for n in range(CALLS)])
     return lambda: log.append(next(rest))
 

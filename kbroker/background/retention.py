@@ -300,7 +300,8 @@ class Retention:
     def expire_producers(self) -> int:
         """Expires producer ids that have been silent for `producer.id.expiration.ms`; returns how many."""
         now_ms = self._clock.now_ms()
-        return sum(part.expire(now_ms, self.producer_id_expiration_ms) for part in self._table.all_partitions())
+        silent_ms = self.producer_id_expiration_ms
+        return sum(partition.producers.expire(now_ms, silent_ms) for partition in self._table.all_partitions())
 
     def turn(self) -> None:
         """One turn of the thread; store errors are logged and retried in the next turn."""

@@ -45,7 +45,7 @@ def _describe(context: Context, topic: str, index: int) -> PartitionResponse:
                 current_txn_start_offset=start_offset,
             )
             for producer_id, epoch, last_sequence, last_timestamp, coordinator_epoch, start_offset in (
-                partition.active_producers()
+                partition.producers.active_producers()
             )
         ],
     )

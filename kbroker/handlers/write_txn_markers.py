@@ -73,7 +73,7 @@ def _comes_late(context: Context, topic: str, index: int, marker: Marker) -> boo
     partition = context.logs.partition(topic, index)
     if partition is None:
         return False
-    return any(opened[:2] == marker[:2] for opened in partition.open_transactions())
+    return any(opened[:2] == marker[:2] for opened in partition.producers.open_transactions())
 
 
 HANDLER = Handler(27, 1, 2, handle)

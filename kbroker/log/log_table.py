@@ -14,8 +14,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from kbroker._fast.partition.partition import Partition, TopicRules
+from kbroker._fast.partition.partition import Partition
 from kbroker._fast.partition.producer_pool import ProducerPool
+from kbroker._fast.partition.topic_rules import TopicRules
 from kbroker._fast.records.compression import CODECS
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.partition_log import PartitionLog
@@ -189,7 +190,7 @@ class LogTable:
         epochs = LeaderEpochs(state.leader_epochs if state is not None else ())
         partition.log = PartitionLog(partition, self.image, epochs)
         if state is not None and state.producers:
-            partition.restore_producers(state.producers.values(), state.producers.written())
+            partition.producers.restore(state.producers.values(), state.producers.written())
         if state is not None and state.aborted:
             partition.producers.restore_aborted(state.aborted)
         if self._leading:

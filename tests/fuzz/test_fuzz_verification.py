@@ -144,14 +144,14 @@ class History:
         assert self.partition.next_offset == self.twin.next_offset
         assert self.partition.producers.aborted == self.twin.aborted
         assert self.partition.producers.verification_count == len(self.twin.guards)
-        open_now = {t[0]: t[2] for t in self.partition.open_transactions()}
+        open_now = {t[0]: t[2] for t in self.partition.producers.open_transactions()}
         assert open_now == {t[0]: t[1] for t in self.twin.transactions if t[2] < 0}
         self.log.sync()
-        snapshot = self.partition.producer_snapshot()
+        snapshot = self.partition.producers.snapshot()
         self.log.wal.close()
         again = Log(self.log.wal.directory)
         again.recover()
         replayed = again.partition()
-        assert replayed.producer_snapshot() == snapshot
+        assert replayed.producers.snapshot() == snapshot
         assert replayed.producers.verification_count == 0
         assert replayed.producers.aborted == self.twin.aborted

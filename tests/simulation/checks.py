@@ -241,7 +241,7 @@ def check_producers(world: World, broker: SimulatedBroker) -> None:
         if hot.last_stable_offset() != expected:
             world.fail(f"{broker.name}: {place[1]}: last stable offset {hot.last_stable_offset()}, not {expected}")
         newest = {e.producer_id: e for e in entries if e.producer_id >= 0 and not e.marker}
-        known = {state[0]: state for state in hot.producer_snapshot()}
+        known = {state[0]: state for state in hot.producers.snapshot()}
         for producer_id, entry in newest.items():
             if now_ms - entry.timestamp_ms > FRESH_MS:
                 continue

@@ -21,7 +21,8 @@ from kbroker._fast.requests.fetch_codec cimport (
     put_fetch_topic,
 )
 from kbroker._fast.requests.fetch_session cimport FetchSession, FetchSessions, FetchSlot
-from kbroker._fast.partition.partition cimport READ_COLD, Partition, ReadHint
+from kbroker._fast.partition.batch_index cimport READ_COLD, ReadHint
+from kbroker._fast.partition.partition cimport Partition
 from kbroker._fast.wal.read_plan cimport ReadPlan
 from kbroker._fast.partition.producer_state cimport aborted_between
 from kbroker._fast.records.record_batch cimport CONTROL, TRANSACTIONAL, BatchInfo, parse_header

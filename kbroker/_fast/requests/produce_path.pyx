@@ -10,7 +10,8 @@ from kbroker._fast.net.frame cimport Frame, frame_free, frame_own
 from kbroker._fast.wal.commit cimport CommitQueue, Completion, WaitList
 from kbroker._fast.records.decompression_memory cimport Share, memory
 from kbroker._fast.base.endian cimport store_i16, store_i64
-from kbroker._fast.partition.partition cimport AppendResult, Partition, TopicRules
+from kbroker._fast.partition.partition cimport AppendResult, Partition
+from kbroker._fast.partition.topic_rules cimport TopicRules
 from kbroker._fast.requests.produce_codec cimport (
     PRODUCE_FLEXIBLE,
     RELEASE_GIL_BYTES,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy
 
-from kbroker._fast.partition.index_entries import INDEX_DTYPE
+from kbroker._fast.wal.index_dtype import INDEX_DTYPE, index_array
 from kbroker._fast.wal.scan import SegmentScan, find_proof
 from kbroker.errors import CorruptionError
 from kbroker.limits import WAL_SEGMENT_BYTES
@@ -126,4 +126,4 @@ def _entries(scan: SegmentScan) -> numpy.ndarray:
         data = os.pread(fd, scan.entry_count * INDEX_DTYPE.itemsize, start)
     finally:
         os.close(fd)
-    return numpy.frombuffer(data, dtype=INDEX_DTYPE)
+    return index_array(data)

@@ -102,7 +102,7 @@ def test_after_the_disk_is_lost_the_bucket_has_one_moment_and_epochs_go_up(start
     again = start(store, directory="other", data_dir_id="dir-2", epoch=2)
     assert {where: everything(again, *where) for where in PARTITIONS} == flushed
     hot = again.table.partition("t", 0)
-    assert hot.producer_snapshot()[0][0] == 4
+    assert hot.producers.snapshot()[0][0] == 4
     end = hot.next_offset
     assert end == hot.log.flushed_end
     assert again.append("t", 0, batch([b"after"])) == end
@@ -129,7 +129,7 @@ def test_a_replaying_producer_goes_on_after_a_clean_stop_until_it_was_silent_for
         now = s.clock.now_ms() - NOW_MS
         s = start(store, epoch=epoch, **({"directory": f"d{epoch}", "data_dir_id": f"d{epoch}"} if disk_lost else {}))
         s.clock.advance(now / 1000 + seconds_later)
-        s.table.partition("t", 0).expire(s.clock.now_ms(), DAY_MS)
+        s.table.partition("t", 0).producers.expire(s.clock.now_ms(), DAY_MS)
 
     s = start(store)
     assert [write(s, 0), write(s, 1)] == [0, 1]
@@ -142,7 +142,7 @@ def test_a_replaying_producer_goes_on_after_a_clean_stop_until_it_was_silent_for
     restart(3, 24 * 3600 - 1)
     assert write(s, 2) == 2
     restart(4, 1)
-    assert s.table.partition("t", 0).producer_snapshot() == []
+    assert s.table.partition("t", 0).producers.snapshot() == []
     assert s.table.image.partition(topic_id("t"), 0).producers != {}  # until the next checkpoint
     s.manifest.checkpoint()
     assert s.table.image.partition(topic_id("t"), 0).producers == {}

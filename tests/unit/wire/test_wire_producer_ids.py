@@ -18,7 +18,7 @@ def ask(client: Client, producer_id: int, sequence: int = 0, timeout_ms: int = S
 
 
 def known(broker: WireBroker) -> list[int]:
-    return [state[0] for state in broker.logs.by_name["t"].partitions[0].producer_snapshot()]
+    return [state[0] for state in broker.logs.by_name["t"].partitions[0].producers.snapshot()]
 
 
 def test_one_address_fills_a_quarter_and_others_go_on(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_after_a_restart_rows_count_to_the_address_that_writes_next(tmp_path: Pa
     pool = ProducerPool(8, min_idle_ms=IDLE_MS)
     with wire_broker(tmp_path, producers=pool) as broker, Client(broker) as client:
         partition = broker.logs.by_name["t"].partitions[0]
-        partition.restore_producers([(n, 0, -1, 0, -1, [(0, 0, 0, 0)]) for n in range(4)])
+        partition.producers.restore([(n, 0, -1, 0, -1, [(0, 0, 0, 0)]) for n in range(4)])
         assert (pool.rows, pool.rows_of("127.0.0.1:1")) == (4, 0)
         assert [ask(client, n, 1) for n in range(3)] == [0] * 3
         assert pool.rows_of("127.0.0.1:1") == 3

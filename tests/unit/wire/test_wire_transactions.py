@@ -59,9 +59,9 @@ def test_only_the_first_batch_of_a_transaction_is_verified(tmp_path, version):
         (question,) = coordinator.questions
         assert (question.transactional_id, question.producer, question.partitions) == ("tx", (5, 0), [("t", 0)])
         assert question.add == (version >= 12)
-        assert partition_of(broker).open_transactions()[0][:3] == (5, 0, 0)
+        assert partition_of(broker).producers.open_transactions()[0][:3] == (5, 0, 0)
         end_transaction(partition_of(broker), 0 if version < 12 else 1)
-        assert partition_of(broker).open_transactions() == []
+        assert partition_of(broker).producers.open_transactions() == []
         assert send(3, 0) == 0 if version < 12 else send(0, 1) == 0
         assert len(coordinator.questions) == 2
 
@@ -266,7 +266,7 @@ def test_a_higher_epoch_fences_what_waits(tmp_path):
         assert produced(old.receive()[1]).error_code == 47
         coordinator.questions[1].answer()
         assert produced(new.receive()[1]).error_code == 0
-        assert partition_of(broker).open_transactions()[0][:2] == (5, 1)
+        assert partition_of(broker).producers.open_transactions()[0][:2] == (5, 1)
 
 
 def test_version_2_transactions_begin_with_sequence_zero(tmp_path):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 
-from kbroker._fast.partition import index_entries
-from kbroker._fast.partition.partition import Partition, TopicRules
+from kbroker._fast.partition.partition import Partition
+from kbroker._fast.partition.topic_rules import TopicRules
 from kbroker._fast.wal.commit import CallbackWaiter, FastAppendWait, FastKafkaError
 from kbroker._fast.wal.faults import Faults
 from tests.reference.wal_harness import SEGMENT, TOPIC, Log, batch
@@ -110,51 +109,6 @@ def test_entries_of_any_range(tmp_path: Path) -> None:
         assert partition.unflushed_bytes == sum(
             r[2] for r, p in zip(rows, positions, strict=True) if p >= SEGMENT + 8192
         )
-
-
-@pytest.mark.parametrize("appended", [1, SEGMENT // 300])
-def test_entries_are_those_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, appended: int) -> None:
-    """Whenever Python code runs another thread may append, and seal a segment."""
-    log, partition, _ = two_tiers(tmp_path)
-    with log:
-        end = log.wal.durable_lsn
-        expected = partition.entries(0, end)
-        calls = []
-
-        def disturbed(count: int) -> numpy.ndarray:
-            calls.append(count)
-            for _ in range(appended if len(calls) == 1 else 1):  # the log has not room for a segment each time
-                log.append(batch(300))
-            log.sync()
-            log.until(lambda: log.wal.sealed_lsn >= log.wal.durable_lsn // SEGMENT * SEGMENT)
-            return numpy.full(count, -1).astype(index_entries.INDEX_DTYPE)
-
-        monkeypatch.setattr(index_entries, "new_entries", disturbed)
-        assert partition.entries(0, end).tolist() == expected.tolist()
-        assert partition.high_watermark() > expected["base_offset"][-1] + appended
-
-
-def test_unflushed_bytes_are_those_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting what is left of a segment reads its index, where another thread may append, and seal a segment."""
-    log, partition, _ = two_tiers(tmp_path)
-    with log:
-        everything = partition.entries(0, log.wal.durable_lsn)
-        within = everything[len(everything) // 10]
-        appended = []
-        real = index_entries.new_entries
-
-        def disturbed(count: int) -> numpy.ndarray:
-            while not appended or log.wal.sealed_lsn < sealed + SEGMENT:
-                appended.append(log.append(batch(300)))
-                log.sync()
-            return real(count)
-
-        sealed = log.wal.sealed_lsn
-        log.wal.trim(int(within["lsn"]))
-        monkeypatch.setattr(index_entries, "new_entries", disturbed)
-        expected = int(everything["size"][everything["lsn"] >= within["lsn"]].sum())
-        assert partition.unflushed_bytes == expected + 300 * len(appended)
-        assert len(appended) > 1
 
 
 def test_available_stops_at_the_limit(tmp_path: Path) -> None:
@@ -307,7 +261,7 @@ def test_an_append_without_space_leaves_no_trace_in_the_producers_state(tmp_path
         for _ in range(2):
             with pytest.raises(FastAppendWait):
                 partition.append_bytes(waiting, 0)
-        assert partition.producer_snapshot() == []
+        assert partition.producers.snapshot() == []
         assert log.append(waiting, trim=True)[0] == count
         assert partition.next_offset == count + 1
 

@@ -49,7 +49,7 @@ def code_of(log: Log, data: bytes, now_ms: int) -> int:
 
 
 def known(log: Log) -> list[int]:
-    return [state[0] for state in log.partition().producer_snapshot()]
+    return [state[0] for state in log.partition().producers.snapshot()]
 
 
 def first(producer_id: int, **options: int) -> bytes:
@@ -108,7 +108,7 @@ def test_an_open_transaction_is_never_forgotten(small: Log) -> None:
     assert code_of(small, first(9), START_MS + 100 * IDLE_MS) == NOT_ENOUGH_REPLICAS  # the marker was an append, too
     assert code_of(small, first(9), START_MS + 101 * IDLE_MS) == 0
     assert known(small) == [0, 1, 3, 9]
-    assert [state[0] for state in partition.open_transactions()] == [0, 1, 3]
+    assert [state[0] for state in partition.producers.open_transactions()] == [0, 1, 3]
     small.sync()
     assert partition.last_stable_offset() == 0
 

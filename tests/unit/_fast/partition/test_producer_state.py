@@ -56,7 +56,7 @@ def test_a_retry_of_a_refused_append_is_no_duplicate(tmp_path: Path) -> None:
         before = None
         with pytest.raises(FastAppendWait):  # noqa: PT012
             while True:
-                before = partition.producer_snapshot()
+                before = partition.producers.snapshot()
                 try:
                     partition.append_bytes(batch(8000, sequence=sequence, **IDEMPOTENT), 0)
                     sequence += 1
@@ -65,7 +65,7 @@ def test_a_retry_of_a_refused_append_is_no_duplicate(tmp_path: Path) -> None:
                     if log.wal.head_lsn > 2 * SEGMENT + SEGMENT // 2:
                         raise
                     log.wait()
-        assert partition.producer_snapshot() == before
+        assert partition.producers.snapshot() == before
         assert log.append(batch(8000, sequence=sequence, **IDEMPOTENT), trim=True)[0] == sequence
         with pytest.raises(FastKafkaError):
             partition.append_bytes(batch(SEGMENT, sequence=sequence + 1, **IDEMPOTENT), 0)
@@ -118,8 +118,9 @@ def test_append_marker_and_what_is_told_of_producers(tmp_path: Path) -> None:
         for pid in (9, 7):
             log.append(batch(sequence=0, records=3, producer_id=pid, epoch=3, attributes=0x10, timestamp=50))
         log.append(batch(sequence=4, producer_id=8, epoch=0, timestamp=60))
-        assert partition.open_transactions() == [(9, 3, 0, -1, 50), (7, 3, 3, -1, 50)]
-        assert partition.active_producers() == [(7, 3, 2, 50, -1, 3), (8, 0, 4, 60, -1, -1), (9, 3, 2, 50, -1, 0)]
+        assert partition.producers.open_transactions() == [(9, 3, 0, -1, 50), (7, 3, 3, -1, 50)]
+        active = partition.producers.active_producers()
+        assert active == [(7, 3, 2, 50, -1, 3), (8, 0, 4, 60, -1, -1), (9, 3, 2, 50, -1, 0)]
         done: list[int] = []
         base, end = partition.append_marker(7, 4, 11, False, 77, done.append)
         assert base == 7
@@ -130,8 +131,8 @@ def test_append_marker_and_what_is_told_of_producers(tmp_path: Path) -> None:
         assert stored == build_control_batch(
             0, producer_id=7, producer_epoch=4, coordinator_epoch=11, timestamp_ms=77, base_offset=7, leader_epoch=1
         )
-        assert partition.open_transactions() == [(9, 3, 0, -1, 50)]
-        assert partition.active_producers()[0] == (7, 4, -1, 77, 11, -1)
+        assert partition.producers.open_transactions() == [(9, 3, 0, -1, 50)]
+        assert partition.producers.active_producers()[0] == (7, 4, -1, 77, 11, -1)
         assert partition.producers.aborted == [(7, 3, 7, 0)]
         # The same epochs again are as good, lower ones are fenced. A marker without transaction leaves its epochs.
         assert partition.append_marker(7, 4, 11, False, 78)[0] == 8
@@ -140,7 +141,7 @@ def test_append_marker_and_what_is_told_of_producers(tmp_path: Path) -> None:
                 partition.append_marker(7, epoch, coordinator_epoch, True, 79)
             assert refused.value.code == code
         assert partition.append_marker(100, 5, 0, True, 80)[0] == 9
-        assert partition.active_producers()[-1] == (100, 5, -1, 80, 0, -1)
+        assert partition.producers.active_producers()[-1] == (100, 5, -1, 80, 0, -1)
         assert len(partition.producers.aborted) == 1
 
 
@@ -152,8 +153,8 @@ def test_a_coordinators_batches_have_no_sequence(tmp_path: Path) -> None:
         partition.rules.internal = True
         for _ in range(7):
             assert code_of(log, batch(epoch=3, **offsets)) == 0
-        assert partition.open_transactions() == [(7, 3, 0, -1, 1000)]
-        assert partition.producer_snapshot()[0][5] == []
+        assert partition.producers.open_transactions() == [(7, 3, 0, -1, 1000)]
+        assert partition.producers.snapshot()[0][5] == []
         assert code_of(log, batch(epoch=2, **offsets)) == 47
         assert code_of(log, batch(producer_id=7, epoch=3, sequence=-1)) == 48
         log.sync()
@@ -191,12 +192,12 @@ def test_guards_are_bounded_and_expire() -> None:
         assert (asked.pending, asked.last_ticket, asked.lowest_sequence) == (2, 2, 0)
         partition.end_verification(asked, refused=True)
         assert partition.producers.verification_count == 1  # the other question is open
-        partition.expire(10**12, DAY_MS)
+        partition.producers.expire(10**12, DAY_MS)
         assert partition.producers.verification_count == 1
         partition.end_verification(asked, refused=False)
-        partition.expire(1000, DAY_MS)
+        partition.producers.expire(1000, DAY_MS)
         assert partition.producers.verification_count == 1
-        partition.expire(10**12, DAY_MS)
+        partition.producers.expire(10**12, DAY_MS)
         assert partition.producers.verification_count == 0
 
 
@@ -242,9 +243,9 @@ def test_expiry_keeps_open_transactions(tmp_path: Path) -> None:
         log.append(batch(sequence=0, producer_id=1, epoch=0, timestamp=1000))
         log.append(batch(sequence=0, producer_id=2, epoch=0, timestamp=1000, attributes=0x10))
         log.append(batch(sequence=0, producer_id=3, epoch=0, timestamp=1001))
-        assert log.partition().expire(DAY_MS + 999, DAY_MS) == 0
-        assert log.partition().expire(DAY_MS + 1000, DAY_MS) == 1
-        assert sorted(s[0] for s in log.partition().producer_snapshot()) == [2, 3]
+        assert log.partition().producers.expire(DAY_MS + 999, DAY_MS) == 0
+        assert log.partition().producers.expire(DAY_MS + 1000, DAY_MS) == 1
+        assert sorted(s[0] for s in log.partition().producers.snapshot()) == [2, 3]
 
 
 def test_expiry_counts_from_the_append_not_only_from_the_timestamp(tmp_path: Path) -> None:
@@ -253,12 +254,12 @@ def test_expiry_counts_from_the_append_not_only_from_the_timestamp(tmp_path: Pat
         log.append(batch(sequence=0, producer_id=1, epoch=0, timestamp=1000), now_ms=50 * DAY_MS)
         log.append(batch(sequence=0, producer_id=2, epoch=0, timestamp=60 * DAY_MS), now_ms=50 * DAY_MS)
         partition.append_marker(3, 0, 0, True, 50 * DAY_MS + 1)
-        assert partition.expire(51 * DAY_MS - 1, DAY_MS) == 0
-        assert partition.expire(51 * DAY_MS, DAY_MS) == 1
-        assert [s[0] for s in partition.producer_snapshot()] == [2, 3]
-        assert partition.expire(51 * DAY_MS + 1, DAY_MS) == 1
-        assert partition.expire(61 * DAY_MS - 1, DAY_MS) == 0  # a timestamp ahead of the time counts, as in Kafka
-        assert partition.expire(61 * DAY_MS, DAY_MS) == 1
+        assert partition.producers.expire(51 * DAY_MS - 1, DAY_MS) == 0
+        assert partition.producers.expire(51 * DAY_MS, DAY_MS) == 1
+        assert [s[0] for s in partition.producers.snapshot()] == [2, 3]
+        assert partition.producers.expire(51 * DAY_MS + 1, DAY_MS) == 1
+        assert partition.producers.expire(61 * DAY_MS - 1, DAY_MS) == 0  # a timestamp in the future counts, as in Kafka
+        assert partition.producers.expire(61 * DAY_MS, DAY_MS) == 1
 
 
 def test_what_was_appended_before_a_restart_expires_from_the_first_look_on(tmp_path: Path) -> None:
@@ -267,9 +268,9 @@ def test_what_was_appended_before_a_restart_expires_from_the_first_look_on(tmp_p
     again = Log(tmp_path)
     again.recover()
     partition = again.partition()
-    assert partition.expire(50 * DAY_MS, DAY_MS) == 0
-    assert partition.expire(51 * DAY_MS - 1, DAY_MS) == 0
-    assert partition.expire(51 * DAY_MS, DAY_MS) == 1
+    assert partition.producers.expire(50 * DAY_MS, DAY_MS) == 0
+    assert partition.producers.expire(51 * DAY_MS - 1, DAY_MS) == 0
+    assert partition.producers.expire(51 * DAY_MS, DAY_MS) == 1
 
 
 def test_restored_producers_keep_the_time_that_is_known() -> None:
@@ -356,11 +357,11 @@ def test_any_history_is_judged_as_the_twin_does(events: list[tuple], start: int)
             assert watermark <= partition.next_offset
         assert partition.producers.aborted == twin.aborted
         log.sync()
-        before = partition.producer_snapshot()
+        before = partition.producers.snapshot()
         log.wal.close()
         again = Log(Path(folder))
         again.recover()
         replayed = again.partition()
-        assert replayed.producer_snapshot() == before
+        assert replayed.producers.snapshot() == before
         assert replayed.producers.aborted == twin.aborted
         assert replayed.last_stable_offset() == twin.last_stable_offset(twin.next_offset)

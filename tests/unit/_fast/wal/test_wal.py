@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy
 import pytest
 
-from kbroker._fast.partition.index_entries import INDEX_DTYPE
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.wal.faults import Faults
+from kbroker._fast.wal.index_dtype import INDEX_DTYPE
 from kbroker._fast.wal.segment import WalSegment
 from kbroker._fast.wal.wal import Wal
 from kbroker.storage.wal import files as wal_files

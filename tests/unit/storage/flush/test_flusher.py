@@ -331,7 +331,7 @@ def test_producers_epochs_and_transactions_in_the_record(start):
     s.append("t", 0, build_control_batch(0, producer_id=6, producer_epoch=2, coordinator_epoch=4, timestamp_ms=NOW_MS))
     s.flush()
     state = s.manifest.image.partition(topic_id("t"), 0)
-    hot = {entry[0]: (*entry[:5], tuple(entry[5])) for entry in s.table.partition("t", 0).producer_snapshot()}
+    hot = {entry[0]: (*entry[:5], tuple(entry[5])) for entry in s.table.partition("t", 0).producers.snapshot()}
     assert {key: entry[:3] for key, entry in state.producers.items()} == {k: e[:3] for k, e in hot.items()}
     assert {key: entry[4:] for key, entry in state.producers.items()} == {k: e[4:] for k, e in hot.items()}
     assert state.open_transactions == ((5, 14),)

@@ -182,7 +182,7 @@ def test_state_is_folded_on_top_of_windows_that_are_not_in_the_manifest_yet(star
     s.store.let_go("_packs")
     acks.wait(6)
     state = image_from_bucket(s.store).partition(topic_id("o"), 0)
-    hot = {entry[0]: (*entry[:5], tuple(entry[5])) for entry in s.table.partition("o", 0).producer_snapshot()}
+    hot = {entry[0]: (*entry[:5], tuple(entry[5])) for entry in s.table.partition("o", 0).producers.snapshot()}
     assert {key: (*e[:3], *e[4:]) for key, e in state.producers.items()} == {
         k: (*e[:3], *e[4:]) for k, e in hot.items()
     }
@@ -345,6 +345,6 @@ def test_random_histories_over_a_store_that_fails(start, seed):
     for topic in ("o", "o2", "w"):
         for partition in range(2):
             assert s.stored(topic, partition) == s.in_wal(topic, partition)
-            hot = {e[0]: (*e[:5], tuple(e[5])) for e in s.table.partition(topic, partition).producer_snapshot()}
+            hot = {e[0]: (*e[:5], tuple(e[5])) for e in s.table.partition(topic, partition).producers.snapshot()}
             state = image.partition(topic_id(topic), partition)
             assert {k: e[4:] for k, e in state.producers.items()} == {k: e[4:] for k, e in hot.items()}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kbroker._fast.base.crc32c import crc32c
-from kbroker._fast.partition.index_entries import INDEX_DTYPE
 from kbroker._fast.records.records import build_batch, iter_batches
+from kbroker._fast.wal.index_dtype import INDEX_DTYPE
 from kbroker.errors import CorruptionError
 from kbroker.storage.flush.kfs_flush import build_pair, index_key_of, klix_footer, pair_keys
 from kbroker.storage.formats.kfs import FOOTER_BYTES, HEADER_BYTES, encode_segment, parse_segment
