@@ -309,7 +309,7 @@ def test_compiled_code_stands_on_itself() -> None:
     cimport = re.compile(r"^\s*(?:from\s+([\w.]+)\s+cimport|cimport\s+([\w.]+))", re.MULTILINE)
     imported = re.compile(r"^\s*(?:from\s+(kbroker[\w.]*)\s+import(?:\s+(\w+))?|import\s+(kbroker[\w.]*))", re.M)
     own = ("kbroker._fast.", "libc.", "cpython.", "posix.")
-    below = ("kbroker._fast", "kbroker.types", "kbroker.errors", "kbroker.limits", "kbroker.clock")
+    below = tuple(f"kbroker.{name}" for name in ("_fast", "types", "errors", "limits", "clock", "lazy_numpy"))
     found = []
     for name, text in library(".pyx", ".pxd"):
         for match in cimport.finditer(text):

@@ -5,7 +5,7 @@ from kbroker._fast.partition.producer_state cimport ProducerStates, Verification
 from kbroker._fast.partition.topic_rules cimport TopicRules
 from kbroker._fast.records.record_batch cimport BatchInfo
 from kbroker._fast.wal.commit cimport CommitQueue, WaitList
-from kbroker._fast.wal.wal cimport EntryKey
+from kbroker._fast.wal.ring cimport EntryKey
 
 cdef struct AppendResult:
     int64_t base_offset

@@ -24,7 +24,8 @@ from kbroker._fast.wal.commit cimport CallbackCompletion, CommitQueue, WaitList
 from kbroker._fast.wal.format cimport ENTRY_HEADER_BYTES, INDEX_HEADER_BYTES, GroupRecord, IndexRecord, entry_end
 from kbroker._fast.wal.scan cimport SegmentScan
 from kbroker._fast.wal.segment cimport WalSegment
-from kbroker._fast.wal.wal cimport APPEND_TOO_LARGE, APPEND_WAIT, EntryKey, Wal
+from kbroker._fast.wal.ring cimport APPEND_TOO_LARGE, APPEND_WAIT
+from kbroker._fast.wal.wal cimport Wal
 
 cdef enum:
     CORRUPT_MESSAGE = 2

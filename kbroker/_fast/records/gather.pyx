@@ -2,7 +2,7 @@
 in memory. Layout of the batch header: Kafka protocol guide, record batch v2."""
 from libc.string cimport memcpy
 
-import numpy as np
+from kbroker.lazy_numpy import np
 
 from kbroker._fast.base.crc32c cimport crc32c_c, crc32c_combine_c
 from kbroker._fast.base.cursor cimport Cursor, cursor_of

@@ -38,7 +38,7 @@ from kbroker._fast.records.record_batch cimport (
 from kbroker._fast.net.request cimport Request, new_response
 from kbroker._fast.requests.produce_rules cimport CODEC_MASK, depends_on_topic, is_batch, recodes, rules_of
 from kbroker._fast.requests.verification cimport VERIFY_RETRY_MS, Verifications
-from kbroker._fast.wal.wal cimport APPEND_WAIT
+from kbroker._fast.wal.ring cimport APPEND_WAIT
 
 from kbroker._fast.records.record_batch import REASONS
 

@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbroker._fast.wal.wal cimport Wal
 from kbroker._fast.wal.format cimport IndexRecord
+from kbroker._fast.wal.segment_log cimport SegmentLog
 
 cdef enum:
     NOT_HELD = -100000    # the batch is in no segment that the WAL still keeps
@@ -20,7 +20,7 @@ cdef class BatchReader:
 
     Used by one thread. `entries` is borrowed and must not change meanwhile; the window is owned by this object.
     """
-    cdef Wal wal
+    cdef SegmentLog wal
     cdef const IndexRecord* records
     cdef int64_t count
     cdef object entries
@@ -31,7 +31,7 @@ cdef class BatchReader:
     cdef const uint8_t* window
     cdef int64_t window_lsn
     cdef int64_t window_length
-    # n bytes on from byte `skip` of batch i: into a batch that has bytes left, or behind the last.
+    # n bytes on from byte `skip` of batch i: into a batch that has bytes left, or past the last.
     cdef inline void advance(self, int64_t* i, int64_t* skip, int64_t n) noexcept nogil:
         skip[0] += n
         while i[0] < self.count and skip[0] >= self.records[i[0]].size:
@@ -49,7 +49,7 @@ cdef class BatchReader:
 
 
 # For the entries, an array of INDEX_DTYPE in the log's order, which may be empty. Raises ValueError for another.
-cdef BatchReader reader_of(Wal wal, object entries)
+cdef BatchReader reader_of(SegmentLog wal, object entries)
 
 # The place of the entry that holds byte `position` of their batches, one after another, or their number where none does;
 # `cumulative` is what comes before each. Raises ValueError where it does not fit.

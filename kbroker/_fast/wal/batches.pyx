@@ -2,8 +2,6 @@
 
 import os
 
-import numpy
-
 from libc.errno cimport EIO, ENOMEM
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -13,9 +11,9 @@ from posix.unistd cimport pread
 
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.page_cache cimport all_cached
-from kbroker._fast.wal.wal cimport Wal
 from kbroker._fast.wal.format cimport PAGE_BYTES, SEGMENT_HEADER_BYTES, IndexRecord, page_up
 from kbroker._fast.wal.segment cimport WalSegment
+from kbroker._fast.wal.segment_log cimport SegmentLog
 
 cdef enum:
     GAP_BYTES = 8192      # between two batches are read as well rather than by a call of their own
@@ -97,8 +95,8 @@ cdef class BatchReader:
         self.range_count = 0
 
 
-cdef BatchReader reader_of(Wal wal, object entries):
-    cdef const uint8_t[::1] raw = entries.view(numpy.uint8).reshape(-1)
+cdef BatchReader reader_of(SegmentLog wal, object entries):
+    cdef const uint8_t[::1] raw = entries.view("u1").reshape(-1)
     cdef BatchReader batches = BatchReader.__new__(BatchReader)
     cdef WalSegment segment
     cdef int64_t first_lsn, last_lsn
@@ -129,15 +127,21 @@ cdef BatchReader reader_of(Wal wal, object entries):
 
 cdef int64_t entry_at(BatchReader batches, object cumulative, int64_t position, int64_t* skip) except -1:
     cdef const int64_t[::1] starts = cumulative
-    cdef int64_t i
+    cdef int64_t low = 0, high = batches.count, middle
     if starts.shape[0] < batches.count or starts[0] != 0:
         raise ValueError("cumulative must have one start per entry, the first of them 0")
     if position < 0:
         raise ValueError("position is negative")
-    i = <int64_t>numpy.searchsorted(cumulative[:batches.count], position, side="right") - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if starts[middle] <= position:
+            low = middle + 1
+        else:
+            high = middle
+    low -= 1
     skip[0] = 0
-    batches.advance(&i, skip, position - starts[i])
-    return i
+    batches.advance(&low, skip, position - starts[low])
+    return low
 
 
 cdef int raise_failed(int code) except -1:

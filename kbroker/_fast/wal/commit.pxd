@@ -1,5 +1,7 @@
 from libc.stdint cimport int16_t, int64_t
 
+from kbroker._fast.wal.wakeups cimport WakeupFds
+
 
 cdef class Completion:
     """Something that waits for appended data to become durable: a produce request, a coordinator write.
@@ -54,8 +56,7 @@ cdef class CommitQueue:
     cdef readonly int64_t appended_bytes   # of the batches whose partitions push here, since the start
     cdef bint draining
     cdef object failure           # the first one of a callback in this drain
-    cdef int wakeup_fds[64]
-    cdef int wakeup_count
+    cdef WakeupFds wakeups
     cdef int push(self, int64_t end_lsn, WaitList waiters, Completion completion) except -1
     cpdef int drain(self, int64_t durable_lsn) except -1
     cpdef int fail_all(self, int16_t error) except -1

@@ -7,6 +7,7 @@ from posix.unistd cimport write
 
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.pthread cimport monotonic_ns
+from kbroker._fast.wal.wakeups cimport wakeups_add, wakeups_remove, wakeups_write
 
 
 class FastKafkaError(Exception):
@@ -122,25 +123,15 @@ cdef class CommitQueue:
 
     def add_wakeup_fd(self, int fd):
         """Registers an eventfd to be written to when a drain is needed."""
-        if self.wakeup_count == 64:
+        if not wakeups_add(&self.wakeups, fd):
             raise ValueError("too many wake-up descriptors")
-        self.wakeup_fds[self.wakeup_count] = fd
-        self.wakeup_count += 1
 
     def remove_wakeup_fd(self, int fd):
         """Forgets a descriptor before it is closed."""
-        cdef int i
-        for i in range(self.wakeup_count):
-            if self.wakeup_fds[i] == fd:
-                self.wakeup_count -= 1
-                self.wakeup_fds[i] = self.wakeup_fds[self.wakeup_count]
-                return
+        wakeups_remove(&self.wakeups, fd)
 
     cdef void notify(self) noexcept nogil:
-        cdef uint64_t one = 1
-        cdef int i
-        for i in range(self.wakeup_count):
-            write(self.wakeup_fds[i], &one, 8)
+        wakeups_write(&self.wakeups)
 
     cdef int grow(self) except -1:
         cdef int64_t i

@@ -6,12 +6,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from kbroker._fast.base.atomic cimport load64
-from kbroker._fast.wal.wal cimport EntryKey, Wal
 from kbroker._fast.wal.batches cimport WINDOW_BYTES, BatchReader, entry_at, raise_failed, reader_of
+from kbroker._fast.wal.ring cimport EntryKey
 from kbroker._fast.wal.segment cimport WalSegment
+from kbroker._fast.wal.segment_log cimport SegmentLog
 
 
-def append_raw(Wal wal not None, bytes topic_id not None, int32_t partition, int64_t base_offset, int32_t leader_epoch,
+def append_raw(SegmentLog wal not None, bytes topic_id not None, int32_t partition, int64_t base_offset, int32_t leader_epoch,
                const uint8_t[::1] batch not None):
     """A batch that nothing is known of, for benchmarks: (entry position or a negative APPEND_ code, end position)."""
     cdef EntryKey key
@@ -28,7 +29,7 @@ def append_raw(Wal wal not None, bytes topic_id not None, int32_t partition, int
     return lsn, end
 
 
-def read_bytes(Wal wal not None, int64_t lsn, int64_t n):
+def read_bytes(SegmentLog wal not None, int64_t lsn, int64_t n):
     """See Wal.read."""
     cdef WalSegment segment = wal.segment_at(lsn)
     cdef const uint8_t* p
@@ -56,7 +57,7 @@ def read_bytes(Wal wal not None, int64_t lsn, int64_t n):
     return bytes(out)
 
 
-def read_batches_into(Wal wal not None, entries not None, cumulative not None, int64_t position,
+def read_batches_into(SegmentLog wal not None, entries not None, cumulative not None, int64_t position,
                       uint8_t[::1] out not None):
     """See Wal.read_batches_into."""
     cdef BatchReader batches

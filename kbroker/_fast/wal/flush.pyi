@@ -2,11 +2,11 @@ import numpy
 from numpy.typing import NDArray
 
 from kbroker._fast.records.gather import BatchScan
-from kbroker._fast.wal.wal import Wal
+from kbroker._fast.wal.segment_log import SegmentLog
 
-def feed_batches(wal: Wal, scan: BatchScan, limit: int, rate: int, trusted: bool) -> int: ...
+def feed_batches(wal: SegmentLog, scan: BatchScan, limit: int, rate: int, trusted: bool, at_rest: bool) -> int: ...
 def send_batches(
-    wal: Wal,
+    wal: SegmentLog,
     entries: numpy.ndarray,
     cumulative: NDArray[numpy.int64],
     position: int,
@@ -14,4 +14,5 @@ def send_batches(
     fd: int,
     timeout_ms: int,
     rate: int,
+    at_rest: bool,
 ) -> int: ...

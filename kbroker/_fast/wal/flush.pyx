@@ -14,7 +14,7 @@ from kbroker._fast.records.gather cimport PROBLEM_ENTRY_SIZE, SCAN_CAPTURE_BYTES
 from kbroker._fast.base.pthread cimport monotonic_ns, sleep_until
 from kbroker._fast.records.record_batch cimport BATCH_HEADER_BYTES
 from kbroker._fast.base.sendmsg cimport MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr, sendmsg
-from kbroker._fast.wal.wal cimport Wal
+from kbroker._fast.wal.segment_log cimport SegmentLog
 from kbroker._fast.wal.batches cimport BatchReader, entry_at, raise_failed, reader_of
 
 cdef extern from "<poll.h>" nogil:
@@ -28,7 +28,7 @@ cdef enum:
     PIECES_MAX = 64      # of one system call, ...
     PIECE_BYTES = 262144 # at a time: appends do not get the chunks that it lies in
     PACED_BYTES = 131072 # the same where there is a rate, ...
-    REST_BYTES = 524288  # ... and where there is one, but nobody to disturb
+    REST_BYTES = 524288  # ... and where there is one, but no append to delay
     HEADER_ALONE_BYTES = 65536  # of so large a batch that is trusted the header is read from its file, not the rest
 
 
@@ -39,21 +39,22 @@ cdef struct Pace:
     int64_t piece    # bytes at a time
 
 
-cdef Pace pace_of(Wal wal, int64_t rate) noexcept nogil:
+cdef Pace pace_of(int64_t rate, bint at_rest) noexcept nogil:
     cdef int64_t piece = PIECE_BYTES
     if rate > 0:
-        piece = REST_BYTES if wal.at_rest() else PACED_BYTES
+        piece = REST_BYTES if at_rest else PACED_BYTES
     return Pace(rate, monotonic_ns(), 0, piece)
 
 
 cdef void keep_pace(Pace* pace, int64_t done) noexcept nogil:
-    # Behind each piece: sleeps until `done` bytes may have gone.
+    # After each piece: sleeps until `done` bytes may have gone.
     if pace.rate > 0 and done - pace.rested >= pace.piece:
         pace.rested = done
         sleep_until(pace.began_ns + done * 1000000000 // pace.rate)
 
 
-def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64_t rate, bint trusted):
+def feed_batches(SegmentLog wal not None, BatchScan scan not None, int64_t limit, int64_t rate, bint trusted,
+                 bint at_rest):
     """See Wal.feed_batches."""
     cdef BatchReader batches = reader_of(wal, scan.entries)
     cdef int64_t fed = 0
@@ -62,7 +63,7 @@ def feed_batches(Wal wal not None, BatchScan scan not None, int64_t limit, int64
     limit = min(limit, <int64_t>scan.feed_bytes_max)
     try:
         with nogil:
-            pace = pace_of(wal, rate)
+            pace = pace_of(rate, at_rest)
             failed = feed(batches, scan, limit, trusted, &pace, &fed, &problem)
     finally:
         batches.release()
@@ -105,8 +106,8 @@ cdef int feed(BatchReader batches, BatchScan scan, int64_t limit, bint trusted, 
     return 0
 
 
-def send_batches(Wal wal not None, entries not None, cumulative not None, int64_t position, int64_t limit, int fd,
-                 int timeout_ms, int64_t rate):
+def send_batches(SegmentLog wal not None, entries not None, cumulative not None, int64_t position, int64_t limit,
+                 int fd, int timeout_ms, int64_t rate, bint at_rest):
     """See Wal.send_batches."""
     cdef BatchReader batches
     cdef int64_t i, skip = 0, sent
@@ -117,7 +118,7 @@ def send_batches(Wal wal not None, entries not None, cumulative not None, int64_
     try:
         i = entry_at(batches, cumulative, position, &skip)
         with nogil:
-            pace = pace_of(wal, rate)
+            pace = pace_of(rate, at_rest)
             sent = send(batches, i, skip, limit, fd, timeout_ms, &pace)
     finally:
         batches.release()

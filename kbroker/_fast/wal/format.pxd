@@ -25,7 +25,7 @@ cdef struct EntryHeader:      # 72 bytes
     uint8_t reserved[3]
     uint32_t ordinal
 
-cdef struct IndexRecord:      # 32 bytes; same layout as partition.IndexEntry
+cdef struct IndexRecord:      # 32 bytes: one batch, in an index file and in memory
     int64_t base_offset
     int64_t lsn
     int64_t max_timestamp

@@ -53,9 +53,7 @@ ATTACH_STEP = 100  # groups handed to partitions per hold of the GIL: well below
 class SegmentKeeper:
     """The files of one WAL. Recovery fills `previous_end_lsn`, `retired` and `spares` before the start."""
 
-    def __init__(
-        self, wal: Wal, *, clock: Clock | None = None, retry_ms: int = 200, reserve_bytes: int = 0
-    ) -> None:
+    def __init__(self, wal: Wal, *, clock: Clock | None = None, retry_ms: int = 200, reserve_bytes: int = 0) -> None:
         self.wal = wal
         self.directory = Path(wal.directory)
         self.retry_ms = retry_ms
