@@ -22,6 +22,7 @@ from kbroker._fast.wal.segment import WalSegment
 from kbroker._fast.wal.wal import Wal
 from kbroker.clock import Clock, SystemClock
 from kbroker.storage.wal import files as wal_files
+from kbroker.storage.wal.index_file import index_in_memory, write_index
 from kbroker.storage.wal.room import (
     BUDGET_SECONDS,
     COMMITTING,
@@ -529,32 +530,3 @@ def create_wal(
     )
     wal.keeper = SegmentKeeper(wal, clock=clock, retry_ms=retry_ms, reserve_bytes=reserve_bytes)
     return wal
-
-
-def write_index(segment: Path, scan: SegmentScan) -> int:
-    """Writes the index file of a segment and returns its descriptor. It can be rebuilt, so it is not synced.
-
-    Raises OSError.
-    """
-    path = wal_files.index_path(segment)
-    building = path.with_suffix(".idx.tmp")
-    fd = os.open(building, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-    try:
-        scan.write_index_to(fd)
-        os.rename(building, path)
-    except BaseException:
-        os.close(fd)
-        building.unlink(missing_ok=True)
-        raise
-    return fd
-
-
-def index_in_memory(scan: SegmentScan) -> int:
-    """The descriptor of an index that lies in memory. Raises OSError."""
-    fd = os.memfd_create("wal-index", os.MFD_CLOEXEC)
-    try:
-        scan.write_index_to(fd)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

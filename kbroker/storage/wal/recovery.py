@@ -18,7 +18,8 @@ from kbroker._fast.wal.segment import WalSegment
 from kbroker._fast.wal.wal import Wal
 from kbroker.storage.stores.regular_file import NotRegularFile, open_regular
 from kbroker.storage.wal import files as wal_files
-from kbroker.storage.wal.keeper import SegmentKeeper, index_in_memory, write_index
+from kbroker.storage.wal.index_file import index_in_memory, write_index
+from kbroker.storage.wal.keeper import SegmentKeeper
 from kbroker.storage.wal.room import is_no_room
 from kbroker.storage.wal.segments import SegmentChain, SegmentFile
 

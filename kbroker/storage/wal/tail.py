@@ -16,7 +16,7 @@ from kbroker._fast.wal.index_dtype import INDEX_DTYPE, index_array
 from kbroker._fast.wal.scan import SegmentScan, find_proof
 from kbroker.errors import CorruptionError
 from kbroker.limits import WAL_SEGMENT_BYTES
-from kbroker.storage.wal.keeper import index_in_memory
+from kbroker.storage.wal.index_file import index_in_memory
 from kbroker.storage.wal.segments import SegmentChain, SegmentFile
 
 INDEX_HEADER_BYTES = 64  # as docs/formats/wal.md has them
