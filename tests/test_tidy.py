@@ -35,12 +35,9 @@ PRINTS = {"kbroker/app/broker.py": 1}  # the line that says it is ready
 # Pauses of the tests: where polling is written, and files that are to lose theirs. The numbers only go down.
 PAUSES = {
     "tests/integration/until.py": 1,
-    "tests/unit/_fast/wal/test_core_ticks.py": 4,
     "tests/unit/_fast/wal/test_group_commit.py": 1,
-    "tests/unit/_fast/wal/test_lone_commits.py": 1,
     "tests/unit/storage/flush/test_admission.py": 1,
     "tests/unit/storage/flush/test_flusher_objects.py": 2,
-    "tests/unit/wire/test_wire_lone_records.py": 1,
 }
 PRIVATE_USES_MAX = 172  # of other objects' private attributes in the tests; only goes down
 PLANTS_BUGS = {"tests/simulation/test_planted_bugs.py"}  # which changes what is private

@@ -183,6 +183,14 @@ class Log:
                     self.wal.trim(self.wal.durable_lsn)
                 self.wait()
 
+    def append_marker(self, *marker: Any) -> int:
+        """As `append`, of the marker that ends a transaction (Partition.append_marker)."""
+        while True:
+            try:
+                return self.partition().append_marker(*marker)
+            except FastAppendWait:
+                self.wait()
+
     def fill_up(self, data: bytes, files: int, unsealed: int = 1) -> int:
         """Appends until the budget of ``files`` segments is used up; returns how many were let in."""
         count = 0

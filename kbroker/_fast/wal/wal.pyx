@@ -134,13 +134,17 @@ cdef class Wal(SegmentLog):
                 self.keeper.replace_failed(self.durable_end, again=bool(self.replacing))
             except Exception as error:
                 self.last_errno = getattr(error, "errno", None) or EIO
-                with nogil:
-                    pthread_mutex_lock(&self.lock)
-                    self.has_failed = self.refuses = True
-                    pthread_cond_broadcast(&self.moved)
-                    self.wake()
-                    pthread_mutex_unlock(&self.lock)
+                self.fail()
                 return
+
+    def fail(self):
+        """Appends are refused from now on, and what is not durable fails. Any thread."""
+        with nogil:
+            pthread_mutex_lock(&self.lock)
+            self.has_failed = self.refuses = True
+            pthread_cond_broadcast(&self.moved)
+            self.wake()
+            pthread_mutex_unlock(&self.lock)
 
     cpdef int drain_commits(self) except -1:
         """After a wake-up: completes what is durable, or flushed where that is waited for. After the final failure

@@ -80,7 +80,8 @@ class StoreGuard:
         self._stopping = stopping
         self._on_failure = on_failure
         self._lock = threading.Lock()
-        self._outage = False
+        self._outages = 0  # times that the claim may have been lost; `_checked`: how many a check has looked at since
+        self._checked = 0
         self.batches_are_trusted = False
         self.retries = 0
         self.last_error: str | None = None
@@ -88,7 +89,7 @@ class StoreGuard:
     def run_as_owner(self, what: str, request: Callable[[], T]) -> T:
         """As `run`, but always re-reads the claim first."""
         with self._lock:
-            self._outage = True
+            self._outages += 1
         return self.run(what, request)
 
     def run(self, what: str, request: Callable[[], T]) -> T:
@@ -118,19 +119,23 @@ class StoreGuard:
                 raise FlushStopped(what)
 
     def _check_claim(self) -> None:
+        """Without the lock, as it asks the store: another thread checks for itself."""
         with self._lock:
-            if self._outage:
-                try:
-                    self._claim.check()
-                except StoreError:
-                    raise
-                except Exception as error:
-                    raise ClaimLost(str(error)) from error
-                self._outage = False
+            outages = self._outages
+            if self._checked == outages:
+                return
+        try:
+            self._claim.check()
+        except StoreError:
+            raise
+        except Exception as error:
+            raise ClaimLost(str(error)) from error
+        with self._lock:
+            self._checked = max(self._checked, outages)
 
     def _note_failure(self, what: str, error: StoreError, failures: int) -> None:
         with self._lock:
-            self._outage = True
+            self._outages += 1
             self.retries += 1
             self.last_error = str(error)
         level = logging.WARNING if failures == 0 or failures % 10 == 9 else logging.DEBUG

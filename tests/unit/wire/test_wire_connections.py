@@ -403,7 +403,7 @@ def test_a_client_that_goes_in_the_round_in_which_a_full_log_moves(tmp_path):
 def test_a_log_that_fails_answers_the_produce_that_waits_for_space(tmp_path):
     with wire_broker(tmp_path, **SMALL_LOG) as broker, Client(broker) as client, Client(broker) as other:
         accepted = produce_until_stalled(broker, client)
-        broker.wal._fail()
+        broker.wal.fail()
         assert produced(client.receive()[1]).error_code == 56
         assert produced(other.ask(0, 9, produce_request(batch(b"more")))).error_code == 56
         assert fetched(other.ask(1, 11, fetch_request(("t", 0, 0)))).high_watermark == accepted

@@ -210,7 +210,7 @@ def test_aborted_transactions_of_a_range(tmp_path: Path) -> None:
                     log.append(batch(producer_id=pid, epoch=n, sequence=0, attributes=0x10))
             for pid in (3, 1, 2):
                 if (n * pid) % 5 < 3:
-                    partition.append_marker(pid, n, 0, n % 2 == 0, 1)
+                    log.append_marker(pid, n, 0, n % 2 == 0, 1)
         aborted = partition.producers.aborted
         assert len(aborted) > 20
         for low in range(0, partition.next_offset, 3):
@@ -224,7 +224,7 @@ def test_transactions_that_are_over_are_forgotten_though_nobody_reads(tmp_path: 
         partition = log.partition()
         for n in range(300):
             log.append(batch(producer_id=n % 3, epoch=0, sequence=n // 3, attributes=0x10))
-            partition.append_marker(n % 3, 0, 0, n % 2 == 0, 1)
+            log.append_marker(n % 3, 0, 0, n % 2 == 0, 1)
             if n % 10 == 0:
                 log.sync()
         assert partition.producers.count <= 20

@@ -562,7 +562,7 @@ def test_a_lost_claim_ends_the_building_of_objects(start, monkeypatch):
     build = ObjectBuilder.build
 
     def lose_and_build(builder, planned):
-        s.flusher.guard._outage = True  # so the claim is looked at before anything is stored
+        s.flusher.guard._outages += 1  # so the claim is looked at before anything is stored
         s.claim.lost = RuntimeError("another broker owns the cluster")
         built.append(planned)
         return build(builder, planned)
