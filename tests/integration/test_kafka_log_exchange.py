@@ -26,6 +26,7 @@ TRANSACTIONAL_ID = "open-at-the-end"
 CONFIGS = {"segment.bytes": "1048576", "retention.ms": "-1", "max.message.bytes": "900000"}
 NOT_TAKEN = {"remote.storage.enable": "false"}
 QUIET = {"log_level": 0}
+LONG_MS = 900_000  # the most that Kafka allows: no transaction times out while the tests run
 
 Row = tuple[int, int, tuple[int, int], bytes | None, bytes | None, object]
 
@@ -112,7 +113,8 @@ def fill(bootstrap: str) -> Producer:
 
 def transactional(bootstrap: str) -> Producer:
     """Of the one transactional id; aborts the transaction that its last owner left open."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": TRANSACTIONAL_ID, **QUIET})
+    options = {"transactional.id": TRANSACTIONAL_ID, "transaction.timeout.ms": LONG_MS, **QUIET}
+    producer = Producer({"bootstrap.servers": bootstrap, **options})
     producer.init_transactions(60)
     return producer
 
