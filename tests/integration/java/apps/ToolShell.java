@@ -4,8 +4,10 @@ import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
+import java.util.List;
 
 import org.apache.kafka.common.utils.internals.Exit;
 
@@ -47,6 +49,8 @@ public final class ToolShell {
     }
 
     private static Integer firstCode;
+    /** What a tool leaves to the end of its JVM: the console producer sends what it holds there. */
+    private static final List<Runnable> HOOKS = new ArrayList<>();
 
     private ToolShell() { }
 
@@ -58,9 +62,12 @@ public final class ToolShell {
         System.setErr(new PrintStream(errors, true, StandardCharsets.UTF_8));
         Exit.setExitProcedure(ToolShell::exit);
         Exit.setHaltProcedure(ToolShell::exit);
+        Exit.setShutdownHookAdder((name, hook) -> HOOKS.add(hook));
         for (String[] line = Events.listen(); line != null; line = Events.listen()) {
             System.setIn(new ByteArrayInputStream(Base64.getDecoder().decode(line[1])));
             int code = run(line[0], Arrays.copyOfRange(line, 2, line.length));
+            HOOKS.forEach(Runnable::run);
+            HOOKS.clear();
             System.out.flush();
             System.err.flush();
             Events.say("done", code, output.take(), errors.take());

@@ -125,7 +125,7 @@ def test_a_volume_below_the_budget(tmp_path: Path) -> None:
         assert str(tmp_path) in str(log.wal.keeper.shortage.waiting())
         volume.bytes, volume.reserve_bytes = 0, FILE  # another program takes what is left, and what is given back
         for _ in range(20):
-            assert log.wal.wants_flush
+            until(lambda: log.wal.wants_flush, "flush that is wanted", seconds=10)
             log.wal.trim(log.wal.durable_lsn)
             until(lambda: log.wal.keeper.shortage.waiting() is None, "room", seconds=10)
             assert append_until_it_waits(log) > 0
