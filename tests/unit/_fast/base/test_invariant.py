@@ -28,6 +28,6 @@ def test_a_broken_invariant(tmp_path: Path) -> None:
     if DEBUG_BUILD:
         assert ended.returncode == -signal.SIGABRT
         assert "broken invariant" in ended.stderr
-        assert "wal.pyx" in ended.stderr
+        assert "ring.pyx" in ended.stderr
     else:
         assert (ended.returncode, ended.stdout.strip()) == (0, "-1")
