@@ -269,7 +269,10 @@ def normal_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, s
 def stored_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str]) -> dict[str, str]:
     """Configs from the metadata log in their normal form. Of a value that another version took and this one refuses the
     default is in force, so that it stops no start."""
-    stored = normal_configs(definitions, configs)
+    return _without_refused(definitions, normal_configs(definitions, configs))
+
+
+def _without_refused(definitions: Mapping[str, ConfigDef], stored: dict[str, str]) -> dict[str, str]:
     for name in stored.keys() & definitions.keys():
         try:
             definitions[name].parse(stored[name])
@@ -288,7 +291,7 @@ def stored_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
     with contextlib.suppress(ValueError):
         if int(stored.get("segment.bytes", SEGMENT_BYTES_MIN)) < SEGMENT_BYTES_MIN:
             stored["segment.bytes"] = str(SEGMENT_BYTES_MIN)
-    return stored_configs(TOPIC_CONFIGS, stored)
+    return _without_refused(TOPIC_CONFIGS, stored)
 
 
 def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicConfig:

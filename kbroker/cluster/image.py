@@ -22,7 +22,7 @@ from kbroker.cluster.records import (
     TopicDeleted,
 )
 from kbroker.errors import CorruptionError
-from kbroker.topic_config import TOPIC_CONFIGS, stored_configs
+from kbroker.topic_config import TOPIC_CONFIGS, normal_configs, stored_configs
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
@@ -226,7 +226,7 @@ class ImageBuilder:
     def _apply_one(self, record: MetadataRecord, where: str) -> None:
         match record:
             case TopicCreated():
-                configs = stored_configs(TOPIC_CONFIGS, record.configs)
+                configs = normal_configs(TOPIC_CONFIGS, record.configs)
                 topic = TopicImage(record.name, record.topic_id, record.partitions, configs)
                 self.add_topic(topic, where)
             case TopicDeleted():
@@ -240,7 +240,7 @@ class ImageBuilder:
                     raise CorruptionError(f"{where}: topic {topic.name} would shrink to {record.partitions} partitions")
                 self._replace(topic._replace(partitions=record.partitions))
             case TopicConfigs():
-                configs = stored_configs(TOPIC_CONFIGS, record.configs)
+                configs = normal_configs(TOPIC_CONFIGS, record.configs)
                 self._replace(self._topic(record.topic_id, where)._replace(configs=configs))
             case ProducerIdBlock():
                 if record.next_producer_id <= self.next_producer_id:

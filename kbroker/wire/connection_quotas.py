@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
 from kbroker import limits
@@ -35,14 +35,13 @@ class ConnectionQuotas:
                 return
             self._named = named
             self._overrides = {str(ip_address(host)): count for host, count in named.items() if _is_address(host)}
-        if not all(map(_is_address, named)):
-            threading.Thread(target=self._look_up, args=(named,), name="host-lookup", daemon=True).start()
+        names = [host for host in named if not _is_address(host)]
+        if names:
+            threading.Thread(target=self._look_up, args=(named, names), name="host-lookup", daemon=True).start()
 
-    def _look_up(self, named: Mapping[str, int]) -> None:
+    def _look_up(self, named: Mapping[str, int], names: Iterable[str]) -> None:
         """Looks names of hosts up, which may take long, and limits their addresses."""
-        for host, count in named.items():
-            if _is_address(host):
-                continue
+        for host in names:
             try:
                 found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError) as error:
@@ -51,7 +50,7 @@ class ConnectionQuotas:
             with self._lock:
                 if self._named is not named:
                     return
-                self._overrides |= {str(address[0]): count for *_, address in found}
+                self._overrides |= {str(address[0]): named[host] for *_, address in found}
 
     def admit(self, peer: str) -> bool:
         """Counts a connection from ADDRESS:PORT; False when its address has as many as it may have."""
