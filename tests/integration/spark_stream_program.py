@@ -10,6 +10,7 @@ and value of each row. The folders of files and checkpoints are below FOLDER too
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,14 @@ def main(mode: str, folder: Path, bootstrap: str, object_store: str, topic: str)
 
 
 def start(session: Any, source: str, folder: Path, options: dict[str, str]) -> Any:
-    """The stream of one source, from its checkpoint if it has one."""
+    """The stream of one source, from its checkpoint if it has one.
+
+    Spark refuses a checkpoint whose folder `offsets` has a file but no batch: what a kill amid the first write leaves.
+    Nothing was read by then, so the stream begins anew.
+    """
+    checkpoint = folder / "checkpoint"
+    if not any(entry.name.isdecimal() for entry in checkpoint.glob("offsets/*")):
+        shutil.rmtree(checkpoint, ignore_errors=True)
     table = (
         session.readStream.format(source)
         .options(**options, startingOffsets="earliest", maxOffsetsPerTrigger=ROWS_PER_BATCH)
@@ -52,7 +60,7 @@ def start(session: Any, source: str, folder: Path, options: dict[str, str]) -> A
         table.select("partition", "offset", "value")
         .writeStream.format("parquet")
         .option("path", str(folder / "files"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("checkpointLocation", str(checkpoint))
         .start()
     )
 
