@@ -6,10 +6,10 @@ cimport cython
 from libc.stdint cimport int16_t
 
 from kbroker._fast.base.invariant cimport invariant
+from kbroker._fast.base.kafka cimport API_SHARE_FETCH
 
 cdef enum:
     COUNTED_BYTES_MIN = 4096    # of an answer that is counted
-    SHARE_FETCH = 78
 
 
 cdef class AnswerMemory:
@@ -44,7 +44,7 @@ cdef class AnswerMemory:
     cdef int charge(self, Request request, Response response) except -1:
         """The response is complete: it counts for as long as it lives."""
         cdef AnswerCharge charge
-        if response.out.total_bytes >= COUNTED_BYTES_MIN and request.api_key != SHARE_FETCH:
+        if response.out.total_bytes >= COUNTED_BYTES_MIN and request.api_key != API_SHARE_FETCH:
             charge = AnswerCharge.__new__(AnswerCharge)
             charge.memory = self
             charge.size = response.out.total_bytes

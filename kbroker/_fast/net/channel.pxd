@@ -3,8 +3,9 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
+from kbroker._fast.base.kafka cimport API_API_VERSIONS, API_SASL_AUTHENTICATE, API_SASL_HANDSHAKE
 from kbroker._fast.net.frame cimport Frame, FrameBudget, ParseCall
-from kbroker._fast.net.request cimport API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Output
+from kbroker._fast.net.request cimport Output
 from kbroker._fast.net.transport cimport Transport
 
 cdef enum:
@@ -106,9 +107,9 @@ cdef inline bint is_allowed(const Channel* ch, int16_t api_key, int64_t now_ms) 
     """The gate: whether a request of this API may be parsed, started or given memory."""
     return (
         now_ms < ch.allowed_until_ms
-        or api_key == API_VERSIONS
-        or api_key == SASL_HANDSHAKE
-        or api_key == SASL_AUTHENTICATE
+        or api_key == API_API_VERSIONS
+        or api_key == API_SASL_HANDSHAKE
+        or api_key == API_SASL_AUTHENTICATE
     )
 
 

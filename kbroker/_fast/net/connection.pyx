@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from kbroker._fast.net.request cimport PRODUCE
+from kbroker._fast.base.kafka cimport API_PRODUCE
 
 
 cdef class Connection:
@@ -50,7 +50,7 @@ cdef class Connection:
             and not ch.close_when_sent
             and ch.in_flight > 0
             and self.tail is not None
-            and self.tail.api_key == PRODUCE
+            and self.tail.api_key == API_PRODUCE
             and not self.tail.stalled
             and (self.tail.blocking or ch.first != NULL)
         )

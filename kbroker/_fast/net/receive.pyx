@@ -12,9 +12,10 @@ from libc.string cimport memcpy
 
 from kbroker._fast.base.endian cimport load_i16, load_i32
 from kbroker._fast.base.invariant cimport invariant
+from kbroker._fast.base.kafka cimport API_PRODUCE
 from kbroker._fast.net.channel cimport KEY_BYTES, LENGTH_BYTES, end_partial, is_allowed, set_starved
 from kbroker._fast.net.frame cimport Frame, block_free, block_new, budget_add, budget_load
-from kbroker._fast.net.request cimport HEADER_BYTES_MIN, PRODUCE
+from kbroker._fast.net.request cimport HEADER_BYTES_MIN
 
 cdef enum:
     RECEIVE_BYTES = 262144          # most of one receive into the scratch buffer
@@ -72,7 +73,7 @@ cdef int _add_frame(Channel* ch, uint8_t* data, int32_t size, bint owned, Round*
     frame.size = size
     frame.owned = owned
     frame.arrival_us = round.now_us
-    if size >= HEADER_BYTES_MIN and load_i16(data) == PRODUCE and is_allowed(ch, PRODUCE, round.now_ms):
+    if size >= HEADER_BYTES_MIN and load_i16(data) == API_PRODUCE and is_allowed(ch, API_PRODUCE, round.now_ms):
         frame.parsed = round.parse_produce(data, size, round.wall_ms, <int64_t>size * PARSED_FACTOR)
     if ch.last == NULL:
         ch.first = frame

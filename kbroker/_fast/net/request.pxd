@@ -8,14 +8,6 @@ from kbroker._fast.wal.wal cimport Wal
 from kbroker._fast.wal.cache cimport WalFile
 
 cdef enum:
-    # API keys that decide how frames are received, and in which order requests start.
-    PRODUCE = 0
-    FETCH = 1
-    SASL_HANDSHAKE = 17
-    API_VERSIONS = 18
-    SASL_AUTHENTICATE = 36
-
-cdef enum:
     HEADER_BYTES_MIN = 8    # of a request: key, version, correlation id
 
 cdef enum PartKind:

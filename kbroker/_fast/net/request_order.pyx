@@ -6,11 +6,12 @@ from libc.stdint cimport int16_t
 
 from kbroker._fast.base.endian cimport load_i16, load_i32
 from kbroker._fast.base.invariant cimport invariant
+from kbroker._fast.base.kafka cimport API_FETCH, API_PRODUCE
 from kbroker._fast.base.pthread cimport monotonic_ns
 from kbroker._fast.net.channel cimport OUTPUT_PAUSE_BYTES, channel_keep, channel_pop, channel_queue, is_allowed
 from kbroker._fast.net.frame cimport charge_frame, frame_free
 from kbroker._fast.net.poller cimport Poller
-from kbroker._fast.net.request cimport FETCH, HEADER_BYTES_MIN, PRODUCE
+from kbroker._fast.net.request cimport HEADER_BYTES_MIN
 
 
 cdef class RequestOrder(Connections):
@@ -99,7 +100,7 @@ cdef class RequestOrder(Connections):
     cdef bint may_start(self, Connection connection) except -1:
         """Whether the connection's next frame may start now."""
         cdef Channel* ch = connection.channel
-        if ch.in_flight > 0 and connection.head.api_key == FETCH and not connection.head.done:
+        if ch.in_flight > 0 and connection.head.api_key == API_FETCH and not connection.head.done:
             connection.head.complete_early()
             self.flush(connection)
             if connection.channel == NULL or ch.in_flight > 0 or ch.output_bytes >= OUTPUT_PAUSE_BYTES:
@@ -108,8 +109,8 @@ cdef class RequestOrder(Connections):
             return self.may_answer(connection)
         return (
             ch.first.size >= 2
-            and load_i16(ch.first.data) == PRODUCE
-            and connection.tail.api_key == PRODUCE
+            and load_i16(ch.first.data) == API_PRODUCE
+            and connection.tail.api_key == API_PRODUCE
             and not connection.tail.blocking
             and ch.in_flight < self.in_flight_max
         )
@@ -158,9 +159,9 @@ cdef class RequestOrder(Connections):
         if not is_allowed(connection.channel, api_key, self.loop_ms):
             frame_free(frame, &self.memory.budget)
             return self.fail(connection, "a request before its client was authenticated, or after that has expired")
-        if api_key == PRODUCE:
+        if api_key == API_PRODUCE:
             return self.start_below(self.produce, connection, frame)
-        if api_key == FETCH:
+        if api_key == API_FETCH:
             return self.start_below(self.fetch, connection, frame)
         return self.start_above(connection, frame)
 

@@ -11,6 +11,15 @@ from kbroker.errors import CorruptionError
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
+from kbroker._fast.base.kafka cimport (
+    CORRUPT_MESSAGE,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_RECORD,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
+    RECORD_LIST_TOO_LARGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from kbroker._fast.base.crc32c cimport crc32c_c
 from kbroker._fast.base.invariant cimport KB_DEBUG_BUILD, invariant
 from kbroker._fast.partition.index_lists cimport (
@@ -26,15 +35,6 @@ from kbroker._fast.wal.scan cimport SegmentScan
 from kbroker._fast.wal.segment cimport WalSegment
 from kbroker._fast.wal.ring cimport APPEND_TOO_LARGE, APPEND_WAIT
 from kbroker._fast.wal.wal cimport Wal
-
-cdef enum:
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    RECORD_LIST_TOO_LARGE = 18
-    NOT_ENOUGH_REPLICAS = 19
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_RECORD = 87
 
 
 cdef class Partition(BatchIndex):

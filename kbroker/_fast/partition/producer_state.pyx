@@ -7,6 +7,13 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
+from kbroker._fast.base.kafka cimport (
+    INVALID_PRODUCER_EPOCH,
+    INVALID_RECORD,
+    INVALID_TXN_STATE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    TRANSACTION_COORDINATOR_FENCED,
+)
 from kbroker._fast.base.cursor cimport Cursor, cursor_of
 from kbroker._fast.records.marker cimport MARKER_ABORT, MARKER_NONE, take_marker
 from kbroker._fast.partition.producer_pool cimport (
@@ -25,11 +32,6 @@ from kbroker._fast.records.record_batch cimport BATCH_HEADER_BYTES, CODEC_MASK, 
 from kbroker._fast.base.slab cimport slab_at, slab_take
 
 cdef enum:
-    INVALID_PRODUCER_EPOCH = 47
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    INVALID_TXN_STATE = 48
-    TRANSACTION_COORDINATOR_FENCED = 52
-    INVALID_RECORD = 87
     SEQUENCE_MAX = 0x7FFFFFFF
     GUARD_MS_MIN = 60000
     GUARDS_SHARE = 8          # verifications under way: at most this part of the producers that the pool takes

@@ -13,6 +13,7 @@ from libc.string cimport memcpy
 from kbroker import limits
 from kbroker._fast.records.compression import DecompressionError, compressor, decompress_pieces
 
+from kbroker._fast.base.kafka cimport INVALID_RECORD, MESSAGE_TOO_LARGE
 from kbroker._fast.records.compressed_size cimport Claim, read_claim
 from kbroker._fast.base.crc32c cimport crc32c_c
 from kbroker._fast.base.cursor cimport Cursor, cursor_of, left, take_bytes, take_i8, take_varint, take_varlong
@@ -31,8 +32,6 @@ from kbroker._fast.records.record_batch cimport (
 from kbroker._fast.base.varint cimport put_varlong, size_of_varlong
 
 cdef enum:
-    MESSAGE_TOO_LARGE = 10
-    INVALID_RECORD = 87
     RENUMBER_GROWTH_BYTES = 8       # of one record: its length and its offset delta, 1 to 5 bytes each
     PIECE_BYTES = 262144
 

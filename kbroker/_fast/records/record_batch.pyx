@@ -29,6 +29,13 @@ from libc.stdlib cimport free, realloc
 from kbroker import limits
 from kbroker._fast.records.compression import DecompressionError
 
+from kbroker._fast.base.kafka cimport (
+    CORRUPT_MESSAGE,
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    MESSAGE_TOO_LARGE,
+    UNSUPPORTED_COMPRESSION_TYPE,
+)
 from kbroker._fast.records.compression cimport OPEN_TOO_LARGE, PieceReader
 from kbroker._fast.base.crc32c cimport crc32c_c, crc32c_combine_c
 from kbroker._fast.base.cursor cimport Cursor, cursor_of, left
@@ -73,13 +80,6 @@ cdef enum:
     BATCH_LENGTH_MIN = 14                   # the smallest of any magic: a v0 message without key and value
     CODEC_LAST = 4
 
-# Protocol error codes; the broker's table is kbroker.errors.
-cdef enum:
-    CORRUPT_MESSAGE = 2
-    MESSAGE_TOO_LARGE = 10
-    INVALID_TIMESTAMP = 32
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    INVALID_RECORD = 87
 
 # Texts of the REASON_ codes in record.pxd, in their order.
 REASONS = (

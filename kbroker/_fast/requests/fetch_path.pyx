@@ -7,6 +7,19 @@ from functools import partial
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
 
+from kbroker._fast.base.kafka cimport (
+    FENCED_LEADER_EPOCH,
+    FETCH_SESSION_ID_NOT_FOUND,
+    FETCH_SESSION_TOPIC_ID_ERROR,
+    INVALID_FETCH_SESSION_EPOCH,
+    KAFKA_STORAGE_ERROR,
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_COMPRESSION_TYPE,
+)
 from kbroker._fast.wal.commit cimport Waiter
 from kbroker._fast.requests.fetch_codec cimport (
     FETCH_FLEXIBLE,
@@ -29,18 +42,6 @@ from kbroker._fast.records.record_batch cimport CONTROL, TRANSACTIONAL, BatchInf
 from kbroker._fast.net.frame cimport Frame, frame_free
 from kbroker._fast.net.request cimport Request, Response, new_response
 
-cdef enum:
-    OFFSET_OUT_OF_RANGE = 1
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    KAFKA_STORAGE_ERROR = 56
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    INVALID_FETCH_SESSION_EPOCH = 71
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    UNKNOWN_TOPIC_ID = 100
-    FETCH_SESSION_TOPIC_ID_ERROR = 106
 
 cdef enum:
     COPY_BELOW_BYTES = 2048     # smaller batches are gathered by copy: one piece of a system call costs about as much

@@ -3,6 +3,7 @@
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 
+from kbroker._fast.base.kafka cimport INVALID_RECORD
 from kbroker._fast.records.record_batch cimport (
     VALIDATE_COMPRESSED,
     BatchInfo,
@@ -26,7 +27,6 @@ from kbroker._fast.requests.wire_cursor cimport (
 
 cdef enum:
     TOPIC_ID_VERSION = 13
-    INVALID_RECORD = 87
 
 
 cdef inline ProduceItem* _new_item(ProduceFrame* request) noexcept nogil:

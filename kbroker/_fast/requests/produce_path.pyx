@@ -6,6 +6,19 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp
 
+from kbroker._fast.base.kafka cimport (
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_REQUIRED_ACKS,
+    MESSAGE_TOO_LARGE,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
+    RECORD_LIST_TOO_LARGE,
+    REQUEST_TIMED_OUT,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_COMPRESSION_TYPE,
+)
 from kbroker._fast.net.frame cimport Frame, frame_free, frame_own
 from kbroker._fast.wal.commit cimport CommitQueue, Completion, WaitList
 from kbroker._fast.records.decompression_memory cimport Share, memory
@@ -43,18 +56,7 @@ from kbroker._fast.wal.ring cimport APPEND_WAIT
 from kbroker._fast.records.record_batch import REASONS
 
 cdef enum:
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
-    MESSAGE_TOO_LARGE = 10
     INVALID_TOPIC = 17
-    RECORD_LIST_TOO_LARGE = 18
-    NOT_ENOUGH_REPLICAS = 19
-    INVALID_REQUIRED_ACKS = 21
-    INVALID_PRODUCER_ID_MAPPING = 49
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    UNKNOWN_TOPIC_ID = 100
 
 cdef enum:
     TOPIC_ID_VERSION = 13

@@ -6,24 +6,24 @@ request adds it. Errors that mean "not now" become NOT_ENOUGH_REPLICAS, which ev
 
 from libc.stdint cimport int16_t, int32_t, int64_t
 
+from kbroker._fast.base.kafka cimport (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TXN_STATE,
+    NETWORK_EXCEPTION,
+    NOT_COORDINATOR,
+    NOT_ENOUGH_REPLICAS,
+    PRODUCER_FENCED,
+    TRANSACTION_ABORTABLE,
+)
 from kbroker._fast.partition.partition cimport Partition
 from kbroker._fast.partition.producer_state cimport Verification
 from kbroker._fast.records.record_batch cimport BatchInfo
 from kbroker._fast.net.request cimport Request
 
-cdef enum:
-    NONE = 0
-    NETWORK_EXCEPTION = 13
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    NOT_ENOUGH_REPLICAS = 19
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49
-    CONCURRENT_TRANSACTIONS = 51
-    PRODUCER_FENCED = 90
-    TRANSACTION_ABORTABLE = 120
 
 cdef enum:
     ABORTABLE_VERSION = 11          # Produce versions that know TRANSACTION_ABORTABLE

@@ -68,7 +68,6 @@ cdef class CommitQueue:
 
 
 cdef enum:
-    STORAGE_ERROR = 56    # KAFKA_STORAGE_ERROR, of a log that has failed
     LATENCY_BUCKETS = 32  # powers of two of a microsecond
 
 

@@ -1,9 +1,10 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker._fast.base.atomic cimport load64
+from kbroker._fast.base.kafka cimport KAFKA_STORAGE_ERROR
 from kbroker._fast.base.pthread cimport monotonic_ns, pthread_cond_t
 from kbroker._fast.wal.cache cimport WalCache
-from kbroker._fast.wal.commit cimport STORAGE_ERROR, CommitQueue, ObjectCommits
+from kbroker._fast.wal.commit cimport CommitQueue, ObjectCommits
 from kbroker._fast.wal.faults cimport Faults
 from kbroker._fast.wal.group_commit cimport GroupCommit
 from kbroker._fast.wal.segment_log cimport SegmentLog
@@ -39,7 +40,7 @@ cdef class Wal(SegmentLog):
     cdef readonly int64_t group_waits    # commits that waited for company (decision 004)
     cdef readonly int64_t commit_ns      # time in write and sync, in total
     cdef inline int32_t failure(self) noexcept nogil:    # the Kafka error behind APPEND_FAILED
-        return self.refusal if self.refusal else STORAGE_ERROR
+        return self.refusal if self.refusal else KAFKA_STORAGE_ERROR
 
     cdef inline bint at_rest(self) noexcept nogil:                # as `is_at_rest`
         return self.has_rested(REST_NS)

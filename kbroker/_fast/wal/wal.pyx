@@ -17,13 +17,14 @@ from posix.time cimport timespec
 
 from kbroker._fast.base.atomic cimport load64, store64
 from kbroker._fast.base.invariant cimport invariant
+from kbroker._fast.base.kafka cimport KAFKA_STORAGE_ERROR
 from kbroker._fast.base.pthread cimport (
     deadline, monotonic_cond_init, monotonic_ns, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_timedwait,
     pthread_cond_wait, pthread_mutex_lock, pthread_mutex_unlock, wait_precisely,
 )
 from kbroker._fast.wal.arena cimport Arena
 from kbroker._fast.wal.cache cimport WalCache
-from kbroker._fast.wal.commit cimport STORAGE_ERROR, CommitQueue, ObjectCommits, settle_commits, settle_objects
+from kbroker._fast.wal.commit cimport CommitQueue, ObjectCommits, settle_commits, settle_objects
 from kbroker._fast.wal.faults cimport Faults
 from kbroker._fast.wal.format cimport PAGE_BYTES, SEGMENT_HEADER_BYTES, page_up
 from kbroker._fast.wal.group_commit cimport GATHER_BYTES_MAX, GroupCommit
@@ -149,7 +150,7 @@ cdef class Wal(SegmentLog):
     cpdef int drain_commits(self) except -1:
         """After a wake-up: completes what is durable, or flushed where that is waited for. After the final failure
         everything else gets KAFKA_STORAGE_ERROR; after `refuse` all that is not flushed gets its error."""
-        cdef int16_t failure = STORAGE_ERROR if self.has_failed else 0
+        cdef int16_t failure = KAFKA_STORAGE_ERROR if self.has_failed else 0
         settle_commits(self.commits, self.durable(), self.refusal, failure)
         return settle_objects(self.object_commits, self.flushed, self.objects_failed, failure)
 
