@@ -1,7 +1,7 @@
 """The control socket of a running broker: a Unix socket in its data directory, one JSON line each way.
 
-Only who may enter the data directory may use it. Commands: ``flush`` (answers when the flush is true in the
-bucket), ``proposals`` (looks for swap proposals of jobs, and answers when those it found are judged).
+Access to the directory is access to the socket. Commands: ``flush`` (answers when the flush is committed to the
+bucket), ``proposals`` (looks for swap proposals of jobs, and answers when it has judged those it found).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Address:
 
 
 class ControlServer:
-    """Answers commands one after another on a daemon thread."""
+    """Accepts commands on one thread and runs each on a thread of its own. Commands may run in parallel."""
 
     def __init__(self, data_dir: Path, commands: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]) -> None:
         self._path = data_dir / SOCKET_NAME
@@ -70,12 +70,12 @@ class ControlServer:
             try:
                 connection.sendall(json.dumps(answer).encode() + b"\n")
             except OSError:
-                logger.debug("control client went away")
+                logger.debug("the control client closed its connection")
 
     def close(self) -> None:
-        """Stops accepting and removes the socket; commands that run go on."""
+        """Stops accepting and removes the socket; running commands are not interrupted."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # close alone would leave the thread in accept for ever
+            self._socket.shutdown(socket.SHUT_RDWR)  # close alone would not wake the thread from accept
         self._socket.close()
         self._path.unlink(missing_ok=True)
 
@@ -99,7 +99,7 @@ def send_command(data_dir: Path, command: str, timeout: float, **arguments: Any)
         try:
             answer = json.loads(_read_line(connection))
         except ValueError:
-            raise RuntimeError("the broker went away before it answered") from None
+            raise RuntimeError("the broker closed the connection before it answered") from None
     if "error" in answer:
         raise RuntimeError(answer["error"])
     return answer

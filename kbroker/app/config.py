@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.app.machine import usable_memory_bytes
-from kbroker.app.memory import BESIDE_ARENA_LEAST, LEAST_BYTES, PRODUCER_ID_SHARE, MemoryPools, divide
+from kbroker.app.memory import MEMORY_BYTES_MIN, OTHER_POOLS_BYTES_MIN, PRODUCER_ID_SHARE, MemoryPools, divide
 from kbroker.errors import CorruptionError
 from kbroker.limits import (
     ARENA_CHUNK_BYTES,
@@ -32,74 +32,25 @@ from kbroker.limits import (
     WAL_PAGE_BYTES,
     WAL_SEGMENT_BYTES,
 )
+from kbroker.option_values import (
+    ConfigError,
+    parse_address,
+    parse_assignments,
+    parse_bool,
+    parse_int,
+    parse_seconds,
+    parse_size,
+)
 from kbroker.storage.stores.regular_file import read_regular
 from kbroker.types import parse_address_limits
 
-SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 LOG_LEVELS = ("debug", "info", "warning", "error")
-MEMORY_SHARE = 8  # an eighth of what the process may use is what it takes unless told ...
-MEMORY_BYTES_LEAST, MEMORY_BYTES_MOST = 256 * MIB, 4 * GIB  # ... within these
+MEMORY_SHARE = 8  # by default an eighth of what the process may use ...
+DEFAULT_MEMORY_BYTES_MIN, DEFAULT_MEMORY_BYTES_MAX = 256 * MIB, 4 * GIB  # ... within these
 CONFIG_BYTES_MAX = 1 * MIB  # of the TOML file
 PRODUCER_SHARE = "kbroker.producer.id.memory.share"
 PRODUCER_SHARES = (0.01, 0.3)
-EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be used: the message names it and says what is expected. Exit code 2."""
-
-
-def parse_size(text: str | int) -> int:
-    """Bytes from ``1048576``, ``512MiB``, ``4GiB``. Raises ConfigError."""
-    match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(text))
-    if not match or match[2].lower() not in SIZE_UNITS:
-        raise ConfigError(f"{text!r} is not a size: give bytes, or a number with KiB, MiB or GiB")
-    size = int(match[1]) * SIZE_UNITS[match[2].lower()]
-    if size >= 2**63:
-        raise ConfigError(f"{text!r} is not a usable size")
-    return size
-
-
-def parse_seconds(text: str | float) -> float:
-    """Seconds, decimals allowed. Raises ConfigError."""
-    try:
-        seconds = float("" if isinstance(text, bool) else text)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{text!r} is not a number of seconds") from None
-    if not 0 < seconds < 1e9:
-        raise ConfigError(f"{text!r} is not a usable number of seconds")
-    return seconds
-
-
-def parse_int(text: str | int) -> int:
-    """A whole number. Raises ConfigError."""
-    if not isinstance(text, int) or isinstance(text, bool):
-        if not re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", str(text), re.ASCII):
-            raise ConfigError(f"{text!r} is not a whole number")
-        text = int(text)
-    if not -(2**63) <= text < 2**63:
-        raise ConfigError(f"{text!r} is not a usable number")
-    return text
-
-
-def parse_bool(text: str | bool) -> bool:
-    """true/false, yes/no, 1/0. Raises ConfigError."""
-    if isinstance(text, bool):
-        return text
-    lowered = str(text).strip().lower()
-    if lowered in ("true", "yes", "1", "on"):
-        return True
-    if lowered in ("false", "no", "0", "off"):
-        return False
-    raise ConfigError(f"{text!r} is neither true nor false")
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """(host, port) from HOST:PORT; an IPv6 host stands in brackets. Raises ConfigError."""
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+):(\d{1,5})", str(text).strip())
-    if not match or int(match[2]) > 65535:
-        raise ConfigError(f"{text!r} is not an address: give HOST:PORT")
-    return match[1].strip("[]"), int(match[2])
+EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 def parse_store(text: str) -> str:
@@ -111,7 +62,7 @@ def parse_store(text: str) -> str:
 
 
 def parse_overrides(text: str) -> str:
-    """HOST:COUNT,HOST:COUNT, as it is. Raises ConfigError."""
+    """HOST:COUNT,HOST:COUNT, unchanged. Raises ConfigError."""
     try:
         parse_address_limits(str(text))
     except ValueError as error:
@@ -484,17 +435,6 @@ def _one_of(choices: tuple[str, ...], value: str) -> str:
     return value
 
 
-def parse_assignments(assignments: list[str]) -> dict[str, str]:
-    """NAME=VALUE pairs. Raises ConfigError."""
-    pairs = {}
-    for item in assignments:
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise ConfigError(f"{item!r} is not NAME=VALUE")
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
 def _read_file(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
@@ -539,7 +479,7 @@ def load_config(
         raise ConfigError(f"unknown setting in the file: {', '.join(sorted(unknown))}")
     values: dict[str, Any] = {}
     for option in OPTIONS:
-        # An empty variable is one that is not set: templates of containers leave such behind.
+        # An empty variable counts as not set: templates of containers produce such.
         from_environment = environ.get(option.variable) or None
         for source in (arguments.get(option.name), from_environment, file_values.get(option.name)):
             if source is not None:
@@ -558,21 +498,21 @@ def load_config(
 
 
 def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
-    """Derives what was not given and holds the settings against each other."""
+    """Derives what was not given and checks the settings against each other."""
     values["data_dir"] = Path(values["data_dir"])
     if values["object_store"] is None:
         values["object_store"] = f"file:{values['data_dir'] / 'objects'}"
     if values["memory_bytes"] is None:
         share = usable_memory_bytes() // MEMORY_SHARE
-        values["memory_bytes"] = min(max(share // MIB * MIB, MEMORY_BYTES_LEAST), MEMORY_BYTES_MOST)
+        values["memory_bytes"] = min(max(share // MIB * MIB, DEFAULT_MEMORY_BYTES_MIN), DEFAULT_MEMORY_BYTES_MAX)
     memory = values["memory_bytes"]
     least, most = PRODUCER_SHARES
     if not least <= kafka[PRODUCER_SHARE] <= most:
         raise ConfigError(f"{PRODUCER_SHARE}: {least} to {most}")
-    if memory < LEAST_BYTES:
+    if memory < MEMORY_BYTES_MIN:
         raise ConfigError("--memory-bytes: at least 64MiB")
     arena = values["arena_bytes"] or divide(memory, None, values["share_groups"], kafka[PRODUCER_SHARE]).arena
-    if arena > memory - BESIDE_ARENA_LEAST:
+    if arena > memory - OTHER_POOLS_BYTES_MIN:
         raise ConfigError("--arena-bytes: must leave at least 16MiB of --memory-bytes to caches and buffers")
     if arena < 8 * MIB:
         raise ConfigError("--arena-bytes: at least 8MiB")

@@ -1,8 +1,8 @@
-"""What the memory of a broker goes to: every pool, its share of --memory-bytes, its bound and what happens at it.
+"""The memory of a broker: every pool, its share of --memory-bytes, its bound, and what happens at the bound.
 
-The pools' bounds add up to no more than --memory-bytes. Beside them the process takes PROCESS_BYTES (interpreter, code,
-threads, what a broker without data has), and what BESIDE names: it grows with what an operator decides, and each has
-a formula. No pool lends what it does not use: bounds hold under attack because they are not lent.
+The bounds add up to no more than --memory-bytes. The process also takes PROCESS_BYTES (interpreter, code, threads, an
+empty broker), and what OUTSIDE_POOLS names: each of these grows by a formula with what an operator decides. No pool
+lends its unused bytes to another, so that the bounds hold under attack.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from kbroker import limits
 from kbroker.limits import KIB, MIB
 
 PROCESS_BYTES = 96 * MIB  # RSS without any pool: bench/soak_hour.py and docs/memory.md
-ARENA_SHARE_MOST = (2, 3)
-LEAST_BYTES = 64 * MIB  # of --memory-bytes
-BESIDE_ARENA_LEAST = 16 * MIB
+ARENA_SHARE_MAX = (2, 3)
+MEMORY_BYTES_MIN = 64 * MIB  # of --memory-bytes
+OTHER_POOLS_BYTES_MIN = 16 * MIB
 
 PRODUCER_ID_SHARE = 0.1  # of --memory-bytes, unless kbroker.producer.id.memory.share says otherwise
 
@@ -33,8 +33,8 @@ SHARES: dict[str, tuple[int, int]] = {
 }
 SHARE_ANSWERS_OF_RANGES = 3  # a third of the cache of objects, where share groups are served
 
-# What is not of --memory-bytes: name, bytes in words. docs/memory.md explains each.
-BESIDE: dict[str, str] = {
+# Memory outside of --memory-bytes: name, bytes in words. docs/memory.md explains each.
+OUTSIDE_POOLS: dict[str, str] = {
     "manifest": "170 bytes for an object with one reference, 80 for an image in a pack, 1 KiB for a partition",
     "log_index": "32 bytes for a batch in the segments that are not sealed; 72 for a partition in a sealed one",
     "flush": "100 bytes for a batch of a window, and 2 KiB for each producer that it names; a window has a batch for "
@@ -53,16 +53,16 @@ BESIDE: dict[str, str] = {
 class MemoryPools:
     """Bounds in bytes. ``sum`` of the fields is at most the memory that `divide` was given."""
 
-    arena: int  # newest part of the log; the oldest is given up
-    producer_ids: int  # the longest unused go; then new ids wait and are refused
+    arena: int  # newest part of the log; the oldest is evicted
+    producer_ids: int  # the longest unused are evicted; then new ids wait and are refused
     groups: int  # groups, members, offsets; new ones are refused
     transactions: int  # transactional ids and the partitions of their transactions; new ones are refused
     request_frames: int  # requests being received or answered; connections are not read
-    answers: int  # complete and unread; requests with long answers wait
+    answers: int  # complete and unsent; requests with long answers wait
     share_answers: int  # of ShareFetch; they wait
-    decompression: int  # batches wait their turn; one that claims more is refused
-    object_ranges: int  # footers, ranges and read-ahead of objects; the longest unused go
-    wal_files: int  # blocks of the log that have left the arena; the longest unused go
+    decompression: int  # batches wait their turn; one that needs more is refused
+    object_ranges: int  # footers, ranges and read-ahead of objects; the longest unused are evicted
+    wal_files: int  # blocks of the log that have left the arena; the longest unused are evicted
     compaction: int  # key maps and decompressed batches of all cleaner threads; rounds end earlier
     merging: int  # inputs and outputs of one job of small merges; jobs take fewer objects
 
@@ -71,21 +71,21 @@ class MemoryPools:
 
     @property
     def merge_buffer_bytes(self) -> int:
-        """Of the inputs of a job; what comes of them takes as much again."""
+        """Of the inputs of a job; its outputs take as much again."""
         return self.merging // 2
 
 
 def divide(
     memory_bytes: int, arena_bytes: int | None, share_groups: bool, producer_id_share: float = PRODUCER_ID_SHARE
 ) -> MemoryPools:
-    """The pools of a broker; an arena that is asked for leaves less to the others, or more.
+    """The pools of a broker. A given arena leaves less to the others, or more.
 
     The arena is as given, or what the others leave: the caller makes it a multiple of a segment.
     """
     wanted = {name: min(memory_bytes // part, most) for name, (part, most) in SHARES.items()}
     wanted["producer_ids"] = int(memory_bytes * producer_id_share)
     rest = memory_bytes - sum(wanted.values())
-    arena = arena_bytes or min(rest, memory_bytes * ARENA_SHARE_MOST[0] // ARENA_SHARE_MOST[1])
+    arena = arena_bytes or min(rest, memory_bytes * ARENA_SHARE_MAX[0] // ARENA_SHARE_MAX[1])
     room = memory_bytes - arena
     if sum(wanted.values()) > room:
         wanted = {name: size * room // sum(wanted.values()) for name, size in wanted.items()}
@@ -96,5 +96,5 @@ def divide(
     return pools
 
 
-assert divide(LEAST_BYTES, None, True).request_frames >= 2 * MIB
-assert divide(LEAST_BYTES, LEAST_BYTES - BESIDE_ARENA_LEAST, True).decompression >= 512 * KIB
+assert divide(MEMORY_BYTES_MIN, None, True).request_frames >= 2 * MIB
+assert divide(MEMORY_BYTES_MIN, MEMORY_BYTES_MIN - OTHER_POOLS_BYTES_MIN, True).decompression >= 512 * KIB

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from kbroker.app.config import ConfigError, parse_address
 from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.option_values import ConfigError, parse_address
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
@@ -22,7 +22,7 @@ VERSIONS = {0: 9, 1: 12, 2: 7, 3: 9, 9: 7, 10: 3, 15: 5, 16: 4, 19: 5, 20: 4, 37
 
 
 class CommandFailed(Exception):
-    """A command that could not be done: one line that says why. Exit code 1."""
+    """A command failed: one line that says why. Exit code 1."""
 
 
 class Client:
@@ -37,7 +37,7 @@ class Client:
         self._connection = ClientConnection(connected, "kbroker-cli", VERSIONS)
 
     def call(self, request: Message) -> Any:
-        """Sends a request and returns its response. CommandFailed too for a value that the protocol has no room for."""
+        """Sends a request and returns its response. CommandFailed also for a value that the protocol cannot encode."""
         try:
             return self._connection.call(request)
         except (OSError, ProtocolError) as error:
@@ -69,7 +69,7 @@ def check(error_code: int, what: str, message: str | None = None) -> None:
 
 @contextlib.contextmanager
 def connected(bootstrap: str) -> Iterator[Client]:
-    """A client for HOST:PORT; what fails inside ends the process with one line and exit code 1."""
+    """A client for HOST:PORT; a failure inside ends the process with one line and exit code 1."""
     try:
         address = parse_address(bootstrap)
     except ConfigError as error:

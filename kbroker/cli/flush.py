@@ -1,4 +1,4 @@
-"""``kbroker flush``: makes everything acknowledged so far true in the bucket, and waits for it."""
+"""``kbroker flush``: flushes everything acknowledged so far to the bucket, and waits for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kbroker.admin.control import send_command
-from kbroker.app.config import ConfigError, parse_seconds
+from kbroker.option_values import ConfigError, parse_seconds
 
 
 @click.command()
@@ -25,7 +25,7 @@ def command(data_dir: str, timeout: float) -> None:
     except (OSError, RuntimeError) as error:
         reason: object = f"no broker runs in {data_dir}"
         if isinstance(error, TimeoutError):
-            reason = f"not done within {timeout:g} seconds; it goes on"
+            reason = f"not done within {timeout:g} seconds; it continues"
         elif isinstance(error, RuntimeError):
             reason = error
         click.echo(f"kbroker flush: {reason}", err=True)

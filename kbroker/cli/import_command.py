@@ -1,6 +1,6 @@
-"""``kbroker import``: what another product left behind becomes topics of a cluster. No broker may run on it.
+"""``kbroker import``: imports the data of another product as topics of a cluster. No broker may run on it.
 
-Exit codes: 0 done, 1 failed (one line says why; nothing became true), 2 usage.
+Exit codes: 0 done, 1 failed (one line says why; nothing was committed), 2 usage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from kbroker.app.config import OPTIONS, BrokerConfig, ConfigError, load_config
+from kbroker.app.config import OPTIONS, BrokerConfig, load_config
 from kbroker.cli.store_copies import copies_between
 from kbroker.clock import SystemClock
 from kbroker.errors import CorruptionError, StartError
@@ -28,6 +28,7 @@ from kbroker.exchange.partition_upload import ImportedPartition
 from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport
+from kbroker.option_values import ConfigError
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import open_store
@@ -179,7 +180,7 @@ def _target(config: BrokerConfig, leader_epoch_max: int) -> Iterator[ImportTarge
 def _with_target(
     config: BrokerConfig, leader_epoch_max: int, store_into: Callable[[ImportTarget], ImportReport]
 ) -> ImportReport:
-    """Stores into the cluster; once more, with a higher broker epoch, where the data has a higher leader epoch."""
+    """Imports into the cluster; again, with a higher broker epoch, if the data has a higher leader epoch."""
     try:
         with _target(config, leader_epoch_max) as target:
             return store_into(target)

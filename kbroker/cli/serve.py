@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from kbroker.app.config import OPTIONS, ConfigError, load_config
+from kbroker.app.config import OPTIONS, load_config
 from kbroker.errors import StartError
 from kbroker.log_throttle import LogThrottle
+from kbroker.option_values import ConfigError
 
 
 def _with_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kbroker.app.config import ConfigError, parse_assignments
 from kbroker.cli.client import bootstrap_option, check, connected
+from kbroker.option_values import ConfigError, parse_assignments
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.protocol.apis.k20_delete_topics import DeleteTopicsRequest

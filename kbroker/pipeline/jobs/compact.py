@@ -1,7 +1,7 @@
 """``kbroker pipeline compact``: log compaction of a large topic as a distributed sort.
 
-The result is that of the broker's own compactor. It becomes true by one manifest record of the cluster's owner; until
-then no reader sees anything of it, and afterwards the old objects go as after any compaction.
+The result is that of the broker's own compactor. It is committed by one manifest record of the cluster's owner: until
+then no reader sees it, and afterwards the old objects are deleted as after any compaction.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 
 from kbroker import limits
-from kbroker.app.config import ConfigError, parse_size
 from kbroker.cluster.image import MetadataImage
+from kbroker.option_values import ConfigError, parse_size
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.jobs.compact_leading import with_a_first_output
 from kbroker.pipeline.jobs.compact_plan import (
@@ -87,7 +87,7 @@ class Compaction:
             result = self._publisher().publish(proposing, proposal)
         if result.refused is None:
             proposing.close()
-        # What was refused as a whole nobody has in hand: by note and answer the owner finds and removes all of it.
+        # A proposal that was refused as a whole: the owner finds its outputs by note and answer, and removes them.
         return self._note(result, swaps)
 
     def _publisher(self) -> Publisher:

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.app.memory import BESIDE_ARENA_LEAST, LEAST_BYTES, MemoryPools, divide
+from kbroker.app.memory import MEMORY_BYTES_MIN, OTHER_POOLS_BYTES_MIN, MemoryPools, divide
 from kbroker.limits import GIB, MIB
 from tests.unit.app.test_config import load
 
 DOCS = Path(__file__).resolve().parents[3] / "docs/memory.md"
-SIZES = (LEAST_BYTES, 192 * MIB, 256 * MIB, 768 * MIB, GIB, 3 * GIB, 4 * GIB, 64 * GIB)
+SIZES = (MEMORY_BYTES_MIN, 192 * MIB, 256 * MIB, 768 * MIB, GIB, 3 * GIB, 4 * GIB, 64 * GIB)
 
 
 @pytest.mark.parametrize("share_groups", [False, True])
 @pytest.mark.parametrize("memory_bytes", SIZES)
 def test_the_pools_are_within_the_memory(memory_bytes: int, share_groups: bool) -> None:
-    for arena in (None, 8 * MIB, memory_bytes // 2, memory_bytes - BESIDE_ARENA_LEAST):
+    for arena in (None, 8 * MIB, memory_bytes // 2, memory_bytes - OTHER_POOLS_BYTES_MIN):
         pools = divide(memory_bytes, arena, share_groups)
         assert pools.sum() <= memory_bytes
         assert all(size > 0 for name, size in asdict(pools).items() if name != "share_answers" or share_groups)
