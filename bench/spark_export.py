@@ -67,11 +67,11 @@ def writers(
 ) -> dict[str, Callable[[Path], Any]]:
     """What is compared: each writes the topic into a folder."""
     from kbroker.pipeline.bucket_view import BucketView
-    from kbroker.pipeline.export_plan import source_options
-    from kbroker.pipeline.export_run import ExportRun, ExportSettings
-    from kbroker.pipeline.export_table import ExportTable
-    from kbroker.pipeline.export_target import Destination
-    from kbroker.pipeline.export_task import export_split
+    from kbroker.pipeline.export.plan import source_options
+    from kbroker.pipeline.export.run import ExportRun, ExportSettings
+    from kbroker.pipeline.export.table import ExportTable
+    from kbroker.pipeline.export.target import Destination
+    from kbroker.pipeline.export.task import export_split
     from kbroker.pipeline.jobs.session import Job
     from kbroker.pipeline.options import Place
 

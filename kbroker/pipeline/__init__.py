@@ -38,7 +38,7 @@ def register(spark: SparkSession) -> None:
 
     from kbroker.pipeline import column_pruning, query_trigger, spark_source
 
-    # By value, so that a worker without kbroker can run far enough to say what it misses.
+    # By value, so that a worker without kbroker can run far enough to report it.
     cloudpickle.register_pickle_by_value(spark_source)
     cores = max(1, spark.sparkContext.defaultParallelism)
     members = {"cores": cores, "__module__": spark_source.__name__}

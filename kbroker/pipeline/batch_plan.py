@@ -26,8 +26,8 @@ from kbroker.pipeline.splits import OBJECT_COST_BYTES, Share, Split, gather, obj
 
 SPLIT_BYTES_MIN = 4 * MIB
 SPLIT_BYTES_MAX = 256 * MIB
-SPLITS_PER_CORE = 2  # so that cores finish at about the same time, unless that makes tasks smaller than
-SPLIT_BYTES_WORTH = 128 * MIB  # for a task costs Spark some 20 ms
+SPLITS_PER_CORE = 2  # so that cores finish at about the same time, unless tasks become smaller than
+SPLIT_BYTES_WORTH = 128 * MIB  # since a task costs Spark some 20 ms
 TAIL_COST_BYTES = 8 * MIB
 
 Ranges = dict[TopicPartition, tuple[int, int]]
@@ -64,7 +64,7 @@ def _plan(
 
 
 def _check_order(ranges: Ranges, hint: str) -> None:
-    """OptionError, with the kafka source's words, where a partition would be read from behind its end."""
+    """OptionError, in the kafka source's words, if a partition would be read from beyond its end."""
     for (topic, partition), (first, stop) in ranges.items():
         if first > stop:
             raise OptionError(
@@ -76,7 +76,7 @@ def _check_order(ranges: Ranges, hint: str) -> None:
 def within(
     ranges: Ranges, earliest: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], options: SourceOptions
 ) -> Ranges:
-    """The part of each range that there is. What is missing at the start is data loss, at the end a wrong option."""
+    """The part of each range that exists. A missing start is data loss, a missing end a wrong option."""
     kept: Ranges = {}
     for pair, (first, stop) in ranges.items():
         name = f"{pair[0]}-{pair[1]}"
@@ -106,8 +106,8 @@ def plan_ranges(
     *,
     splits_per_core: int | None = None,
 ) -> list[Split]:
-    """Tasks that together read exactly these offsets, as far as `bounds` leave something of them; SPLITS_PER_CORE
-    where there is enough to read and nothing else is asked for."""
+    """Tasks that together read exactly these offsets, as far as `bounds` permit; by default SPLITS_PER_CORE if
+    there is enough to read."""
     bounds = bounds or {}
     timestamps = bounds.get("timestamp", ANY)
     shares: list[Share] = []

@@ -19,7 +19,7 @@ from kbroker.storage.stores.retry_policy import RetryPolicy
 
 VERSIONS = {1: 12, 2: 7, 3: 10}
 TIMEOUT_SECONDS = 60.0
-RETRY_SECONDS = 30.0  # for a broker that starts again
+RETRY_SECONDS = 30.0  # for a broker that restarts
 FETCH_BYTES = 8 * MIB
 FETCH_WAIT_MS = 500
 EMPTY_FETCHES_MAX = 60
@@ -40,16 +40,16 @@ class OffsetGone(BrokerError):
 
 
 class BrokerTail:
-    """A connection to one broker, which leads everything. Not thread-safe. Raises BrokerError.
+    """A connection to one broker, which leads all partitions. Not thread-safe. Raises BrokerError.
 
-    One that the broker closed, as it does with idle ones and when it stops, is made anew: all requests only read.
-    `patient`: also the first one is tried for RETRY_SECONDS, else a broker that does not answer is an error at once.
+    If the broker closes it (when idle, or at its stop) it is reopened: all requests only read. `patient`: the first
+    connect is retried for RETRY_SECONDS too, else a broker that does not answer is an error at once.
     """
 
     def __init__(self, bootstrap: str, *, patient: bool = False) -> None:
         self._where = bootstrap
         self._connection: ClientConnection | None = None
-        self._cluster_id: str | None = None  # that the broker has to serve
+        self._cluster_id: str | None = None  # which the broker must serve
         self._retries = RetryPolicy(RETRY_SECONDS)
         failure: OSError | None = None
         for _ in (self._retries if patient else RetryPolicy(0)).attempts():
@@ -91,7 +91,7 @@ class BrokerTail:
         raise BrokerError(f"tail=broker: the broker at {self._where}: {failure}")
 
     def check_cluster(self, cluster_id: str) -> None:
-        """OptionError when the broker serves another cluster than the bucket holds; later, when it does so then."""
+        """OptionError if the broker serves another cluster than the bucket holds, now or after a reconnect."""
         self._cluster_id = cluster_id
         self._check_served(self.call(_WHICH_CLUSTER).cluster_id)
 

@@ -1,4 +1,4 @@
-"""A cluster's bucket as a pipeline sees it: opened to be read, never claimed, sealed or written."""
+"""A read-only view of a cluster's bucket for pipelines: nothing is claimed, sealed or written."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class BucketView:
 
 @contextmanager
 def current_view(place: Place) -> Iterator[BucketView]:
-    """A view as of now, for a short while. Spark plans queries in a process that stays: one that has read topics and
+    """A view as of now, for short use. Spark plans queries in a process that lives on: one that has read topics and
     manifest before reads only what was written since. Raises as BucketView does."""
     store = store_of(place)
     keys = _find_cluster(store, place)
@@ -88,7 +88,7 @@ def current_view(place: Place) -> Iterator[BucketView]:
     else:
         view.refresh()
     yield view
-    # Not after an error: what it holds may be the cause.
+    # Not after an error: the view may be the cause.
     with _lock:
         _views[place] = view
         while len(_views) > VIEWS_MAX:

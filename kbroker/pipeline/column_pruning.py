@@ -1,9 +1,9 @@
 """Tells the source which columns a batch query needs, which Spark 4.1 tells no Python source.
 
 Without it every column of every row crosses from the worker's process to the JVM, and that hand-over is what a query
-over whole records takes most of its time for. The rule below runs in the driver's JVM behind Spark's own optimizer
-rules: where a projection, an aggregate or a filter stands on a scan of this source, it puts a scan of the columns they
-use in its place. It needs no jar (see driver_jvm). Where it is not possible (Spark Connect, another Spark) nothing
+over whole records takes most of its time for. The rule below runs in the driver's JVM after Spark's own optimizer
+rules: where a projection, an aggregate or a filter stands on a scan of this source, it replaces the scan by one of the
+columns they use. It needs no jar (see driver_jvm). Where it is not possible (Spark Connect, another Spark) nothing
 changes: the query reads all columns.
 
 spark.kbroker.pruneColumns, a setting of the session that can be changed at any time, switches it off ("false"). With
@@ -164,7 +164,7 @@ public class ColumnPruning extends Rule {
 
 
 def install(spark: SparkSession, name: str) -> bool:
-    """Adds the rule for scans of the format `name` to a session, once. False, and a line in the log, where it can't."""
+    """Adds the rule for scans of the format `name` to a session, once. If it cannot: logs it, and returns False."""
     try:
         given = ("org.apache.spark.sql.ExperimentalMethods", spark._jsparkSession.experimental())
         call_static(spark, _SOURCE.replace("FORMAT", name), _CLASS, "install", given)

@@ -1,4 +1,4 @@
-"""What to do about records that are gone: end the query, or say so and go on (failOnDataLoss)."""
+"""Lost records end the query, or are logged (failOnDataLoss)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 
 class DataLossError(Exception):
-    """Records that the query should have read are gone; the message says which, and what to set to go on."""
+    """Records that the query should have read are gone; the message says which, and which option accepts that."""
 
 
 def report(lost: str, fail: bool) -> None:

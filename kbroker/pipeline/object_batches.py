@@ -30,7 +30,7 @@ from kbroker.storage.stores.object_store import InvalidRange, NotFound, ObjectSt
 
 WINDOW_BYTES = 4 * MIB  # one GET, unless a single batch is larger
 WINDOWS_AHEAD = 3
-LOOK_UPS_MAX = 8  # of one share: replaced again and again
+LOOK_UPS_MAX = 8  # of one share: a limit on repeated replacement
 INDEX_BYTES_MAX = 256 * MIB
 
 _REPLACED = (NotFound, PreconditionFailed, InvalidRange)
@@ -68,7 +68,7 @@ class ObjectBatchReader:
         self._pool = ThreadPoolExecutor(WINDOWS_AHEAD, thread_name_prefix="kbroker-read")
 
     def close(self) -> None:
-        """Gives up what is being read ahead."""
+        """Cancels the reads ahead."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def batches(self) -> Iterator[tuple[memoryview, str, int]]:
@@ -85,7 +85,7 @@ class ObjectBatchReader:
         raise CorruptionError(f"{self._share.name}: its objects are replaced faster than they can be read")
 
     def _look_up(self, replaced: _Replaced) -> tuple[int, Iterator[ObjectRef]]:
-        """Where to go on after an object was not as planned, and with what."""
+        """Where to continue after an object was not as planned, and with which objects."""
         share, first, fail = self._share, replaced.first, self._options.fail_on_data_loss
         place = dataclasses.replace(self._options.place, cluster_id=self._cluster_id)
         view = BucketView(place, self._given_store)

@@ -39,7 +39,7 @@ _KNOWN = _OWN | {
     "failondataloss",
     "minpartitions",
 }
-# Of the kafka source, and of no meaning here; accepted, so that only the format's name has to change.
+# Of the kafka source, without effect here; accepted, so that only the format's name has to change.
 _IGNORED = {
     "groupidprefix",
     "fetchoffset.numretries",
@@ -124,7 +124,7 @@ def schema_ddl(options: Mapping[str, str]) -> str:
 def check_schema(fields: list[tuple[str, str]], options: Mapping[str, str]) -> tuple[str, ...]:
     """The columns of a schema, given as names and Spark types: the table's, or those of them that a query uses.
 
-    OptionError when somebody gave the table a schema of their own.
+    OptionError if the table was given a schema of its own.
     """
     expected = parse_options(options).columns
     known = {(name, _simple(DDL[name])) for name in expected}
@@ -355,7 +355,7 @@ def _trigger(options: Mapping[str, str]) -> str | None:
 
 
 def check_batch(options: SourceOptions) -> None:
-    """OptionError for what makes no sense in a batch query."""
+    """OptionError for options that are not for a batch query."""
     _forbid(options.starting, LATEST, "starting offset can't be latest for batch queries on kbroker", "latest")
     _forbid(options.ending, EARLIEST, "ending offset can't be earliest for batch queries on kbroker", "earliest")
 
@@ -371,7 +371,7 @@ def _forbid(limit: Limit | None, value: int, message: str, word: str) -> None:
 
 
 def check_stream(options: SourceOptions, trigger: str | None) -> bool:
-    """OptionError for what makes no sense in a streaming query, or would let rows go unread.
+    """OptionError for options that are not for a streaming query, or would leave rows unread.
 
     `trigger` is the query's own, None where it is not known. The answer: whether there are limits, and they hold.
     """

@@ -29,7 +29,7 @@ Positions = dict[TopicPartition, int]
 
 
 class UnknownTopicError(Exception):
-    """A topic or partition that was asked for by name is not there; the message says where it was looked for."""
+    """A topic or partition that was asked for by name does not exist; the message says in which bucket."""
 
 
 def selected(view: BucketView, options: SourceOptions) -> list[TopicPartition]:

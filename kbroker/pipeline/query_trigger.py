@@ -1,7 +1,7 @@
 """Tells a stream its query's trigger, which Spark 4.1 tells no Python source.
 
-A query with the trigger availableNow asks a Python source once where the log ends, and is done when it is there: one
-that answers with less, for maxOffsetsPerTrigger, would leave rows behind, and nobody would notice. So the format is
+A query with the trigger availableNow asks a Python source once where the log ends, and ends there: a source that
+answers with less, for maxOffsetsPerTrigger, would silently leave rows unread. So the format is
 registered with a class of our own in the driver's JVM: where Spark starts the Python process of a stream, in the
 query's thread, the class looks the query up and sets the process's environment variable TRIGGER_VARIABLE. Where
 that cannot be installed streams work, and limits are refused (see `check_stream`).
@@ -87,7 +87,8 @@ public class TriggerTellingSource extends UserDefinedPythonDataSource {
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> bool:
-    """Registers a format whose streams are told. False, and a line in the log, where that can't be: as Spark does."""
+    """Registers a format whose streams know their trigger. If it cannot: registers it as Spark does, logs that, and
+    returns False."""
     try:
         from pyspark.sql.udf import _wrap_function
 

@@ -1,6 +1,6 @@
 """What Spark calls. Pickled by value (see `register`): only pyspark is imported at the top, kbroker where it is used.
 
-Everything that decides anything is in the modules beside this one, which know nothing of Spark.
+All decisions are in the other modules, which know nothing of Spark.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ WORKER_PROCESS = "kbroker.pipeline.worker_process"
 
 
 def load(module: str) -> Any:
-    """A module of kbroker.pipeline; RuntimeError that says what to install where when there is none."""
+    """A module of kbroker.pipeline; RuntimeError that says what to install, and where, if it is missing."""
     try:
-        # Looked for once in a process: Spark has all that is known of folders forgotten before each task.
+        # Looked up once in a process: Spark clears the import caches before each task.
         if WORKER_PROCESS not in sys.modules and find_spec("pyarrow") is None:
             raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
         loaded = import_module(f"kbroker.pipeline.{module}")

@@ -130,7 +130,7 @@ def _with(share: Share, first: int, stop: int, objects: tuple[ObjectRef, ...], c
 
 
 def gather(shares: list[Share], target_bytes: int) -> list[tuple[Share, ...]]:
-    """Shares cut and put together, in order, so that each group costs about `target_bytes`. A tail is one task."""
+    """Cuts and groups shares, in order, so that each group costs about `target_bytes`. A tail is one task."""
     pile = _Pile(target_bytes)
     for share in shares:
         if share.tail:

@@ -2,7 +2,7 @@
 
 An offset, as Spark keeps it in the checkpoint, is the kafka source's JSON: {"topic": {"0": next offset, ...}}.
 
-Spark 4.1 asks a Python source for the latest offset without saying where the query is; the place is known from the
+Spark 4.1 asks a Python source for the latest offset without saying where the query is; the position is known from the
 last range it planned (after a restart Spark plans an empty one at the checkpoint first).
 """
 
@@ -36,7 +36,7 @@ def to_json(positions: Mapping[tuple[str, int], int]) -> OffsetJson:
 
 
 def from_json(value: Any) -> Positions:
-    """Positions of a checkpoint. OptionError for what no version of this source has written."""
+    """Positions of a checkpoint. OptionError for one that this source has not written."""
     try:
         return {
             (topic, int(partition)): int(offset)
@@ -112,8 +112,8 @@ class StreamPlanner:
         return to_json(end)
 
     def _still_there(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """What the query reads now. A topic that it has read from, and that is gone, is left to the caller to report:
-        only one that never was there is an UnknownTopicError. One that was made anew is reported here.
+        """The partitions that the query reads now. A topic that it has read and that is gone is left to the caller to
+        report: only one that never existed is an UnknownTopicError. A recreated topic is reported here.
         """
         there, read = self._view.topics.by_name, {topic for topic, _ in known} | set(self._topic_ids)
         options = self._options
@@ -128,7 +128,7 @@ class StreamPlanner:
             before, now = self._topic_ids.get(name), there[name].topic_id
             self._topic_ids[name] = now
             if before not in (None, now):
-                data_loss.report(f"topic {name} was deleted and made anew", self._options.fail_on_data_loss)
+                data_loss.report(f"topic {name} was deleted and recreated", self._options.fail_on_data_loss)
         return found
 
     def _check_loss(self, known: Positions, latest: Positions) -> None:
@@ -138,7 +138,7 @@ class StreamPlanner:
             data_loss.report(f"{names} are gone", self._options.fail_on_data_loss)
         for (topic, partition), offset in latest.items():
             before = known.get((topic, partition), 0)
-            if offset < before:  # the topic was made anew
+            if offset < before:  # the topic was recreated
                 lost = f"partition {topic}-{partition}'s offset was changed from {before} to {offset}"
                 data_loss.report(lost, self._options.fail_on_data_loss)
 

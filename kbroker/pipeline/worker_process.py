@@ -1,12 +1,12 @@
-"""Makes a Spark worker that is used again start its next task at once, on Python 3.10 to 3.12, and keep its memory.
+"""Lets a reused Spark worker start its next task at once, on Python 3.10 to 3.12, and keep its memory.
 
 Before every task Spark calls importlib.invalidate_caches() and gc.collect(). The first makes each zip importer, and
 there are some twenty for pyspark.zip, read the whole archive's directory again: 0.3 s. The second walks all modules:
-0.1 s. Both are spared by forgetting the importers (a cache: they come back when needed) and by putting what is there
-after the imports aside from the collector.
+0.1 s. Both are avoided by dropping the importers (a cache: they come back when needed) and by excluding what exists
+after the imports from collection.
 
-Ranges of 4 MiB and columns of about as much come and go all the time in a task. glibc would give them back to the
-kernel each time, which then hands out zeroed pages again, one fault for each: as much CPU time as the reading itself.
+A task allocates and frees ranges and columns of about 4 MiB all the time. glibc would return them to the kernel each
+time, which then hands out zeroed pages again, one fault for each: as much CPU time as the reading itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import zipimport
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # glibc's malloc.h
 MAPPED_BYTES_MIN = 32 << 20  # the most that glibc takes
-FREE_BYTES_KEPT = 128 << 20  # by a worker; Spark ends one that had nothing to do for a minute
+FREE_BYTES_KEPT = 128 << 20  # by a worker; Spark ends one that is idle for a minute
 GROWTH_BYTES = 16 << 20
 
 _settled = False
@@ -41,7 +41,7 @@ def settle() -> None:
 
 
 def keep_memory() -> None:
-    """Has malloc use again what was freed, up to FREE_BYTES_KEPT; does nothing where malloc is not glibc's."""
+    """Lets malloc keep freed memory, up to FREE_BYTES_KEPT; does nothing if malloc is not glibc's."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)

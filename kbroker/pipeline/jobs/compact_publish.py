@@ -1,8 +1,8 @@
-"""How a proposal becomes true: the broker judges it; where none runs, the job claims the cluster and does it itself.
+"""How a proposal is committed: the broker judges it; if none runs, the job claims the cluster and does it itself.
 
 A job that owns the cluster for a moment has no log of its own, so it claims in the name of the data directory that
-owned it last: that broker may start at any time, and fences the job off. Under its claim stands that it is a job; if
-it dies, the next one may go on where it was.
+owned it last: that broker may start at any time, and fences the job off. Its claim says that it is a job; if
+it dies, the next one may continue.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Publisher:
     data_dir: Path | None = None  # of a broker on this machine, which is told at once
 
     def publish(self, job: ProposingJob, proposal: Proposal) -> Result:
-        """The answer. Raises JobError when nobody gives one; the proposal then stays, and may still be judged."""
+        """The answer. Raises JobError if there is none; the proposal then stays, and may still be judged."""
         started = self.clock.monotonic()
         seen: ClaimRecord | None = None
         seen_at = started
@@ -105,7 +105,7 @@ class Publisher:
     # -- as the owner ------------------------------------------------------------------------------------------
 
     def _publish_as_owner(self, holder: ClaimRecord, proposal: Proposal) -> Result | None:
-        """None when somebody else was quicker: then there is an owner to answer."""
+        """None if another owner was faster: that one answers then."""
         self.say("no broker runs: the job claims the cluster")
         retries = RetryPolicy(REQUEST_SECONDS, clock=self.clock)
         owned = self._claim_after(holder, retries)
@@ -122,7 +122,7 @@ class Publisher:
             self._release(owned)
 
     def _claim_after(self, holder: ClaimRecord, retries: RetryPolicy) -> Claim | None:
-        """The very next epoch, or none: who claims in between must not lose the cluster to a job."""
+        """Claims exactly the next epoch, or none: an owner that claims meanwhile must not lose the cluster to a job."""
         record = ClaimRecord(
             epoch=holder.epoch + 1,
             data_dir_id=holder.data_dir_id,

@@ -1,7 +1,7 @@
 """Where a conversion goes, and how all of it appears at once.
 
-A log folder is written beside its place, under a hidden name, and renamed. An object store cannot rename: there a note
-(`kbroker-convert.json`) takes the place first, and goes when everything is there; klite begins with a metadata.log that
+A log folder is written under a hidden name next to its place, and renamed. An object store cannot rename: there a note
+(`kbroker-convert.json`) is stored first, and deleted when everything is there; klite begins with a metadata.log that
 is stored last, KafScale with topics that its owner creates. So what a failed job stored is known, and is deleted; of a
 job that was killed the note stays, and says what is its.
 """

@@ -77,8 +77,8 @@ def command(job: Job, **given: Any) -> None:
     DEST is a folder, s3://bucket/prefix, or iceberg:NAMESPACE.TABLE. Reads the bucket alone; the broker may be stopped.
     """
     from kbroker.pipeline.bucket_view import BucketView
-    from kbroker.pipeline.export_run import ExportRun
-    from kbroker.pipeline.export_task import export_split
+    from kbroker.pipeline.export.run import ExportRun
+    from kbroker.pipeline.export.task import export_split
 
     destination = given["destination"]
     view = BucketView(job.place)
@@ -88,7 +88,7 @@ def command(job: Job, **given: Any) -> None:
         return job.run_tasks(export_split, tasks, "tasks")
 
     if destination.startswith(ICEBERG):
-        from kbroker.pipeline.export_iceberg import IcebergRun, IcebergTable
+        from kbroker.pipeline.export.iceberg import IcebergRun, IcebergTable
 
         iceberg = IcebergTable(destination.removeprefix(ICEBERG), given["catalog"], given["properties"])
         job.summary(**IcebergRun(settings, iceberg, view, run_tasks, job.say).run())
@@ -97,9 +97,9 @@ def command(job: Job, **given: Any) -> None:
 
 
 def _settings(job: Job, given: dict[str, Any]) -> Any:
-    from kbroker.pipeline.export_plan import source_options
-    from kbroker.pipeline.export_run import ExportSettings
-    from kbroker.pipeline.export_target import Destination, destination_url
+    from kbroker.pipeline.export.plan import source_options
+    from kbroker.pipeline.export.run import ExportSettings
+    from kbroker.pipeline.export.target import Destination, destination_url
 
     table = _table(job, given)
     source = source_options(
@@ -122,8 +122,8 @@ def _settings(job: Job, given: dict[str, Any]) -> Any:
 
 def _table(job: Job, given: dict[str, Any]) -> Any:
     from kbroker.pipeline.columns import SOURCE_TYPES
-    from kbroker.pipeline.export_schema import AVRO, RAW, load_schema
-    from kbroker.pipeline.export_table import COLUMN, DEFAULT_COLUMNS, FAIL, ExportTable
+    from kbroker.pipeline.export.schema import AVRO, RAW, load_schema
+    from kbroker.pipeline.export.table import COLUMN, DEFAULT_COLUMNS, FAIL, ExportTable
 
     values, schema = given["values"], None
     if values == RAW:

@@ -9,7 +9,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, EqualTo
 
-from kbroker.pipeline import export_task, spark_source
+from kbroker.pipeline import spark_source
+from kbroker.pipeline.export import task
 from kbroker.pipeline.jobs import session
 from kbroker.pipeline.options import TRIGGER_VARIABLE, OptionError
 from kbroker.pipeline.spark_source import KbrokerBatchReader, KbrokerStreamReader
@@ -39,7 +40,7 @@ def test_a_worker_without_what_it_needs_says_so(missing: str, work: str) -> None
     if work == "query":
         sent, call = KbrokerBatchReader({"object.store": "x"}, 2), "found.partitions()"
     else:
-        sent, call = session._caller(export_task.__name__, "export_split"), "found(None)"
+        sent, call = session._caller(task.__name__, "export_split"), "found(None)"
     program = WITHOUT_KBROKER.format(missing=missing, call=call)
     done = subprocess.run(
         [sys.executable, "-c", program], input=cloudpickle.dumps(sent), capture_output=True, timeout=60, check=True

@@ -186,7 +186,7 @@ def test_a_topic_made_anew_while_the_query_runs_is_data_loss(bucket: ClusterBuck
         if fail == "false":
             assert planner.latest_offset() == {"t": {"0": 0, "1": 0}}
             break
-        with pytest.raises(DataLossError, match="topic t was deleted and made anew"):
+        with pytest.raises(DataLossError, match="topic t was deleted and recreated"):
             planner.latest_offset()
         bucket = ClusterBucket()
         bucket.topic("t", 2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kbroker.pipeline import data_loss
 from kbroker.pipeline.batch_plan import Ranges, plan_ranges, within
 from kbroker.pipeline.bucket_view import BucketView
-from kbroker.pipeline.export_log import Offsets
+from kbroker.pipeline.export.log import Offsets
 from kbroker.pipeline.options import EARLIEST, OptionError, Place, SourceOptions, parse_options
 from kbroker.pipeline.positions import PositionFinder, Positions, selected
 from kbroker.pipeline.splits import Split
@@ -82,7 +82,7 @@ def _starts(
     for topic, topic_id, _ in known:
         if topic in ids and ids[topic] != topic_id:
             raise OptionError(
-                f"topic {topic} was deleted and made anew since it was exported; its offsets begin again. Export it to "
+                f"topic {topic} was deleted and recreated since it was exported; its offsets start again. Export it to "
                 "another destination"
             )
     start = {

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from kbroker._fast.records.records import build_batch
-from kbroker.pipeline.export_plan import source_options
-from kbroker.pipeline.export_run import ExportRun, ExportSettings
-from kbroker.pipeline.export_table import ExportTable
-from kbroker.pipeline.export_target import Destination
-from kbroker.pipeline.export_task import ExportTask, SplitExport, TaskResult, export_split
+from kbroker.pipeline.export.plan import source_options
+from kbroker.pipeline.export.run import ExportRun, ExportSettings
+from kbroker.pipeline.export.table import ExportTable
+from kbroker.pipeline.export.target import Destination
+from kbroker.pipeline.export.task import ExportTask, SplitExport, TaskResult, export_split
 from tests.unit.pipeline.cluster_bucket import PLACE, ClusterBucket
 
 NOW = 1_700_000_000_000

@@ -1,7 +1,7 @@
-"""One run of an export: claim, plan, tasks, commit, publish. Knows nothing of Spark: tasks are run by who calls.
+"""One run of an export: claim, plan, tasks, commit, publish. Knows nothing of Spark: the caller runs the tasks.
 
 A run that ends at any point leaves either nothing of its rows or, once the commit record is written, all of them:
-what is left to publish then, the next run publishes before it does anything else.
+the next run first publishes what this one has not.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.pipeline.bucket_view import BucketView
-from kbroker.pipeline.export_log import Commit, ExportLog, Offsets, offsets_json
-from kbroker.pipeline.export_plan import ExportPlan, plan_export
-from kbroker.pipeline.export_table import ExportTable, differences
-from kbroker.pipeline.export_target import (
+from kbroker.pipeline.export.log import Commit, ExportLog, Offsets, offsets_json
+from kbroker.pipeline.export.plan import ExportPlan, plan_export
+from kbroker.pipeline.export.table import ExportTable, differences
+from kbroker.pipeline.export.target import (
     STATE_FOLDER,
     Destination,
     Target,
@@ -25,7 +25,7 @@ from kbroker.pipeline.export_target import (
     export_folder,
     open_target,
 )
-from kbroker.pipeline.export_task import ExportTask, TaskResult
+from kbroker.pipeline.export.task import ExportTask, TaskResult
 from kbroker.pipeline.options import OptionError
 from kbroker.storage.stores.object_store import StoreError
 
@@ -34,7 +34,7 @@ RunTasks = Callable[[Sequence[ExportTask]], list[TaskResult]]
 
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """What a run is asked for."""
+    """The settings of a run."""
 
     source: dict[str, str]  # options of the reader
     table: ExportTable
@@ -164,7 +164,7 @@ def stage(
         check_schema_ids(settings.table, before, results)
         target.gather(run, staged_files(results))
     except Exception:
-        # What cannot be removed now the next run removes; the error that ends this one is the one to be seen.
+        # The next run removes what cannot be removed now; this run's first error is the one to raise.
         with contextlib.suppress(StoreError, OSError):
             target.discard()
         raise
@@ -177,7 +177,7 @@ def staged_files(results: list[TaskResult]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def check_same(where: str, before: dict[str, Any], table: ExportTable) -> None:
-    """OptionError where the table that is there and the one asked for are not the same."""
+    """OptionError where the existing table differs from the one asked for."""
     found = differences(before, table.identity())
     if found:
         raise OptionError(

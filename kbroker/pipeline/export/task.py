@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from kbroker.pipeline.export_table import FAIL, FILE, QUARANTINE_SCHEMA, ExportTable, quarantined, without
-from kbroker.pipeline.export_target import Destination, Target, open_target
-from kbroker.pipeline.export_values import Decoded, ValueDecoder
-from kbroker.pipeline.parquet_files import ParquetFiles, Sink, WrittenFile
+from kbroker.pipeline.export.parquet_files import ParquetFiles, Sink, WrittenFile
+from kbroker.pipeline.export.table import FAIL, FILE, QUARANTINE_SCHEMA, ExportTable, quarantined, without
+from kbroker.pipeline.export.target import Destination, Target, open_target
+from kbroker.pipeline.export.values import Decoded, ValueDecoder
 from kbroker.pipeline.split_reader import read_split
 from kbroker.pipeline.splits import Split
 

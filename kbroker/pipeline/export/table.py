@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from kbroker.pipeline.column_names import DDL
 from kbroker.pipeline.columns import SOURCE_TYPES
-from kbroker.pipeline.export_schema import RAW, ValueSchema
-from kbroker.pipeline.export_values import Decoded
+from kbroker.pipeline.export.schema import RAW, ValueSchema
+from kbroker.pipeline.export.values import Decoded
 from kbroker.pipeline.options import OptionError
 
 FAIL, COLUMN, FILE = "fail", "column", "file"  # what becomes of bad records

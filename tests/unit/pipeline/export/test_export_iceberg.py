@@ -11,11 +11,11 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-from kbroker.pipeline.export_iceberg import COMMIT_TRIES, PROPERTY, IcebergError, IcebergRun, IcebergTable
-from kbroker.pipeline.export_table import ExportTable
-from kbroker.pipeline.export_task import ExportTask, TaskResult, export_split
+from kbroker.pipeline.export.iceberg import COMMIT_TRIES, PROPERTY, IcebergError, IcebergRun, IcebergTable
+from kbroker.pipeline.export.table import ExportTable
+from kbroker.pipeline.export.task import ExportTask, TaskResult, export_split
 from kbroker.pipeline.options import OptionError
-from tests.unit.pipeline.export_bucket import HOUR_MS, ExportBucket, settings_of
+from tests.unit.pipeline.export.export_bucket import HOUR_MS, ExportBucket, settings_of
 
 
 @pytest.fixture

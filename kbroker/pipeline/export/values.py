@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
-from kbroker.pipeline.export_schema import AVRO, RAW, ValueSchema
+from kbroker.pipeline.export.schema import AVRO, RAW, ValueSchema
 
 CONFLUENT_BYTES = 5  # magic 0, schema id as a big-endian 32-bit number
 

@@ -1,4 +1,4 @@
-"""The log of an export, kept with its output: what has been published, up to which offsets, and who may publish next.
+"""The log of an export, kept with its output: what was published, up to which offsets, and which run may publish next.
 
 Objects `_kbroker_export/log/<20-digit number>.json` in the output, numbered from 0 without gaps, each created only if
 it does not exist and never changed. A JSON object each:
@@ -49,7 +49,7 @@ Offsets = dict[tuple[str, str, int], int]  # (topic, topic id as hex, partition)
 
 
 class ExportLogError(Exception):
-    """The log cannot be read, or somebody else has gone on with it; the message says what to do."""
+    """The log cannot be read, or another run has continued it; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class ExportLog:
         self._retries = retries or RetryPolicy()
         self._next = 0
         self.last: Commit | None = None
-        self.published = True  # the last commit's files are where they belong
+        self.published = True  # the last commit's files are in place
 
     def load(self) -> None:
         """Reads the newest records, back to the last commit."""
@@ -146,7 +146,7 @@ class ExportLog:
         for _ in self._retries.attempts():
             try:
                 self._store.put(key, data, if_none_match=True)
-            except StoreUnavailable as error:  # it may have happened: the next attempt will tell
+            except StoreUnavailable as error:  # the write may have happened: the next attempt finds out
                 failure = error
                 continue
             except PreconditionFailed:

@@ -16,14 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 from kbroker.pipeline.columns import SOURCE_TYPES
-from kbroker.pipeline.export_schema import ValueSchema, load_schema
-from kbroker.pipeline.export_table import ExportTable
-from kbroker.pipeline.export_task import BadRecordError
-from kbroker.pipeline.export_values import ValueDecoder
+from kbroker.pipeline.export.schema import ValueSchema, load_schema
+from kbroker.pipeline.export.table import ExportTable
+from kbroker.pipeline.export.task import BadRecordError
+from kbroker.pipeline.export.values import ValueDecoder
 from kbroker.pipeline.jobs import export
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.split_reader import read_split
-from tests.unit.pipeline.export_bucket import ExportBucket, exported, settings_of
+from tests.unit.pipeline.export.export_bucket import ExportBucket, exported, settings_of
 
 ORDER = {
     "type": "record",

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.pipeline.bucket_view import BucketView
-from kbroker.pipeline.export_log import Commit, Offsets, offsets_json
-from kbroker.pipeline.export_plan import plan_export
-from kbroker.pipeline.export_run import ExportSettings, RunTasks, check_same, stage, staged_files, summary
-from kbroker.pipeline.export_table import FILE
-from kbroker.pipeline.export_target import Destination, export_folder, open_target
-from kbroker.pipeline.export_task import TaskResult
+from kbroker.pipeline.export.log import Commit, Offsets, offsets_json
+from kbroker.pipeline.export.plan import plan_export
+from kbroker.pipeline.export.run import ExportSettings, RunTasks, check_same, stage, staged_files, summary
+from kbroker.pipeline.export.table import FILE
+from kbroker.pipeline.export.target import Destination, export_folder, open_target
+from kbroker.pipeline.export.task import TaskResult
 from kbroker.pipeline.options import OptionError
 
 PROPERTY = "kbroker.export"
 STATE_VERSION = 1
-# pyiceberg would try again by itself when another writer was faster, without looking whether that was an export of the
+# pyiceberg would retry by itself after another writer's commit, without checking whether that was an export of the
 # same offsets. Set in this process' copy of the table's properties only.
 _RETRIES = "commit.retry.num-retries"
 COMMIT_TRIES = 5
@@ -40,7 +40,7 @@ class IcebergTable:
 
 
 class IcebergError(Exception):
-    """The catalog refused, or somebody else has gone on with the export; the message says which."""
+    """The catalog refused, or another run has continued the export; the message says which."""
 
 
 class IcebergRun:

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.limits import MIB
+from kbroker.pipeline.export.parquet_files import Sink
 from kbroker.pipeline.options import OptionError
-from kbroker.pipeline.parquet_files import Sink
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreDenied, StoreError, UploadedPart
 from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import FILE_SCHEME, S3_SCHEME, folder_of, open_store, split_file_url
@@ -84,7 +84,7 @@ class Target(Protocol):
     def sink(self, run: str, export: int, path: str) -> Sink: ...
 
     def gather(self, run: str, files: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        """Makes ready to publish, unseen; before the commit. Repeatable."""
+        """Prepares the files for `publish`, before the commit; readers see nothing. Repeatable."""
         ...
 
     def publish(self, run: str, export: int, files: Iterable[tuple[str, dict[str, Any]]]) -> None:
@@ -174,7 +174,7 @@ class _FileSink:
         self._unsynced_bytes += written
         if self._unsynced_bytes >= SYNC_BYTES and (self._syncing is None or self._syncing.done()):
             if self._syncing is not None:
-                self._syncing.result()  # what has failed once is not asked again
+                self._syncing.result()  # a future that failed is not asked again
             self._unsynced_bytes = 0
             self._syncing = self._pool.submit(os.fdatasync, self._file.fileno())
         return written
@@ -206,7 +206,7 @@ class BucketTarget:
         return _UploadSink(self._store, f"{export_folder(export)}/{path}")
 
     def gather(self, run: str, files: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        """Nothing: a run that may still commit is the only one whose uploads are not aborted."""
+        """Does nothing: only a run that may still commit has uploads that are not aborted."""
 
     def publish(self, run: str, export: int, files: Iterable[tuple[str, dict[str, Any]]]) -> None:
         def complete(path: str, staged: dict[str, Any]) -> None:

@@ -14,16 +14,16 @@ import pytest
 
 from kbroker.clock import SystemClock
 from kbroker.pipeline.data_loss import DataLossError
-from kbroker.pipeline.export_log import ExportLog, ExportLogError
-from kbroker.pipeline.export_run import ExportRun, committed_files
-from kbroker.pipeline.export_table import ExportTable
-from kbroker.pipeline.export_target import BucketTarget, TargetError, destination_url
+from kbroker.pipeline.export.log import ExportLog, ExportLogError
+from kbroker.pipeline.export.run import ExportRun, committed_files
+from kbroker.pipeline.export.table import ExportTable
+from kbroker.pipeline.export.target import BucketTarget, TargetError, destination_url
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.positions import UnknownTopicError
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreError, StoreUnavailable
 from kbroker.storage.stores.store_wrappers import PrefixStore, StoreWrapper
-from tests.unit.pipeline.export_bucket import HOUR_MS, NOW, ExportBucket, exported, settings_of
+from tests.unit.pipeline.export.export_bucket import HOUR_MS, NOW, ExportBucket, exported, settings_of
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_only_one_run_at_a_time_commits(bucket: ExportBucket, tmp_path: Path) ->
     settings = settings_of(tmp_path)
 
     def overtaken(tasks: Any) -> Any:
-        from kbroker.pipeline.export_task import export_split
+        from kbroker.pipeline.export.task import export_split
 
         staged = [export_split(task) for task in tasks]
         assert bucket.export(settings)["records"] == 50
@@ -130,7 +130,7 @@ def test_a_failed_task_leaves_nothing(bucket: ExportBucket, tmp_path: Path) -> N
     settings = settings_of(tmp_path)
 
     def broken(tasks: Any) -> Any:
-        from kbroker.pipeline.export_task import export_split
+        from kbroker.pipeline.export.task import export_split
 
         export_split(tasks[0])
         raise OSError("no space left")
@@ -183,9 +183,9 @@ def killing_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Countdo
     append = ExportLog._append
 
     def install(countdown: Countdown) -> None:
-        monkeypatch.setattr("kbroker.pipeline.export_target.os.rename", lambda *a: countdown.step(lambda: rename(*a)))
+        monkeypatch.setattr("kbroker.pipeline.export.target.os.rename", lambda *a: countdown.step(lambda: rename(*a)))
         monkeypatch.setattr(
-            "kbroker.pipeline.export_target.shutil.rmtree", lambda *a, **k: countdown.step(lambda: rmtree(*a, **k))
+            "kbroker.pipeline.export.target.shutil.rmtree", lambda *a, **k: countdown.step(lambda: rmtree(*a, **k))
         )
         monkeypatch.setattr(ExportLog, "_append", lambda *a: countdown.step(lambda: append(*a)))
 
