@@ -316,8 +316,6 @@ class Broker:
         self.cold_reader = ColdReader()
         self.telemetry = ClientTelemetry(self.clock)
         self._context = Context(
-            config=config,
-            clock=self.clock,
             logs=self.logs,
             topics=self.cluster.topics,
             cold_reader=self.cold_reader,
@@ -367,7 +365,8 @@ class Broker:
         context = self._context
         context.groups, context.transactions = self.groups, self.transactions
         context.producer_ids, context.log_starts = self.producer_ids, self.log_starts
-        context.share_states, context.share_partitions = self.share_states, self.share_partitions
+        if self.share_states is not None and self.share_partitions is not None:
+            context.share_states, context.share_partitions = self.share_states, self.share_partitions
         self.cluster.topics.add_config_listener(self._configs_changed)
         self.wire.verify_with(self.transactions)
         self._dispatcher.serve_all(load_handlers(share_groups=self.config.share_groups))

@@ -7,8 +7,9 @@ share groups need is loaded with --share-groups only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kbroker._fast.partition.partition import Partition
 from kbroker.app.config import BrokerConfig
 from kbroker.app.open_cluster import Cluster
 from kbroker.clock import Clock
@@ -22,7 +23,7 @@ from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.marker_sink import MarkerSink
 from kbroker.limits import GROUP_SIZE_MAX, SHARE_GROUP_SIZE_MAX
 from kbroker.log.cold_read import ColdReader
-from kbroker.log.internal_log import InternalLog
+from kbroker.log.internal_log import InternalLog, ReadCold
 from kbroker.log.log_table import LogTable
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _share_partitions(
     cold_reader: ColdReader,
     share_states: ShareStates,
 ) -> SharePartitions:
-    from kbroker.handlers.timestamp_lookup import offset_for_timestamp
+    from kbroker.log.timestamp_lookup import offset_for_timestamp
     from kbroker.share.settings import group_settings
     from kbroker.share.share_partitions import SharePartitions
 
@@ -192,7 +193,7 @@ def _internal_logs(logs: LogTable, cold_reader: ColdReader, name: str) -> list[I
     if topic is None:
         return None
 
-    def read_cold(partition: Any):
+    def read_cold(partition: Partition) -> ReadCold:
         return lambda offset, upper, size: cold_reader.read(partition.log, offset, upper, size)
 
     return [InternalLog(partition, read_cold(partition)) for partition in topic.partitions]

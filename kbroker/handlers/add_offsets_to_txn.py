@@ -15,8 +15,8 @@ from functools import partial
 from kbroker.coordinator.runtime.key_partition import OFFSETS_TOPIC, group_partition
 from kbroker.coordinator.transaction.add_partitions import PartitionsRequest
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.handlers.transaction_errors import for_version
 from kbroker.protocol.apis.k25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
@@ -34,7 +34,7 @@ def handle(
         return _response(info, ErrorCode.INVALID_GROUP_ID)
     respond = partial(_response, info)
     if OFFSETS_TOPIC in context.logs.by_name:
-        return later(_add(context, request), respond)
+        return map_future(_add(context, request), respond)
     answer: Future[AddOffsetsToTxnResponse] = Future()
 
     def located(found: Future[ErrorCode]) -> None:
@@ -42,7 +42,7 @@ def handle(
         if error:
             answer.set_result(_response(info, error))
         else:
-            later(_add(context, request), respond).add_done_callback(lambda done: answer.set_result(done.result()))
+            map_future(_add(context, request), respond).add_done_callback(lambda done: answer.set_result(done.result()))
 
     context.groups.locate().add_done_callback(located)
     return answer

@@ -1,8 +1,8 @@
 """AddPartitionsToTxn (key 24), versions 0-5: partitions join a transaction.
 
 Behaviour: all partitions of a transaction join or none. If one does not exist it gets UNKNOWN_TOPIC_OR_PARTITION (3)
-and the others OPERATION_NOT_ATTEMPTED (55). An empty transactional id: INVALID_REQUEST (42). While the transaction
-before is being completed the request waits a moment before it is answered CONCURRENT_TRANSACTIONS (51).
+and the others OPERATION_NOT_ATTEMPTED (55). An empty transactional id: INVALID_REQUEST (42). While the previous
+transaction is being completed the request waits shortly before it is answered with CONCURRENT_TRANSACTIONS (51).
 Per version: 0-3 one transaction of a client; 2 PRODUCER_FENCED (90), below it INVALID_PRODUCER_EPOCH (47); 3 flexible;
 4 many transactions, added or only verified (KIP-890), as brokers ask each other; 5 TRANSACTION_ABORTABLE (120) for a
 partition that is not in the transaction, below it INVALID_TXN_STATE (48).
@@ -17,8 +17,8 @@ from functools import partial
 from kbroker.coordinator.transaction.add_partitions import PartitionsRequest
 from kbroker.coordinator.transaction.state import TopicPartition
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_each, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import each, later
 from kbroker.handlers.transaction_errors import for_version
 from kbroker.protocol.apis.k24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -48,7 +48,7 @@ def handle(
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        return later(
+        return map_future(
             _answer(context, info, only),
             lambda errors: AddPartitionsToTxnResponse(
                 results_by_topic_v3_and_below=_topic_results(info, only.topics, errors)
@@ -67,7 +67,7 @@ def handle(
             ]
         )
 
-    return later(each(partial(_answer, context, info), transactions), respond)
+    return map_future(map_each(partial(_answer, context, info), transactions), respond)
 
 
 def _answer(context: Context, info: RequestInfo, transaction: AddPartitionsToTxnTransaction) -> Future[Errors]:
@@ -85,7 +85,7 @@ def _answer(context: Context, info: RequestInfo, transaction: AddPartitionsToTxn
         )
         return found
     added: Future[ErrorCode] = context.transactions.add_partitions(PartitionsRequest(*identity, partitions))
-    return later(added, lambda error: dict.fromkeys(partitions, error))
+    return map_future(added, lambda error: dict.fromkeys(partitions, error))
 
 
 def _now(errors: Errors) -> Future[Errors]:

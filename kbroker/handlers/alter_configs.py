@@ -15,9 +15,9 @@ from concurrent.futures import Future
 
 from kbroker.cluster.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.config_resources import alter
-from kbroker.handlers.later import later
 from kbroker.protocol.apis.k33_alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -27,14 +27,14 @@ from kbroker.protocol.apis.k33_alter_configs import (
 
 
 def handle(context: Context, info: RequestInfo, request: AlterConfigsRequest) -> Future[AlterConfigsResponse]:
-    """Runs on the metadata worker: it waits for the object store."""
+    """The change runs on the metadata worker, since it waits for the object store."""
     wanted = [_change(resource) for resource in request.resources]
 
     def answer(errors: list[KafkaError | None]) -> AlterConfigsResponse:
         responses = [_response(resource, error) for resource, error in zip(request.resources, errors, strict=True)]
         return AlterConfigsResponse(responses=responses)
 
-    return later(alter(context, wanted, request.validate_only), answer)
+    return map_future(alter(context, wanted, request.validate_only), answer)
 
 
 def _change(resource: AlterConfigsResource) -> ConfigChange | KafkaError:

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs (key 34), versions 1-2: replicas are in the one log directory that there is.
+"""AlterReplicaLogDirs (key 34), versions 1-2: there is only one log directory.
 
 Behaviour:
 - The directory that DescribeLogDirs names: done, since the partition is there. Any other LOG_DIR_NOT_FOUND (57).

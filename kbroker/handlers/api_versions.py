@@ -3,7 +3,7 @@
 Behaviour:
 - The list is protocol.api_keys, the same table that dispatch uses. Produce is listed from 0, though 0-2 are not
   served: librdkafka would turn compression off.
-- The response header is always version 0, whatever the body (the dispatch layer sees to it).
+- The response header is always version 0, whatever the body (encode_answer ensures it).
 - A request above the range is answered in the version 0 body with UNSUPPORTED_VERSION (35) and the range of this
   API alone (`unsupported_version_response`), from which clients pick a version and ask again (KIP-511).
 - Features are those of handlers.features that are enabled, each finalized at its level.
@@ -13,7 +13,7 @@ Behaviour:
 
 Versions:
 - v1 throttle_time_ms. v3 flexible; client software name and version, which must match KIP-511's pattern: otherwise
-  INVALID_REQUEST (42). Below v4 supported features whose minimum is 0 are left out: clients of then refuse them
+  INVALID_REQUEST (42). Below v4 supported features with a minimum of 0 are left out: such clients refuse them
   (KAFKA-17011). v5: a client that wants another cluster or broker gets REBOOTSTRAP_REQUIRED (129, KIP-1242).
 
 Gaps: none.
@@ -25,6 +25,7 @@ import re
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.client_telemetry import Client
 from kbroker.handlers.features import FINALIZED_EPOCH, enabled_features
 from kbroker.protocol.api_keys import ApiKey, api_versions_for_response
 from kbroker.protocol.apis.k18_api_versions import (
@@ -50,9 +51,10 @@ def handle(context: Context, info: RequestInfo, request: ApiVersionsRequest) -> 
         context.node_id,
     ):
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
-    if context.telemetry is not None and info.api_version >= 3:
-        context.telemetry.met(info, request.client_software_name, request.client_software_version)
-    metered = context.telemetry is not None and bool(context.topics.image.client_metrics)
+    if info.api_version >= 3:
+        client = Client(info.client_host, info.client_id)
+        context.telemetry.note_software(client, request.client_software_name, request.client_software_version)
+    metered = bool(context.topics.image.client_metrics)
     features = enabled_features(context.share_groups)
     return ApiVersionsResponse(
         api_keys=_served(context.share_groups, metered),
@@ -70,7 +72,7 @@ def handle(context: Context, info: RequestInfo, request: ApiVersionsRequest) -> 
 
 
 def unsupported_version_response() -> ApiVersionsResponse:
-    """What a request above our versions gets; to be encoded as version 0."""
+    """The answer to a request above the served versions; to be encoded as version 0."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[api for api in _served(False, False) if api.api_key == ApiKey.API_VERSIONS],

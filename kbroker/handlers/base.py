@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.handlers.topic_bytes import TopicBytes
+from kbroker.protocol.fields import Message
+
+if TYPE_CHECKING:  # the listener opens before the coordinators are loaded
+    from kbroker._fast.net.connection import Connection
+    from kbroker.cluster.producer_ids import ProducerIds
+    from kbroker.cluster.topics import Topics
+    from kbroker.coordinator.group.coordinator import GroupCoordinator
+    from kbroker.coordinator.share_state.store import ShareStateStore
+    from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
+    from kbroker.handlers.client_telemetry import ClientTelemetry
+    from kbroker.log.cold_read import ColdReader
+    from kbroker.log.log_starts import LogStarts
+    from kbroker.log.log_table import LogTable
+    from kbroker.share.share_partitions import SharePartitions
 
 
 class RequestInfo(NamedTuple):
@@ -19,11 +33,11 @@ class RequestInfo(NamedTuple):
     client_host: str
     advertised_host: str  # of the listener that the client came through
     advertised_port: int
-    connection: Any = None  # of _fast.net.connection; None where many requests have this envelope: heartbeats
+    connection: Connection | None = None  # None where many requests share this envelope: heartbeats
 
 
 class Waiting(NamedTuple):
-    """An answer that waits for the object store, not for memory or a worker: nobody else waits for it."""
+    """An answer that waits for the object store: it holds neither request memory nor a worker meanwhile."""
 
     answer: Future[Any]
 
@@ -32,29 +46,29 @@ class Waiting(NamedTuple):
 class Context:
     """The parts of the broker that handlers may use. Built once by kbroker.app.broker.
 
-    Those that default to None are set before the handlers that use them are asked; ApiVersions is asked earlier.
+    Those that the constructor does not take are set before the handlers that use them are called; ApiVersions, which
+    uses none of them, is served earlier.
     """
 
-    config: Any  # kbroker.app.config.BrokerConfig
-    clock: Any  # kbroker.clock.Clock
-    logs: Any  # kbroker.log.log_table.LogTable
-    topics: Any  # kbroker.cluster.topics.Topics
-    cold_reader: Any  # kbroker.log.cold_read.ColdReader
+    logs: LogTable
+    topics: Topics
+    cold_reader: ColdReader
     cluster_id: str
     node_id: int
-    groups: Any = None  # kbroker.coordinator.group.coordinator.GroupCoordinator
-    producer_ids: Any = None  # kbroker.cluster.producer_ids.ProducerIds
-    transactions: Any = None  # kbroker.coordinator.transaction.coordinator.TransactionCoordinator
-    log_starts: Any = None  # kbroker.log.log_starts.LogStarts
-    telemetry: Any = None  # kbroker.handlers.client_telemetry.ClientTelemetry
-    share_partitions: Any = None  # kbroker.share.share_partitions.SharePartitions, with --share-groups
+    telemetry: ClientTelemetry
     share_groups: bool = False  # --share-groups: the APIs and the feature of KIP-932 are served
-    share_states: Any = None  # kbroker.coordinator.share_state.store.ShareStateStore, with --share-groups
+    groups: GroupCoordinator = field(init=False)
+    producer_ids: ProducerIds = field(init=False)
+    transactions: TransactionCoordinator = field(init=False)
+    log_starts: LogStarts = field(init=False)
+    share_partitions: SharePartitions = field(init=False)  # with --share-groups
+    share_states: ShareStateStore = field(init=False)  # with --share-groups
     topic_bytes: TopicBytes = field(default_factory=TopicBytes)
 
 
-# A handler decides and returns the response message, or a future of it when the answer comes later, or Waiting.
-Handle = Callable[[Context, RequestInfo, Any], Any | Future]
+# A handler returns the response message, or a future of it when the answer comes later, or Waiting. Each is called
+# with the message class of its own API.
+Handle = Callable[[Context, RequestInfo, Any], Message | Future[Any] | Waiting]
 
 
 class Handler(NamedTuple):

@@ -1,8 +1,8 @@
-"""Client metrics (KIP-714): who is asked for which, and what was pushed. State of GetTelemetrySubscriptions and
-PushTelemetry.
+"""Client metrics (KIP-714): which client is asked for which, and what was pushed. State of GetTelemetrySubscriptions
+and PushTelemetry.
 
-A client instance is known by the id it was given. It is remembered in memory only: one that is not known, after a
-restart say, is taken up by its next request.
+A client instance is known by the id it was given, in memory only: one that is unknown, after a restart say, is added
+by its next request.
 """
 
 from __future__ import annotations
@@ -14,22 +14,30 @@ from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker._fast.records.compression import DecompressionBusy, DecompressionError, shared_pieces
 from kbroker.clock import Clock
 from kbroker.cluster.client_metrics import ALL_METRICS, INTERVAL_MS_DEFAULT, interval_ms, matches, metrics
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.handlers.base import RequestInfo
+from kbroker.protocol.fields import Bytes
 
 logger = logging.getLogger(__name__)
 
-INSTANCES_MAX = 10_000  # the longest unheard of is forgotten
-CLIENTS_MAX = 10_000  # whose software is remembered from their ApiVersions
+INSTANCES_MAX = 10_000  # the least recently heard of is forgotten
+CLIENTS_MAX = 10_000  # of which the software is remembered, from ApiVersions
 SELECTOR_LENGTH_MAX = 256  # of what a client says of itself: patterns are matched against it
 DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
 ACCEPTED_CODECS = (4, 3, 1, 2)  # zstd, lz4, gzip, snappy: the client takes the first that it has
 
 Resources = Mapping[str, Mapping[str, str]]
+
+
+class Client(NamedTuple):
+    """What a request says of its client."""
+
+    host: str
+    client_id: str | None
 
 
 @dataclass(slots=True)
@@ -47,7 +55,7 @@ class _Instance:
     asked_ms: float = -1.0  # on the monotonic clock; -1: not yet
     pushed_ms: float = -1.0
     may_ask: bool = False  # its last push was refused in a way that sends it back to ask
-    may_push: bool = True  # it has not pushed since it asked: clients spread their first pushes, so it may come early
+    may_push: bool = True  # no push since it asked: clients spread their first pushes, so this one may be early
     terminated: bool = False
 
 
@@ -61,26 +69,25 @@ class ClientTelemetry:
         self._clock = clock
         self._lock = threading.Lock()
         self._instances: OrderedDict[bytes, _Instance] = OrderedDict()
-        self._software: OrderedDict[tuple[str, str | None], tuple[str, str]] = OrderedDict()
+        self._software: OrderedDict[Client, tuple[str, str]] = OrderedDict()
 
-    def met(self, info: RequestInfo, name: str, version: str) -> None:
-        """A client said in ApiVersions which software it is."""
+    def note_software(self, client: Client, name: str, version: str) -> None:
+        """Stores the software that a client named in ApiVersions."""
         with self._lock:
-            key = (info.client_host, info.client_id)
-            self._software[key] = (name[:SELECTOR_LENGTH_MAX], version[:SELECTOR_LENGTH_MAX])
-            self._software.move_to_end(key)
+            self._software[client] = (name[:SELECTOR_LENGTH_MAX], version[:SELECTOR_LENGTH_MAX])
+            self._software.move_to_end(client)
             while len(self._software) > CLIENTS_MAX:
                 self._software.popitem(last=False)
 
-    def subscribe(self, instance_id: bytes, info: RequestInfo, resources: Resources) -> Subscription:
+    def subscribe(self, instance_id: bytes, client: Client, resources: Resources) -> Subscription:
         """What the client is asked for now. Raises KafkaError THROTTLING_QUOTA_EXCEEDED when it asks too soon."""
-        subscription = self._subscription(instance_id, info, resources)
+        subscription = self._subscription(instance_id, client, resources)
         now_ms = self._clock.monotonic() * 1000
         with self._lock:
             instance = self._instance_locked(instance_id, subscription)
             last_ms = max(instance.asked_ms, instance.pushed_ms)
             early = last_ms >= 0 and now_ms - last_ms < instance.subscription.interval_ms
-            # A changed subscription may be asked for at once: that is how a client gets to know of it.
+            # A changed subscription may be fetched at once: that is how a client learns of it.
             changed = instance.subscription.number != subscription.number
             if early and not changed and not instance.may_ask:
                 raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
@@ -91,17 +98,17 @@ class ClientTelemetry:
     def push(
         self,
         instance_id: bytes,
-        info: RequestInfo,
+        client: Client,
         resources: Resources,
         *,
         subscription_number: int,
         terminating: bool,
         codec: int,
-        body: bytes | memoryview,
+        body: Bytes,
         bytes_max: int,
     ) -> None:
-        """Takes metrics. Raises KafkaError as KIP-714 says."""
-        current = self._subscription(instance_id, info, resources)
+        """Counts pushed metrics. Raises KafkaError as KIP-714 says."""
+        current = self._subscription(instance_id, client, resources)
         now_ms = self._clock.monotonic() * 1000
         with self._lock:
             instance = self._instance_locked(instance_id, current)
@@ -121,7 +128,7 @@ class ClientTelemetry:
             self.pushed_bytes += size
         if refusal is not ErrorCode.NONE:
             raise KafkaError(refusal)
-        logger.debug("client %s (%s) pushed %d bytes of metrics", instance_id.hex(), info.client_id, size)
+        logger.debug("client %s (%s) pushed %d bytes of metrics", instance_id.hex(), client.client_id, size)
 
     def _instance_locked(self, instance_id: bytes, subscription: Subscription) -> _Instance:
         instance = self._instances.get(instance_id)
@@ -132,28 +139,28 @@ class ClientTelemetry:
         self._instances.move_to_end(instance_id)
         return instance
 
-    def _subscription(self, instance_id: bytes, info: RequestInfo, resources: Resources) -> Subscription:
+    def _subscription(self, instance_id: bytes, client: Client, resources: Resources) -> Subscription:
         if not resources:
             return _subscription(instance_id, (), INTERVAL_MS_DEFAULT)
-        client = self._selectors(instance_id, info)
+        selectors = self._selectors(instance_id, client)
         wanted: set[str] = set()
         intervals = []
         for configs in resources.values():
-            if metrics(configs) and matches(configs, client):
+            if metrics(configs) and matches(configs, selectors):
                 wanted.update(metrics(configs))
                 intervals.append(interval_ms(configs))
         names = (ALL_METRICS,) if ALL_METRICS in wanted else tuple(sorted(wanted))
         return _subscription(instance_id, names, min(intervals, default=INTERVAL_MS_DEFAULT))
 
-    def _selectors(self, instance_id: bytes, info: RequestInfo) -> dict[str, str]:
+    def _selectors(self, instance_id: bytes, client: Client) -> dict[str, str]:
         with self._lock:
-            name, version = self._software.get((info.client_host, info.client_id), ("", ""))
+            name, version = self._software.get(client, ("", ""))
         return {
             "client_instance_id": uuid_text(instance_id),
-            "client_id": (info.client_id or "")[:SELECTOR_LENGTH_MAX],
+            "client_id": (client.client_id or "")[:SELECTOR_LENGTH_MAX],
             "client_software_name": name,
             "client_software_version": version,
-            "client_source_address": info.client_host,
+            "client_source_address": client.host,
         }
 
 
@@ -177,8 +184,8 @@ def _push_refusal(
     return ErrorCode.NONE
 
 
-def _size(codec: int, body: bytes | memoryview) -> tuple[int, ErrorCode]:
-    """Bytes of the metrics, decompressed piece by piece: nothing here looks into them."""
+def _size(codec: int, body: Bytes) -> tuple[int, ErrorCode]:
+    """Bytes of the metrics, decompressed piece by piece; their content is not read."""
     size = 0
     try:
         for piece in shared_pieces(codec, body, wait=False):

@@ -1,4 +1,4 @@
-"""What AlterConfigs, IncrementalAlterConfigs, DescribeConfigs and ListConfigResources share: one change of many
+"""Shared by AlterConfigs, IncrementalAlterConfigs, DescribeConfigs and ListConfigResources: one change of many
 resources, and loggers as resources."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LEVELS: dict[str, int] = {
 def alter(
     context: Context, wanted: Sequence[ConfigChange | KafkaError], validate_only: bool
 ) -> Future[list[KafkaError | None]]:
-    """Makes the legal changes true, all in one; runs on the metadata worker. Positions match `wanted`, where an error
-    stands for what could not even be read."""
+    """Commits the legal changes in one record, on the metadata worker. Positions match `wanted`, where an error stands
+    for a change that could not be parsed."""
     return context.topics.submit(_alter, context, wanted, validate_only)
 
 

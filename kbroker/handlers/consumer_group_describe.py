@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from kbroker.futures import map_each, map_future
 from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import each, later
 from kbroker.protocol.apis.k69_consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -31,7 +31,7 @@ def handle(
                 group.authorized_operations = GROUP_OPERATIONS
         return ConsumerGroupDescribeResponse(groups=groups)
 
-    return later(each(context.groups.describe_consumer_group, list(dict.fromkeys(request.group_ids))), answer)
+    return map_future(map_each(context.groups.describe_consumer_group, list(dict.fromkeys(request.group_ids))), answer)
 
 
 HANDLER = Handler(69, 0, 1, handle, inline=True)

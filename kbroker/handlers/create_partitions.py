@@ -27,7 +27,7 @@ from kbroker.protocol.apis.k37_create_partitions import (
 
 
 def handle(context: Context, info: RequestInfo, request: CreatePartitionsRequest) -> Future[CreatePartitionsResponse]:
-    """Runs on the metadata worker: it waits for the object store."""
+    """The change runs on the metadata worker, since it waits for the object store."""
     return context.topics.submit(_create, context, request)
 
 

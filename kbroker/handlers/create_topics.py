@@ -1,7 +1,7 @@
 """CreateTopics (key 19), versions 2-7.
 
 Behaviour:
-- All legal topics of a request become true together; each other one has its own error.
+- All legal topics of a request are committed together; each other one has its own error.
 - Any replication factor from 1 up, or -1, is accepted and reported as 1: data is in the object store, and Connect,
   Streams and Schema Registry ask for 3. Manual assignments are checked for shape only.
 - Partitions -1: the broker's num.partitions. A name twice, `__cluster_metadata`: INVALID_REQUEST (42). An
@@ -38,7 +38,7 @@ REPORTED_REPLICATION_FACTOR = 1
 
 
 def handle(context: Context, info: RequestInfo, request: CreateTopicsRequest) -> Future[CreateTopicsResponse]:
-    """Runs on the metadata worker: it waits for the object store."""
+    """The change runs on the metadata worker, since it waits for the object store."""
     return context.topics.submit(_create, context, request)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_each, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import each, later
 from kbroker.protocol.apis.k42_delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -32,7 +32,7 @@ def handle(context: Context, info: RequestInfo, request: DeleteGroupsRequest) ->
             ]
         )
 
-    return later(each(context.groups.delete_group, request.groups_names), answer)
+    return map_future(map_each(context.groups.delete_group, request.groups_names), answer)
 
 
 HANDLER = Handler(42, 0, 3, handle, inline=True)

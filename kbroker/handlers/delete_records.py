@@ -1,12 +1,12 @@
 """DeleteRecords (key 21), versions 0-2: moves log start offsets up (KIP-107).
 
 Behaviour:
-- An offset, or -1 for the high watermark; the answer has the log start offset afterwards. Lower ones than it is change
+- An offset, or -1 for the high watermark; the answer has the log start offset afterwards. Lower offsets change
   nothing. Objects wholly below it are deleted after file.delete.delay.ms.
 - Outside of 0 to the high watermark: OFFSET_OUT_OF_RANGE (1). cleanup.policy without delete: POLICY_VIOLATION (44). An
   internal topic: INVALID_TOPIC (17). Unknown partition: UNKNOWN_TOPIC_OR_PARTITION (3).
 - Answered when the new starts are in the object store: they outlive a crash and the loss of the disk. While it is
-  away: REQUEST_TIMED_OUT (7) at the request's time-out at the latest, and the starts may still come to be moved.
+  away: REQUEST_TIMED_OUT (7) at the request's time-out at the latest, and the starts may still move later.
 
 Versions: v2 flexible.
 
@@ -16,8 +16,8 @@ Gaps: none.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
 
+from kbroker._fast.partition.partition import Partition
 from kbroker.errors import KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.leadership import led_partition
@@ -31,13 +31,13 @@ from kbroker.protocol.apis.k21_delete_records import (
 
 NO_WATERMARK = -1
 
-Moves = list[tuple[DeleteRecordsPartitionResult, Any, int]]
+Moves = list[tuple[DeleteRecordsPartitionResult, Partition, int]]
 
 
 def handle(
     context: Context, info: RequestInfo, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse | Future[DeleteRecordsResponse]:
-    """Judges each partition, and moves the legal ones together."""
+    """Validates each partition, and moves the legal ones together."""
     moves: Moves = []
     response = DeleteRecordsResponse(
         topics=[

@@ -1,7 +1,7 @@
 """DeleteTopics (key 20), versions 1-6.
 
 Behaviour:
-- All legal deletions of a request become true together. The topic's data goes after file.delete.delay.ms.
+- All legal deletions of a request are committed together. The topic's data is deleted after file.delete.delay.ms.
 - Unknown name UNKNOWN_TOPIC_OR_PARTITION (3), unknown id UNKNOWN_TOPIC_ID (100), a topic twice INVALID_REQUEST (42),
   internal topics INVALID_TOPIC (17): the broker's own state is in them.
 - delete.topic.enable=false: TOPIC_DELETION_DISABLED (73), below v3 INVALID_REQUEST (42).
@@ -30,7 +30,7 @@ from kbroker.protocol.fields import ZERO_UUID
 
 
 def handle(context: Context, info: RequestInfo, request: DeleteTopicsRequest) -> Future[DeleteTopicsResponse]:
-    """Runs on the metadata worker: it waits for the object store."""
+    """The change runs on the metadata worker, since it waits for the object store."""
     return context.topics.submit(_delete, context, info, request)
 
 
@@ -75,7 +75,7 @@ def _find(context: Context, result: DeletableTopicResult) -> TopicImage | None:
         )
         _fail(result, KafkaError(ErrorCode.INVALID_REQUEST, problem))
         return None
-    topic = image.by_id.get(result.topic_id) if by_id else image.by_name.get(result.name)
+    topic = image.by_id.get(result.topic_id) if by_id else image.by_name.get(result.name or "")
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         _fail(result, KafkaError(code, "This server does not host this topic."))

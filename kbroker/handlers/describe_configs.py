@@ -27,7 +27,7 @@ from kbroker.cluster.topic_rules import check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.config_resources import check_logger_resource, logger_levels
-from kbroker.handlers.made import MadeInTurn
+from kbroker.handlers.lazy_array import LazyArray
 from kbroker.protocol.apis.k32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -40,7 +40,7 @@ from kbroker.protocol.apis.k32_describe_configs import (
 
 def handle(context: Context, info: RequestInfo, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Each resource by itself."""
-    results: Any = MadeInTurn(lambda resource: _resource(context, request, resource), request.resources)
+    results: Any = LazyArray(lambda resource: _resource(context, request, resource), request.resources)
     return DescribeConfigsResponse(results=results)
 
 

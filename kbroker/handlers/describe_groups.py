@@ -13,9 +13,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_each, map_future
 from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import each, later
 from kbroker.protocol.apis.k15_describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -38,7 +38,7 @@ def handle(
                 group.authorized_operations = GROUP_OPERATIONS
         return DescribeGroupsResponse(groups=groups)
 
-    return later(each(context.groups.describe_group, list(dict.fromkeys(request.groups))), answer)
+    return map_future(map_each(context.groups.describe_group, list(dict.fromkeys(request.groups))), answer)
 
 
 HANDLER = Handler(15, 0, 6, handle, inline=True)

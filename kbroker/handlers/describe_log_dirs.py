@@ -14,8 +14,8 @@ Gaps: none.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+from kbroker._fast.partition.partition import Partition
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.protocol.apis.k35_describe_log_dirs import (
     DescribableLogDirTopic,
@@ -48,22 +48,24 @@ def handle(context: Context, info: RequestInfo, request: DescribeLogDirsRequest)
     return DescribeLogDirsResponse(results=[result])
 
 
-def partition_size(partition: Any) -> int:
+def partition_size(partition: Partition) -> int:
     """Bytes of a partition: in objects, and in the write-ahead log beyond them."""
     state = partition.log.state
     return (state.data_bytes if state is not None else 0) + partition.unflushed_bytes
 
 
-def _selected(context: Context, topics: list[DescribableLogDirTopic] | None) -> Iterable[tuple[str, Iterable[Any]]]:
+def _selected(
+    context: Context, topics: list[DescribableLogDirTopic] | None
+) -> Iterable[tuple[str, Iterable[Partition]]]:
     if topics is None:
         for name, log in list(context.logs.by_name.items()):
             yield name, log.partitions
         return
     for topic in topics:
-        log = context.logs.by_name.get(topic.topic)
-        if log is not None:
-            wanted = sorted({index for index in topic.partitions if 0 <= index < len(log.partitions)})
-            yield topic.topic, [log.partitions[index] for index in wanted]
+        found = context.logs.by_name.get(topic.topic)
+        if found is not None:
+            wanted = sorted({index for index in topic.partitions if 0 <= index < len(found.partitions)})
+            yield topic.topic, [found.partitions[index] for index in wanted]
 
 
 HANDLER = Handler(35, 1, 5, handle)

@@ -2,7 +2,7 @@
 
 Behaviour:
 - No topics named: all. The answer starts at the cursor (topic name and partition) and ends after
-  min(response_partition_limit, 2000) partitions, at least one; next_cursor says where to go on, null at the end.
+  min(response_partition_limit, 2000) partitions, at least one; next_cursor starts the next page, null at the end.
 - Unknown topic: UNKNOWN_TOPIC_OR_PARTITION (3); an illegal name: INVALID_TOPIC (17). Nothing is created.
 - Eligible leader replicas and last known ones are empty lists, not null: null crashes Java's admin client.
 - A cursor with a negative partition means the first one (the response has no place for an error).

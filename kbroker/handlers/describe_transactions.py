@@ -11,8 +11,8 @@ from functools import partial
 
 from kbroker.coordinator.transaction.admin import not_described
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_each, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import each, later
 from kbroker.protocol.apis.k65_describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -24,8 +24,8 @@ def handle(
     context: Context, info: RequestInfo, request: DescribeTransactionsRequest
 ) -> Future[DescribeTransactionsResponse]:
     """Describes transactional ids."""
-    return later(
-        each(partial(_describe, context), request.transactional_ids),
+    return map_future(
+        map_each(partial(_describe, context), request.transactional_ids),
         lambda states: DescribeTransactionsResponse(transaction_states=states),
     )
 

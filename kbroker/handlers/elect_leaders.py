@@ -2,7 +2,7 @@
 
 Behaviour:
 - ELECTION_NOT_NEEDED (84) for each partition named, preferred or unclean election alike; unknown ones
-  UNKNOWN_TOPIC_OR_PARTITION (3). Null partitions mean all, of which only failures are told: none.
+  UNKNOWN_TOPIC_OR_PARTITION (3). Null partitions mean all, of which only failures are listed: none.
 - An unknown election type: INVALID_REQUEST (42), of the request and for each partition named.
 
 Versions: v1 election type and top-level error (KIP-460). v2 flexible.

@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from kbroker.coordinator.transaction.end import EPOCH_PER_TRANSACTION, EndRequest
 from kbroker.coordinator.transaction.state import ProducerIdentity, refused
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.handlers.transaction_errors import for_version
 from kbroker.protocol.apis.k26_end_txn import EndTxnRequest, EndTxnResponse
 
@@ -48,7 +48,7 @@ def handle(context: Context, info: RequestInfo, request: EndTxnRequest) -> EndTx
             EPOCH_PER_TRANSACTION if info.api_version >= _EPOCH_PER_TRANSACTION_FROM else 0,
         )
     )
-    return later(decided, respond)
+    return map_future(decided, respond)
 
 
 HANDLER = Handler(26, 0, 5, handle, inline=True)

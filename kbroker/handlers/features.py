@@ -1,6 +1,6 @@
-"""Features (KIP-584) and their levels: the one table that ApiVersions lists and UpdateFeatures judges against.
+"""Features (KIP-584) and their levels: the one table that ApiVersions lists and UpdateFeatures checks against.
 
-A feature is listed where `enabled` says that this kbroker serves it in whole, or the option that it needs is given. Its
+A feature is listed if it is `enabled`, because this kbroker serves all of it, or if its option is given. Its
 level is that of the program, not of the cluster: nothing has to be finalized, and it cannot be changed.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-FINALIZED_EPOCH = 1  # clients take finalized features for real from 0 up; it never changes, as the levels do not
+FINALIZED_EPOCH = 1  # clients use finalized features from epoch 0 up; it never changes, since the levels do not
 
 
 class Feature(NamedTuple):
@@ -34,7 +34,7 @@ FEATURES: tuple[Feature, ...] = (
 
 
 def enabled_features(share_groups: bool = False) -> tuple[Feature, ...]:
-    """Those that clients of a broker with or without --share-groups are told of."""
+    """The features listed with or without --share-groups."""
     return tuple(
         feature for feature in FEATURES if feature.enabled or (feature.needs_share_groups and share_groups)
     )

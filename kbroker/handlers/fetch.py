@@ -2,12 +2,12 @@
 
 Behaviour:
 - Whole batches only. The first partition that has data gets at least one batch, whatever the limits (KIP-74); a later
-  one whose first batch does not fit is empty. Order is the request's; in a session, partitions that were served go
-  behind the others when an answer was full.
+  one whose first batch does not fit is empty. Order is the request's; in a session, served partitions move to
+  the end when an answer was full.
 - Answers at once on any error, diverging epoch, or min.bytes; else parks until data comes, at most max.wait. A request
-  that arrives behind a parked fetch on the same connection ends the wait.
+  that arrives after a parked fetch on the same connection ends the wait.
 - Offsets below what the write-ahead log holds are read from objects by the cold reader; a fetch waits for it at most
-  max.wait, the read goes on and serves the next fetch.
+  max.wait, the read continues and serves the next fetch.
 - Incremental sessions (KIP-227), shared by all connections; when there is no room the client stays sessionless.
 
 Versions: v5 log start offset. v6 KAFKA_STORAGE_ERROR (56) where older ones get NOT_LEADER_OR_FOLLOWER (6). v7 sessions.

@@ -14,8 +14,8 @@ import re
 from concurrent.futures import Future
 
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.protocol.apis.k10_find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -53,16 +53,16 @@ def handle(
         )
 
     if request.key_type == KEY_TYPE_TRANSACTION:
-        return later(context.transactions.locate(), lambda error: answer(error, None))
+        return map_future(context.transactions.locate(), lambda error: answer(error, None))
     if request.key_type == KEY_TYPE_SHARE and context.share_groups and info.api_version >= _SHARE_MIN_VERSION:
         return FindCoordinatorResponse(coordinators=[_share_coordinator(context, info, key) for key in keys])
     if request.key_type != KEY_TYPE_GROUP:
         return answer(ErrorCode.INVALID_REQUEST, f"key type {request.key_type} is not served")
-    return later(context.groups.locate(), lambda error: answer(error, None))
+    return map_future(context.groups.locate(), lambda error: answer(error, None))
 
 
 def _share_coordinator(context: Context, info: RequestInfo, key: str) -> Coordinator:
-    """The broker itself; INVALID_REQUEST for what is not a group, a topic id in base64 and a partition."""
+    """The broker itself; INVALID_REQUEST unless the key is a group, a topic id in base64 and a partition."""
     rest, _, partition = key.rpartition(":")
     group_id, _, topic_id = rest.rpartition(":")
     if not (group_id and _TOPIC_ID.fullmatch(topic_id) and _PARTITION.fullmatch(partition)):

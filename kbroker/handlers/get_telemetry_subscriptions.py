@@ -8,8 +8,8 @@ Behaviour:
 
 Versions: 0.
 
-Gaps: client_source_port matches nothing but the empty text; client_software_name and _version are those that the last
-connection of the same host and client id told.
+Gaps: client_source_port matches nothing but the empty text; client_software_name and _version are those of the
+last connection of the same host and client id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import uuid
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.client_telemetry import ACCEPTED_CODECS
+from kbroker.handlers.client_telemetry import ACCEPTED_CODECS, Client
 from kbroker.protocol.apis.k71_get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
@@ -31,14 +31,15 @@ RESERVED_ID = bytes(15) + b"\x01"  # of the metadata topic
 def handle(
     context: Context, info: RequestInfo, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    """What is wanted of the client."""
+    """The client's subscription."""
     instance_id = bytes(request.client_instance_id)
     if instance_id == RESERVED_ID:
         return GetTelemetrySubscriptionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     if instance_id == ZERO_UUID:
         instance_id = uuid.uuid4().bytes
     try:
-        wanted = context.telemetry.subscribe(instance_id, info, context.topics.image.client_metrics)
+        client = Client(info.client_host, info.client_id)
+        wanted = context.telemetry.subscribe(instance_id, client, context.topics.image.client_metrics)
     except KafkaError as error:
         return GetTelemetrySubscriptionsResponse(error_code=error.code, client_instance_id=instance_id)
     return GetTelemetrySubscriptionsResponse(

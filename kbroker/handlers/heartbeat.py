@@ -1,7 +1,7 @@
 """Heartbeat (key 12), versions 0-4, classic protocol.
 
 Behaviour: renews the member's session; REBALANCE_IN_PROGRESS asks it to rejoin. While the group's shard is loading the
-answer is NONE, as Kafka's: the session starts anew with the load.
+answer is NONE, as Kafka's: the session restarts with the load.
 Per version: 1 throttle; 3 static members; 4 flexible.
 Known gaps: none.
 """

@@ -2,7 +2,7 @@
 
 Behaviour:
 - Topics, this broker, all brokers (the empty name), groups, client metrics, loggers. All legal changes of a request
-  become true together, durably, and take effect before the answer; each other one has its own error.
+  are committed together and take effect before the answer; each other one has its own error.
 - Unknown topic UNKNOWN_TOPIC_OR_PARTITION (3), another broker's id INVALID_REQUEST (42). An unknown key, a bad value
   or a list operation on what is no list: INVALID_CONFIG (40). A broker config that is read-only or refused:
   INVALID_REQUEST. A resource or key twice, a null value, an unknown operation or type: INVALID_REQUEST.
@@ -21,9 +21,9 @@ from concurrent.futures import Future
 
 from kbroker.cluster.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.config_resources import alter
-from kbroker.handlers.later import later
 from kbroker.protocol.apis.k44_incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -35,14 +35,14 @@ from kbroker.protocol.apis.k44_incremental_alter_configs import (
 def handle(
     context: Context, info: RequestInfo, request: IncrementalAlterConfigsRequest
 ) -> Future[IncrementalAlterConfigsResponse]:
-    """Runs on the metadata worker: it waits for the object store."""
+    """The change runs on the metadata worker, since it waits for the object store."""
     wanted = [_change(resource) for resource in request.resources]
 
     def answer(errors: list[KafkaError | None]) -> IncrementalAlterConfigsResponse:
         responses = [_response(resource, error) for resource, error in zip(request.resources, errors, strict=True)]
         return IncrementalAlterConfigsResponse(responses=responses)
 
-    return later(alter(context, wanted, request.validate_only), answer)
+    return map_future(alter(context, wanted, request.validate_only), answer)
 
 
 def _change(resource: AlterConfigsResource) -> ConfigChange | KafkaError:

@@ -20,8 +20,8 @@ from concurrent.futures import Future
 from kbroker.coordinator.transaction.init_producer_id import InitRequest
 from kbroker.coordinator.transaction.state import ProducerIdentity
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.handlers.transaction_errors import for_version
 from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -55,7 +55,7 @@ def handle(
             producer_epoch=identity.producer_epoch,
         )
 
-    return later(answer, respond)
+    return map_future(answer, respond)
 
 
 def _idempotent(context: Context) -> InitProducerIdResponse | Future[InitProducerIdResponse]:

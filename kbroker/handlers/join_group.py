@@ -12,8 +12,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from kbroker.coordinator.group.requests import JoinRequest
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.protocol.apis.k11_join_group import JoinGroupRequest, JoinGroupResponse
 
 _MEMBER_ID_REQUIRED_MIN_VERSION = 4
@@ -43,7 +43,7 @@ def handle(context: Context, info: RequestInfo, request: JoinGroupRequest) -> Fu
             response.protocol_name = None
         return response
 
-    return later(context.groups.join_group(join), answer)
+    return map_future(context.groups.join_group(join), answer)
 
 
 HANDLER = Handler(11, 0, 9, handle, inline=True)

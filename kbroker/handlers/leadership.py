@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from kbroker._fast.partition.partition import Partition
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context
 
 
-def led_partition(context: Context, topic: str, index: int, current_leader_epoch: int = -1) -> Any:
-    """The hot partition (kbroker._fast.partition.partition.Partition). An epoch of -1 is not checked.
+def led_partition(context: Context, topic: str, index: int, current_leader_epoch: int = -1) -> Partition:
+    """The partition; an epoch of -1 is not checked.
 
     Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (offline), FENCED_LEADER_EPOCH (the client's
     epoch is old), UNKNOWN_LEADER_EPOCH (it is newer than ours).

@@ -12,8 +12,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from kbroker.coordinator.group.requests import Leaver
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.protocol.apis.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 _BATCH_MIN_VERSION = 3
@@ -32,7 +32,7 @@ def handle(context: Context, info: RequestInfo, request: LeaveGroupRequest) -> F
             return response
         return LeaveGroupResponse(error_code=response.members[0].error_code)
 
-    return later(context.groups.leave_group(request.group_id, leavers), answer)
+    return map_future(context.groups.leave_group(request.group_id, leavers), answer)
 
 
 HANDLER = Handler(13, 0, 5, handle, inline=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.protocol.apis.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
@@ -25,7 +25,7 @@ def handle(context: Context, info: RequestInfo, request: ListGroupsRequest) -> F
             return ListGroupsResponse(error_code=listed)
         return ListGroupsResponse(groups=listed)
 
-    return later(context.groups.list_groups(states, types), answer)
+    return map_future(context.groups.list_groups(states, types), answer)
 
 
 HANDLER = Handler(16, 0, 5, handle, inline=True)

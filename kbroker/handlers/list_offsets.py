@@ -26,13 +26,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from concurrent.futures import Future
-from typing import Any
 
+from kbroker._fast.partition.partition import Partition
 from kbroker.errors import CorruptionError, ErrorCode, KafkaError
+from kbroker.futures import gather, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, later
 from kbroker.handlers.leadership import led_partition
-from kbroker.handlers.timestamp_lookup import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
+from kbroker.log.cold_read import OffsetAndTimestamp
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.timestamp_lookup import max_timestamp, offset_for_timestamp
 from kbroker.protocol.apis.k02_list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -79,7 +81,7 @@ def handle(
             if lookup is not None:
                 pending.append(lookup)
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-    return later(all_of(pending), lambda _: response) if pending else response
+    return map_future(gather(pending), lambda _: response) if pending else response
 
 
 def looks_up(request: ListOffsetsRequest) -> bool:
@@ -99,7 +101,7 @@ def check_sentinel(timestamp: int, api_version: int) -> None:
 
 def _answer(
     context: Context,
-    partition: Any,
+    partition: Partition,
     asked: ListOffsetsPartition,
     read_committed: bool,
     answer: ListOffsetsPartitionResponse,
@@ -126,18 +128,17 @@ def _answer(
     return _place_later(found, partition, read_committed, answer)
 
 
-def _upper_bound(partition: Any, read_committed: bool) -> int:
-    offset: int = partition.last_stable_offset() if read_committed else partition.high_watermark()
-    return offset
+def _upper_bound(partition: Partition, read_committed: bool) -> int:
+    return partition.last_stable_offset() if read_committed else partition.high_watermark()
 
 
-def _epoch_of(partition: Any, offset: int) -> int:
-    epoch: int = partition.log.epochs.epoch_at(offset)
-    return epoch
+def _epoch_of(partition: Partition, offset: int) -> int:
+    log: PartitionLog = partition.log
+    return log.epochs.epoch_at(offset)
 
 
 def _place(
-    partition: Any, found: OffsetAndTimestamp | None, read_committed: bool, answer: ListOffsetsPartitionResponse
+    partition: Partition, found: OffsetAndTimestamp | None, read_committed: bool, answer: ListOffsetsPartitionResponse
 ) -> None:
     if found is not None and found[0] < _upper_bound(partition, read_committed):
         answer.offset, answer.timestamp = found
@@ -146,7 +147,7 @@ def _place(
 
 def _place_later(
     lookup: Future[OffsetAndTimestamp | None],
-    partition: Any,
+    partition: Partition,
     read_committed: bool,
     answer: ListOffsetsPartitionResponse,
 ) -> Future[None]:

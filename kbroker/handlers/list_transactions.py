@@ -16,8 +16,8 @@ from typing import Any
 
 from kbroker.coordinator.transaction.admin import STATE_BY_TITLE, ListFilter
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.protocol.apis.k66_list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -47,11 +47,11 @@ def handle(
             return ListTransactionsResponse(error_code=listed)
         return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=listed)
 
-    return later(context.transactions.list(wanted), respond)
+    return map_future(context.transactions.list(wanted), respond)
 
 
 def _whole(pattern: str) -> Callable[[str], Any]:
-    import re2  # few ever ask for a pattern
+    import re2  # on first use: few requests have a pattern
 
     options = re2.Options()
     options.log_errors = False

@@ -8,7 +8,7 @@ Behaviour:
   broker's defaults, and the answer waits for it, so that clients need no second round for LEADER_NOT_AVAILABLE (5);
   that code is the answer when the object store is away. Internal topics get their own settings.
 - Unknown and not to be created: UNKNOWN_TOPIC_OR_PARTITION (3). An illegal name: INVALID_TOPIC (17).
-- Answers with many partitions are built on a worker. What is told of a topic is kept as bytes until it changes.
+- Answers with many partitions are built on a worker. The encoded form of a topic is cached until it changes.
 
 Versions:
 - v1 null means all; controller, rack, internal flag. v2 cluster id. v4 allow_auto_topic_creation. v5 offline replicas.
@@ -28,12 +28,13 @@ from typing import Any
 from kbroker.cluster.image import TopicImage
 from kbroker.cluster.topic_rules import CLUSTER_METADATA, check_name
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.futures import map_future
 from kbroker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo, Waiting
-from kbroker.handlers.later import later
 from kbroker.handlers.topic_bytes import encoded
 from kbroker.protocol.apis.k03_metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -44,7 +45,7 @@ from kbroker.protocol.fields import ZERO_UUID
 
 INLINE_PARTITIONS_MAX = 1_000  # more are built on a worker: up to 6 us each
 
-# A topic as asked for and found: its image, or the code and the name or id to answer with.
+# A topic that was asked for: its image, or the error to answer with.
 Found = TopicImage | MetadataResponseTopic
 
 
@@ -60,16 +61,16 @@ def handle(
     missing = _missing(context, info, request)
     if missing:
         created = context.topics.submit(context.topics.auto_create, missing)
-        answer = later(created, lambda results: _build(context, info, request, _find(context, request, results)))
+        answer = map_future(created, lambda results: _build(context, info, request, _find(context, request, results)))
         return Waiting(answer)
     return _answer(context, info, request, _find(context, request, {}))
 
 
-def _asks_by_id(topic: Any) -> bool:
+def _asks_by_id(topic: MetadataRequestTopic) -> bool:
     return topic.topic_id != ZERO_UUID
 
 
-def _refused(topic: Any) -> MetadataResponseTopic:
+def _refused(topic: MetadataRequestTopic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id, partitions=[]
     )
@@ -171,9 +172,10 @@ def _topic(context: Context, topic: TopicImage, epochs: list[int], operations: i
 
 
 def _partitions(context: Context, epochs: list[int]) -> list[MetadataResponsePartition]:
-    """The tight loop: one message per partition; the broker lists are shared, the encoder only reads them."""
+    """One message per partition. The broker lists are shared: the encoder only reads them."""
     node_id = context.node_id
-    nodes, nobody = [node_id], []  # type: ignore[var-annotated]
+    nodes: list[int] = [node_id]
+    none: list[int] = []
     partition_type, offline = MetadataResponsePartition, int(ErrorCode.LEADER_NOT_AVAILABLE)
     return [
         partition_type(
@@ -182,7 +184,7 @@ def _partitions(context: Context, epochs: list[int]) -> list[MetadataResponsePar
             leader_epoch=epoch,
             replica_nodes=nodes,
             isr_nodes=nodes,
-            offline_replicas=nobody,
+            offline_replicas=none,
         )
         if epoch >= 0
         else partition_type(
@@ -192,7 +194,7 @@ def _partitions(context: Context, epochs: list[int]) -> list[MetadataResponsePar
             leader_epoch=-1,
             replica_nodes=nodes,
             isr_nodes=nodes,
-            offline_replicas=nobody,
+            offline_replicas=none,
         )
         for index, epoch in enumerate(epochs)
     ]

@@ -13,8 +13,8 @@ from concurrent.futures import Future
 
 from kbroker.coordinator.group.requests import CommitRequest
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.handlers.offset_topics import TOPIC_IDS_MIN_VERSION, resolve_names, split_commit
 from kbroker.protocol.apis.k08_offset_commit import (
     OffsetCommitRequest,
@@ -46,7 +46,7 @@ def handle(
         retention_ms=request.retention_time_ms,
         offsets=offsets,
     )
-    return later(context.groups.commit_offsets(commit), answer)
+    return map_future(context.groups.commit_offsets(commit), answer)
 
 
 def _response(

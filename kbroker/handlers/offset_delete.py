@@ -12,8 +12,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.protocol.apis.k47_offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -32,7 +32,7 @@ def handle(context: Context, info: RequestInfo, request: OffsetDeleteRequest) ->
             return OffsetDeleteResponse(error_code=outcome)
         return _response(request, outcome)
 
-    return later(context.groups.delete_offsets(request.group_id, known), answer)
+    return map_future(context.groups.delete_offsets(request.group_id, known), answer)
 
 
 def _response(request: OffsetDeleteRequest, outcome: dict[tuple[str, int], ErrorCode]) -> OffsetDeleteResponse:

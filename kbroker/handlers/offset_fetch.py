@@ -18,9 +18,9 @@ from kbroker.coordinator.group.offsets.commit import FetchedOffset, FetchedOffse
 from kbroker.coordinator.group.offsets.state import OffsetAndMetadata
 from kbroker.coordinator.group.requests import FetchRequest
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_each, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import each, later
-from kbroker.handlers.made import MadeInTurn
+from kbroker.handlers.lazy_array import LazyArray
 from kbroker.handlers.offset_topics import TOPIC_IDS_MIN_VERSION
 from kbroker.protocol.apis.k09_offset_fetch import (
     OffsetFetchRequest,
@@ -47,9 +47,10 @@ def handle(context: Context, info: RequestInfo, request: OffsetFetchRequest) -> 
     """Fetches committed offsets."""
     if info.api_version < _BATCH_MIN_VERSION:
         fetch = FetchRequest(request.group_id, _names(request.topics), request.require_stable)
-        return later(context.groups.fetch_offsets(fetch), lambda result: _single(request, info.api_version, result))
+        fetched = context.groups.fetch_offsets(fetch)
+        return map_future(fetched, lambda result: _single(request, info.api_version, result))
     by_id = info.api_version >= TOPIC_IDS_MIN_VERSION
-    whole: dict[tuple[str, str | None, int], Future[Fetched]] = {}  # who is named again is asked once
+    whole: dict[tuple[str, str | None, int], Future[Fetched]] = {}  # a group named twice is asked once
 
     def fetch_group(group: OffsetFetchRequestGroup) -> Future[Fetched]:
         topics = _names_by_id(context, group) if by_id else _names(group.topics)
@@ -63,10 +64,10 @@ def handle(context: Context, info: RequestInfo, request: OffsetFetchRequest) -> 
 
     def answer(results: list[Fetched]) -> OffsetFetchResponse:
         answered = list(zip(request.groups, results, strict=True))
-        groups: Any = MadeInTurn(lambda pair: _group(context, pair[0], pair[1], by_id), answered)
+        groups: Any = LazyArray(lambda pair: _group(context, pair[0], pair[1], by_id), answered)
         return OffsetFetchResponse(groups=groups)
 
-    return later(each(fetch_group, request.groups), answer)
+    return map_future(map_each(fetch_group, request.groups), answer)
 
 
 # -- versions below 8 --------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ def _group(
 def _topics_by_id(
     context: Context, asked: OffsetFetchRequestGroup, fetched: FetchedOffsets
 ) -> list[OffsetFetchResponseTopics]:
-    """Each topic with its id: that of the question, so that one deleted meanwhile is answered too."""
+    """Each topic with its id: that of the request, so that a topic deleted meanwhile is answered too."""
     if asked.topics is None:
         logs = [(context.logs.by_name.get(name), parts) for name, parts in fetched]
         return [

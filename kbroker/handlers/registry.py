@@ -85,8 +85,7 @@ SHARE_GROUP_MODULES: tuple[str, ...] = (
 def load_handlers(modules: Collection[str] | None = None, *, share_groups: bool = False) -> dict[int, Handler]:
     """Imports the handler modules (so that a start does it once, and tools that need none do not).
 
-    Raises AssertionError where handlers and protocol.api_keys do not say the same: what is advertised must be what is
-    served.
+    Raises AssertionError where handlers and protocol.api_keys differ: what is advertised must be what is served.
     """
     handlers: dict[int, Handler] = {}
     for name in modules if modules is not None else MODULES + SHARE_GROUP_MODULES * share_groups:

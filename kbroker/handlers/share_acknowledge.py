@@ -5,7 +5,7 @@ Behaviour:
   INVALID_SHARE_SESSION_EPOCH (123). No session: SHARE_SESSION_NOT_FOUND (122).
 - Each partition by itself, all of its batches or none: INVALID_RECORD_STATE (121) where the member does not hold a
   record (any more), INVALID_REQUEST (42) for batches that no client sends, unknown topic 100, unknown partition 3, or
-  why the state could not be written: then the member holds the records still.
+  why the state could not be written: then the member still holds the records.
 - Types: 0 gap, 1 accept, 2 release, 3 reject; one for the batch or one for each offset. Answered when it is durable.
 
 Versions: v2 type 4, renew, where the request says that there are such; the lock's duration in the answer.

@@ -68,6 +68,7 @@ def _asked(info: RequestInfo, request: ShareFetchRequest) -> FetchRequest:
     fetches = (request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms)
     if request.is_renew_ack and any(fetches):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A request that renews does not fetch.")
+    assert info.connection is not None  # only heartbeats share an envelope
     return FetchRequest(
         member=member,
         session_epoch=request.share_session_epoch,

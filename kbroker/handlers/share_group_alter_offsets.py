@@ -1,6 +1,6 @@
-"""AlterShareGroupOffsets (key 91), version 0: moves share groups in their partitions, behind --share-groups (KIP-932).
+"""AlterShareGroupOffsets (key 91), version 0: moves share groups in their partitions, with --share-groups (KIP-932).
 
-Behaviour: only for a group without members (NON_EMPTY_GROUP); one that there is not comes into being. What the group
+Behaviour: only for a group without members (NON_EMPTY_GROUP); one that does not exist is created. What the group
 had done with records of such a partition is forgotten. UNKNOWN_TOPIC_OR_PARTITION per partition; INVALID_REQUEST for a
 negative offset.
 Known gaps: none.
@@ -12,8 +12,8 @@ from concurrent.futures import Future
 
 from kbroker.coordinator.group.share.offsets import Alteration, AlterOutcome
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.protocol.apis.k91_alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
@@ -48,7 +48,7 @@ def handle(
             ]
         )
 
-    return later(context.groups.alter_share_offsets(request.group_id, wanted), answer)
+    return map_future(context.groups.alter_share_offsets(request.group_id, wanted), answer)
 
 
 def _topic_id(context: Context, name: str) -> bytes:

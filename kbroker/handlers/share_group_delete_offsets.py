@@ -1,7 +1,8 @@
-"""DeleteShareGroupOffsets (key 92), version 0: share groups forget topics, behind --share-groups (KIP-932).
+"""DeleteShareGroupOffsets (key 92), version 0: share groups forget topics, with --share-groups (KIP-932).
 
-Behaviour: only for a group without members (NON_EMPTY_GROUP). UNKNOWN_TOPIC_OR_PARTITION for a topic that there is not,
-or of which the group has no share state. Should a member subscribe to such a topic again, it starts as in a new group.
+Behaviour: only for a group without members (NON_EMPTY_GROUP). UNKNOWN_TOPIC_OR_PARTITION for a topic that does not
+exist, or of which the group has no share state. If a member subscribes to such a topic again, it starts as in a new
+group.
 Known gaps: none.
 """
 
@@ -11,8 +12,8 @@ from concurrent.futures import Future
 
 from kbroker.coordinator.group.share.offsets import TopicOutcome
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.protocol.apis.k92_delete_share_group_offsets import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
@@ -42,7 +43,7 @@ def handle(
         )
 
     names = [topic.topic_name for topic in request.topics]
-    return later(context.groups.delete_share_offsets(request.group_id, names), answer)
+    return map_future(context.groups.delete_share_offsets(request.group_id, names), answer)
 
 
 HANDLER = Handler(92, 0, 0, handle, inline=True)

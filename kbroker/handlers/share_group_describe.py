@@ -1,4 +1,4 @@
-"""ShareGroupDescribe (key 77), version 1: share groups with epochs, members and assignments, behind --share-groups.
+"""ShareGroupDescribe (key 77), version 1: share groups with epochs, members and assignments, with --share-groups.
 
 Behaviour: GROUP_ID_NOT_FOUND for an unknown group and for one of another type, INVALID_GROUP_ID for an empty id.
 Without access control all operations are allowed. A group that is named again is answered once.
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from kbroker.futures import map_each, map_future
 from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import each, later
 from kbroker.protocol.apis.k77_share_group_describe import (
     DescribedGroup,
     ShareGroupDescribeRequest,
@@ -30,7 +30,7 @@ def handle(
                 group.authorized_operations = GROUP_OPERATIONS
         return ShareGroupDescribeResponse(groups=groups)
 
-    return later(each(context.groups.describe_share_group, list(dict.fromkeys(request.group_ids))), answer)
+    return map_future(map_each(context.groups.describe_share_group, list(dict.fromkeys(request.group_ids))), answer)
 
 
 HANDLER = Handler(77, 1, 1, handle, inline=True)

@@ -1,7 +1,7 @@
-"""DescribeShareGroupOffsets (key 90), versions 0-1: where share groups are, behind --share-groups (KIP-932).
+"""DescribeShareGroupOffsets (key 90), versions 0-1: where share groups are, with --share-groups (KIP-932).
 
 Behaviour: the start offset of each partition that is asked for, or of all of which the group has share state; -1 where
-there is none, or its start is not decided yet. A group that there is not has none, and that is no error.
+there is none, or its start is not decided yet. A group that does not exist has none, and that is no error.
 Per version: 1 the lag (KIP-1226): records from the start offset on that are not done with; -1 where it is not known.
 Known gaps: none.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
+from kbroker._fast.partition.partition import Partition
 from kbroker.coordinator.group.share.state import StateTopic
 from kbroker.coordinator.share_state.store import (
     UNKNOWN_DELIVERY_COMPLETE_COUNT,
@@ -19,8 +19,8 @@ from kbroker.coordinator.share_state.store import (
     SharePartitionState,
 )
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.futures import gather, map_each, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, each, later
 from kbroker.protocol.apis.k90_describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -39,8 +39,8 @@ def handle(
     context: Context, info: RequestInfo, request: DescribeShareGroupOffsetsRequest
 ) -> Future[DescribeShareGroupOffsetsResponse]:
     """Describes groups."""
-    return later(
-        each(partial(_group, context), request.groups),
+    return map_future(
+        map_each(partial(_group, context), request.groups),
         lambda groups: DescribeShareGroupOffsetsResponse(groups=groups),
     )
 
@@ -51,7 +51,7 @@ def _group(
     group_id = asked.group_id
     if asked.topics is not None:
         topics = [_named(context, group_id, topic) for topic in asked.topics]
-        return later(all_of(topics), lambda found: _described(group_id, found))
+        return map_future(gather(topics), lambda found: _described(group_id, found))
     answer: Future[DescribeShareGroupOffsetsResponseGroup] = Future()
 
     def known(partitions: Future[list[tuple[bytes, StateTopic]] | ErrorCode]) -> None:
@@ -66,7 +66,7 @@ def _group(
         topics = [
             _topic(context, group_id, topic_id, topic.name, sorted(topic.partitions)) for topic_id, topic in found
         ]
-        later(all_of(topics), lambda described: answer.set_result(_described(group_id, described)))
+        map_future(gather(topics), lambda described: answer.set_result(_described(group_id, described)))
 
     context.groups.share_partitions(group_id).add_done_callback(known)
     return answer
@@ -99,8 +99,8 @@ def _topic(
     context: Context, group_id: str, topic_id: bytes, name: str, partitions: list[int]
 ) -> Future[DescribeShareGroupOffsetsResponseTopic]:
     read = [_partition(context, group_id, topic_id, partition) for partition in dict.fromkeys(partitions)]
-    return later(
-        all_of(read),
+    return map_future(
+        gather(read),
         lambda found: DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id, partitions=found),
     )
 
@@ -109,7 +109,7 @@ def _partition(
     context: Context, group_id: str, topic_id: bytes, partition: int
 ) -> Future[DescribeShareGroupOffsetsResponsePartition]:
     answer: Future[DescribeShareGroupOffsetsResponsePartition] = Future()
-    if context.logs.partition_by_id(topic_id, partition) is None:  # requests name as many as they like of these
+    if context.logs.partition_by_id(topic_id, partition) is None:  # a request may name any number of these
         answer.set_result(_nowhere(partition))
         return answer
 
@@ -119,7 +119,7 @@ def _partition(
             state = read.result()
         except KafkaError as error:
             described.error_code, described.error_message = error.code, str(error)
-        except BaseException as error:  # belongs to the request that waits for `answer`
+        except BaseException as error:  # the request that waits for `answer` gets it
             answer.set_exception(error)
             return
         else:
@@ -139,15 +139,14 @@ def _nowhere(partition: int) -> DescribeShareGroupOffsetsResponsePartition:
     )
 
 
-def _lag(state: SharePartitionState, partition: Any) -> int:
+def _lag(state: SharePartitionState, partition: Partition | None) -> int:
     if (
         partition is None
         or state.start_offset == UNKNOWN_START_OFFSET
         or state.delivery_complete_count == UNKNOWN_DELIVERY_COMPLETE_COUNT
     ):
         return _NO_LAG
-    high_watermark: int = partition.high_watermark()
-    return max(high_watermark - state.start_offset - state.delivery_complete_count, 0)
+    return max(partition.high_watermark() - state.start_offset - state.delivery_complete_count, 0)
 
 
 HANDLER = Handler(90, 0, 1, handle, inline=True)

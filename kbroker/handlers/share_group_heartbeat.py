@@ -1,8 +1,8 @@
-"""ShareGroupHeartbeat (key 76), version 1: membership of share groups (KIP-932), behind --share-groups.
+"""ShareGroupHeartbeat (key 76), version 1: membership of share groups (KIP-932), with --share-groups.
 
 Behaviour: epoch 0 joins, -1 leaves, others stay. Null fields are unchanged. The assignment is in the answer to a full
 request and where it changed. Answered when what it changed is durable; a subscription to topics that the group has not
-read before also waits until their share state is made. A group of another type is GROUP_ID_NOT_FOUND.
+read before also waits until their share state is created. A group of another type is GROUP_ID_NOT_FOUND.
 Known gaps: racks are stored and shown, and play no part in assignments.
 """
 

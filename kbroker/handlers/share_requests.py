@@ -1,12 +1,13 @@
-"""What ShareFetch and ShareAcknowledge have in common: who asks, and the shape of acknowledgements."""
+"""What ShareFetch and ShareAcknowledge have in common: the member that asks, and the shape of acknowledgements."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.limits import SHARE_MEMBER_ID_LENGTH_MAX
+from kbroker.protocol.apis.k78_share_fetch import FetchTopic
+from kbroker.protocol.apis.k79_share_acknowledge import AcknowledgeTopic
 from kbroker.share.acknowledgement import AcknowledgementBatch
 from kbroker.share.sessions import SessionKey, TopicIdPartition
 
@@ -20,7 +21,9 @@ def session_key(group_id: str | None, member_id: str | None) -> SessionKey:
     return SessionKey(group_id, member_id)
 
 
-def acknowledgements(topics: Iterable[Any]) -> dict[TopicIdPartition, list[AcknowledgementBatch]]:
+def acknowledgements(
+    topics: Iterable[FetchTopic | AcknowledgeTopic],
+) -> dict[TopicIdPartition, list[AcknowledgementBatch]]:
     """By partition, without those that have none."""
     return {
         TopicIdPartition(topic.topic_id, partition.partition_index): [

@@ -1,6 +1,6 @@
 """SyncGroup (key 14), versions 0-5, classic protocol.
 
-Behaviour: answered when the leader's assignments are durable; who is missing in them gets empty bytes.
+Behaviour: answered when the leader's assignments are durable; a member that is missing in them gets empty bytes.
 Per version: 1 throttle; 3 static members; 4 flexible; 5 protocol type and name, checked and echoed.
 Known gaps: none.
 """

@@ -1,4 +1,4 @@
-"""Topics as Metadata tells of them, encoded and kept: a crowd of clients asks for the same again and again."""
+"""A cache of the topics in Metadata answers, encoded: many clients ask for the same topics again and again."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from collections.abc import Callable
 
 from kbroker.cluster.image import MetadataImage, TopicImage
 
-FORMS_MAX = 8  # that are kept: clients of so many kinds at a time; 26 bytes and more for each partition in each
+FORMS_MAX = 8  # kinds of clients at a time; each takes 26 bytes and more per partition
 GONE_MIN = 100
 
-# By topic id: the topic and the leader epochs of its partitions as they were, and the bytes of both.
+# By topic id: the topic, the leader epochs of its partitions, and the bytes of both.
 Kept = dict[bytes, tuple[TopicImage, list[int], bytes]]
 
 
 class TopicBytes:
-    """The encoded form of topics, by form: the version and what else the bytes depend on. Any thread."""
+    """Encoded topics by form: the version and what else the bytes depend on.
+
+    Any thread. The topics of a form rely on the GIL alone: two threads may encode the same one.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the table of forms
         self._forms: OrderedDict[tuple[int, int], Kept] = OrderedDict()
 
     def form(self, form: tuple[int, int], image: MetadataImage) -> Kept:
-        """What is kept of topics in this form; topics that `image` does not have any more go now and then."""
+        """The cache of this form. Topics that `image` no longer has are dropped when they are many."""
         with self._lock:
             kept = self._forms.get(form)
             if kept is None:
@@ -46,7 +49,7 @@ def _forget_gone(kept: Kept, image: MetadataImage) -> None:
 def encoded(
     kept: Kept, topic: TopicImage, epochs: list[int], encode: Callable[[TopicImage, list[int]], bytes]
 ) -> bytes:
-    """What is kept of the topic, if neither it nor a leader epoch has changed, else what `encode` makes."""
+    """The cached bytes of the topic if neither it nor a leader epoch has changed, else those of `encode`."""
     known = kept.get(topic.topic_id)
     if known is not None and known[0] is topic and known[1] == epochs:
         return known[2]

@@ -6,8 +6,8 @@ from kbroker.errors import ErrorCode
 
 
 def for_version(error: ErrorCode, version: int, *, fenced_from: int, abortable_from: int) -> ErrorCode:
-    """What a client of `version` is told: PRODUCER_FENCED from one version on (KIP-588), TRANSACTION_ABORTABLE from
-    another (KIP-890); before them the errors that stood for these.
+    """The error for a client of `version`: PRODUCER_FENCED from `fenced_from` on (KIP-588), TRANSACTION_ABORTABLE from
+    `abortable_from` on (KIP-890), before these the older errors.
     """
     if error == ErrorCode.PRODUCER_FENCED and version < fenced_from:
         return ErrorCode.INVALID_PRODUCER_EPOCH

@@ -18,8 +18,8 @@ from kbroker.coordinator.group.requests import TransactionalCommitRequest
 from kbroker.coordinator.runtime.key_partition import OFFSETS_TOPIC
 from kbroker.coordinator.runtime.result import ProducerStamp
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import later
 from kbroker.handlers.offset_topics import split_commit
 from kbroker.protocol.apis.k28_txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -58,7 +58,7 @@ def handle(
     def verify(partition: int) -> Future[ErrorCode]:
         return _verify(context, info.api_version, request, partition)
 
-    return later(context.groups.commit_offsets_in_transaction(commit, verify), answer)
+    return map_future(context.groups.commit_offsets_in_transaction(commit, verify), answer)
 
 
 def _verify(context: Context, version: int, request: TxnOffsetCommitRequest, partition: int) -> Future[ErrorCode]:
@@ -70,11 +70,11 @@ def _verify(context: Context, version: int, request: TxnOffsetCommitRequest, par
         [key],
         add=version >= _ADDS_PARTITION_MIN_VERSION,
     )
-    return later(verified, lambda errors: _verification_error(errors[key], version))
+    return map_future(verified, lambda errors: _verification_error(errors[key], version))
 
 
 def _verification_error(error: ErrorCode, version: int) -> ErrorCode:
-    """What the transaction coordinator said, in words of this API's version."""
+    """The transaction coordinator's error as this API's version has it."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_MIN_VERSION:

@@ -3,7 +3,7 @@
 Behaviour:
 - The present level: granted. Another one, up or down: INVALID_UPDATE_VERSION (95). A feature that is not listed, an
   unknown upgrade type: the same. A feature twice, an empty name: INVALID_REQUEST (42).
-- One that is refused refuses them all: its error is the answer's, in every version, and no result is given.
+- One refused update refuses them all: its error is the answer's in every version, and there are no results.
 - Nothing is changed in any case, so validate_only makes no difference.
 
 Versions: v0 and v1 a result per feature where all are granted, v2 none. v1 upgrade types instead of allow_downgrade.
@@ -30,7 +30,7 @@ ALL_FAILED = "The update failed for all features since the following feature had
 
 
 def handle(context: Context, info: RequestInfo, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-    """Judges each update."""
+    """Validates each update."""
     counts = Counter(update.feature for update in request.feature_updates)
     if not request.feature_updates or "" in counts or max(counts.values()) > 1:
         return UpdateFeaturesResponse(

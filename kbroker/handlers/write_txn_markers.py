@@ -15,8 +15,8 @@ from concurrent.futures import Future
 
 from kbroker.coordinator.runtime.result import Marker
 from kbroker.errors import ErrorCode
+from kbroker.futures import gather, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.later import all_of, later
 from kbroker.protocol.apis.k27_write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -65,7 +65,7 @@ def handle(context: Context, info: RequestInfo, request: WriteTxnMarkersRequest)
             ]
         )
 
-    return later(all_of(context.transactions.write_markers(markers)), respond)
+    return map_future(gather(context.transactions.write_markers(markers)), respond)
 
 
 def _comes_late(context: Context, topic: str, index: int, marker: Marker) -> bool:

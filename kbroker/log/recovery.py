@@ -18,7 +18,6 @@ from kbroker.storage.wal.recovery import RecoveryReport, recover
 logger = logging.getLogger(__name__)
 
 
-
 @dataclass(slots=True)
 class LogRecoveryReport:
     """What a start found. `unknown_topics`: the manifest has objects of these topic ids, and no metadata record speaks

@@ -1,4 +1,4 @@
-"""How many connections there may be, in all and from each address (max.connections, max.connections.per.ip)."""
+"""Limits of connections, in all and per address (max.connections, max.connections.per.ip)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ConnectionQuotas:
         self._counts: dict[str, int] = {}
 
     def limit_addresses(self, per_address: int, overrides: Mapping[str, int]) -> None:
-        """From now on; connections that are open stay. Names of hosts count once a thread has looked them up."""
+        """Replaces the limits; open connections stay. Host names apply once a thread has resolved them."""
         named = {host.strip("[]"): count for host, count in overrides.items()}
         with self._lock:
             self._per_address = per_address
@@ -40,7 +40,7 @@ class ConnectionQuotas:
             threading.Thread(target=self._look_up, args=(named, names), name="host-lookup", daemon=True).start()
 
     def _look_up(self, named: Mapping[str, int], names: Iterable[str]) -> None:
-        """Looks names of hosts up, which may take long, and limits their addresses."""
+        """Resolves host names, which may take long, and limits their addresses."""
         for host in names:
             try:
                 found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -53,7 +53,7 @@ class ConnectionQuotas:
                 self._overrides |= {str(address[0]): named[host] for *_, address in found}
 
     def admit(self, peer: str) -> bool:
-        """Counts a connection from ADDRESS:PORT; False when its address has as many as it may have."""
+        """Counts a connection from ADDRESS:PORT; False if its address is at its limit."""
         address = _address_of(peer)
         with self._lock:
             count = self._counts.get(address, 0)

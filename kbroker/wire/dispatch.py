@@ -14,7 +14,7 @@ import struct
 import threading
 from collections.abc import Mapping
 from concurrent.futures import CancelledError, Executor, Future
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker.errors import AnswerTooLong, ProtocolError
 from kbroker.handlers.api_versions import unsupported_version_response
@@ -22,18 +22,21 @@ from kbroker.handlers.base import Context, Handler, RequestInfo, Waiting
 from kbroker.limits import KIB, MIB
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode_request, encode_answer
-from kbroker.protocol.fields import Bytes
+from kbroker.protocol.fields import Bytes, Message
 from kbroker.protocol.headers import decode_request_header
+
+if TYPE_CHECKING:
+    from kbroker._fast.net.connection import Connection
 
 logger = logging.getLogger("kbroker.wire")
 
-# An idle member sends the same heartbeat for hours. Its handlers take the message as it is and never change it.
+# An idle member sends the same heartbeat for hours. Their handlers do not change the message.
 REPEATED = frozenset({ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT})
 REPEATED_BYTES_MAX = 256
 REPEATED_MAX = 8192  # frames remembered: about 1 KiB each
 
 INLINE_BYTES_MAX = 8 * KIB  # a longer request may take milliseconds, whatever its handler: it takes a worker
-LARGE_BYTES_MIN = 1 * MIB  # so much takes a hundred times its bytes while it is answered, and seconds
+LARGE_BYTES_MIN = 1 * MIB  # such a request takes a hundred times its bytes of memory, and seconds
 
 
 class AdvertisedListener(NamedTuple):
@@ -49,7 +52,7 @@ class WireRequest(Protocol):
     api_key: int
     api_version: int
     correlation_id: int
-    connection: Any
+    connection: Connection | None  # None: closed
     body: memoryview
     size: int
 
@@ -63,13 +66,12 @@ class WireRequest(Protocol):
 
 
 class Dispatcher:
-    """Calls handlers: inline ones on the I/O thread that calls this, the others and long requests on `workers`, large
-    requests on `large_workers`: few, so that few are in memory in parts at a time, and the others go past them.
+    """Calls handlers: inline ones on the calling I/O thread, the others and long requests on `workers`, large requests
+    on `large_workers`. These are few, so that few large requests are in memory at a time; others overtake them.
 
     With `complete` false, requests that have no handler wait until `serve_all` brings the rest of the handlers.
 
-    Neither `workers` nor what waits needs a bound of its own: a connection has one request at a time here, and
-    connections are limited.
+    The queues need no bound of their own: a connection has one request at a time here, and connections are limited.
     """
 
     def __init__(
@@ -85,11 +87,11 @@ class Dispatcher:
         self._context = context
         self._workers = workers
         self._large_workers = large_workers or workers
-        self._lock = threading.Lock()  # guards what waits; None: no handler comes any more
+        self._lock = threading.Lock()  # guards _waiting; None: all handlers are there
         self._waiting: list[WireRequest] | None = None if complete else []
 
     def serve_all(self, handlers: Mapping[int, Handler]) -> None:
-        """These are all handlers. What waits for them goes on, on workers."""
+        """Sets all handlers. Requests that waited for them continue on workers."""
         self._handlers = dict(handlers)
         with self._lock:
             waiting, self._waiting = self._waiting, None
@@ -104,13 +106,13 @@ class Dispatcher:
             return True
 
     def __call__(self, request: WireRequest) -> None:
-        """Takes one request from a reactor; its answer comes by request.complete_parts, perhaps later."""
+        """Takes one request from a reactor, which is answered by request.complete_parts, perhaps later."""
         key, version = request.api_key, request.api_version
         handler = self._handlers.get(key)
         if handler is None and self._waiting is not None:
             if self._wait_for_handler(request):
                 return
-            handler = self._handlers.get(key)  # they came just now
+            handler = self._handlers.get(key)  # set meanwhile
         if handler is None:
             request.close_connection(f"unknown API key {key}")
         elif not handler.min_version <= version <= handler.max_version:
@@ -145,7 +147,7 @@ class Dispatcher:
         else:
             self._answer(handler, request, info, message)
 
-    def _answer(self, handler: Handler, request: WireRequest, info: RequestInfo, message: Any) -> None:
+    def _answer(self, handler: Handler, request: WireRequest, info: RequestInfo, message: Message) -> None:
         if request.connection is None:  # closed while the request waited for a worker
             return
         try:
@@ -163,17 +165,22 @@ class Dispatcher:
             _finish(request, response)
 
 
-def _decode(request: WireRequest, connection: Any) -> tuple[RequestInfo, Any]:
+def _decode(request: WireRequest, connection: Connection) -> tuple[RequestInfo, Message]:
     frame = request.body
     if request.api_key in REPEATED and len(frame) <= REPEATED_BYTES_MAX:
-        tail = bytes(frame[8:])  # behind the correlation id
+        tail = bytes(frame[8:])  # after the correlation id
         return _decode_repeated(request.api_key, request.api_version, tail, connection.peer, connection.listener)
     return _decode_frame(frame, request.api_key, request.api_version, connection.peer, connection.listener, connection)
 
 
 def _decode_frame(
-    frame: memoryview, api_key: int, api_version: int, peer: str, listener: AdvertisedListener, connection: Any
-) -> tuple[RequestInfo, Any]:
+    frame: memoryview,
+    api_key: int,
+    api_version: int,
+    peer: str,
+    listener: AdvertisedListener,
+    connection: Connection | None,
+) -> tuple[RequestInfo, Message]:
     header, position = decode_request_header(frame)
     info = RequestInfo(
         api_key=api_key,
@@ -190,13 +197,13 @@ def _decode_frame(
 @functools.lru_cache(REPEATED_MAX)
 def _decode_repeated(
     api_key: int, api_version: int, tail: bytes, peer: str, listener: AdvertisedListener
-) -> tuple[RequestInfo, Any]:
-    """Of a frame that is the same again and again but for its correlation id."""
+) -> tuple[RequestInfo, Message]:
+    """Decodes a frame that repeats but for its correlation id."""
     frame = struct.pack(">hhi", api_key, api_version, 0) + tail
     return _decode_frame(memoryview(frame), api_key, api_version, peer, listener, None)
 
 
-def _finish(request: WireRequest, response: Any) -> None:
+def _finish(request: WireRequest, response: Message) -> None:
     try:
         parts = encode_answer(request.api_key, request.api_version, request.correlation_id, response)
     except AnswerTooLong as error:
@@ -208,9 +215,9 @@ def _finish(request: WireRequest, response: Any) -> None:
     request.complete_parts(parts)
 
 
-def _finish_later(request: WireRequest, future: Future[Any]) -> None:
+def _finish_later(request: WireRequest, future: Future[Message]) -> None:
     error = CancelledError() if future.cancelled() else future.exception()
-    if isinstance(error, CancelledError):  # or what the answer was to be made from is
+    if isinstance(error, CancelledError):  # or a future that the answer was to be built from is
         request.close_connection("the broker stops")
     elif error is not None:
         _fail(request, error)

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker import limits
 from kbroker._fast.net.answer_memory import AnswerMemory
@@ -21,12 +21,17 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.wire.connection_quotas import ConnectionQuotas
 from kbroker.wire.dispatch import AdvertisedListener, WireRequest
 
+if TYPE_CHECKING:
+    from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
+    from kbroker.log.cold_read import ColdReader
+    from kbroker.log.log_table import TopicLog
+
 logger = logging.getLogger("kbroker.wire")
 
 BACKLOG = 1024
 
-# Their answers may tell of many topics or groups however short the request is. They wait for no object store, but for
-# Metadata that creates topics (handlers.base.Waiting): few are in progress at a time, and others wait for those.
+# Their answers may be long however short the request is, so few are in progress at a time and the others wait. None
+# waits for the object store but Metadata that creates topics (handlers.base.Waiting).
 LONG_ANSWERS = (
     ApiKey.METADATA,
     ApiKey.OFFSET_FETCH,
@@ -46,7 +51,7 @@ LONG_ANSWERS = (
 
 
 class WireOptions(NamedTuple):
-    """What can be set of the network side. Sizes in bytes."""
+    """Settings of the network side. Sizes in bytes."""
 
     reactors: int = 1
     node_id: int = 0
@@ -76,24 +81,31 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-class WireServer:
-    """Owns the listening sockets and the reactors' threads. start, then stop_accepting, drain, stop, in this order.
+class TopicTables(Protocol):
+    """What the I/O threads look topics up in: a LogTable."""
 
-    The first reactor accepts, spreads the connections, and completes durable appends; so it must run for as long as
-    anything waits for the WAL.
+    by_name: dict[str, TopicLog]
+    by_id: dict[bytes, TopicLog]
+
+
+class WireServer:
+    """Owns the listening sockets and the reactors' threads. Call start, stop_accepting, drain, stop, in this order.
+
+    The first reactor accepts and distributes connections and completes durable appends: it must run as long as anything
+    waits for the WAL.
     """
 
     def __init__(
         self,
         wal: Wal,
-        logs: Any,
+        logs: TopicTables,
         dispatch: Callable[[WireRequest], None],
         options: WireOptions,
         *,
-        cold_reader: Any = None,
+        cold_reader: ColdReader | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """`logs` has by_name and by_id; `executor` judges and re-encodes large compressed batches."""
+        """`executor` judges and re-encodes large compressed batches."""
         self._memory = FrameMemory(options.frame_memory_bytes, options.frame_bytes_max)
         self._answers = AnswerMemory(options.answer_memory_bytes, LONG_ANSWERS)
         self.context = RequestContext(
@@ -135,15 +147,15 @@ class WireServer:
         for number, reactor in enumerate(self.reactors):
             reactor.add_listener(listening.fileno() if number == 0 else -1, advertised)
 
-    def verify_with(self, transactions: Any) -> None:
-        """Verifies transactional batches with this TransactionCoordinator from now on.
+    def verify_with(self, transactions: TransactionCoordinator) -> None:
+        """Verifies transactional batches with this coordinator from now on.
 
-        Until then their producers are told to come again (NOT_ENOUGH_REPLICAS).
+        Until then their producers are told to retry (NOT_ENOUGH_REPLICAS).
         """
         self.context.transactions = transactions
 
     def limit_connections(self, connections_max: int, per_address: int, overrides: Mapping[str, int]) -> None:
-        """New limits. Of more connections than `connections_max` those quiet for longest are closed within a second."""
+        """Sets new limits. If there are more connections, the longest idle ones are closed within a second."""
         self.quotas.connections_max = connections_max
         self.quotas.limit_addresses(per_address, overrides)
         self.reactors[0].limits_changed()
@@ -155,7 +167,7 @@ class WireServer:
             self._threads.append(thread)
 
     def stop_accepting(self) -> None:
-        """Closes the listening sockets; connections go on."""
+        """Closes the listening sockets; connections stay."""
         self.reactors[0].stop_accepting()
         for listening in self._sockets:
             listening.close()
@@ -166,7 +178,7 @@ class WireServer:
             return all([*pool.map(lambda reactor: reactor.drain(timeout_seconds), self.reactors)])
 
     def stop(self) -> None:
-        """Ends the I/O threads; open connections are cut."""
+        """Ends the I/O threads and closes all connections."""
         for reactor in reversed(self.reactors):
             reactor.stop()
         for thread in self._threads:

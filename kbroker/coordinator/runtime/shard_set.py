@@ -11,12 +11,12 @@ from typing import Any, Generic
 from kbroker.clock import Clock
 from kbroker.coordinator.runtime.config import ShardConfig
 from kbroker.coordinator.runtime.event_loop import EventLoop
-from kbroker.coordinator.runtime.futures import gathered
 from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import complete
 from kbroker.coordinator.runtime.shard_runtime import S, ShardRuntime, ShardState
 from kbroker.errors import ErrorCode
+from kbroker.futures import gather
 from kbroker.log.internal_log import InternalLog
 from kbroker.log_throttle import UNTHROTTLED
 
@@ -184,7 +184,7 @@ class ShardSet(Generic[S]):
 
         def ask_all() -> None:
             requests = [new_request() for _ in self.runtimes]
-            gathered([request.future for request in requests]).add_done_callback(
+            gather([request.future for request in requests]).add_done_callback(
                 lambda parts: complete(done, parts.result())
             )
             for runtime, request in zip(self.runtimes, requests, strict=True):

@@ -94,18 +94,15 @@ class AdminBroker:
         self.cold = ColdObjects()
         self.log_starts = LogStarts(self.logs, self.manifest, self.clock)
         self.context = Context(
-            config=None,
-            clock=self.clock,
             logs=self.logs,
             topics=self.topics,
-            groups=None,
-            producer_ids=ProducerIds(self.topics),
-            cold_reader=self.cold,
+            cold_reader=self.cold,  # type: ignore[arg-type]
             cluster_id=CLUSTER_ID,
             node_id=NODE_ID,
-            log_starts=self.log_starts,
             telemetry=ClientTelemetry(self.clock),
         )
+        self.context.producer_ids = ProducerIds(self.topics)
+        self.context.log_starts = self.log_starts
 
     def close(self) -> None:
         self.topics.close()

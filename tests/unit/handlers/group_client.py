@@ -12,6 +12,7 @@ from kbroker.coordinator.group.coordinator import GroupCoordinator
 from kbroker.errors import ErrorCode
 from kbroker.handlers import join_group, offset_commit, sync_group
 from kbroker.handlers.base import Context, RequestInfo
+from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.protocol.apis.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -72,20 +73,18 @@ class Client:
         )
         self.groups.start_by_hand()
         self.context = Context(
-            config=None,
-            clock=self.clock,
-            logs=SimpleNamespace(
+            logs=SimpleNamespace(  # type: ignore[arg-type]
                 by_id={id_: SimpleNamespace(name=name) for name, id_ in TOPIC_IDS.items()},
                 by_name={name: SimpleNamespace(topic_id=id_) for name, id_ in TOPIC_IDS.items()},
             ),
-            topics=None,
-            groups=self.groups,
-            producer_ids=None,
-            cold_reader=None,
+            topics=None,  # type: ignore[arg-type]
+            cold_reader=None,  # type: ignore[arg-type]
             cluster_id="c",
             node_id=7,
-            transactions=SimpleNamespace(locate=self._no_transactions),
+            telemetry=ClientTelemetry(self.clock),
         )
+        self.context.groups = self.groups
+        self.context.transactions = SimpleNamespace(locate=self._no_transactions)  # type: ignore[assignment]
 
     def _no_transactions(self) -> Future[ErrorCode]:
         answer: Future[ErrorCode] = Future()

@@ -21,7 +21,6 @@ from kbroker.handlers import (
     registry,
 )
 from kbroker.handlers.features import Feature
-from kbroker.handlers.later import ASKED_AT_ONCE, all_of, each, later
 from kbroker.protocol.api_keys import SERVED, SERVED_WITH_SHARE_GROUPS, TELEMETRY, ApiKey
 from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
@@ -269,60 +268,3 @@ def test_a_handler_that_serves_other_versions_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(api_versions, "HANDLER", api_versions.Handler(18, 0, 3, api_versions.handle))
     with pytest.raises(AssertionError, match="api_versions"):
         registry.load_handlers(("api_versions",))
-
-
-def test_futures_pass_errors_on() -> None:
-    source: Future[int] = Future()
-    doubled = later(source, lambda value: value * 2)
-    broken = later(source, lambda value: value / 0)
-    source.set_result(4)
-    assert doubled.result(0) == 8
-    with pytest.raises(ZeroDivisionError):
-        broken.result(0)
-    failed: Future[int] = Future()
-    joined = all_of([source, failed])
-    assert not joined.done()
-    failed.set_exception(KeyError("x"))
-    with pytest.raises(KeyError):
-        joined.result(0)
-    assert all_of([]).result(0) == []
-
-
-def test_many_things_are_asked_for_a_part_at_a_time() -> None:
-    """What whoever answers has to do for others comes between."""
-    waiting: list[Future[int]] = []
-
-    def ask(_: int) -> Future[int]:
-        waiting.append(Future())
-        return waiting[-1]
-
-    answers = each(ask, range(2 * ASKED_AT_ONCE + 1))
-    asked = 0
-    for part in (ASKED_AT_ONCE, ASKED_AT_ONCE, 1):
-        assert len(waiting) == part
-        assert not answers.done()
-        futures, waiting[:] = list(waiting), []
-        for future in futures:
-            future.set_result(asked)
-            asked += 1
-    assert answers.result(0) == list(range(2 * ASKED_AT_ONCE + 1))
-
-
-def test_what_is_answered_at_once_and_what_fails_of_many_things() -> None:
-    done: Future[int] = Future()
-    done.set_result(1)
-    pending: Future[int] = Future()
-
-    def ask(item: int) -> Future[int]:
-        if item == ASKED_AT_ONCE:
-            raise ZeroDivisionError
-        return done if item else pending
-
-    many = [1] * (1_500 * ASKED_AT_ONCE)  # more parts than a stack has room for
-    assert each(ask, many).result(0) == many
-    assert each(ask, []).result(0) == []
-    failing = each(ask, range(ASKED_AT_ONCE + 1))
-    assert not failing.done()
-    pending.set_result(1)
-    with pytest.raises(ZeroDivisionError):
-        failing.result(0)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kbroker._fast.records.records import iter_batches, iter_records
-from kbroker.handlers.timestamp_lookup import max_timestamp, offset_for_timestamp
 from kbroker.limits import MIB
 from kbroker.log.internal_log import InternalLog
+from kbroker.log.timestamp_lookup import max_timestamp, offset_for_timestamp
 from kbroker.storage.stores.store_faults import Fault
 from tests.reference.compaction_history import History, Model
 from tests.reference.compaction_twin import CONTROL, parse, split

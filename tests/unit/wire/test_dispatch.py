@@ -12,9 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from kbroker.clock import SystemClock
+from kbroker.futures import map_future
 from kbroker.handlers import api_versions
 from kbroker.handlers.base import Handler, Waiting
-from kbroker.handlers.later import later
+from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.limits import KIB, MIB
 from kbroker.protocol import primitives
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -25,11 +27,17 @@ from kbroker.wire.dispatch import Dispatcher
 from tests.unit.wire.wire_harness import LONG_MS, Client, fetch_request, until, wire_broker
 
 
+def bare_context() -> SimpleNamespace:
+    """What ApiVersions uses of a handlers' context."""
+    topics = SimpleNamespace(image=SimpleNamespace(client_metrics={}))
+    return SimpleNamespace(telemetry=ClientTelemetry(SystemClock()), topics=topics, share_groups=False)
+
+
 @contextmanager
 def broker_with(tmp_path, handle, inline=False):
     with ThreadPoolExecutor(4) as workers:
         handlers = {12: Handler(12, 0, 4, handle, inline), 18: api_versions.HANDLER}
-        context = SimpleNamespace(telemetry=None, share_groups=False)
+        context = bare_context()
         with wire_broker(tmp_path, dispatch=Dispatcher(handlers, context, workers)) as broker:
             yield broker
 
@@ -209,7 +217,7 @@ def test_what_a_stop_takes_back_closes_its_connection_and_is_no_failure(tmp_path
 
     def handle(context, info, request):
         asked.set()
-        return later(future, lambda _: HeartbeatResponse()) if made_from_it else future
+        return map_future(future, lambda _: HeartbeatResponse()) if made_from_it else future
 
     with broker_with(tmp_path, handle) as broker, Client(broker) as client:
         client.send(12, 4, HeartbeatRequest(group_id="g"))
@@ -269,7 +277,7 @@ def test_requests_wait_for_handlers_that_are_not_loaded_yet(tmp_path):
 
     with ThreadPoolExecutor(2) as workers:
         first = {18: api_versions.HANDLER}
-        context = SimpleNamespace(telemetry=None, share_groups=False)
+        context = bare_context()
         dispatcher = Dispatcher(first, context, workers, complete=False)
         with wire_broker(tmp_path, dispatch=dispatcher) as broker, Client(broker) as early, Client(broker) as other:
             early.send(12, 4, HeartbeatRequest(group_id="g"))

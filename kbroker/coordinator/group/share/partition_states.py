@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from kbroker.coordinator.group.share.state import StateKey
-from kbroker.coordinator.runtime.futures import settled
 from kbroker.coordinator.runtime.result import Result, complete
 from kbroker.coordinator.share_state.store import UNKNOWN_START_OFFSET, SharePartitionState, ShareStateStore
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.futures import gather_errors
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class PartitionStates(Generic[S]):
             }
             self._resume(group_id, partial(self._ended, group_id, outcomes, then))
 
-        settled(started).add_done_callback(ended)
+        gather_errors(started).add_done_callback(ended)
 
     def _ended(self, group_id: str, outcomes: Outcomes, then: Then[S], shard: S) -> Result | None:
         running = self._running.get(group_id)

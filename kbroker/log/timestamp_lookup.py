@@ -8,49 +8,55 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
+from kbroker._fast.partition.partition import Partition
 from kbroker._fast.records.record_batch import CorruptRecordsError
 from kbroker._fast.records.records import first_record_at_or_after, iter_records, max_timestamp_record
 from kbroker.errors import CorruptionError
-from kbroker.handlers.later import later
-from kbroker.log.cold_read import ColdReader
+from kbroker.futures import map_future
+from kbroker.log.cold_read import ColdReader, OffsetAndTimestamp
 
-OffsetAndTimestamp = tuple[int, int]
+if TYPE_CHECKING:
+    import numpy
+
 Found = OffsetAndTimestamp | None
+T = TypeVar("T")
 
 TRIM_RACES_MAX = 8  # a batch that the index names may leave the WAL before it is read: then look again
 
 
-def offset_for_timestamp(cold_reader: ColdReader, partition: Any, timestamp: int) -> Found | Future[Found]:
-    """The first record at or above the log start offset with this timestamp or a later one."""
+def offset_for_timestamp(cold_reader: ColdReader, partition: Partition, timestamp: int) -> Found | Future[Found]:
+    """The first record at or above the log start offset with this timestamp or a later one.
+
+    Raises CorruptionError, OSError; the future also StoreError.
+    """
     in_wal = _untrimmed(lambda: _first_in_wal(partition, timestamp))
     if not _has_cold_data(partition):
         return in_wal
     cold = cold_reader.offset_for_timestamp(partition.log, timestamp)
-    return later(cold, _better(in_wal, lambda found: -found[0]))
+    return map_future(cold, _better(in_wal, lambda found: (-found[0],)))
 
 
-def max_timestamp(cold_reader: ColdReader, partition: Any) -> Found | Future[Found]:
-    """The first record that holds the highest timestamp."""
+def max_timestamp(cold_reader: ColdReader, partition: Partition) -> Found | Future[Found]:
+    """The first record that holds the highest timestamp. Raises as `offset_for_timestamp` does."""
     in_wal = _untrimmed(lambda: _max_in_wal(partition))
     if not _has_cold_data(partition):
         return in_wal
     cold = cold_reader.max_timestamp(partition.log)
-    return later(cold, _better(in_wal, lambda found: (found[1], -found[0])))
+    return map_future(cold, _better(in_wal, lambda found: (found[1], -found[0])))
 
 
-def _better(one: Found, rank: Callable[[OffsetAndTimestamp], Any]) -> Callable[[Found], Found]:
+def _better(one: Found, rank: Callable[[OffsetAndTimestamp], tuple[int, ...]]) -> Callable[[Found], Found]:
     return lambda other: max((found for found in (one, other) if found is not None), key=rank, default=None)
 
 
-def _has_cold_data(partition: Any) -> bool:
+def _has_cold_data(partition: Partition) -> bool:
     """Whether there are offsets that only objects hold."""
-    below: bool = partition.log_start_offset < partition.wal_start_offset()
-    return below
+    return partition.log_start_offset < partition.wal_start_offset()
 
 
-def _first_in_wal(partition: Any, timestamp: int) -> Found:
+def _first_in_wal(partition: Partition, timestamp: int) -> Found:
     upper, log_start = partition.high_watermark(), partition.log_start_offset
     batch = partition.offset_for_timestamp(timestamp, upper)
     if batch is None:
@@ -69,7 +75,7 @@ def _first_in_wal(partition: Any, timestamp: int) -> Found:
     return None
 
 
-def _max_in_wal(partition: Any) -> Found:
+def _max_in_wal(partition: Partition) -> Found:
     upper, log_start = partition.high_watermark(), partition.log_start_offset
     batch = partition.max_timestamp_batch(upper)
     if batch is None:
@@ -89,13 +95,13 @@ def _max_in_wal(partition: Any) -> Found:
     return max(rest, key=lambda found: (found[1], -found[0]), default=None)
 
 
-def _entries_after(partition: Any, position: int, upper: int) -> Any:
+def _entries_after(partition: Partition, position: int, upper: int) -> numpy.ndarray:
     """Index entries (INDEX_DTYPE) of the durable batches at or above a WAL position."""
     entries = partition.entries(position, partition.wal.head_lsn)
     return entries[entries["base_offset"] < upper]
 
 
-def _records(function: Callable[..., Any], data: bytes, *arguments: int) -> Any:
+def _records(function: Callable[..., T], data: bytes, *arguments: int) -> T:
     try:
         return function(data, *arguments)
     except CorruptRecordsError as error:
