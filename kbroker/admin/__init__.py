@@ -1,1 +1,1 @@
-"""What an operator sees and asks: metrics, health over HTTP, the control socket."""
+"""For operators: metrics, health over HTTP, the control socket."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 from kbroker.admin.http_server import Answer, HttpServer
 from kbroker.clock import Clock
@@ -20,37 +20,43 @@ JSON = "application/json"
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class HttpEndpoint:
-    """The status server. `alive`, `ready` (Readiness.report) and `metrics` are asked at each request.
+class Status(Protocol):
+    """What the endpoint says of its broker, asked at each request."""
 
-    Metrics may wait for other threads, so that a thread gathers them, once for all requests that came while it was at
-    the ones before. Raises StartError when the address cannot be listened on.
+    def is_alive(self) -> bool: ...
+
+    def readiness(self) -> tuple[bool, dict[str, object]]:
+        """Whether clients can produce, and a report as JSON values. Must not block."""
+        ...
+
+    def metrics(self) -> bytes:
+        """In Prometheus' text format. May wait for other threads: called by one thread, which does nothing else."""
+        ...
+
+
+class HttpEndpoint:
+    """The status server. It listens from its creation and serves from `start`.
+
+    Metrics are gathered once for all requests that came while they were gathered for the ones before. Raises
+    StartError when the address cannot be listened on.
     """
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        alive: Callable[[], bool],
-        ready: Callable[[], tuple[bool, dict[str, object]]],
-        metrics: Callable[[], bytes],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, address: tuple[str, int], clock: Clock) -> None:
         try:
             listening = bind(*address)
         except OSError as error:
             reason = error.strerror or error
             raise StartError(f"cannot listen on {address_text(*address)} (--http-listen): {reason}") from None
         self.address = (address[0], int(listening.getsockname()[1]))
-        self._alive = alive
-        self._ready = ready
-        self._metrics = metrics
+        self._status: Status
         self._gatherer = ThreadPoolExecutor(1, thread_name_prefix="kbroker-metrics")
         self._lock = threading.Lock()
         self._next: Future[Answer] | None = None  # metrics that are to be gathered; guarded by the lock
         self._server = HttpServer(listening, self.answer, clock)
 
-    def start(self) -> None:
+    def start(self, status: Status) -> None:
         """Serves until ``stop``."""
+        self._status = status
         self._server.start()
 
     def stop(self) -> None:
@@ -61,9 +67,9 @@ class HttpEndpoint:
     def answer(self, path: str) -> Answer | Future[Answer]:
         """To a request for `path`; called by the server."""
         if path == "/livez":
-            return Answer(200, b"ok\n") if self._alive() else Answer(503, b"failed\n")
+            return Answer(200, b"ok\n") if self._status.is_alive() else Answer(503, b"failed\n")
         if path == "/readyz":
-            ready, report = self._ready()
+            ready, report = self._status.readiness()
             return Answer(200 if ready else 503, json.dumps(report).encode() + b"\n", JSON)
         if path == "/metrics":
             with self._lock:
@@ -74,9 +80,9 @@ class HttpEndpoint:
 
     def _gather(self) -> Answer:
         with self._lock:
-            self._next = None  # a request from now on wants newer ones
+            self._next = None  # a request from now on gets newer ones
         try:
-            return Answer(200, self._metrics(), PROMETHEUS_TEXT)
+            return Answer(200, self._status.metrics(), PROMETHEUS_TEXT)
         except Exception:
             logger.exception("metrics")
             return Answer(500, b"metrics could not be gathered; the broker's log has the reason\n")

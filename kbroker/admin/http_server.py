@@ -1,8 +1,8 @@
 """A small HTTP/1.1 server for probes and scrapes: one thread, one request a connection, everything bounded.
 
-Each connection is closed behind its answer, so bodies, pipelined requests and ``Expect`` need no care: what comes
-behind the head of the request is read and dropped. A client has REQUEST_SECONDS from its connect to the end of the
-head, however it trickles, and ANSWER_SECONDS to get the answer.
+Each connection is closed after its answer, so bodies, pipelined requests and ``Expect`` need no handling: what follows
+the head of the request is read and dropped. A client has REQUEST_SECONDS from its connect to the end of the head,
+however slowly it sends, and ANSWER_SECONDS to get the answer.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 REQUEST_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 LINGER_SECONDS = 1.0  # for the client to close first: closing on unread bytes would reset the answer
-ACCEPT_PAUSE_SECONDS = 1.0  # after the system has refused a descriptor
+ACCEPT_PAUSE_SECONDS = 1.0  # after accept has failed for lack of descriptors
 HEAD_BYTES_MAX = 8192
 RECEIVE_BYTES = 4096
 ACCEPTS_PER_TURN = 8
-# A newer connection takes the place of an old one. Those from this machine have places of their own, so that no
-# number of others keeps its probes out.
+# A newer connection replaces an old one. Connections from this machine have slots of their own, so that others cannot
+# keep its probes out.
 CONNECTIONS_MAX = 32
 LOOPBACK_CONNECTIONS_MAX = 32
 DESCRIPTORS_MAX = CONNECTIONS_MAX + LOOPBACK_CONNECTIONS_MAX + 5  # and one accepted too many, listener, selector, pair
@@ -60,7 +60,7 @@ class Answer(NamedTuple):
 
 
 class _State(IntEnum):
-    """In the order in which connections give up their places."""
+    """In the order in which connections are replaced."""
 
     ANSWERED = 0
     REQUEST = 1
@@ -83,7 +83,7 @@ class _Connection:
 
 
 class HttpServer:
-    """Serves GET and HEAD on `listening` (non-blocking), which it takes over. `start`, then `stop`.
+    """Serves GET and HEAD on `listening` (non-blocking), which it owns. Call `start`, then `stop`.
 
     `answer(path)` is called on the server's thread: it must not block, but may return a Future.
     """
@@ -94,8 +94,8 @@ class HttpServer:
         self._listening = listening
         self._answer = answer
         self._clock = clock
-        self._connections: dict[_Connection, None] = {}  # in the order in which they came
-        self._accepts_at = 0.0  # when the listening socket is looked at again; 0: it is
+        self._connections: dict[_Connection, None] = {}  # in order of arrival
+        self._accepts_at = 0.0  # when accepting resumes; 0: it is not paused
         self._inbox: deque[tuple[_Connection, Future[Answer]]] = deque()  # filled by any thread
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -135,7 +135,7 @@ class HttpServer:
                 logger.exception("a round of the HTTP thread failed")
 
     def turn(self, timeout_seconds: float | None) -> None:
-        """Waits for something to do, for so long at most, and does it. Connections go before new ones."""
+        """Waits at most so long for events and handles them; those of open connections come before new connections."""
         events = self._selector.select(timeout_seconds)
         for key, _ in sorted(events, key=lambda event: event[0].fileobj is self._listening):
             if isinstance(key.data, _Connection):
@@ -163,22 +163,22 @@ class HttpServer:
                 connected, address = self._listening.accept()
             except (BlockingIOError, ConnectionError, InterruptedError):
                 return
-            except OSError as error:  # no descriptor, no memory: not again at once
+            except OSError as error:  # no descriptor, no memory: pause
                 logger.warning("no HTTP connection can be accepted: %s", error.strerror)
                 self._selector.unregister(self._listening)
                 self._accepts_at = self._clock.monotonic() + ACCEPT_PAUSE_SECONDS
                 return
             connected.setblocking(False)
             connection = _Connection(connected, is_loopback_host(address[0]), self._clock.monotonic() + REQUEST_SECONDS)
-            self._make_place(connection.is_loopback)
+            self._make_room(connection.is_loopback)
             self._connections[connection] = None
             self._selector.register(connected, selectors.EVENT_READ, connection)
             self._serve(connection)  # its request is often there already
 
-    def _make_place(self, is_loopback: bool) -> None:
-        places = LOOPBACK_CONNECTIONS_MAX if is_loopback else CONNECTIONS_MAX
+    def _make_room(self, is_loopback: bool) -> None:
+        slots = LOOPBACK_CONNECTIONS_MAX if is_loopback else CONNECTIONS_MAX
         same = [each for each in self._connections if each.is_loopback == is_loopback]
-        if len(same) >= places:
+        if len(same) >= slots:
             self._close(min(same, key=lambda each: (each.state, each.deadline)))
 
     def _close(self, connection: _Connection) -> None:

@@ -1,32 +1,78 @@
-"""Prometheus metrics, gathered when they are asked for; the hot path only counts in C integers of its own."""
+"""Prometheus metrics, gathered at each scrape; the hot path only counts in C integers of its own."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from kbroker._fast.base.heap import Heap
+from kbroker._fast.partition.producer_pool import ProducerPool
 from kbroker._fast.records.decompression_memory import decompression
+from kbroker._fast.wal.wal import Wal
+from kbroker.background.compaction_cleaner import Cleaner
+from kbroker.background.converter import Converter
+from kbroker.background.proposals import ProposalInbox
+from kbroker.coordinator.group.admin import groups_by_state
+from kbroker.coordinator.group.coordinator import GroupCoordinator
+from kbroker.coordinator.runtime.census import census
+from kbroker.coordinator.runtime.shard_runtime import S
+from kbroker.coordinator.runtime.shard_set import ShardSet
+from kbroker.coordinator.share_state.states import ShareStates
+from kbroker.coordinator.transaction.admin import transactions_by_state
+from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
+from kbroker.handlers.client_telemetry import ClientTelemetry
+from kbroker.log.cold_read import ColdReader
 from kbroker.protocol.api_keys import ApiKey
-
-if TYPE_CHECKING:
-    from kbroker.app.broker import Broker
-    from kbroker.coordinator.runtime.shard_runtime import S
-    from kbroker.coordinator.runtime.shard_set import ShardSet
-    from kbroker.storage.read.folder_cache import FolderCache
+from kbroker.share.share_partitions import SharePartitions
+from kbroker.storage.flush.flusher import Flusher
+from kbroker.storage.flush.unflushed_age import UnflushedAge
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.read.folder_cache import FolderCache
+from kbroker.storage.read.object_reader import ObjectReader
+from kbroker.storage.stores.store_health import StoreHealth
+from kbroker.storage.stores.store_wrappers import StoreCounters
+from kbroker.wire.listener import WireServer
 
 COUNT_SECONDS = 1.0  # how long a scrape waits for a coordinator's thread
 
 
-class Metrics:
-    """All metrics of one broker; `render` gives Prometheus' text format."""
+@dataclass(slots=True)
+class MetricSources:
+    """The parts of a broker whose state the metrics show."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    wire: WireServer
+    wal: Wal
+    unflushed_age: UnflushedAge
+    flusher: Flusher
+    cleaner: Cleaner
+    converter: Converter
+    proposals: ProposalInbox
+    manifest: Manifest
+    store_counters: StoreCounters
+    probe_counters: StoreCounters  # of the start's probe
+    store_health: StoreHealth
+    object_reader: ObjectReader
+    cold_reader: ColdReader
+    heap: Heap
+    pool_bounds: Mapping[str, int]  # bytes by memory pool
+    producer_pool: ProducerPool
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    share_states: ShareStates | None
+    share_partitions: SharePartitions | None
+    telemetry: ClientTelemetry
+
+
+class Metrics:
+    """All metrics of one broker; `render` gives Prometheus' text format. Used by one thread at a time."""
+
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources = sources
         self._registry = CollectorRegistry()
         self._registry.register(self)  # type: ignore[arg-type]
 
@@ -59,19 +105,19 @@ class Metrics:
         bytes_in = CounterMetricFamily("kbroker_request_bytes", "Bytes of requests", labels=["api"])
         bytes_out = CounterMetricFamily("kbroker_response_bytes", "Bytes of responses", labels=["api"])
         latency = HistogramMetricFamily("kbroker_request_seconds", "Arrival to answer", labels=["api"])
-        for key, (count, received, sent, took_us, histogram) in self._broker.wire.metrics().items():
+        for key, (count, received, sent, took_us, histogram) in self._sources.wire.metrics().items():
             api = _api_name(key)
             requests.add_metric([api], count)
             bytes_in.add_metric([api], received)
             bytes_out.add_metric([api], sent)
             latency.add_metric([api], _buckets(histogram), took_us / 1e6)
         yield from (requests, bytes_in, bytes_out, latency)
-        yield GaugeMetricFamily("kbroker_connections", "Open connections", value=self._broker.wire.connection_count)
-        most = self._broker.wire.quotas.connections_max
+        yield GaugeMetricFamily("kbroker_connections", "Open connections", value=self._sources.wire.connection_count)
+        most = self._sources.wire.quotas.connections_max
         yield GaugeMetricFamily("kbroker_connections_limit", "More wait until others close", value=most)
 
     def _wal(self) -> Iterable[Metric]:
-        wal = self._broker.wal
+        wal = self._sources.wal
         yield CounterMetricFamily("kbroker_wal_syncs", "Syncs of the write-ahead log", value=wal.syncs)
         yield CounterMetricFamily("kbroker_wal_written_bytes", "Bytes written to the log", value=wal.bytes_written)
         yield CounterMetricFamily("kbroker_wal_entries", "Entries written to the log", value=wal.entries)
@@ -79,20 +125,20 @@ class Metrics:
         yield GaugeMetricFamily("kbroker_wal_disk_bytes", "Disk space of the log", value=wal.disk_bytes)
         yield GaugeMetricFamily("kbroker_wal_room_bytes", "What the log can still take", value=wal.keeper.room_bytes)
         yield GaugeMetricFamily("kbroker_wal_unflushed_bytes", "Log not in objects yet", value=wal.unflushed_bytes)
-        age = self._broker.unflushed_age.look(wal.durable_lsn, self._broker.flusher.flushed_lsn)
+        age = self._sources.unflushed_age.look(wal.durable_lsn, self._sources.flusher.flushed_lsn)
         yield GaugeMetricFamily("kbroker_unflushed_age_seconds", "Age of the oldest of it", value=age)
 
     def _flushes(self) -> Iterable[Metric]:
-        flush = self._broker.flusher.metrics
-        failures = flush.failures + self._broker.flusher.guard.retries  # a flush is tried again piece by piece
-        yield CounterMetricFamily("kbroker_flushes", "Flushes that became true", value=flush.flushes)
+        flush = self._sources.flusher.metrics
+        failures = flush.failures + self._sources.flusher.guard.retries  # a flush is retried object by object
+        yield CounterMetricFamily("kbroker_flushes", "Flushes committed", value=flush.flushes)
         yield CounterMetricFamily("kbroker_flush_failures", "Attempts that failed", value=failures)
         yield CounterMetricFamily("kbroker_flush_bytes", "Bytes flushed", value=flush.bytes)
         yield CounterMetricFamily("kbroker_flush_objects", "Objects written by flushes", value=flush.objects)
         yield CounterMetricFamily("kbroker_flush_seconds", "Time spent in flushes", value=flush.seconds)
 
     def _object_durability(self) -> Iterable[Metric]:
-        flusher, commits = self._broker.flusher, self._broker.wal.object_commits
+        flusher, commits = self._sources.flusher, self._sources.wal.object_commits
         counts, total_us = commits.latency_histogram()
         latency = HistogramMetricFamily("kbroker_object_ack_seconds", "Append to being in objects")
         latency.add_metric([], _buckets(counts), total_us / 1e6)
@@ -108,7 +154,7 @@ class Metrics:
         yield CounterMetricFamily("kbroker_hedges_won", "Second PUTs that were answered first", value=hedged.won)
 
     def _cleaner(self) -> Iterable[Metric]:
-        done = self._broker.cleaner.metrics
+        done = self._sources.cleaner.metrics
         yield CounterMetricFamily("kbroker_cleaner_rounds", "Partitions compacted", value=done.rounds)
         yield CounterMetricFamily("kbroker_cleaner_failures", "Compactions that failed", value=done.failures)
         yield CounterMetricFamily("kbroker_cleaner_read_bytes", "Read by compaction", value=done.bytes_read)
@@ -118,7 +164,7 @@ class Metrics:
         yield GaugeMetricFamily("kbroker_uncleanable_partitions", "Partitions left alone", value=uncleanable)
 
     def _converter(self) -> Iterable[Metric]:
-        done = self._broker.converter.metrics
+        done = self._sources.converter.metrics
         yield CounterMetricFamily("kbroker_merge_jobs", "Jobs of merging objects", value=done.jobs)
         yield CounterMetricFamily("kbroker_merge_failures", "Jobs of merging that failed", value=done.failures)
         yield CounterMetricFamily("kbroker_merge_replaced", "Objects and images merged", value=done.objects_replaced)
@@ -133,7 +179,7 @@ class Metrics:
         yield GaugeMetricFamily("kbroker_orphan_bytes", "Bytes of these", value=done.orphan_bytes)
 
     def _proposals(self) -> Iterable[Metric]:
-        done = self._broker.proposals.metrics
+        done = self._sources.proposals.metrics
         yield CounterMetricFamily("kbroker_proposal_looks", "Looks for swap proposals", value=done.looks)
         swaps = CounterMetricFamily("kbroker_proposed_swaps", "Partitions judged, by outcome", labels=["outcome"])
         for outcome in ("swapped", "obsolete", "refused"):
@@ -145,7 +191,7 @@ class Metrics:
         )
 
     def _manifest(self) -> Iterable[Metric]:
-        manifest = self._broker.cluster.manifest
+        manifest = self._sources.manifest
         objects = len(manifest.image.files)
         yield GaugeMetricFamily("kbroker_manifest_objects", "Objects that hold live data", value=objects)
         seconds = manifest.checkpoint_seconds
@@ -156,47 +202,47 @@ class Metrics:
         sent = CounterMetricFamily("kbroker_store_sent_bytes", "Bytes sent to the store", labels=["operation"])
         received = CounterMetricFamily("kbroker_store_received_bytes", "Bytes read from it", labels=["operation"])
         seconds = CounterMetricFamily("kbroker_store_seconds", "Time in store requests", labels=["operation"])
-        for operation, totals in self._broker.store.counters.totals().items():
+        for operation, totals in self._sources.store_counters.totals().items():
             requests.add_metric([operation], totals.requests)
             sent.add_metric([operation], totals.bytes_out)
             received.add_metric([operation], totals.bytes_in)
             seconds.add_metric([operation], totals.seconds)
         errors = CounterMetricFamily("kbroker_store_errors", "Failed store requests", labels=["operation", "error"])
-        for (operation, error), count in self._broker.store.counters.errors().items():
+        for (operation, error), count in self._sources.store_counters.errors().items():
             errors.add_metric([operation, error], count)
         probe = CounterMetricFamily("kbroker_store_probe_errors", "Of the start's probe", labels=["operation", "error"])
-        for (operation, error), count in self._broker.store.probe_counters.errors().items():
+        for (operation, error), count in self._sources.probe_counters.errors().items():
             probe.add_metric([operation, error], count)
         yield from (requests, sent, received, seconds, errors, probe)
-        failures = self._broker.store.health.consecutive_failures
+        failures = self._sources.store_health.consecutive_failures
         yield GaugeMetricFamily("kbroker_store_consecutive_failures", "Since a request succeeded", value=failures)
 
     def _memory(self) -> Iterable[Metric]:
-        reader = self._broker.object_reader
+        reader = self._sources.object_reader
         pools = GaugeMetricFamily("kbroker_memory_bytes", "Memory in use by pool", labels=["pool"])
-        pools.add_metric(["arena"], self._broker.wal.arena.arena_bytes)
-        pools.add_metric(["wal_files"], self._broker.wal.cache.used_bytes)
+        pools.add_metric(["arena"], self._sources.wal.arena.arena_bytes)
+        pools.add_metric(["wal_files"], self._sources.wal.cache.used_bytes)
         pools.add_metric(["object_ranges"], reader.ranges.used_bytes)
         pools.add_metric(["object_ranges_lent"], reader.ranges.lent_bytes)
         pools.add_metric(["object_footers"], reader.footers.used_bytes)
-        pools.add_metric(["manifest"], self._broker.cluster.manifest.image.memory_bytes)
-        pools.add_metric(["request_frames"], self._broker.wire.frame_memory_used)
-        pools.add_metric(["answers"], self._broker.wire.answer_memory_used)
-        pools.add_metric(["groups"], self._broker.groups.counts.bytes)
+        pools.add_metric(["manifest"], self._sources.manifest.image.memory_bytes)
+        pools.add_metric(["request_frames"], self._sources.wire.frame_memory_used)
+        pools.add_metric(["answers"], self._sources.wire.answer_memory_used)
+        pools.add_metric(["groups"], self._sources.groups.counts.bytes)
         pools.add_metric(["decompression"], decompression.used)
-        producers, flushed = self._broker.logs.producer_pool, self._broker.cluster.manifest.image.producer_pool
-        pools.add_metric(["transactions"], self._broker.transactions.memory_bytes)
+        producers, flushed = self._sources.producer_pool, self._sources.manifest.image.producer_pool
+        pools.add_metric(["transactions"], self._sources.transactions.memory_bytes)
         pools.add_metric(["producer_ids"], producers.used_bytes)
         pools.add_metric(["producer_ids_manifest"], flushed.used_bytes)
-        if self._broker.share_partitions is not None:
-            pools.add_metric(["share_answers"], self._broker.share_partitions.answers.used)
+        if self._sources.share_partitions is not None:
+            pools.add_metric(["share_answers"], self._sources.share_partitions.answers.used)
         yield pools
         bounds = GaugeMetricFamily("kbroker_memory_bound_bytes", "What each pool may take", labels=["pool"])
-        for pool, bound in asdict(self._broker.config.pools).items():
+        for pool, bound in self._sources.pool_bounds.items():
             bounds.add_metric([pool], bound)
         yield bounds
         heap = GaugeMetricFamily("kbroker_heap_bytes", "Of malloc, which has most pools", labels=["state"])
-        for state, size in zip(("used", "free"), self._broker.heap.sizes(), strict=True):
+        for state, size in zip(("used", "free"), self._sources.heap.sizes(), strict=True):
             heap.add_metric([state], size)
         yield heap
         shares = CounterMetricFamily("kbroker_decompression", "Batches that met the bound", labels=["result"])
@@ -219,7 +265,7 @@ class Metrics:
         yield CounterMetricFamily("kbroker_merged_reads", "Reads that came with a neighbour's", value=saved)
         if reader.folder is not None:
             yield from self._object_cache(reader.folder)
-        blocks = self._broker.wal.cache
+        blocks = self._sources.wal.cache
         disk = CounterMetricFamily("kbroker_wal_cache_lookups", "Look-ups of log blocks for sends", labels=["result"])
         disk.add_metric(["hits"], blocks.hits)
         disk.add_metric(["misses"], blocks.misses)
@@ -229,7 +275,7 @@ class Metrics:
         yield CounterMetricFamily("kbroker_read_ahead_wasted_bytes", "Read ahead and never used", value=wasted)
         cold = CounterMetricFamily("kbroker_cold_reads", "Reads below the log", labels=["result"])
         for result in ("requests", "deferred", "failures"):
-            cold.add_metric([result], getattr(self._broker.cold_reader, result))
+            cold.add_metric([result], getattr(self._sources.cold_reader, result))
         yield cold
 
     def _object_cache(self, folder: FolderCache) -> Iterable[Metric]:
@@ -240,44 +286,38 @@ class Metrics:
         yield ranges
 
     def _telemetry(self) -> Iterable[Metric]:
-        telemetry = self._broker.telemetry
+        telemetry = self._sources.telemetry
         yield CounterMetricFamily("kbroker_client_metrics_pushes", "Pushes of client metrics", value=telemetry.pushes)
         yield CounterMetricFamily("kbroker_client_metrics_refused", "Pushes refused", value=telemetry.refused)
         yield CounterMetricFamily("kbroker_client_metrics_bytes", "Decompressed", value=telemetry.pushed_bytes)
 
     def _groups(self) -> Iterable[Metric]:
-        counts = self._broker.groups.counts
+        counts = self._sources.groups.counts
         yield GaugeMetricFamily("kbroker_groups", "Consumer groups", value=counts.groups)
         yield GaugeMetricFamily("kbroker_group_members", "Members of consumer groups", value=counts.members)
         yield GaugeMetricFamily("kbroker_group_offsets", "Committed offsets", value=counts.offsets)
-        # Not at the top: the listener opens before the coordinators are loaded.
-        from kbroker.coordinator.group.admin import groups_by_state
-        from kbroker.coordinator.transaction.admin import transactions_by_state
-
         states = GaugeMetricFamily("kbroker_group_states", "Groups by type and state", labels=["type", "state"])
-        for (group_type, state), groups in sorted(self._count(self._broker.groups.shards, groups_by_state)):
+        for (group_type, state), groups in sorted(self._count(self._sources.groups.shards, groups_by_state)):
             states.add_metric([group_type, state], groups)
         yield states
         ids = GaugeMetricFamily("kbroker_transactional_ids", "Transactional ids by state", labels=["state"])
-        for state, transactions in sorted(self._count(self._broker.transactions.shards, transactions_by_state)):
+        for state, transactions in sorted(self._count(self._sources.transactions.shards, transactions_by_state)):
             ids.add_metric([state], transactions)
         yield ids
-        unfinished = self._broker.transactions.unfinished
+        unfinished = self._sources.transactions.unfinished
         yield GaugeMetricFamily("kbroker_transactions_unfinished", "Decided, without all markers", value=unfinished)
 
     def _count(self, shards: ShardSet[S], count: Callable[[S], Counter[Any]]) -> Iterable[tuple[Any, int]]:
-        """What a coordinator counts; nothing where it is too busy to do it now."""
-        from kbroker.coordinator.runtime.census import census
-
+        """The counts of a coordinator; empty when it does not answer within COUNT_SECONDS."""
         try:
             return census(shards, count).result(COUNT_SECONDS).items()
         except TimeoutError:
             return ()
 
     def _shard_sets(self) -> list[ShardSet[Any]]:
-        broker = self._broker
-        owners = [broker.groups, broker.transactions, getattr(broker, "share_states", None)]
-        return [owner.shards for owner in owners if owner is not None]
+        sources = self._sources
+        found: list[ShardSet[Any]] = [sources.groups.shards, sources.transactions.shards]
+        return [*found, sources.share_states.shards] if sources.share_states is not None else found
 
     def _coordinators(self) -> Iterable[Metric]:
         name = ["coordinator"]
@@ -285,7 +325,7 @@ class Metrics:
         load = GaugeMetricFamily("kbroker_coordinator_load_seconds", "Last load", labels=[*name, "partition"])
         loaded = GaugeMetricFamily("kbroker_coordinator_loaded_records", "Records it read", labels=[*name, "partition"])
         queue = GaugeMetricFamily("kbroker_coordinator_queue_length", "Operations that wait", labels=name)
-        refused = CounterMetricFamily("kbroker_coordinator_refused", "Operations that waited in vain", labels=name)
+        refused = CounterMetricFamily("kbroker_coordinator_refused", "Operations that timed out waiting", labels=name)
         for coordinator in self._shard_sets():
             runtimes = coordinator.runtimes
             label = coordinator.name.removesuffix("-coordinator")

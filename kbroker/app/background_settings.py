@@ -1,6 +1,6 @@
-"""Settings of what works on stored data in the background, as the broker's configs say now.
+"""Settings of the background tasks, from the broker's configs as of now.
 
-Loaded after the listener has opened (kbroker.app.broker), so that nothing else may import this module.
+Loaded after the listener has opened: only kbroker.app.broker and background_tasks may import this module.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What stores, reads and keeps up the objects of one broker, built from its settings and its log.
+"""Builds what works on the objects of one broker: reader, flusher, and the background tasks.
 
-It is loaded after the listener has opened (kbroker.app.broker), so that nothing else may import this module.
+Loaded after the listener has opened: only kbroker.app.broker may import this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kbroker.storage.rewrite.object_swap import PartitionLocks
 
 
 @dataclass(slots=True)
-class Upkeep:
+class BackgroundTasks:
     """The parts that work on objects."""
 
     object_reader: ObjectReader
@@ -52,7 +52,7 @@ class Upkeep:
         self.log_starts.start()
 
 
-def build_upkeep(
+def build_background_tasks(
     config: BrokerConfig,
     clock: Clock,
     cluster: Cluster,
@@ -62,14 +62,14 @@ def build_upkeep(
     sizes: LogSizes,
     data_dir_id: str,
     on_flusher_stopped: Callable[[Exception], None],
-) -> Upkeep:
-    """Builds them; changes of topics reach them from now on. Raises StartError."""
+) -> BackgroundTasks:
+    """Builds them and subscribes them to changes of topics. Raises StartError."""
     manifest, keys, claim = cluster.manifest, cluster.keys, cluster.claim
     manifest.checkpoint_in_background()
     cache_bytes = cache_beside(manifest.image, config.pools.object_ranges)
     reader = ObjectReader(store.retrying, manifest.image, cache_bytes, _open_object_cache(config, clock))
     flusher = _flusher(config, clock, cluster, store, logs, wal, sizes, data_dir_id, on_flusher_stopped)
-    # Who asks the plain store waits under the lock of all metadata changes, and is told to come again.
+    # The plain store: a retry would wait under the lock of all metadata changes. The client retries instead.
     segments = SegmentNames(logs, manifest, store.plain, keys, clock, claim, flusher.writes_segments)
     cluster.topics.segment_obstacle = segments.obstacle
     retention = _retention(config, clock, cluster, store, logs, segments)
@@ -112,7 +112,7 @@ def build_upkeep(
         locks=locks,
         rate=lambda: cleaner.settings.io_bytes_per_second,
     )
-    return Upkeep(reader, flusher, retention, cleaner, converter, proposals, LogStarts(logs, manifest, clock))
+    return BackgroundTasks(reader, flusher, retention, cleaner, converter, proposals, LogStarts(logs, manifest, clock))
 
 
 def _flusher(

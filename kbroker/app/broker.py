@@ -1,42 +1,88 @@
-"""The composition root: builds every part of a broker, starts them in order, stops them in the opposite one.
+"""The composition root: builds the parts of a broker and starts them in order. `kbroker.app.stopping` stops them.
 
-The listener opens as soon as the log is recovered: ApiVersions, Produce and Fetch are served from then on. Everything
-else is loaded behind it, within a tenth of a second, by the same thread: requests that need it wait for it
-(wire.dispatch). So the parts built behind the listener are imported where they are built.
+The listener opens as soon as the log is recovered: ApiVersions, Produce and Fetch are served from then on. The same
+thread loads everything else after that, within a tenth of a second; requests that need it wait (wire.dispatch). So
+the parts that are built after the listener has opened are imported where they are built.
 
-Threads: kbroker-io-N (sockets, produce and fetch), wal (group commit) with its preparer and sealer, claim-watch and its
-looks, flusher and its uploads, retention, cleaner, proposals, group and transaction coordinators, metadata worker, cold
-reads, workers (other requests), control, http and its gatherer of metrics, signals; kbroker-log while log lines are
-suppressed, kbroker-stop while the broker stops.
+The threads of a running broker. All are Python's, by these names; N is a number:
+
+    MainThread                   waits for the stop; keeps the start's reserve, trims the heap (app.process)
+    kbroker-signals              runs the actions of signals
+    kbroker-io-N                 own the sockets; serve Produce, Fetch and inline handlers
+    wal                          commits the write-ahead log: one sync for all appends that wait
+    wal-prepare                  prepares the next segment's file
+    wal-seal                     writes the index of full segments
+    wal-read-N                   read log blocks that have left the arena
+    claim-watch                  checks that the claim still holds
+    flusher                      plans flushes and commits them
+    flush-commit                 completes flushes in order
+    retention                    expires objects, deletes queued keys
+    cleaner-N                    log compaction
+    converter                    merges objects, sweeps orphans
+    proposals                    judges swap proposals of jobs
+    log-starts                   commits log start offsets of DeleteRecords
+    log-starts-time-outs         ends DeleteRecords requests that timed out
+    group-coordinator            owns the state of all groups
+    transaction-coordinator      owns the state of all transactional ids
+    share-coordinator            owns the state of share partitions (--share-groups)
+    share-partitions             owns share sessions and waiting ShareFetches (--share-groups)
+    kbroker-control              accepts control commands
+    kbroker-http                 serves probes and scrapes (--http-listen)
+
+Those that run only when they are needed:
+
+    kbroker-worker_N             handlers that may block, long requests; checks of large batches
+    kbroker-large_N              requests whose answers take much memory
+    kbroker-cold-read_N          reads below the log
+    metadata_N                   changes of topics and configs
+    metadata-read_N              long answers from the metadata image
+    group-coordinator-load_N     load groups
+    transaction-coordinator-load_N
+                                 load transactional ids
+    share-coordinator-load_N     load share state
+    upload_N                     uploads of a flush
+    hedged-put_N                 PUTs that may be sent twice
+    claim-look                   one look at the claim
+    manifest-checkpoint          writes a checkpoint
+    kbroker-load_N               load the records of a numbered log
+    kbroker-parts_N              load the parts of a checkpoint
+    kbroker-folder-cache         writes to the object cache's folder
+    kbroker-metrics_N            gathers metrics
+    kbroker-log                  reports suppressed log lines
+    host-lookup                  resolves names of max.connections.per.ip.overrides
+    kbroker-drain_N              drain connections during the stop
+    kbroker-stop                 one step of the stop
+    kbroker-close                closes the log
+    kbroker-end                  ends the process if a pool's thread does not
 """
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
-import signal
 import socket
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kbroker._fast.base.heap import Heap, share_heaps
+from kbroker._fast.base.heap import Heap
 from kbroker._fast.partition.producer_pool import ProducerPool
 from kbroker._fast.records.decompression_memory import decompression
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.wal import Wal
-from kbroker.admin.control import SOCKET_NAME, ControlServer
 from kbroker.app.config import BrokerConfig
 from kbroker.app.data_dir import DataDir, Identity, check_usable, is_used
 from kbroker.app.descriptors import DescriptorPlan, plan_descriptors, raise_file_limit
 from kbroker.app.log_sizes import LogSizes, sizes_at_start
-from kbroker.app.open_cluster import Cluster, OpenedStore, give_back, open_cluster, open_object_store, probe_store
-from kbroker.app.signals import SignalThread
-from kbroker.app.stop_deadline import StopDeadline, end_process_anyway
-from kbroker.app.stopping import EXIT_FAILED, Stopping
+from kbroker.app.open_cluster import (
+    Cluster,
+    OpenedStore,
+    open_cluster,
+    open_object_store,
+    probe_store,
+    release_claim,
+)
+from kbroker.app.stop_deadline import StopDeadline
 from kbroker.clock import Clock, SystemClock
 from kbroker.cluster.config_defs import BrokerConfigs
 from kbroker.errors import CorruptionError, ErrorCode, StartError
@@ -47,7 +93,6 @@ from kbroker.log.cold_read import ColdReader
 from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.log.recovery import LogRecoveryReport, recover_log
 from kbroker.log.unflushed import described, unflushed_ranges
-from kbroker.readiness import OK, Readiness, State
 from kbroker.storage.flush.unflushed_age import UnflushedAge
 from kbroker.storage.ledger.claim_watch import ClaimWatch
 from kbroker.storage.wal.keeper import create_wal
@@ -73,17 +118,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kbroker")
 
-FLUSH_SECONDS = 600.0  # for the command
-SWITCH_INTERVAL_SECONDS = 0.0005  # a thread that holds the GIL is asked for it this often: bounds an I/O thread's wait
 WORKERS = 8
 LARGE_WORKERS = 2  # of requests that take much memory while they are answered
-TRIM_SECONDS = 10.0  # between two looks at what malloc keeps
 FIRST_ROUNDS = 2  # of the I/O threads, before the rest of the broker is loaded
 FIRST_ROUND_SECONDS = 0.05
 
 
 class Broker:
-    """One broker process. `start` returns when clients are served; `wait` when it is to stop; then `stop`."""
+    """One broker: its parts and its state. `start` returns when clients are served.
+
+    The parts are set by the thread that starts it, each before a thread that uses it. Any thread may call `fail`.
+    """
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
         self.config = config
@@ -91,10 +136,6 @@ class Broker:
         self.stopping = threading.Event()
         self.fatal: str | None = None  # why the process must end with an error
         self.ready = False
-        self.readiness = Readiness()
-        self.readiness.add("broker", self._state)
-        self.readiness.add("log", self._log_state)
-        self.readiness.add("store", self._store_state)
         self.unflushed_age = UnflushedAge(self.clock)
         self.heap = Heap()
         self.superseded = False
@@ -131,7 +172,7 @@ class Broker:
     def start(self) -> None:
         """Builds and starts everything. Raises StartError; what was opened until then is closed by process end."""
         self._divide_descriptors()
-        # What can be refused is refused before anything is made; a broker that runs here is named first.
+        # What can be refused is refused before anything is created; a broker that runs on the directory comes first.
         check_usable(self.config.data_dir)
         locked = is_used(self.config.data_dir)
         if locked:
@@ -151,7 +192,7 @@ class Broker:
             self._open_log()
             recovered_lsn = self.wal.head_lsn
         except BaseException as error:
-            give_back(self.cluster.claim, self.clock)
+            release_claim(self.cluster.claim, self.clock)
             raise _start_failure(error) from None
         self.claim_watch = ClaimWatch(self.cluster.claim, self._superseded)
         self.claim_watch.start()
@@ -164,9 +205,9 @@ class Broker:
         except BaseException as error:
             if hasattr(self, "wire"):
                 self.wire.stop()
-            listening.close()  # whatever there was not enough of: the claim takes a descriptor
-            if self.wal.head_lsn == recovered_lsn:  # else a client may have been told that its records are kept here
-                give_back(self.cluster.claim, self.clock)
+            listening.close()  # the claim's release needs a descriptor
+            if self.wal.head_lsn == recovered_lsn:  # else a client may have records acknowledged that only this log has
+                release_claim(self.cluster.claim, self.clock)
             raise _start_failure(error) from None
         self.data_dir.hold_start_room()
         self.started.set()
@@ -195,26 +236,8 @@ class Broker:
         if self.config.http_listen is None:
             return
         from kbroker.admin.http_endpoint import HttpEndpoint
-        from kbroker.admin.metrics import Metrics
 
-        self.http = HttpEndpoint(
-            self.config.http_listen, lambda: self.fatal is None, self.readiness.report, Metrics(self).render, self.clock
-        )
-
-    def _state(self) -> State:
-        if self.fatal is not None:
-            return State(self.fatal, can_produce=False)
-        return OK if self.ready else State("stopping" if self.stopping.is_set() else "starting", can_produce=False)
-
-    def _store_state(self) -> State:
-        since = self.store.health.unavailable_since
-        if since is None:
-            return OK
-        return State(f"unavailable since {since}", can_produce=not len(self.wal.object_commits))
-
-    def _log_state(self) -> State:
-        reason = self.wal.keeper.shortage.waiting() if self.ready else None
-        return OK if reason is None else State(f"appends wait for room: {reason}", can_produce=False)
+        self.http = HttpEndpoint(self.config.http_listen, self.clock)
 
     def _open_log(self) -> None:
         config = self.config
@@ -259,7 +282,7 @@ class Broker:
             raise StartError(f"no {sizes.arena_bytes} bytes of memory for the newest log: {error}") from None
 
     def _recover_log(self) -> LogRecoveryReport:
-        """Replays the log, unless another broker has written to the cluster since: then what it holds has no place."""
+        """Replays the log. Refuses one with data if another broker has written to the cluster since."""
         identity, intruder = self.data_dir.identity, self.cluster.intruder
         stale: StartError | None = None
         if intruder is not None:
@@ -277,9 +300,9 @@ class Broker:
         return report
 
     def _build_storage(self) -> None:
-        from kbroker.app.background_tasks import build_upkeep
+        from kbroker.app.background_tasks import build_background_tasks
 
-        built = build_upkeep(
+        built = build_background_tasks(
             self.config,
             self.clock,
             self.cluster,
@@ -350,9 +373,9 @@ class Broker:
         self.wire.start()
 
     def _answer_first(self) -> None:
-        """Lets the I/O threads go first: what has connected is accepted in one round, its request answered in the next.
+        """Lets the I/O threads run first: one round accepts what has connected, the next answers its requests.
 
-        Else they would wait for the interpreter behind the loading of modules that keep it for milliseconds.
+        Otherwise they would wait for the GIL while modules load, each of which holds it for milliseconds.
         """
         for _ in range(FIRST_ROUNDS):
             for reactor in self.wire.reactors:
@@ -361,7 +384,7 @@ class Broker:
                 reached.wait(FIRST_ROUND_SECONDS)
 
     def _serve_all(self) -> None:
-        """Opens what waits behind the listener: all parts are there now."""
+        """Serves the requests that waited: all parts are there now."""
         context = self._context
         context.groups, context.transactions = self.groups, self.transactions
         context.producer_ids, context.log_starts = self.producer_ids, self.log_starts
@@ -372,7 +395,7 @@ class Broker:
         self._dispatcher.serve_all(load_handlers(share_groups=self.config.share_groups))
 
     def _configs_changed(self, configs: BrokerConfigs) -> None:
-        """What is not a default of topics and takes effect at run time."""
+        """Applies the configs that take effect at run time and are not defaults of topics."""
         from kbroker.app.background_settings import cleaner_settings, converter_settings
 
         overrides = parse_address_limits(configs.text("max.connections.per.ip.overrides") or "")
@@ -391,121 +414,42 @@ class Broker:
         self.cleaner.configure(cleaner_settings(self.config, configs))
         self.converter.configure(converter_settings(self.config, configs))
 
-    # -- end ---------------------------------------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------------------
 
     def _superseded(self, error: Exception) -> None:
-        """Another broker owns the cluster: no reader would find what is appended here, so nothing is acknowledged."""
-        self.superseded = not isinstance(error, CorruptionError)  # a damaged metadata log comes this way, too
+        """Another broker owns the cluster: its readers would not see appends made here, so none is acknowledged."""
+        self.superseded = not isinstance(error, CorruptionError)  # a damaged metadata log ends here, too
         if not hasattr(self, "wal"):
-            self._end(str(error))
+            self.fail(str(error))
             return
         self.wal.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         kept = "what was not flushed"
         try:
             kept = described(unflushed_ranges(self.logs.all_partitions()))
         finally:
-            self._end(f"{error}; only in the log {self.data_dir.wal}: {kept}; kbroker wal cat prints them")
+            self.fail(f"{error}; only in the log {self.data_dir.wal}: {kept}; kbroker wal cat prints them")
 
     def _flusher_stopped(self, error: Exception) -> None:
         if isinstance(error, CorruptionError):
-            self._end(f"flushing stopped: {error}; the log is kept in {self.data_dir.wal}")
+            self.fail(f"flushing stopped: {error}; the log is kept in {self.data_dir.wal}")
         else:
             self._superseded(error)
 
-    def _end(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """The process must end with an error: the first reason is logged and told."""
         if self.fatal is None:
             self.fatal = reason
             logger.error("%s", reason)
         self.stopping.set()
 
-    def wait(self) -> None:
-        """Returns when the broker is to stop: a signal, a lost claim, a failed log."""
-        trimmed_s = self.clock.monotonic()
-        while not self.stopping.wait(0.5):
-            self.data_dir.hold_start_room()
-            self.unflushed_age.look(self.wal.durable_lsn, self.flusher.flushed_lsn)
-            if self.clock.monotonic() - trimmed_s >= TRIM_SECONDS:
-                trimmed_s = self.clock.monotonic()
-                self.heap.trim()
-            if self.wal.failed:
-                self._end(f"the write-ahead log failed twice (errno {self.wal.last_errno}) and takes no more data")
-
-    def asked_to_stop(self) -> None:
-        """A signal: the first begins the stop, one more ends it at once (the log is kept, exit code 1)."""
-        if self.stopping.is_set():
-            self.deadline.end_now()
-            return
-        self.deadline.begin()
-        self.stopping.set()
-        if not self.started.is_set():
-            threading.Thread(target=self._end_start, name="kbroker-stop", daemon=True).start()
-
-    def _end_start(self) -> None:
-        if not self.deadline.run(self.started.wait):
-            logger.error("told to stop while it started, and the store does not answer: what the log holds is kept")
-            logging.shutdown()
-            os._exit(EXIT_FAILED)
-
     def stop_workers(self) -> None:
-        """Nothing asks them any more; what they have in hand is not waited for."""
+        """Drops the queued requests; running ones are not waited for."""
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._large_workers.shutdown(wait=False, cancel_futures=True)
 
-    def stop(self) -> int:
-        """Stops everything within the deadline (kbroker.app.stopping). Returns the exit code."""
-        return Stopping(self).run()
-
-    # -- commands ----------------------------------------------------------------------------------------------
-
-    def flush(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The control command: returns when everything durable now is true in the bucket."""
-        if not self.flusher.flush(wait=True, timeout=FLUSH_SECONDS):
-            raise RuntimeError(f"the flush did not complete: {self.flusher.metrics.last_error or 'timed out'}")
-        return {"flushed_lsn": self.flusher.flushed_lsn}
-
-    def look_at_proposals(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The control command: looks for swap proposals now, and returns how many were answered."""
-        return {"answered": self.proposals.look()}
-
 
 def _start_failure(error: BaseException) -> BaseException:
-    """What a start raises for `error`: one line where the machine has not what it takes."""
+    """What a start raises for `error`: one line where the machine lacks memory, threads or descriptors."""
     if isinstance(error, OSError | MemoryError):
         return StartError(f"not enough of the machine for a start: {error}")
     return error
-
-
-def run(config: BrokerConfig) -> int:
-    """Runs a broker until SIGTERM, SIGINT or SIGHUP; returns the exit code. Raises StartError."""
-    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    share_heaps()
-    broker = Broker(config)
-    signals = SignalThread()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signals.on(number, broker.asked_to_stop)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup's
-        signals.on(signal.SIGHUP, broker.asked_to_stop)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    broker.start()
-    signals.on(signal.SIGUSR1, lambda: broker.flusher.flush(wait=False))
-    try:
-        control = ControlServer(config.data_dir, {"flush": broker.flush, "proposals": broker.look_at_proposals})
-    except OSError as error:
-        broker.stop()
-        raise StartError(f"cannot take commands at {config.data_dir / SOCKET_NAME}: {error.strerror}") from None
-    if broker.http is not None:
-        broker.http.start()
-    gc.freeze()  # what is loaded now lives as long as the process
-    gc.enable()
-    print(
-        f"kbroker ready: cluster {broker.cluster.keys.cluster_id}, epoch {broker.cluster.claim.epoch}, "
-        f"objects in {config.object_store}, listening on {address_text(*broker.address)}",
-        flush=True,
-    )
-    broker.wait()
-    control.close()
-    code = broker.stop()
-    if broker.http is not None:
-        broker.http.stop()
-    end_process_anyway(code)
-    return code

@@ -1,7 +1,7 @@
-"""The data directory: who holds it, and which cluster it belongs to.
+"""The data directory: which process holds it, and which cluster it belongs to.
 
     kbroker.lock    held with flock while a broker runs
-    start.reserve   room that the next start gives up if the volume is full: its bytes mean nothing
+    start.reserve   space that the next start frees if the volume is full
     identity.json   {"version": 1, "data_dir_id": ..., "cluster_id": ..., "epoch": last epoch it ran with}
     wal/            write-ahead log          metadata.db   copy of the metadata log
     control.sock    commands to the running broker
@@ -30,7 +30,7 @@ IDENTITY_BYTES_MAX = 64 << 10
 
 @dataclass(slots=True)
 class Identity:
-    """What a data directory remembers between starts."""
+    """What a data directory keeps between starts."""
 
     data_dir_id: str
     cluster_id: str | None = None
@@ -76,7 +76,7 @@ class DataDir:
             raise StartError(f"cannot write {self.path / LOCK_NAME}: {error.strerror}") from None
 
     def hold_start_room(self) -> None:
-        """Makes the file that keeps room for the next start, where it is missing and there is room for it."""
+        """Creates the file that reserves space for the next start, if it is missing and there is space for it."""
         if self._start_room_held:
             return
         path, size = self.path / START_ROOM_NAME, self._start_room_bytes()
@@ -89,12 +89,12 @@ class DataDir:
             finally:
                 os.close(fd)
             self._start_room_held = True
-        except OSError:  # another program was faster: at the next call
+        except OSError:  # another program took the space: the next call tries again
             with contextlib.suppress(OSError):
                 path.unlink()
 
     def _free_start_room(self) -> None:
-        """On a full volume: gives up that file, and what is of no use in the log's folder."""
+        """On a full volume: deletes that file, and spare and temporary files of the log."""
         for path in (self.path / START_ROOM_NAME, *self.wal.glob("spare-*.free"), *self.wal.glob("*.tmp")):
             if self._free_bytes() >= self._start_room_bytes():
                 return
@@ -140,7 +140,7 @@ class DataDir:
         self.identity = identity
 
     def close(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         if self._lock_fd >= 0:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._lock_fd, 0)
@@ -149,7 +149,7 @@ class DataDir:
 
 
 def read_identity(data_dir: Path) -> Identity:
-    """What the directory remembers; a new one's is made up. Raises StartError."""
+    """The identity that the directory keeps, or a new one. Raises StartError."""
     path, wal = data_dir / "identity.json", data_dir / "wal"
     try:
         content = json.loads(read_regular(path, IDENTITY_BYTES_MAX))
@@ -162,7 +162,7 @@ def read_identity(data_dir: Path) -> Identity:
             and isinstance(identity.cluster_id, str | None)
             and isinstance(identity.epoch, int)
         ):
-            raise ValueError("not the types that are written")
+            raise ValueError("wrong types")
         return identity
     except FileNotFoundError:
         if wal.is_dir() and any(wal.iterdir()):
@@ -178,7 +178,7 @@ def read_identity(data_dir: Path) -> Identity:
 
 @contextlib.contextmanager
 def held_still(path: Path) -> Iterator[Identity]:
-    """The identity of a directory in which no broker runs, and none starts meanwhile; nothing in it is changed.
+    """The identity of a directory in which no broker runs, and none starts meanwhile. Changes nothing in it.
 
     Raises StartError.
     """
@@ -205,7 +205,7 @@ def is_used(path: Path) -> bool:
 
 
 def check_usable(path: Path) -> None:
-    """StartError if the directory could not be made or written; makes nothing."""
+    """Raises StartError if the directory cannot be created or written. Creates nothing."""
     existing = path
     try:
         while not existing.exists():

@@ -1,6 +1,6 @@
-"""How the limit of open files is divided: what the log, the store and the status server need comes before connections.
+"""Divides the limit of open files: what the log, the store and the status server need comes before connections.
 
-Else clients that connect and do nothing could take every descriptor, and no segment of the log could be made any more.
+Otherwise idle clients could take every descriptor, and the log could not create its next segment.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kbroker.storage.ledger.claim_watch import LOOKS_MAX
 
 PER_SEGMENT = 3  # the file, the same for direct writes, its index
 SEGMENTS_MIN = 4  # fewer are no log
-SEGMENTS_SPARE = 3  # being made, being replaced, being given up
-WAL_CACHE = 2 * 64  # files of the log that readers are at
+SEGMENTS_SPARE = 3  # being prepared, being replaced, being retired
+WAL_CACHE = 2 * 64  # files of the log that readers hold open
 PER_IO_THREAD = 4
-PER_STORE_THREAD = 2  # an object that is written, and one that it is made of
+PER_STORE_THREAD = 2  # an object that is written, and one of its inputs
 STORE_THREADS = 64 + LOOKS_MAX // 2  # workers, cold reads, uploads and second tries, background; looks at the claim
-STORE_CONNECTIONS = 2 * 32  # that rest between two requests
+STORE_CONNECTIONS = 2 * 32  # idle between two requests
 HTTP = 70  # http_server.DESCRIPTORS_MAX
 OTHERS = 48  # standard streams, lock files, SQLite, control socket and its commands, listeners, name look-ups
 CONNECTIONS_MIN = 16
@@ -34,7 +34,7 @@ class DescriptorPlan(NamedTuple):
     limit: int
     wal_bytes: int
     segments: int  # of the log, for which descriptors are kept
-    segments_max: int  # for which they could be, at the cost of connections
+    segments_max: int  # that there could be, at the cost of connections
     connections_max: int
 
     def for_segments(self, segments: int) -> DescriptorPlan:
@@ -44,7 +44,7 @@ class DescriptorPlan(NamedTuple):
 
 
 def raise_file_limit() -> int:
-    """Raises the soft limit of open files as far as the system lets it; returns the limit that holds then.
+    """Raises the soft limit of open files as far as the system permits; returns the new limit.
 
     The hard limit may be more than the kernel grants now (fs.nr_open was lowered, or it is infinite).
     """

@@ -1,7 +1,7 @@
 """The sizes of the write-ahead log that its volume and the process's limits allow.
 
-The log may take what is asked for with --wal-bytes, or what its volume has for it. Where a folder store lies on the
-same volume, room for one flush is left beside it: a full volume could otherwise not be flushed.
+The log may take --wal-bytes, or what its volume has. A folder store on the same volume keeps space for one flush: a
+full volume could not be flushed otherwise.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def log_sizes(
     shares_volume: bool,
     segments_max: int = limits.WAL_SEGMENTS_MAX,
 ) -> LogSizes:
-    """For a volume of `total` bytes, of which `available` are free or the log's own already. Raises StartError.
+    """For a volume of `total` bytes, of which `available` are free or the log's already. Raises StartError.
 
     `file_limit` is the largest size of a file (RLIMIT_FSIZE); `shares_volume`: a folder store is on the same volume;
     `segments_max`: for more segments there are no descriptors.
@@ -58,7 +58,7 @@ def log_sizes(
     segment = min(config.segment_bytes, file_limit - limits.WAL_PAGE_BYTES)
     wal_bytes = config.wal_bytes
     budget = _beside_a_flush(room, segment) if shares_volume else room
-    if budget < wal_bytes:  # smaller segments, so that room comes in small pieces
+    if budget < wal_bytes:  # smaller segments, so that space is freed in small pieces
         budget = _beside_a_flush(room, least) if shares_volume else room
         segment = min(segment, max(least, budget // limits.FLUSH_WINDOWS_OF_WAL - limits.WAL_PAGE_BYTES))
     segment -= segment % min(limits.ARENA_CHUNK_BYTES, least)
@@ -73,7 +73,7 @@ def log_sizes(
 
 
 def _beside_a_flush(room: int, segment: int) -> int:
-    windows = limits.FLUSH_WINDOWS_OF_WAL  # in the log; one more beside it
+    windows = limits.FLUSH_WINDOWS_OF_WAL  # in the log; one more in the store
     return max(0, min(room - segment, room * windows // (windows + 1)))
 
 
@@ -83,7 +83,7 @@ def volume_reserve_bytes(total: int) -> int:
 
 
 def sizes_at_start(config: BrokerConfig, folder: Path, segments_max: int) -> LogSizes:
-    """For the log in `folder`, with a line in the log where that is less than asked for. Raises StartError, OSError."""
+    """For the log in `folder`; logs a warning if that is less than --wal-bytes. Raises StartError, OSError."""
     status = os.statvfs(folder)
     own = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in os.scandir(folder))
     total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
@@ -107,7 +107,7 @@ def _shares_volume(config: BrokerConfig, folder: Path) -> bool:
 
 
 def _file_limit(config: BrokerConfig) -> int:
-    """The largest file that this process may write; a folder store has objects that must fit. Raises StartError."""
+    """The largest file that this process may write. Raises StartError if objects of a folder store do not fit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit == resource.RLIM_INFINITY:
         return 2**63 - 1
@@ -120,7 +120,7 @@ def _file_limit(config: BrokerConfig) -> int:
 
 
 def in_units(count: int) -> str:
-    """Bytes as an option would have them, cut off behind the first decimal."""
+    """Bytes as an option has them, cut off after the first decimal."""
     for unit, size in _UNITS:
         if count >= size:
             return f"{count * 10 // size / 10:g}{unit}"

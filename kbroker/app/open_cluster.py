@@ -1,4 +1,4 @@
-"""From a configured store to an owned cluster: open and probe the bucket, find the cluster, claim it, read its logs."""
+"""Opens a cluster: opens and probes its bucket, finds the cluster there, claims it, reads its logs."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from kbroker.storage.stores.store_wrappers import MeteredStore, RetryingStore, S
 logger = logging.getLogger(__name__)
 
 START_RETRY_SECONDS = 20.0
-TAKE_OVER_PAUSE_SECONDS = 3.0  # a superseded broker that lives looks at its claim every two seconds
-METADATA_RETRY_SECONDS = 5.0  # how long one change of metadata tries before its client is told to come again
+TAKE_OVER_PAUSE_SECONDS = 3.0  # a superseded broker checks its claim every two seconds
+METADATA_RETRY_SECONDS = 5.0  # how long one change of metadata retries before its client is told to
 
 
 @dataclass(slots=True)
 class OpenedStore:
-    """The store in its wrappers: `plain` for conditional writes, `retrying` for what may be tried again."""
+    """The store in its wrappers: `plain` for conditional writes, `retrying` for what may be retried."""
 
     plain: CopiedObjects
     retrying: RetryingStore
     counters: StoreCounters
     health: StoreHealth
-    probed: ObjectStore  # the same, counted apart: the probe provokes errors
+    probed: ObjectStore  # the same, counted separately: the probe provokes errors
     probe_counters: StoreCounters
-    checks_crc: bool = False  # as the probe has found
+    checks_crc: bool = False  # found by the probe
 
 
 @dataclass(slots=True)
@@ -69,11 +69,11 @@ class Cluster:
     manifest: Manifest
     topics: Topics
     metadata_store: SqliteStore
-    intruder: ClaimRecord | None  # of another data directory, since this one last ran
+    intruder: ClaimRecord | None  # a claim of another data directory since this one last ran
 
 
 def open_object_store(config: BrokerConfig, clock: Clock, stopping: threading.Event) -> OpenedStore:
-    """Opens the configured store. A folder is made if it is missing, a bucket is not. Raises StartError."""
+    """Opens the configured store. Creates a missing folder, but no bucket. Raises StartError."""
     try:
         raw = open_store(config.object_store, config.s3_endpoint, config.s3_region, create=True)
     except (StoreError, ValueError, OSError) as error:
@@ -86,12 +86,12 @@ def open_object_store(config: BrokerConfig, clock: Clock, stopping: threading.Ev
 
 
 def new_cluster_id() -> str:
-    """22 characters of URL-safe base64 of a random UUID, as Kafka makes them."""
+    """22 characters of URL-safe base64 of a random UUID, as in Kafka."""
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def find_cluster(config: BrokerConfig, known: str | None, store: ObjectStore) -> FoundCluster:
-    """The cluster to open: the one asked for, the data directory's, the only one in the store, or a new one."""
+    """The cluster to open: the configured one, the data directory's, the only one in the store, or a new one."""
     if config.cluster_id is not None:
         if known is not None and known != config.cluster_id:
             raise StartError(
@@ -129,7 +129,7 @@ def open_cluster(
     on_fenced: Callable[[Exception], None],
     lowest_epoch: int = 1,
 ) -> Cluster:
-    """Claims the cluster and reads manifest and metadata. Raises StartError; nothing is then changed but the claim.
+    """Claims the cluster and reads manifest and metadata. Raises StartError; only the claim has changed then.
 
     `address` is the one that the listener is bound to, `lowest_epoch` the least that the claim is to have.
     """
@@ -166,7 +166,7 @@ def open_cluster(
         if topics.image.number == 0 and manifest.image.partitions:
             raise CorruptionError(f"{keys.metadata_dir}: no metadata, but the manifest names objects: it was lost")
     except BaseException as error:
-        give_back(owned, clock)
+        release_claim(owned, clock)
         if isinstance(error, StartError | StoreError | CorruptionError | Fenced):
             raise _store_failure(config, error) from None
         raise
@@ -201,10 +201,10 @@ def _claim(
 
 
 def _pause_after_take_over(stopping: threading.Event) -> None:
-    """A courtesy to clients of a broker that lives, which stops meanwhile: safety rests on the seals. StartError."""
-    logger.info("waiting %.0f s: if the broker that was taken over lives, it stops meanwhile", TAKE_OVER_PAUSE_SECONDS)
+    """Lets a broker that still runs stop, for its clients' sake: safety rests on the seals. Raises StartError."""
+    logger.info("waiting %.0f s for the broker that was taken over to stop, if it still runs", TAKE_OVER_PAUSE_SECONDS)
     if stopping.wait(TAKE_OVER_PAUSE_SECONDS):
-        raise StartError("told to stop while it waited for the broker that it takes over from")
+        raise StartError("told to stop while waiting for the broker that it takes over from")
 
 
 def _load_manifest(manifest: Manifest, store: OpenedStore) -> None:
@@ -215,8 +215,8 @@ def _load_manifest(manifest: Manifest, store: OpenedStore) -> None:
         raise StartError(f"the bucket is damaged: {error}; kbroker recover can rebuild a damaged manifest") from None
 
 
-def give_back(owned: Claim, clock: Clock) -> None:
-    """After a start that failed: if the cluster was free before, so it is again, and any broker may start on it."""
+def release_claim(owned: Claim, clock: Clock) -> None:
+    """Undoes the claim of a failed start if the cluster was free before: then any broker may start on it."""
     if owned.previous is None or owned.previous.released:
         try:
             owned.release(clock.now_ms())

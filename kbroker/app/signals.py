@@ -1,8 +1,8 @@
 """Signals, away from the main thread.
 
-A Python handler runs in the main thread between any two of its instructions, whatever locks that holds there: an action
-that takes one of them waits for itself, forever. So the handlers do nothing. The interpreter writes the number of each
-signal to a socket (``signal.set_wakeup_fd``), and a thread that holds no lock reads it and acts.
+A Python handler runs in the main thread between any two instructions, whatever locks the thread holds: an action that
+takes one of them would deadlock. So the handlers do nothing. The interpreter writes the number of each signal to a
+socket (``signal.set_wakeup_fd``), and a thread that holds no lock reads it and acts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 
 
 class SignalThread:
-    """Runs actions for signals, in the order in which they come, until the process ends.
+    """Runs actions for signals, in order of arrival, until the process ends.
 
-    One per process: it takes the wake-up descriptor. Created and told `on` in the main thread (else ValueError).
+    One per process: it takes the wake-up descriptor. Created, and `on` called, in the main thread (else ValueError).
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class SignalThread:
         threading.Thread(target=self._run, name="kbroker-signals", daemon=True).start()
 
     def on(self, number: signal.Signals, action: Callable[[], object]) -> None:
-        """From now on `action` runs when the signal comes. It may take locks and wait; the next one waits for it."""
+        """From now on `action` runs when the signal comes. It may take locks and block: the next one waits."""
         self._actions[number] = action
         signal.signal(number, _nothing)
 
@@ -41,8 +41,8 @@ class SignalThread:
                 try:
                     self._actions[number]()
                 except Exception:
-                    logger.exception("what %s asks for failed", signal.Signals(number).name)
+                    logger.exception("the action for %s failed", signal.Signals(number).name)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """The handler: without one the number would not be written."""
+    """The handler: without one the interpreter does not write the number."""

@@ -1,7 +1,7 @@
-"""When a stop has to be over: ``--stop-timeout`` after it began, or at once when a second signal says so.
+"""The deadline of a stop: ``--stop-timeout`` after it began, or at once at a second signal.
 
-A part may hang on a store that does not answer. Each is stopped on a thread of its own, which is left behind at the
-deadline: all that must be kept is in the log, which is closed whatever hangs.
+A part may hang on a store that does not answer. Each is stopped on a thread of its own, which is abandoned at the
+deadline: what must be kept is in the log, and the log is closed in any case.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from kbroker.clock import Clock
 
 logger = logging.getLogger("kbroker")
 
-LEAST_SECONDS = 0.5  # that steps get after the deadline: most only tell a thread to end
-LEFT_SECONDS = 2.0  # that threads of pools get before the process ends without them
+STEP_SECONDS_MIN = 0.5  # for steps after the deadline: most only tell a thread to end
+POOL_SECONDS = 2.0  # for the threads of pools before the process ends without them
 
 
 class StopDeadline:
@@ -30,20 +30,20 @@ class StopDeadline:
         self._ended_early = False
 
     def begin(self) -> None:
-        """The time runs from now on, or from an earlier call."""
+        """Starts the time; only the first call counts."""
         with self._changed:
             if self._at is None:
                 self._at = self._clock.monotonic() + self._seconds
 
     def end_now(self) -> None:
-        """There is no time left; whatever waits goes on at once."""
+        """Ends the time: steps that are waited for are abandoned at once."""
         with self._changed:
             self._ended_early = True
             self._changed.notify_all()
 
     @property
     def left_seconds(self) -> float:
-        """0 when it has passed; all of it when the stop has not begun."""
+        """0 after the deadline; the whole time-out before the stop has begun."""
         with self._changed:
             return self._left_locked()
 
@@ -55,9 +55,9 @@ class StopDeadline:
         return max(0.0, self._at - self._clock.monotonic())
 
     def run(self, *steps: Callable[[], object]) -> bool:
-        """Runs the steps beside each other; False where one has not ended at the deadline or raised: it is left behind.
+        """Runs the steps in parallel; False if one raised or has not ended at the deadline: it is abandoned.
 
-        Steps that begin after the deadline get ``LEAST_SECONDS``.
+        Steps that begin after the deadline get ``STEP_SECONDS_MIN``.
         """
         pending, failed = len(steps), False
 
@@ -73,7 +73,7 @@ class StopDeadline:
                     pending -= 1
                     self._changed.notify_all()
 
-        least = self._clock.monotonic() + LEAST_SECONDS
+        least = self._clock.monotonic() + STEP_SECONDS_MIN
         for step in steps:
             threading.Thread(target=run_one, args=(step,), name="kbroker-stop", daemon=True).start()
         with self._changed:
@@ -86,14 +86,14 @@ class StopDeadline:
 
 
 def end_process_anyway(code: int) -> None:
-    """To be called last, before the interpreter ends: it joins the threads of pools, and one may hang on the store.
+    """To be called last: the interpreter joins the threads of pools at its end, and one may hang on the store.
 
-    If that takes longer than ``LEFT_SECONDS`` the process ends without them, with this exit code.
+    After ``POOL_SECONDS`` the process ends without them, with this exit code.
     """
 
     def end() -> None:
-        threading.Event().wait(LEFT_SECONDS)
-        logger.warning("a request to the store has not ended: the process ends without it")
+        threading.Event().wait(POOL_SECONDS)
+        logger.warning("a request to the store has not ended: the process ends without waiting for it")
         logging.shutdown()
         os._exit(code)
 

@@ -1,7 +1,7 @@
-"""The end of a broker: what is stopped in which order, what is kept where, and the exit code that tells it.
+"""The stop of a broker: in which order its parts stop, what is kept where, and the exit code.
 
-Nothing that was acknowledged depends on how a stop goes: it is in the log, which is closed whatever hangs, or in the
-bucket. The deadline (kbroker.app.stop_deadline) is for all of it; closing the log itself may take a little longer.
+What was acknowledged survives any stop: it is in the bucket or in the log, and the log is closed in any case. One
+deadline (kbroker.app.stop_deadline) bounds all steps; closing the log may take a little longer.
 """
 
 from __future__ import annotations
@@ -9,25 +9,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from kbroker.app.broker import Broker
 from kbroker.log.unflushed import described, unflushed_ranges
 from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.stores.object_store import StoreError
 from kbroker.storage.stores.retry_policy import RetryPolicy
 
-if TYPE_CHECKING:
-    from kbroker.app.broker import Broker
-
 logger = logging.getLogger("kbroker")
 
 # Of `kbroker serve`; 2 is a usage error.
-EXIT_CLEAN = 0  # everything is in the bucket, and the cluster was given back
-EXIT_FAILED = 1  # the start or the run failed, or something was not flushed: it is in the log
+EXIT_CLEAN = 0  # everything is in the bucket, and the claim is released
+EXIT_FAILED = 1  # the start or the run failed, or the log holds something that was not flushed
 EXIT_SUPERSEDED = 3  # another broker owns the cluster
 
 DRAIN_SECONDS = 10.0
-CLOSE_SECONDS = 10.0  # for the log, of a disk that hangs
+CLOSE_SECONDS = 10.0  # for the log, if its disk hangs
 
 
 class Stopping:
@@ -36,11 +33,11 @@ class Stopping:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._deadline = broker.deadline
-        self._in_order = True  # no part was left behind
+        self._in_order = True  # no step was abandoned
         self._released = False
 
     def run(self) -> int:
-        """Stops accepting, answers what is in flight, flushes, gives the cluster back. Returns the exit code."""
+        """Stops accepting, answers what is in flight, flushes, releases the cluster. Returns the exit code."""
         broker = self._broker
         broker.ready = False
         self._deadline.begin()
@@ -51,7 +48,7 @@ class Stopping:
         self._close_log()
         if flushed:
             self._step(self._release)
-        if self._in_order:  # else something may still be using them; the end of the process gives the lock back
+        if self._in_order:  # else something may still use them; the end of the process releases the lock
             broker.cluster.metadata_store.close()
             self._step(broker.store.plain.close)
             self._step(broker.data_dir.close)
@@ -85,11 +82,11 @@ class Stopping:
         if not drained.is_set():
             logger.warning("some connections were cut with requests in flight")
         self._step(broker.wire.stop)
-        broker.claim_watch.stop()  # nothing is acknowledged any more
+        broker.claim_watch.stop()  # no more acknowledgements
         broker.stop_workers()
 
     def _flush(self) -> bool:
-        """Stops what works in the background and flushes meanwhile; True when nothing is left in the log alone."""
+        """Stops the background tasks and flushes meanwhile; True when everything in the log is in the bucket."""
         broker = self._broker
         background: list[Callable[[], object]] = [
             broker.cluster.topics.close,
@@ -107,7 +104,7 @@ class Stopping:
                 )  # fmt: skip
             background.append(lambda: broker.flusher.flush(wait=True, timeout=self._deadline.left_seconds))
         self._step(*background)
-        # What is in hand is given up here; of a request that hangs, nothing is waited for.
+        # A flush under way is abandoned; a request that hangs is not waited for.
         self._step(lambda: broker.flusher.stop(flush=False))
         if broker.fatal is None and broker.flusher.unflushed_bytes:
             logger.error(
@@ -130,13 +127,13 @@ class Stopping:
             logger.error("the log could not be closed: its disk does not answer")
 
     def _release(self) -> None:
-        """Both logs get a checkpoint if that spares the next start something; then the claim is given back."""
+        """Writes checkpoints of both logs where they help the next start, then releases the claim."""
         broker = self._broker
-        if self._deadline.left_seconds > 0:  # else the release alone: without it the next broker needs a take-over
+        if self._deadline.left_seconds > 0:  # else only the release: without it the next broker needs a take-over
             broker.cluster.manifest.close()
             broker.cluster.topics.checkpoint()
         try:
-            # Not the policy of the start: a stop cancels that one.
+            # Not the start's retry policy: a stop cancels that one.
             retries = RetryPolicy(self._deadline.left_seconds, clock=broker.clock)
             broker.cluster.claim.release(broker.clock.now_ms(), retries)
             self._released = True

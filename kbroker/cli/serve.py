@@ -1,4 +1,4 @@
-"""``kbroker serve``: options, logging, signals; everything else is kbroker.app.broker."""
+"""``kbroker serve``: options, logging, signals; everything else is kbroker.app.process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--config", "config", default=None, metavar="PATH", help="TOML file with any of these settings")
 def command(kafka_settings: tuple[str, ...], **arguments: Any) -> None:
     """Runs a broker until SIGTERM, SIGINT or SIGHUP."""
-    # numpy's linear algebra, which nothing here uses, would start a thread for each core, to spin for a while.
+    # numpy's linear algebra, which nothing here uses, would start a spinning thread for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         config = load_config(arguments, list(kafka_settings))
@@ -45,9 +45,9 @@ def command(kafka_settings: tuple[str, ...], **arguments: Any) -> None:
     handler = logging.StreamHandler(sys.stderr)
     throttle = LogThrottle(handler)
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
-    gc.disable()  # while a few hundred modules load; broker.run turns it on
+    gc.disable()  # while a few hundred modules load; process.run turns it on
     try:
-        from kbroker.app.broker import run  # the extensions load here: a missing one is a start-up error
+        from kbroker.app.process import run  # the extensions load here: a missing one is a start-up error
 
         exit_code = run(config)
     except ImportError as error:

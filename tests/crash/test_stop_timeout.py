@@ -201,7 +201,7 @@ def test_a_start_that_hangs_is_stopped_in_time(tmp_path: Path, s3: S3Server, pro
             if signals == 2:  # those sent before the first is handled count as one
                 until(lambda process=process: process.terminate() or process.poll() is not None, "end")
             assert process.wait(END_SECONDS) == 1
-            assert "told to stop while it started" in broker.log()
+            assert "told to stop during the start" in broker.log()
         finally:
             proxy.heal()
             broker.kill()

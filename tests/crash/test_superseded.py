@@ -169,7 +169,7 @@ def test_a_stop_interrupts_the_wait_of_a_take_over(tmp_path: Path, place: Place)
         until(lambda: "waiting 3 s" in second.log(), "the wait")
         process.terminate()
         assert process.wait(60) == 1
-        assert "told to stop while it waited" in second.log()
+        assert "told to stop while waiting" in second.log()
         assert second.start().stop() == 0
     finally:
         process.kill()

@@ -19,7 +19,10 @@ from kbroker.errors import StartError
 class State:
     alive = True
     ready = True
-    body = b"kbroker_flushes_total 3\n"
+    body: bytes | None = b"kbroker_flushes_total 3\n"
+
+    def is_alive(self) -> bool:
+        return self.alive
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
         return self.ready, {"ready": self.ready}
@@ -32,8 +35,8 @@ class State:
 
 @contextlib.contextmanager
 def endpoint(state: State, host: str = "127.0.0.1") -> Iterator[HttpEndpoint]:
-    made = HttpEndpoint((host, 0), lambda: state.alive, state.readiness, state.metrics, SystemClock())
-    made.start()
+    made = HttpEndpoint((host, 0), SystemClock())
+    made.start(state)
     try:
         yield made
     finally:
@@ -117,9 +120,9 @@ def test_metrics_that_take_long_keep_no_probe_waiting() -> None:
 def test_an_address_in_use_stops_the_start() -> None:
     with endpoint(State()) as server:
         with pytest.raises(StartError, match=rf"cannot listen on 127.0.0.1:{server.address[1]} \(--http-listen\)"):
-            HttpEndpoint(("127.0.0.1", server.address[1]), bool, State().readiness, bytes, SystemClock())
+            HttpEndpoint(("127.0.0.1", server.address[1]), SystemClock())
         with pytest.raises(StartError, match=r"cannot listen on no\.such\.host\.invalid:0"):
-            HttpEndpoint(("no.such.host.invalid", 0), bool, State().readiness, bytes, SystemClock())
+            HttpEndpoint(("no.such.host.invalid", 0), SystemClock())
 
 
 def test_ipv6() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,6 @@ from kbroker.admin.metrics import Metrics
 from kbroker.app.memory import divide
 from kbroker.background.converter import ConverterMetrics
 from kbroker.background.proposals import InboxMetrics
-from kbroker.clock import ManualClock
 from kbroker.coordinator.group.classic.group import ClassicGroup
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
 from kbroker.coordinator.runtime.request import Request
@@ -52,7 +52,7 @@ class Acks(list[int]):
         return self._histogram
 
 
-def fake_broker():
+def fake_sources():
     counters = StoreCounters()
     counters.observe("get", 0.25, 0, 1000, None)
     counters.observe("put", 0.5, 2000, 0, "StoreUnavailable")
@@ -60,7 +60,6 @@ def fake_broker():
     probe_counters.observe("put", 0.5, 10, 0, "PreconditionFailed")
     histogram = [0, 0, 3, 1]  # answers that took up to 1, 2, 4, 8 microseconds
     return SimpleNamespace(
-        clock=ManualClock(),
         wire=SimpleNamespace(
             metrics=lambda: {0: (4, 400, 40, 20, histogram), 999: (1, 1, 1, 1, [1])},
             connection_count=7,
@@ -82,9 +81,9 @@ def fake_broker():
             guard=SimpleNamespace(retries=96),
             hedged=SimpleNamespace(puts=80, hedges=81, won=82),
         ),
-        store=SimpleNamespace(
-            counters=counters, probe_counters=probe_counters, health=SimpleNamespace(consecutive_failures=97)
-        ),
+        store_counters=counters,
+        probe_counters=probe_counters,
+        store_health=SimpleNamespace(consecutive_failures=97),
         unflushed_age=SimpleNamespace(look=lambda durable_lsn, flushed_lsn: durable_lsn - flushed_lsn),
         object_reader=SimpleNamespace(
             ranges=SimpleNamespace(used_bytes=20, lent_bytes=21, hits=1, misses=2, joined=3, wasted_bytes=22, ahead=86),
@@ -93,16 +92,15 @@ def fake_broker():
             folder=SimpleNamespace(used_bytes=88, hits=89, misses=90, rejected=91, skipped=92, write_failures=93),
         ),
         heap=SimpleNamespace(sizes=lambda: (94, 95)),
-        config=SimpleNamespace(pools=divide(192 * MIB, 96 * MIB, False)),
+        pool_bounds=asdict(divide(192 * MIB, 96 * MIB, False)),
+        share_states=None,
         share_partitions=SimpleNamespace(answers=SimpleNamespace(used=96)),
         cold_reader=SimpleNamespace(requests=30, deferred=31, failures=32),
         groups=SimpleNamespace(
             counts=SimpleNamespace(groups=40, members=41, offsets=42, bytes=43),
             shards=shard_set("group-coordinator", groups={"a": ClassicGroup("a", 0), "b": ConsumerGroup("b")}),
         ),
-        logs=SimpleNamespace(
-            producer_pool=SimpleNamespace(used_bytes=112, rows=113, evictions=114, refusals=115),
-        ),
+        producer_pool=SimpleNamespace(used_bytes=112, rows=113, evictions=114, refusals=115),
         transactions=SimpleNamespace(
             memory_bytes=116,
             unfinished=56,
@@ -127,20 +125,18 @@ def fake_background():
             )
         ),
         proposals=SimpleNamespace(metrics=InboxMetrics(looks=72, swapped=73, obsolete=74, refused=75, jobs=76)),
-        cluster=SimpleNamespace(
-            manifest=SimpleNamespace(
-                image=SimpleNamespace(
-                    files=range(83), memory_bytes=84, producer_pool=SimpleNamespace(used_bytes=110, rows=111)
-                ),
-                checkpoint_seconds=85,
-            )
+        manifest=SimpleNamespace(
+            image=SimpleNamespace(
+                files=range(83), memory_bytes=84, producer_pool=SimpleNamespace(used_bytes=110, rows=111)
+            ),
+            checkpoint_seconds=85,
         ),
     )  # fmt: skip
 
 
-def samples(broker) -> dict[tuple[str, tuple[str, ...]], float]:
+def samples(sources) -> dict[tuple[str, tuple[str, ...]], float]:
     """Values by name and labels; labels in the order of their names, backwards."""
-    text = Metrics(broker).render().decode()
+    text = Metrics(sources).render().decode()
     return {
         (sample.name, tuple(sample.labels[name] for name in sorted(sample.labels, reverse=True))): sample.value
         for family in text_string_to_metric_families(text)
@@ -242,13 +238,13 @@ SAMPLES = (
 
 
 def test_what_the_parts_say_is_what_is_scraped() -> None:
-    found = samples(fake_broker())
+    found = samples(fake_sources())
     for name, labels, value in SAMPLES:
         assert found[name, labels] == value, name
 
 
 def test_latencies_are_a_cumulative_histogram_in_seconds() -> None:
-    found = samples(fake_broker())
+    found = samples(fake_sources())
     buckets = {labels[0]: value for (name, labels), value in found.items()
                if name == "kbroker_request_seconds_bucket" and labels[1] == "Produce"}  # fmt: skip
     assert buckets == {"1e-06": 0, "2e-06": 0, "4e-06": 3, "8e-06": 4, "+Inf": 4}
@@ -257,8 +253,8 @@ def test_latencies_are_a_cumulative_histogram_in_seconds() -> None:
 
 
 def test_numbers_are_those_of_the_moment() -> None:
-    broker = fake_broker()
-    metrics = Metrics(broker)
+    sources = fake_sources()
+    metrics = Metrics(sources)
     assert b"kbroker_flushes_total 9.0" in metrics.render()
-    broker.flusher.metrics.flushes = 12
+    sources.flusher.metrics.flushes = 12
     assert b"kbroker_flushes_total 12.0" in metrics.render()

@@ -87,7 +87,7 @@ def test_every_setting_from_every_source(option, tmp_path) -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_serve_takes_every_setting(option, monkeypatch) -> None:
     seen: list[BrokerConfig] = []
-    monkeypatch.setattr("kbroker.app.broker.run", lambda config: seen.append(config) or 0)
+    monkeypatch.setattr("kbroker.app.process.run", lambda config: seen.append(config) or 0)
     text, value = EXAMPLES[option.name][0]
     arguments = [option.flag] if option.name in ("take_over", "share_groups") else [option.flag, text]
     result = CliRunner().invoke(cli, ["serve", *arguments])

@@ -90,7 +90,7 @@ def test_a_take_over_waits_before_it_changes_anything(tmp_path: Path, caplog: py
     assert len([record for record in caplog.records if "waiting 3 s" in record.message]) == 1
     stopping.set()
     sealed = {meta.key for meta in store.list("") if "_manifest" in meta.key}
-    with pytest.raises(StartError, match="told to stop while it waited"):
+    with pytest.raises(StartError, match="told to stop while waiting"):
         take(tmp_path / "3", store, stopping)
     assert {meta.key for meta in store.list("") if "_manifest" in meta.key} == sealed
 

@@ -41,7 +41,7 @@ def test_steps_run_beside_each_other(caplog: pytest.LogCaptureFixture) -> None:
     assert deadline.run()
 
 
-def test_one_that_hangs_is_left_behind_when_the_second_signal_comes() -> None:
+def test_a_hanging_step_is_abandoned_at_the_second_signal() -> None:
     clock, hang, entered = ManualClock(), threading.Event(), threading.Event()
     deadline = StopDeadline(3600.0, clock)
     results: list[bool] = []
@@ -53,14 +53,14 @@ def test_one_that_hangs_is_left_behind_when_the_second_signal_comes() -> None:
     running = threading.Thread(target=lambda: results.append(deadline.run(step)))
     running.start()
     assert entered.wait(60)
-    clock.advance(stop_deadline.LEAST_SECONDS + 1)
+    clock.advance(stop_deadline.STEP_SECONDS_MIN + 1)
     deadline.end_now()
     running.join(60)
     assert results == [False]
     hang.set()
 
 
-def test_a_step_behind_the_deadline_still_gets_a_little_time() -> None:
+def test_a_step_after_the_deadline_still_gets_a_little_time() -> None:
     deadline = StopDeadline(3600.0, ManualClock())
     deadline.end_now()
     done = threading.Event()

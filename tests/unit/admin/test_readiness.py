@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.readiness import OK, Readiness, State
+from kbroker.admin.readiness import OK, Readiness, State
 
 
 def test_nothing_to_check_is_ready() -> None:

@@ -1,4 +1,4 @@
-"""Whether the broker can do its work, and what of it it cannot: what ``/readyz`` answers."""
+"""What ``/readyz`` answers: whether clients can produce, and the state of each part of the broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class State(NamedTuple):
-    """Of one part of the broker: a word or a sentence, and whether clients can produce in spite of it."""
+    """The state of one part: a word or a sentence, and whether clients can produce despite it."""
 
     text: str
     can_produce: bool = True
@@ -18,14 +18,14 @@ OK = State("ok")
 
 
 class Readiness:
-    """Named checks, asked in the order in which they were added. Safe on many threads."""
+    """Named checks, called in the order of `add`. Safe on many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._checks: dict[str, Callable[[], State]] = {}
 
     def add(self, name: str, check: Callable[[], State]) -> None:
-        """From now on `check` is asked at each request to ``/readyz``: it must not block."""
+        """`check` is called at each request to ``/readyz``: it must not block."""
         with self._lock:
             self._checks = {**self._checks, name: check}
 
