@@ -29,7 +29,7 @@ WAL_PAGE_BYTES = 4 * KIB
 WAL_SEGMENT_BYTES = 64 * MIB
 WAL_SEGMENT_BYTES_MIN = 4 * MIB  # where the volume is small: it holds the largest batch of most topics
 WAL_SEGMENTS_MAX = 256  # of a log whose segments are smaller than its arena asks for: each takes descriptors
-WAL_CACHE_BYTES_MAX = 64 * MIB  # what readers behind the arena go over between two reads of the same
+WAL_CACHE_BYTES_MAX = 64 * MIB  # enough for readers below the arena not to read a block twice
 ARENA_CHUNK_BYTES = 4 * MIB
 INTERNAL_RESERVE_SHARE = 0.03  # of the WAL budget, kept for internal topics and transaction markers
 

@@ -1,8 +1,8 @@
 """Topic configs: one table of every key, its rules and its broker synonym; parsed once into a frozen TopicConfig.
 
-Keys, types, defaults and ranges are Apache Kafka's (TopicConfig, LogConfig). Keys that Kafka has and kbroker has no use
-for are accepted, kept and reported, since tools set them without asking (Streams, Connect, Debezium, UIs). Keys of our
-own begin with ``kbroker.``. An unknown key or a bad value is INVALID_CONFIG (40).
+Keys, types, defaults and ranges are Apache Kafka's (TopicConfig, LogConfig). Keys of Kafka that have no effect in
+kbroker are accepted, stored and reported, since tools set them unasked (Streams, Connect, Debezium, UIs). Keys of
+kbroker's own begin with ``kbroker.``. An unknown key or a bad value is INVALID_CONFIG (40).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ConfigDef(NamedTuple):
     documentation: str
     check: Check | None = None
     synonym: str | None = None  # the broker config that gives the topic its default
-    hidden: bool = False  # gone from current Kafka: accepted, and described only where set
+    hidden: bool = False  # removed from Kafka: accepted, and described only if set
     distinct: bool = False  # of equal elements of a list the first is kept
 
     def parse(self, text: str) -> Any:
@@ -56,7 +56,7 @@ class ConfigDef(NamedTuple):
         return value
 
     def normal(self, text: str) -> str:
-        """The value as Kafka answers it; a text that this kbroker refuses, which another version took, as it is."""
+        """The value as Kafka answers it; a text that another version accepted and this one refuses is unchanged."""
         # Up to 0.2 blanks were Unicode's, and underscores could part the digits of a ratio.
         earlier = "".join(" " if letter.isspace() else letter for letter in text)
         for spelling in (text, earlier.replace("_", "") if self.type is ConfigType.DOUBLE else earlier):
@@ -237,7 +237,7 @@ class TopicConfig:
 
     @property
     def compacted(self) -> bool:
-        """Old values of a key may go; null keys are refused."""
+        """Old values of a key may be removed; null keys are refused."""
         return "compact" in self.cleanup_policy
 
     @property
@@ -262,13 +262,13 @@ class TopicConfig:
 
 
 def normal_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str]) -> dict[str, str]:
-    """Configs in their normal form, whatever their spelling was when they were altered."""
+    """Configs in their normal form."""
     return {name: definitions[name].normal(text) if name in definitions else text for name, text in configs.items()}
 
 
 def stored_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str]) -> dict[str, str]:
-    """Configs from the metadata log in their normal form. Of a value that another version took and this one refuses the
-    default is in force, so that it stops no start."""
+    """Configs from the metadata log in their normal form. A value that another version accepted and this one
+    refuses is replaced by the default: it must not stop a start."""
     return _without_refused(definitions, normal_configs(definitions, configs))
 
 
@@ -283,8 +283,8 @@ def _without_refused(definitions: Mapping[str, ConfigDef], stored: dict[str, str
 
 
 def stored_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """A topic's own configs as a start reads them, without what an earlier kbroker took and this one refuses: a
-    `segment.bytes` that is too small becomes the least value, `remote.storage.enable` goes."""
+    """A topic's own configs as a start reads them, without values that an earlier kbroker accepted and this
+    one refuses: a `segment.bytes` that is too small becomes the minimum, `remote.storage.enable` is dropped."""
     stored = normal_configs(TOPIC_CONFIGS, configs)
     if stored.get("remote.storage.enable") == "true":
         del stored["remote.storage.enable"]
@@ -298,7 +298,7 @@ def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]
     """The typed configs of a topic.
 
     `overrides` are the topic's own, `defaults` the broker's by topic key where they differ from the table (see
-    metadata.config_defs). Raises KafkaError INVALID_CONFIG for an unknown key, a bad value, or values that clash.
+    cluster.config_defs). Raises KafkaError INVALID_CONFIG for an unknown key, a bad value, or values that clash.
     """
     return _parse(frozenset(overrides.items()), frozenset(defaults.items() if defaults else ()))
 

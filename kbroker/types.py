@@ -1,4 +1,4 @@
-"""Names shared by every layer."""
+"""Types shared by every layer."""
 
 from __future__ import annotations
 

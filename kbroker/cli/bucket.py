@@ -1,4 +1,4 @@
-"""A cluster's bucket as the object commands see it: opened to be read, never claimed, sealed or written."""
+"""A read-only view of a cluster's bucket for the object commands: nothing is claimed, sealed or written."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Bucket:
                     position += len(batch)
                     index += 1
             except ValueError as error:
-                reason = str(error).partition(" (at byte")[0]  # that byte counts from where the read began
+                reason = str(error).partition(" (at byte")[0]  # that byte counts from the start of the read
                 raise CorruptionError(f"{meta.key}: batch {index} at byte {start + position}: {reason}") from None
             if position != before + length:
                 raise CorruptionError(f"{meta.key}: the index does not match the batches at byte {start + before}")

@@ -1,4 +1,4 @@
-"""``kbroker export``: topics of a cluster in the format of another product, read from the bucket without changing it.
+"""``kbroker export``: writes topics of a cluster in the format of another product. The bucket does not change.
 
 Exit codes: 0 done, 1 failed (one line says why), 2 usage.
 """

@@ -1,4 +1,4 @@
-"""``kbroker object``: what lies in the bucket, without a broker and without changing anything.
+"""``kbroker object``: shows what is in the bucket, without a broker and without changing anything.
 
 Exit codes: 0 done (``verify``: clean), 1 failed (``verify``: faults, each named on a line), 2 usage (``verify``: or
 the bucket could not be read).
@@ -57,7 +57,7 @@ def place_options(function: Callable[..., None]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def failing_with(exit_code: int) -> Iterator[None]:
-    """One line and an exit code for what keeps a command from its work."""
+    """Turns an expected error into one line and an exit code."""
     try:
         yield
     except (StoreError, CorruptionError) as error:

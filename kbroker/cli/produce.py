@@ -58,7 +58,7 @@ def command(
             try:
                 _send(client, group(lines, sent), codec)
             except CommandFailed as error:
-                # Of these some may be stored: each partition has a batch of its own.
+                # Some of them may be stored: each partition has a batch of its own.
                 where = f"lines {sent + 1} to {sent + len(lines)}"
                 raise CommandFailed(f"{where}: {error}; what comes before them is stored") from None
             sent += len(lines)
@@ -66,7 +66,7 @@ def command(
 
 
 class _Topics:
-    """The partitions of the topics sent to, asked for once."""
+    """The partitions of the topics sent to, fetched once per topic."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -36,7 +36,7 @@ def _text(data: bytes | None) -> Any:
 
 
 class RecordLine(NamedTuple):
-    """A record as `record_json` wrote it; its offset counts no more."""
+    """A record as `record_json` wrote it, without its offset."""
 
     topic: str
     partition: int

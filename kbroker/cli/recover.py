@@ -1,4 +1,4 @@
-"""``kbroker recover``: makes a cluster whose manifest is damaged one that a broker can start on again.
+"""``kbroker recover``: repairs a cluster with a damaged manifest, so that a broker can start on it again.
 
 Exit codes: 0 done, 1 failed or refused (one line says why), 2 usage.
 """

@@ -1,4 +1,4 @@
-"""Copies that an S3 service makes itself, for imports and exports of buckets."""
+"""Server-side copies of an S3 service, for imports and exports of buckets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.exchange.server_copy import ServerCopy, server_copy
 
 @contextlib.contextmanager
 def copies_between(source: str, target: str, endpoint: str | None, region: str | None) -> Iterator[ServerCopy | None]:
-    """The copies that the service itself can make; says in the end how much it was."""
+    """The copies that the service can make; prints their total at the end."""
     copies = server_copy(source, target, endpoint, region)
     if copies is None:
         yield None

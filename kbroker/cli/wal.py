@@ -1,4 +1,4 @@
-"""``kbroker wal``: what only the log of a stopped broker holds, to be sent to the owner of the cluster.
+"""``kbroker wal``: shows what only the log of a stopped broker holds, to be sent to the owner of the cluster.
 
 Exit codes: 0 done, 1 failed or something could not be read (a line each says what), 2 usage.
 """

@@ -1,6 +1,6 @@
 """The log of a stopped broker as ``kbroker wal`` shows it: by topic, less what is in the bucket or was not committed.
 
-Read twice: how a transaction ended is known only behind its records.
+Read twice: how a transaction ended is known only after its records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tell = Callable[[str], None]  # one line for people
 
 
 class Outcome(Enum):
-    """How a transaction ended, as far as the log tells."""
+    """How a transaction ended, as far as the log has it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -65,7 +65,7 @@ class Held(NamedTuple):
 
 
 class StoppedLog:
-    """What only the log of a stopped broker holds; `held_still` keeps it so. ``tell`` gets a line for what it lacks.
+    """What only the log of a stopped broker holds; `held_still` keeps it so. ``tell`` gets a line for what is missing.
 
     ``incomplete``: something could not be read, or not be named.
     """
@@ -86,7 +86,7 @@ class StoppedLog:
         self._ends = _TransactionEnds()
 
     def _ask_bucket(self, place: Place, identity: Identity) -> int | None:
-        """Up to which position the bucket has the log, under any owner of the cluster; None if that is not known."""
+        """The position up to which the bucket has the log, under any owner of the cluster; None if unknown."""
         try:
             bucket = Bucket(replace(place, cluster_id=identity.cluster_id))
             image = bucket.load_manifest()
@@ -100,7 +100,7 @@ class StoppedLog:
             return None
         return image.wal_flushed_lsn(identity.data_dir_id) or 0
 
-    # -- what is there -----------------------------------------------------------------------------------------
+    # -- contents ----------------------------------------------------------------------------------------------
 
     def held(self) -> list[Held]:
         """By topic and partition. Raises StartError, OSError."""
@@ -121,8 +121,8 @@ class StoppedLog:
         return sorted(found.values())
 
     def records(self, with_internal: bool) -> Iterator[tuple[str, int, Record]]:
-        """(topic, partition, record) of what was acknowledged, in the order of each partition's offsets; what is left
-        out is told. Raises StartError, OSError."""
+        """(topic, partition, record) of what was acknowledged, in the order of each partition's offsets; ``tell``
+        gets what is left out. Raises StartError, OSError."""
         for logged, header in self._batches():
             self._ends.note(self._names.get(logged.topic_id, ""), logged, header)
         left_out: Counter[LeftOut] = Counter()
@@ -162,15 +162,15 @@ class StoppedLog:
             )
             return []
 
-    # -- what is told ------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------------------
 
     def _tell_left_out(self, left_out: Counter[LeftOut], internal: Counter[str]) -> None:
         for key, count in sorted(left_out.items(), key=lambda item: (item[0].topic, item[0].partition)):
             name = self._ends.transactional_id(key.producer_id)
-            whose = f"producer {key.producer_id}" if name is None else f"transactional id {name}"
+            producer = f"producer {key.producer_id}" if name is None else f"transactional id {name}"
             self._tell(
                 f"left out: {count} records of {key.topic}-{key.partition}, of an {key.outcome.value} transaction of "
-                f"{whose} (epoch {key.producer_epoch})"
+                f"{producer} (epoch {key.producer_epoch})"
             )
         for partition, count in sorted(internal.items()):
             self._tell(f"left out: {count} records of {partition}, an internal topic")

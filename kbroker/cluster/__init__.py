@@ -1,1 +1,1 @@
-"""Topics, configs, producer-id blocks, ownership: the metadata image and the stores behind it."""
+"""Topics, configs, producer-id blocks, ownership: the metadata image, its log and its stores."""

@@ -1,6 +1,6 @@
-"""What a run-time change of broker configs must keep to beyond the rules of each config: Kafka's of several together.
+"""Rules for run-time changes of broker configs that relate several configs. They are Kafka's.
 
-They hold for what is altered, not for what is stored: another version may have taken it.
+They apply to changes, not to stored configs, which another version may have accepted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every broker config that kbroker describes: names, types, defaults and ranges are Apache Kafka's.
 
-Rows marked KEPT mean nothing here: tools read or set them without asking. Those of TLS, SASL, quorums, remote
-storage are left out. What may change at run time is DYNAMIC; the rest is set at start and read-only.
+Rows marked KEPT have no effect here: tools read or set them unasked. Those of TLS, SASL, quorums and remote storage
+are left out. Configs that may change at run time are in DYNAMIC; the rest is set at start and read-only.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ COARSER: dict[str, tuple[tuple[str, int], ...]] = {
     "log.flush.interval.ms": (("log.flush.scheduler.interval.ms", 1),),
 }
 
-# Those that Kafka lets change at run time, but for the ones of listeners, TLS and SASL: here they are set at start.
+# Those that Kafka can alter at run time, without those of listeners, TLS and SASL, which are set at start here.
 DYNAMIC: frozenset[str] = frozenset({
     "background.threads",
     "compression.gzip.level",

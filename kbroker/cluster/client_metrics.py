@@ -1,6 +1,6 @@
 """Configs of client metrics resources (KIP-714): which metrics are wanted, how often, and of which clients.
 
-Patterns are in RE2 syntax: matching time is linear, whatever the pattern is and whatever a client says of itself.
+Patterns are in RE2 syntax: matching takes linear time for any pattern and any client.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CLIENT_METRICS_CONFIGS: dict[str, ConfigDef] = {
 
 
 def check_client_metrics(configs: Mapping[str, str]) -> None:
-    """Judges all configs that a resource would have. Raises KafkaError INVALID_REQUEST or INVALID_CONFIG."""
+    """Validates all configs that a resource would have. Raises KafkaError INVALID_REQUEST or INVALID_CONFIG."""
     for name, text in configs.items():
         definition = CLIENT_METRICS_CONFIGS.get(name)
         if definition is None:
@@ -78,7 +78,7 @@ def check_client_metrics(configs: Mapping[str, str]) -> None:
 @lru_cache(maxsize=1024)
 def parse_match(text: str) -> tuple[tuple[str, Any], ...]:
     """The (selector, pattern) pairs of a `match`. Raises KafkaError INVALID_CONFIG."""
-    import re2  # only where somebody uses it: a start must not pay for it
+    import re2  # on first use: it would slow the start
 
     options = re2.Options()
     options.log_errors = False
@@ -98,8 +98,8 @@ def parse_match(text: str) -> tuple[tuple[str, Any], ...]:
 
 
 def matches(configs: Mapping[str, str], client: Mapping[str, str]) -> bool:
-    """Whether a resource means the client of these selectors: all its patterns must match in whole. Stored ones that
-    this kbroker refuses match nobody."""
+    """Whether a resource selects the client with these values: all its patterns must match the whole value. Stored
+    patterns that this kbroker refuses match no client."""
     try:
         pairs = parse_match(configs.get("match", ""))
     except KafkaError:

@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs ask for, judged against the metadata and turned into records.
+"""Changes of AlterConfigs and IncrementalAlterConfigs: validated against the metadata and turned into records.
 
 Rules and error codes are Apache Kafka's: a broker's configs are refused with INVALID_REQUEST where a topic's are
 refused with INVALID_CONFIG. No change of a broker's configs may leave a topic without a usable config.
@@ -42,7 +42,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What is to be done to one config (KIP-339)."""
+    """What to do to one config (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -51,7 +51,7 @@ class Operation(IntEnum):
 
 
 class ConfigOperation(NamedTuple):
-    """One config to be changed; the value is None where it is to go."""
+    """One config to change; a value of None removes it."""
 
     name: str
     operation: Operation
@@ -59,7 +59,7 @@ class ConfigOperation(NamedTuple):
 
 
 class ConfigChange(NamedTuple):
-    """What is asked for one resource. `replace`: configs that are not named go."""
+    """A change of one resource. `replace`: configs that it does not name are removed."""
 
     resource_type: ResourceType
     name: str
@@ -130,7 +130,7 @@ def _topic_change(change: ConfigChange, image: MetadataImage, broker: BrokerConf
 
 
 def changed(change: ConfigChange, before: Mapping[str, str]) -> dict[str, str]:
-    """The resource's own configs after a change, not judged yet.
+    """The resource's own configs after a change, not validated yet.
 
     Raises KafkaError INVALID_CONFIG for an operation on lists where the config is none, INVALID_REQUEST for a value
     that is missing or a key named twice.
@@ -205,8 +205,8 @@ def _check_broker_configs(
 def check_broker_layers(
     layers: Mapping[int, Mapping[str, str]], image: MetadataImage, broker: BrokerConfigs
 ) -> BrokerConfigs:
-    """The broker configs with what was altered at run time. Raises KafkaError if a topic or every client
-    could not live with them."""
+    """The broker configs with the run-time changes. Raises KafkaError if they would leave a topic without a usable
+    config, or refuse every client."""
     configs = altered(broker, layers)
     if configs.number("max.connections.per.ip") == 0 and not configs.text("max.connections.per.ip.overrides"):
         raise KafkaError(

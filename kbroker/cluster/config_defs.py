@@ -1,4 +1,4 @@
-"""The running broker's configs: what was given at start, what was changed since, and the defaults they give to topics.
+"""The running broker's configs: those given at start, those altered since, and the defaults they give to topics.
 
 A value comes from the first of: altered at run time for this broker, altered for all brokers, given at start, default.
 """
@@ -34,7 +34,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """One place a value can come from."""
+    """One source of a value."""
 
     name: str
     value: str | None
@@ -42,7 +42,7 @@ class ConfigSynonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """A config as described to a client. `synonyms` holds every place that has a value, the one in force first."""
+    """A config as described to a client. `synonyms` holds every source that has a value, the one in force first."""
 
     definition: ConfigDef
     value: str | None
@@ -123,7 +123,7 @@ class BrokerConfigs:
         return self.number("node.id")
 
     def altered(self, dynamic: Mapping[str, str], dynamic_default: Mapping[str, str]) -> BrokerConfigs:
-        """The same start, with these altered at run time and no others. Unusable ones are left out and logged."""
+        """The same start, with these altered at run time and no others. Unusable ones are ignored and logged."""
         return BrokerConfigs(self._static, dynamic, dynamic_default)
 
     # -- values ------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class BrokerConfigs:
         extra = (ConfigDef(name, ConfigType.STRING, None, "") for name in self._static if name not in BROKER_CONFIGS)
         for definition in (*BROKER_CONFIGS.values(), *extra):
             synonyms = self.synonyms(definition.name)
-            # Places of coarser units come into force by `text`; they are not this config's own value.
+            # Sources in coarser units apply through `text`; they are not this config's own value.
             own = tuple(synonym for synonym in synonyms if synonym.name == definition.name)
             entry = entry_of(definition, own and synonyms, read_only=definition.name not in DYNAMIC)
             yield entry
@@ -193,7 +193,7 @@ class BrokerConfigs:
         return tuple(dropwhile(lambda synonym: synonym.name != name, self.synonyms(name)))
 
     def synonyms(self, name: str) -> tuple[ConfigSynonym, ...]:
-        """Every place that has a value for a broker config, in order of precedence."""
+        """Every source that has a value for a broker config, in order of precedence."""
         names = (name, *(coarser for coarser, _ in COARSER.get(name, ())))
         found = [
             ConfigSynonym(candidate, values[candidate], source)
@@ -214,7 +214,7 @@ def _scaled(text: str, factor: int) -> str:
 
 
 def usable(values: Mapping[str, str]) -> dict[str, str]:
-    """Those of stored run-time configs that this kbroker can apply. The others were judged by another version."""
+    """The stored run-time configs that this kbroker can apply. Another version accepted the others."""
     kept = {}
     for name, text in values.items():
         try:
@@ -227,7 +227,7 @@ def usable(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_dynamic(name: str, text: str) -> None:
-    """Judges one run-time change of a broker config. Raises KafkaError as `refusal` and ConfigDef.parse do."""
+    """Validates one run-time change of a broker config. Raises KafkaError as `refusal` and ConfigDef.parse do."""
     problem = refusal((name,))
     if problem is not None:
         raise problem

@@ -1,6 +1,6 @@
 """Configs of one group (KIP-848, KIP-932): a table of the keys, their bounds in the broker configs, and their values.
 
-A group has them whether it exists or not: they are kept by name, and hold for the group as soon as it appears.
+They are stored by name, whether the group exists or not, and apply as soon as it does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DURATION = re.compile(
     r"(?:([-+]?[0-9]+)(?:[.,]([0-9]{0,9}))?S)?)?",
     re.IGNORECASE | re.ASCII,
 )
-_DURATION_DIGITS = 19  # of a part; Java refuses what it cannot count
+_DURATION_DIGITS = 19  # of a part; Java refuses more than a long holds
 
 
 def reset_duration_ms(offset_reset: str) -> int | None:
@@ -119,7 +119,7 @@ _BOUNDS: dict[str, _Bounds] = {
 
 
 def check_group_configs(own: Mapping[str, str], broker: BrokerConfigs) -> None:
-    """Judges all configs that a group would have of its own. Raises KafkaError INVALID_CONFIG."""
+    """Validates all configs that a group would have of its own. Raises KafkaError INVALID_CONFIG."""
     for name, text in own.items():
         definition = GROUP_CONFIGS.get(name)
         if definition is None:
@@ -146,8 +146,7 @@ def _out_of_bounds(name: str, relation: str, bound: str) -> KafkaError:
 def group_config_values(own: Mapping[str, str], broker: BrokerConfigs) -> dict[str, Any]:
     """The typed value of every group config: the group's own, else the broker's.
 
-    A value of its own that the broker's bounds no longer allow, because these were changed since, is brought to the
-    nearest one that they do.
+    The group's value is clamped to the broker's bounds, which may have changed since.
     """
     values = {}
     for definition in GROUP_CONFIGS.values():

@@ -34,11 +34,11 @@ INTERNAL_PARTITIONS = {
     SHARE_GROUP_STATE: "share.coordinator.state.topic.num.partitions",
 }
 INTERNAL_TOPICS = frozenset(INTERNAL_PARTITIONS)
-DELETED_MAX = 10_000  # a start deletes what is left of so many topics
+DELETED_MAX = 10_000  # a start deletes the remains of so many topics
 
 
 class TopicImage(NamedTuple):
-    """One topic. `configs` are its own ones only; the typed whole is made where broker defaults are known."""
+    """One topic. `configs` are its own only; Topics.config_of adds the broker's defaults."""
 
     name: str
     topic_id: bytes  # 16 random bytes
@@ -47,7 +47,7 @@ class TopicImage(NamedTuple):
 
     @property
     def internal(self) -> bool:
-        """A topic of the broker's own, which clients may read and not write."""
+        """A topic of the broker's own, which clients may read but not write."""
         return self.name in INTERNAL_TOPICS
 
     def to_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def topic_from_json(value: Any, where: str) -> TopicImage:
 
 
 class DeletedTopic(NamedTuple):
-    """A topic that was deleted: whatever the manifest or the bucket still has of it is to go."""
+    """A deleted topic, of which the manifest or the bucket may still have something to delete."""
 
     name: str
     object_format: str  # kbroker.object.format, as it was created
@@ -80,10 +80,10 @@ def collision_key(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """Everything that metadata records have said up to record `number`. Replaced as a whole, never changed.
+    """The sum of all metadata records up to record `number`. Immutable.
 
-    Configs of topics, groups and client metrics are in their normal form, whatever was typed; those of brokers are as
-    typed, since Kafka shows them so among the synonyms.
+    Configs of topics, groups and client metrics are in their normal form, as stored; those of brokers are as
+    given, since Kafka shows them so among the synonyms.
     """
 
     number: int = 0  # of the last record applied, 0: none
@@ -200,7 +200,7 @@ class ImageBuilder:
         )
 
     def apply(self, number: int, records: Iterable[MetadataRecord], where: str) -> None:
-        """Applies one numbered object. Raises CorruptionError for a record that contradicts what is known."""
+        """Applies one numbered object. Raises CorruptionError for a record that contradicts the image."""
         if number <= self.number:
             raise CorruptionError(f"{where}: metadata record {number} comes after record {self.number}")
         for record in records:
@@ -216,11 +216,11 @@ class ImageBuilder:
         self._collisions[collision_key(topic.name)] = topic.name
 
     def set_group_configs(self, name: str, configs: Mapping[str, str]) -> None:
-        """A group's own configs from now on; none: it has none."""
+        """Replaces a group's own configs; empty: removes them."""
         _set(self.group_configs, name, stored_configs(GROUP_CONFIGS, configs))
 
     def set_client_metrics(self, name: str, configs: Mapping[str, str]) -> None:
-        """A client metrics resource from now on; no configs: it is gone."""
+        """Replaces a client metrics resource; no configs: removes it."""
         _set(self.client_metrics, name, stored_configs(CLIENT_METRICS_CONFIGS, configs))
 
     def _apply_one(self, record: MetadataRecord, where: str) -> None:

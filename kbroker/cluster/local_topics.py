@@ -1,4 +1,4 @@
-"""Topic names from the metadata file of a stopped broker, which stays as it is: a copy of it is read."""
+"""Topic names from the metadata file of a stopped broker, read from a copy: the file itself is not touched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def local_topic_names(metadata_db: Path) -> dict[bytes, str]:
     """Name of every topic by its id, as the broker last knew them. Raises StartError, CorruptionError, OSError."""
     with tempfile.TemporaryDirectory(prefix="kbroker-") as folder:
         copy = Path(folder) / metadata_db.name
-        # SQLite keeps what a killed process wrote last in the second file, and makes a third to read it.
+        # SQLite keeps the last writes of a killed process in the second file, and creates a third to read it.
         for suffix in ("", "-wal"):
             source = metadata_db.with_name(metadata_db.name + suffix)
             if source.is_file() and not source.is_symlink():

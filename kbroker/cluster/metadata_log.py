@@ -1,7 +1,7 @@
-"""The truth about metadata: a numbered log in the bucket, with a local copy behind it.
+"""The metadata log: a numbered log in the bucket, which the image and a local copy follow.
 
-A change is true once its record is in the bucket; then the local copy and the image follow. So the bucket alone is
-enough to start from, and a copy that knows more than the bucket proves a loss. Formats: docs/formats/metadata.md.
+A change is committed once its record is in the bucket. So a start needs the bucket alone, and a local copy that is
+ahead of the bucket proves a loss. Formats: docs/formats/metadata.md.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CHECKPOINT_INTERVAL = 1_000  # records between checkpoints: bounds what a start 
 CHECKPOINT_RECORDS_MIN = 4  # ... and so does one after a few records, when the last was a while ago
 CHECKPOINT_SECONDS = 60.0
 CHECKPOINT_TIME_SHARE = 0.01  # of the time that writing them may take
-CLOSING_OBJECTS = 1  # a stop leaves no more of the log behind a checkpoint for the next start to read
-RECORD_NUMBER = "number"  # of the last record in a checkpoint that covers a seal behind it as well
+CLOSING_OBJECTS = 1  # objects after the last checkpoint that a stop leaves to the next start
+RECORD_NUMBER = "number"  # of the last record, in a checkpoint that also covers a later seal
 RETRY_AFTER_SECONDS = 1.0  # after a failure, changes are refused at once for this long instead of each waiting
 
 
@@ -43,7 +43,7 @@ class ObjectLog(Protocol):
 
 
 class MetadataUnavailable(KafkaError):
-    """The bucket cannot be reached: the change may be asked for again.
+    """The bucket cannot be reached: the client may retry.
 
     NOT_CONTROLLER is what admin clients retry by themselves. (REQUEST_TIMED_OUT would be wrong: librdkafka takes it
     for "creation has begun".)
@@ -57,9 +57,9 @@ class MetadataUnavailable(KafkaError):
 class MetadataLog:
     """Loads the image, appends changes. Not thread-safe: the caller serialises.
 
-    An append whose outcome is unknown stays in doubt: nothing else is appended before `settle` knows, by appending
-    the same record again, which succeeds also where the first attempt did. `on_fenced` is called when another broker
-    owns the log or somebody else wrote to it: this broker must stop.
+    An append with an unknown outcome stays in doubt: before anything else is appended, `settle` appends the same record
+    again, which succeeds also if the first attempt did. `on_fenced` is called when another broker owns the log or has
+    written to it: this broker must stop.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class MetadataLog:
         self._in_doubt: Sequence[MetadataRecord] = ()
         self._retry_at = clock.monotonic()
         self._checkpoint_number = 0
-        self._checkpoint_at = clock.monotonic()  # seals and records that a start found are soon behind one
+        self._checkpoint_at = clock.monotonic()  # so that seals and records found at start are soon covered
         self.image = MetadataImage()  # everything appended and known to be in the bucket
 
     def load(self) -> MetadataImage:
-        """Reads the bucket, holds the local copy against it, and takes the log over from its last owner.
+        """Reads the bucket, checks the local copy against it, and takes the log over from its last owner.
 
         Raises StartError: metadata never starts empty because it could not be read.
         """
@@ -100,9 +100,9 @@ class MetadataLog:
         try:
             self._log.load(on_checkpoint, on_record)
             image = builder.build()
-            self._replica.check(image)  # before anything is written
+            self._replica.check(image)  # before any write
             builder = ImageBuilder(image)
-            self._log.seal_previous()  # may bring records that the last owner wrote since
+            self._log.seal_previous()  # may find records that the last owner wrote since
             image = builder.build()
         except (StoreError, CorruptionError, Fenced) as error:
             raise StartError(f"cannot read the metadata log in the object store: {error}") from error
@@ -111,7 +111,7 @@ class MetadataLog:
         return image
 
     def settle(self) -> Sequence[MetadataRecord]:
-        """Finds out about an append in doubt; returns its records, now true. Raises MetadataUnavailable."""
+        """Resolves an append in doubt; returns its records, now committed. Raises MetadataUnavailable."""
         records = self._in_doubt
         if records:
             self._append(records)
@@ -119,10 +119,10 @@ class MetadataLog:
         return records
 
     def append(self, records: Sequence[MetadataRecord]) -> MetadataImage:
-        """Makes the records true, together. Raises KafkaError; after MetadataUnavailable they may still become true."""
+        """Commits the records atomically. Raises KafkaError; after MetadataUnavailable they may still be committed."""
         if self._in_doubt:
             raise AssertionError("settle() comes first")
-        self.image.apply(self.image.number + 1, records)  # what contradicts the image must not reach the bucket
+        self.image.apply(self.image.number + 1, records)  # records that contradict the image must not reach the bucket
         try:
             self._append(records)
         except MetadataUnavailable as error:
@@ -159,7 +159,7 @@ class MetadataLog:
         """After the last change: writes a checkpoint if the next start would have to read more than a few records
         without it. Never raises."""
         try:
-            number = self._log.seal_previous()  # ours already: so it only tells the last number
+            number = self._log.seal_previous()  # the log is ours already: this only returns the last number
         except (StoreError, CorruptionError, Fenced) as error:
             logger.warning("no metadata checkpoint at the end: %s", error)
             return

@@ -1,6 +1,6 @@
 """Producer ids: handed out from blocks that are claimed in the metadata log before use, so that none is used twice.
 
-What is left of a block at a stop or crash is lost, not reused; 2^63 / 1000 blocks last.
+The rest of a block is lost at a stop or crash, not reused: there are 2^63 / 1000 blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ProducerIds:
         self._claim: Future[None] | None = None  # the claim under way
 
     def take(self) -> int | None:
-        """The next id, or None when the next block must be waited for. Does not block."""
+        """The next id, or None until the next block is claimed. Does not block."""
         with self._lock:
             taken = self._take_locked()
             ahead = sum(map(len, self._blocks)) < CLAIM_BELOW
@@ -47,7 +47,7 @@ class ProducerIds:
             try:
                 claim.result()
                 taken = self.take()
-            except BaseException as error:  # the waiting request gets it, whatever it is
+            except BaseException as error:  # the waiting request gets it
                 result.set_exception(error)
                 return
             if taken is None:  # more waiters than a block has ids

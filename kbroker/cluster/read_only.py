@@ -1,4 +1,4 @@
-"""A cluster's topics and manifest as somebody sees them who only reads: never claimed, sealed or written."""
+"""Read-only views of a cluster's topics and manifest: nothing is claimed, sealed or written."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class ClusterUnclear(ValueError):
-    """The place holds several clusters, or not the one that was named; the message lists or names them."""
+    """The store holds several clusters, or not the named one; the message lists them."""
 
 
 def find_cluster(store: ObjectStore, place: str, cluster_id: str | None) -> ObjectKeys:
-    """The keys of the cluster in a store, which has to be the only one where no id is given; `place` is for messages.
+    """The keys of the cluster in a store, which must be the only one if no id is given; `place` is for messages.
 
     Raises ClusterUnclear; StoreError, also where there is no cluster at all.
     """
@@ -56,7 +56,7 @@ class TopicsReader:
         self._log: NumberedLog | None = None
 
     def refresh(self) -> None:
-        """Reads what has been written since. Raises StoreError, CorruptionError; then it is as it was before."""
+        """Reads what has been written since. Raises StoreError, CorruptionError, and then changes nothing."""
         self._log = _refreshed(self._log, self._load)
         if self._builder.number != self.topics.number:
             self.topics = self._builder.build()
@@ -98,18 +98,18 @@ class ManifestReader:
 
 
 def _refreshed(log: NumberedLog | None, load: Callable[[], NumberedLog]) -> NumberedLog:
-    """The log, read to its end: followed where that is possible, else loaded."""
+    """The log, read to its end: followed if possible, else loaded."""
     if log is not None:
         try:
             log.follow()
             return log
         except (StoreUnavailable, CorruptionError):
-            pass  # a checkpoint took the place of records, or the image is behind a record that it did not take
+            pass  # a checkpoint replaced records, or the image could not apply one
     return retried(load)
 
 
 def retried(load: Callable[[], T]) -> T:
-    """`load` of a log that a running broker may be trimming: tried again while StoreUnavailable comes."""
+    """`load` of a log that a running broker may be trimming: retried on StoreUnavailable."""
     for tried in range(LOAD_TRIES):
         try:
             return load()

@@ -1,6 +1,6 @@
 """Metadata records: the changes of which the cluster's metadata is the sum. Their JSON is in docs/formats/metadata.md.
 
-A record says what is true after it, not what somebody asked for, so that replaying it needs no rule and no config.
+A record holds the state after the change, not the request, so that replay needs no rules and no configs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
 from kbroker.topic_config import stored_topic_configs
 
 PAYLOAD_VERSION = 2  # 2: configs of groups and of client metrics
-RESOURCE_NAME_LENGTH_MAX = 32_767  # of a group, say: a protocol string
+RESOURCE_NAME_LENGTH_MAX = 32_767  # such as a group's: a protocol string
 
 
 class TopicCreated(NamedTuple):
@@ -47,7 +47,7 @@ class TopicConfigs(NamedTuple):
 
 
 class ProducerIdBlock(NamedTuple):
-    """Producer ids below `next_producer_id` belong to somebody; only the block's claimer may hand them out."""
+    """Producer ids below `next_producer_id` are claimed; only the block's owner may hand them out."""
 
     next_producer_id: int
 
@@ -107,7 +107,7 @@ def record_to_json(record: MetadataRecord) -> dict[str, Any]:
 
 
 def payload(records: Iterable[MetadataRecord]) -> dict[str, Any]:
-    """The payload of one numbered object: records that become true together, in the lowest version that has them."""
+    """The payload of one numbered object: records that are committed together, in the lowest version that has them."""
     records = list(records)
     version = 2 if any(isinstance(record, SINCE_VERSION_2) for record in records) else 1
     return {"version": version, "records": [record_to_json(record) for record in records]}
@@ -178,7 +178,7 @@ class FieldReader:
         return value
 
     def name(self) -> str:
-        """A topic name: of legal length; what it may hold was judged when it was created."""
+        """A topic name: of legal length; its characters were checked when it was created."""
         name = self.text("name")
         if not 0 < len(name) <= TOPIC_NAME_LENGTH_MAX or "/" in name:
             raise self._bad("name")

@@ -2,8 +2,8 @@
 
 Keys: `applied` (number of the last record, decimal), `cluster` (cluster id), `topic/<topic id hex>` (JSON as in a
 checkpoint), `producer_ids` (next producer id, decimal), `broker_config/<node id>`, `group_config/<group>` and
-`client_metrics/<name>` (JSON). The bucket is the truth; the copy proves at start that the bucket has lost nothing that
-this broker had seen.
+`client_metrics/<name>` (JSON). The bucket is authoritative; at start the copy proves that it has lost nothing that this
+broker had seen.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class MetadataReplica:
         self._store = store
         self._cluster_id = cluster_id
         self._written = MetadataImage()  # what the store holds
-        self._applied_version = 0  # of the key `applied`: nobody else may write
+        self._applied_version = 0  # of the key `applied`: no other process may write
 
     def check(self, image: MetadataImage) -> None:
-        """Holds the copy against the image that the bucket gave; writes nothing.
+        """Checks the copy against the bucket's image; writes nothing.
 
-        Raises StartError where the copy knows more than the bucket or something else.
+        Raises StartError if the copy is ahead of the bucket or differs from it.
         """
         try:
             copy = self._load()
@@ -59,7 +59,7 @@ class MetadataReplica:
             raise StartError(f"cannot write the local metadata copy: {error}") from None
 
     def follow(self, image: MetadataImage) -> None:
-        """Brings the copy to `image`. A failure is logged and made good by the next call: the bucket has the change."""
+        """Brings the copy to `image`. A failure is logged and repaired by the next call: the bucket has the change."""
         try:
             self._write(image)
         except OSError as error:

@@ -29,7 +29,7 @@ INSERT INTO revision VALUES (1, 0);
 
 
 class SqliteStore:
-    """A MetadataStore in one file. One connection, under one lock; call-backs run in the writer's thread under it.
+    """A MetadataStore in one file. One connection, under one lock; callbacks run on the writer's thread, under it.
 
     Raises StartError from the constructor for a file that is damaged, foreign or of a newer format.
     """
@@ -179,7 +179,7 @@ class SqliteStore:
                     self._transact_locked((), [Delete(key) for (key,) in keys])
 
     def _expire_locked(self) -> None:
-        """Ends what is over; done at each access, so that no thread is needed and no reader sees an ended lease."""
+        """Ends expired leases. Called at each access: no thread is needed, and no reader sees an expired lease."""
         if self._leases:
             now = self._clock.monotonic()
             for lease in [lease for lease, (_, end) in self._leases.items() if end <= now]:
@@ -198,7 +198,7 @@ class SqliteStore:
             if watch in self._watches:
                 self._watches.remove(watch)
 
-    def _execute(self, statement: str, values: tuple = ()) -> sqlite3.Cursor:
+    def _execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         try:
             return self._db.execute(statement, values)
         except sqlite3.Error as error:

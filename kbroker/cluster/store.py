@@ -1,4 +1,4 @@
-"""The metadata store: keys, values and versions, with atomic compare-and-swap; what embedded and shared backends offer.
+"""The metadata store: keys, values and versions with compare-and-swap; implemented by embedded and shared backends.
 
 tests/conformance/test_metadata_store.py is the contract in full; every backend passes it.
 """
@@ -50,7 +50,7 @@ class Watch(Protocol):
     """A running watch."""
 
     def close(self) -> None:
-        """No call-back begins after this returns."""
+        """No callback begins after this returns."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a topic may be called and how many partitions it may have; what CreateTopics and CreatePartitions check."""
+"""Rules of CreateTopics and CreatePartitions: names, partition counts, assignments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
 from kbroker.topic_config import parse_topic_config
 
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-CLUSTER_METADATA = "__cluster_metadata"  # of Kafka's controllers: nobody may have a topic of that name
+CLUSTER_METADATA = "__cluster_metadata"  # of Kafka's controllers: no topic may have this name
 DEFAULT = -1  # in a request: the broker's default
 
 
@@ -46,7 +46,7 @@ def check_name(name: str) -> None:
 
 
 def check_new_topic(new: NewTopic, image: MetadataImage, taken: Mapping[str, str], configs: BrokerConfigs) -> int:
-    """Judges a topic that a client asks for; returns its partition count. Raises KafkaError.
+    """Validates a new topic; returns its partition count. Raises KafkaError.
 
     `taken` has the collision keys of topics to be created in the same change.
     """
@@ -111,8 +111,8 @@ def check_partition_count(partitions: int) -> None:
 
 
 def check_assignments(assignments: Sequence[tuple[int, Sequence[int]]], first_partition: int) -> None:
-    """Loose: consecutive partitions, each with brokers named once. Which brokers does not matter, all data is in the
-    object store and this broker serves it. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
+    """Checks for consecutive partitions, each with distinct brokers. Any broker ids will do: all data is in the object
+    store and this broker serves it. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
     wanted = range(first_partition, first_partition + len(assignments))
     if sorted(partition for partition, _ in assignments) != list(wanted):
         raise KafkaError(

@@ -1,7 +1,7 @@
 """Topics: every change of the cluster's metadata goes through here, one at a time.
 
-A change is judged against the image, appended to the metadata log, and then shown: new topics to the listeners first
-and then in the image (what the image names can be served), deleted ones in the opposite order.
+A change is validated against the image, appended to the metadata log, and then published: new topics to the listeners
+first and then in the image (what the image names can be served), deleted ones in the opposite order.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ class Topics:
     """The one owner of metadata changes. Methods that change block on the object store: call them from a worker, or
     through `submit`. Reading `image` takes no lock.
 
-    `_lock` serialises changes; nothing else is locked inside it but the metadata store's own lock and what listeners
-    take.
+    `_lock` serialises changes; inside it only the metadata store's lock and the listeners' locks are taken.
     """
 
     def __init__(self, log: MetadataLog, cluster_id: str, broker_configs: BrokerConfigs) -> None:
@@ -114,7 +113,7 @@ class Topics:
         return image
 
     def add_listener(self, listener: TopicListener) -> None:
-        """Adds a follower and tells it of every topic there is."""
+        """Adds a listener and calls it for every topic there is."""
         with self._lock:
             for topic in self.image.by_name.values():
                 listener.on_created(topic, self.config_of(topic))
@@ -125,9 +124,9 @@ class Topics:
         on_broker_configs: Callable[[BrokerConfigs], None] | None = None,
         on_group_config: Callable[[str], None] | None = None,
     ) -> None:
-        """Adds a follower of configs that change at run time: the broker's (all of them), a group's (its id).
+        """Adds a listener to configs that change at run time: the broker's (all of them), a group's (its id).
 
-        Called as a TopicListener is. `on_broker_configs` is also told what they are now.
+        Called as a TopicListener is; `on_broker_configs` also now, with the current ones.
         """
         with self._lock:
             if on_broker_configs is not None:
@@ -141,7 +140,7 @@ class Topics:
         return self._worker.submit(function, *arguments)
 
     def submit_read(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Runs what only reads but takes long for an I/O thread; never waits behind a change."""
+        """Runs a reading method that takes too long for an I/O thread; never waits for a change."""
         return self._reader.submit(function, *arguments)
 
     def checkpoint(self) -> None:
@@ -165,7 +164,7 @@ class Topics:
     # -- changes -----------------------------------------------------------------------------------------------
 
     def create_topics(self, wanted: Sequence[NewTopic], validate_only: bool = False) -> list[TopicImage | KafkaError]:
-        """Creates what is legal, in one record; an error per topic that is not. Positions match `wanted`."""
+        """Creates the legal topics in one record; an error for each other one. Positions match `wanted`."""
         with self._lock:
             try:
                 self._settle_locked()
@@ -192,7 +191,7 @@ class Topics:
             return [failure if failure and isinstance(result, TopicImage) else result for result in results]
 
     def _check_segments(self, new: NewTopic) -> None:
-        """Keys of a topic in KafScale's format carry no topic id: nothing may be left under its name."""
+        """Keys of a topic in KafScale's format carry no topic id: no object of an earlier topic may have its name."""
         configs = {name: value for name, value in new.configs.items() if value is not None}
         if self.segment_obstacle is None or not parse_topic_config(configs, self.broker_configs.topic_defaults).kfs:
             return
@@ -206,8 +205,7 @@ class Topics:
     def adopt(self, topics: Sequence[TopicImage], next_producer_id: int = 0) -> None:
         """Topics that come with their data, ids and configs, in one record; producer ids below that are taken.
 
-        What is there already, with the same id, is passed over: an adoption in doubt may be asked for again. Raises
-        KafkaError.
+        Topics that exist with the same id are skipped: an adoption in doubt may be retried. Raises KafkaError.
         """
         with self._lock:
             self._settle_locked()
@@ -323,7 +321,7 @@ class Topics:
                     raise failure
 
     def alter_configs(self, changes: Sequence[ConfigChange], validate_only: bool = False) -> list[KafkaError | None]:
-        """Makes what is legal true in one record; an error per change that is not. Positions match `changes`."""
+        """Commits the legal changes in one record; an error for each other one. Positions match `changes`."""
         with self._lock:
             try:
                 self._settle_locked()
@@ -341,7 +339,7 @@ class Topics:
                 results.append(None)
                 if record is not None:
                     records.append(record)
-                if isinstance(record, (BrokerConfig, TopicConfigs)):  # judged together with the next ones
+                if isinstance(record, (BrokerConfig, TopicConfigs)):  # the next ones are validated against it
                     image = image.apply(image.number + 1, [record])
             if validate_only or not records:
                 return results
@@ -349,7 +347,7 @@ class Topics:
             return [error or failure for error in results]
 
     def claim_producer_ids(self) -> range:
-        """A block of producer ids that nobody has had and nobody else will get. Raises KafkaError."""
+        """Claims a block of producer ids, which no other claim gets. Raises KafkaError."""
         with self._lock:
             self._settle_locked()
             first = self.image.next_producer_id
@@ -365,23 +363,23 @@ class Topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         return topic
 
-    # -- making changes true and showing them ------------------------------------------------------------------
+    # -- committing and publishing changes ---------------------------------------------------------------------
 
     def _settle_locked(self) -> None:
-        """An earlier change in doubt is decided before a new one is judged."""
+        """Resolves an earlier change in doubt, before a new one is validated."""
         records = self._log.settle()
         if records:
-            self._show_locked(records)
+            self._publish_locked(records)
 
     def _commit_locked(self, records: Sequence[MetadataRecord]) -> KafkaError | None:
         try:
             self._log.append(records)
         except KafkaError as error:
             return error
-        self._show_locked(records)
+        self._publish_locked(records)
         return None
 
-    def _show_locked(self, records: Sequence[MetadataRecord]) -> None:
+    def _publish_locked(self, records: Sequence[MetadataRecord]) -> None:
         before, after = self.image, self._log.image
         later: list[Callable[[], None]] = []
         for record in records:
@@ -403,13 +401,13 @@ class Topics:
         for call in later:
             call()
         if any(isinstance(record, BrokerConfig) for record in records):
-            self._show_broker_configs_locked()
+            self._publish_broker_configs_locked()
         for record in records:
             if isinstance(record, GroupConfigs):
                 for tell_group in self._on_group_config:
                     tell_group(record.name)
 
-    def _show_broker_configs_locked(self) -> None:
+    def _publish_broker_configs_locked(self) -> None:
         before = self.broker_configs.topic_defaults
         self.broker_configs = altered(self.broker_configs, self.image.broker_configs)
         for topic in self.image.by_name.values():
@@ -431,7 +429,7 @@ def _creation(topic: TopicImage) -> TopicCreated:
 
 
 def _take_room(room: int, partitions: int) -> int:
-    """What is left of the cluster's bound of partitions. Raises KafkaError POLICY_VIOLATION."""
+    """The room left in the cluster's bound of partitions. Raises KafkaError POLICY_VIOLATION."""
     if partitions > room:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION, f"The cluster can have at most {PARTITIONS_MAX} partitions in all."

@@ -1,6 +1,6 @@
 """The APIs of Apache Kafka, which of them this broker serves, and where their tables are.
 
-`SERVED`, with `SERVED_WITH_SHARE_GROUPS` behind the option of that name, is the only statement of what is advertised:
+`SERVED`, with `SERVED_WITH_SHARE_GROUPS` with the option of that name, is the only statement of what is advertised:
 ApiVersions answers with it, the dispatcher checks requests against it, and the README's table is printed from it.
 """
 

@@ -17,8 +17,8 @@ from kbroker.protocol.fields import Message
 class ClientConnection:
     """Requests over a connected socket, which it owns. Not thread-safe.
 
-    ``versions`` has the version that is spoken of each API key. What fails (OSError, ProtocolError) leaves the
-    connection at an unknown place: close it.
+    ``versions`` has the version to use for each API key. After an OSError or ProtocolError the connection is at an
+    unknown position: close it.
     """
 
     def __init__(self, connected: socket.socket, client_id: str, versions: Mapping[int, int]) -> None:

@@ -1,7 +1,7 @@
 """Bytes to messages and back, by API key and version.
 
 The broker reads requests and writes responses; the other direction serves the command line's client and the tests. All
-readers raise ProtocolError for whatever does not parse, and bytes fields of what they return are views of the input.
+readers raise ProtocolError for what does not parse, and bytes fields of what they return are views of the input.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _INT32 = Struct(">i")
 
 
 def decode_request(api_key: int, version: int, body: Bytes) -> Message:
-    """The request in `body`, which starts behind the header.
+    """The request in `body`, which starts after the header.
 
-    Bytes behind the request are ignored, as Kafka does: librdkafka (seen with 2.16) sends three when it asks for the
+    Bytes after the request are ignored, as Kafka does: librdkafka (seen with 2.16) sends three when it asks for the
     metadata of all topics in a flexible version, where it writes the null array in four bytes instead of one.
     """
     message, _ = decode(request_class(api_key), version, body)
@@ -66,7 +66,7 @@ def encode_request_frame(
 
 
 def decode_response(api_key: int, version: int, body: Bytes) -> Message:
-    """The response in `body`, which starts behind the header and holds nothing else.
+    """The response in `body`, which starts after the header and holds nothing else.
 
     A broker that does not know the version of an ApiVersions request answers in version 0 (KIP-511): an ApiVersions
     response that does not parse in `version` is read as version 0 when its error code says so.

@@ -78,7 +78,7 @@ class ClassicMemberMetadata(Struct):
 
 
 class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible="0+", owned=True):
-    """A member: who it is and what it subscribes to."""
+    """A member: its identity and what it subscribes to."""
 
     instance_id: str | None = F(STRING, "0+", nullable="0+")
     rack_id: str | None = F(STRING, "0+", nullable="0+")

@@ -1,7 +1,7 @@
 """Emits the source of one flat decode function for a (message, version).
 
 The function walks the buffer with one position `p`. Fixed-size fields that follow each other, and a length, count or
-tag count that follows them, are read by one precompiled struct. `unpack_from` and indexing fail by themselves behind
+tag count that follows them, are read by one precompiled struct. `unpack_from` and indexing fail by themselves beyond
 the end of the buffer; every length is compared with the bytes that remain before a slice or a list is made from it;
 `left` counts down the array elements that the message may still hold.
 """
@@ -229,7 +229,7 @@ class DecodeEmitter:
         self.indent -= 1
 
     def tags(self, fields: list[Field], target: str, path: str) -> None:
-        """The tagged fields at the end of a struct: known ones are read, others are passed over."""
+        """The tagged fields at the end of a struct: known ones are read, others skipped."""
         count = self.unique("t")
         self.run.append((count, "B"))
         self.flush()

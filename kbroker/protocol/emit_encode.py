@@ -1,9 +1,9 @@
 """Emits the source of one flat encode function for a (message, version).
 
 The function appends pieces to a list, `p`; the caller joins them, so bytes fields are copied once. Fixed-size fields
-that follow each other, and what of fixed size follows them (a length, an empty tag section), become one piece. A piece
-takes several times its bytes, so a long answer's are joined now and then, behind an item of an array. A structure in an
-array of the message itself may be given as its bytes.
+that follow each other, and fixed-size bytes after them (a length, an empty tag section), become one piece. A piece
+takes several times its bytes, so those of a long answer are joined at intervals, after an item of an array. A
+structure in an array of the message itself may be given as its bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kbroker.protocol.emit_decode import tagged_fields, wire_fields
 from kbroker.protocol.fields import FRESH, STRING, UUID, Field, Message, Struct, WireType
 
 PIECES_MAX = 8192  # in the list before they are joined: a megabyte, of some 100 KiB of an answer
-JOINED_DEPTH = 2  # of arrays within each other that are looked behind
+JOINED_DEPTH = 2  # of arrays within each other after whose items pieces are joined
 
 
 class EncodeEmitter:

@@ -104,7 +104,7 @@ def pack_array(values: Sequence[Any], code: str) -> bytes:
 
 
 def join_pieces(pieces: list[Bytes], joined: list[Bytes]) -> None:
-    """Makes one piece of `pieces`, behind those in `joined`, and begins anew. Raises AnswerTooLong."""
+    """Joins `pieces` into one, appends it to `joined`, and clears `pieces`. Raises AnswerTooLong."""
     joined.append(b"".join(pieces))
     pieces.clear()
     if sum(map(len, joined)) > ANSWER_BYTES_MAX:

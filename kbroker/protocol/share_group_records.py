@@ -23,7 +23,7 @@ class ShareGroupMemberMetadataKey(Message, versions="10", owned=True):
 
 
 class ShareGroupMemberMetadataValue(Message, versions="0", flexible="0+", owned=True):
-    """A member: who it is and what it subscribes to."""
+    """A member: its identity and what it subscribes to."""
 
     rack_id: str | None = F(STRING, "0+", nullable="0+")
     client_id: str = F(STRING, "0+")
