@@ -12,7 +12,7 @@ from kbroker import limits
 from kbroker.clock import Clock
 from kbroker.storage.flush.plan import FlushPartition, PlanLimits
 
-INGEST_SECONDS = 10.0  # time constant of the average of what comes in
+INGEST_SECONDS = 30.0  # time constant of the average of what comes in
 MEASURE_SECONDS = 0.1  # between two measurements of it
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, without a rate limit
 GATHER_SECONDS = 0.01  # between checks of the size of the next window

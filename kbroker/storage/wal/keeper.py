@@ -196,16 +196,20 @@ class SegmentKeeper:
         """For a new file of the segment that begins there: whether to write another piece of zeros at a position.
 
         While appends go on, a pause before each piece leaves the disk to their commits (decision 007). The zeros end
-        when the log is near, or has grown by a quarter of them and more than one request: they would hold it up.
+        once they are not ZEROS_PER_LOG_BYTE times as fast as the log, or would not be ready before the log arrives.
         """
-        begun_lsn, is_paced = self.wal.head_lsn, self.ready.is_set()
-        near_lsn = first_lsn - self.wal.segment_bytes if is_paced else first_lsn
+        if not self.ready.is_set():
+            return lambda position: True
+        begun_lsn = last_lsn = self.wal.head_lsn
 
         def more_zeros(position: int) -> bool:
-            if is_paced and self.stopping.wait(ZEROS_PAUSE_SECONDS):
+            nonlocal last_lsn
+            if self.wal.head_lsn != last_lsn and self.stopping.wait(ZEROS_PAUSE_SECONDS):
                 return False
-            grown = self.wal.head_lsn - begun_lsn
-            return self.wal.head_lsn <= near_lsn and (grown - GRACE_BYTES) * ZEROS_PER_LOG_BYTE <= position
+            last_lsn = self.wal.head_lsn
+            is_slow = (last_lsn - begun_lsn - GRACE_BYTES) * ZEROS_PER_LOG_BYTE > position
+            is_late = (first_lsn - last_lsn) * ZEROS_PER_LOG_BYTE < self.wal.segment_bytes - position
+            return not (is_slow or is_late)
 
         return more_zeros
 

@@ -455,16 +455,32 @@ def test_a_log_that_grows_fast_does_not_wait_for_zeros(tmp_path: Path, monkeypat
     with Log(tmp_path).start() as log:
         keeper = log.wal.keeper
         log.until(lambda: len(log.wal.segments) > 1)
-        zeros, near = keeper.zeros_for(10 * SEGMENT), keeper.zeros_for(SEGMENT)
-        assert zeros(0)
+        far, near = keeper.zeros_for(10 * SEGMENT), keeper.zeros_for(SEGMENT // 4)
+        assert far(0)
         assert near(0)
         log.append(batch(1000))
         log.sync()  # it fills the page
         grown = log.wal.head_lsn
-        assert zeros(4 * grown)
-        assert not zeros(4 * grown - 1)
-        assert not near(100 * grown)
+        assert far(4 * grown)
+        assert not far(4 * grown - 1)
+        assert near(4 * grown)  # when the log arrives, the rest is written at a quarter of the log's distance
+        assert not near(4 * grown - 1)
         assert keeper.zeros_for(10 * SEGMENT)(0)
+
+
+def test_zeros_pause_only_while_appends_go_on(tmp_path: Path, monkeypatch) -> None:
+    with Log(tmp_path).start() as log:
+        keeper = log.wal.keeper
+        pauses: list[float] = []
+        monkeypatch.setattr(keeper.stopping, "wait", lambda seconds: pauses.append(seconds))
+        zeros = keeper.zeros_for(10 * SEGMENT)
+        assert zeros(0)
+        assert not pauses
+        log.append(batch(1000))
+        assert zeros(1 << 20)
+        assert pauses == [wal_keeper.ZEROS_PAUSE_SECONDS]
+        assert zeros(2 << 20)
+        assert len(pauses) == 1
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, times: int, suffix: str = "") -> None:
