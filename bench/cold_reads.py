@@ -10,8 +10,8 @@ run a broker with an empty data directory adopts the cluster, so that nothing is
   fetches and only looks at batch headers: what the broker itself gives; librdkafka through confluent-kafka; and the
   ceiling of the first consumer on this machine: the same tool on data that the broker has in memory.
 - many: the GETs that one consumer of the partition costs, and ten that start together; ten of which the fastest is
-  twice as fast as the slowest; and ten of which half start when the others are further than the cache is large, who
-  must read the bucket again.
+  twice as fast as the slowest; and ten of which half start when the others are further ahead than the cache is large:
+  these must read the bucket again.
 - tail: end-to-end latency of 1,000 records a second through another partition (bin/paced_latency: one process that
   produces and consumes; for two seconds before, to warm it up), alone, beside a cold client that only fetches held at
   half the rate that the consumer of `rate` reached alone, and beside one at full rate; and a plain TCP echo at the

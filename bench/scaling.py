@@ -156,11 +156,11 @@ def _print_bills(cost: Figures, prices: dict[str, Any], fan_out: float, days: fl
             _print_bill(f"kbroker, {rate} MiB/s, {clients}", f"{bill['machines']:.0f}", [bill[kind] for kind in kinds])
     for peer in prices["published"]:
         cells = [peer["compute"], 0, peer["storage"], peer["requests"], peer["cross_zone"]]
-        _print_bill(f"{peer['who']} (published {peer['date']})", "", cells)
+        _print_bill(f"{peer['name']} (published {peer['date']})", "", cells)
 
 
-def _print_bill(who: str, machines: str, cells: list[float]) -> None:
-    print(f"  {who:58}{machines:>9}" + "".join(f"{cell:11,.0f}" for cell in (*cells, sum(cells))))
+def _print_bill(name: str, machines: str, cells: list[float]) -> None:
+    print(f"  {name:58}{machines:>9}" + "".join(f"{cell:11,.0f}" for cell in (*cells, sum(cells))))
 
 
 def main() -> None:

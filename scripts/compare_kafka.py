@@ -184,9 +184,9 @@ def _row_differences(title: str, ours: Row, theirs: Row) -> Iterator[str]:
 
 
 def _taken_differences(title: str, ours: Sequence[str], theirs: Sequence[str], rule: str | None) -> Iterator[str]:
-    for who, more in (("kbroker", set(ours) - set(theirs)), ("Kafka", set(theirs) - set(ours))):
+    for side, more in (("kbroker", set(ours) - set(theirs)), ("Kafka", set(theirs) - set(ours))):
         if more:
-            yield f"{title}: only {who} takes {sorted(more)}; Kafka's rule: {rule}"
+            yield f"{title}: only {side} takes {sorted(more)}; Kafka's rule: {rule}"
 
 
 def main(arguments: Sequence[str]) -> int:

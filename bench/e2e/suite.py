@@ -141,8 +141,8 @@ def _stored(produce: Callable[..., Result], count: int, size: int, partitions: i
 
 def _beside_parked(connections: int, count: int) -> Workload:
     """Producing beside parked connections; with_over_without compares the mean of three runs with that of three
-    without them, in turn (so that a disk which slows down is nobody's gain), each when all before it is stored. Two
-    runs before give the broker its memory.
+    without them. They alternate, so that a disk that slows down favours neither, and each starts when all before it is
+    stored. Two runs before them give the broker its memory.
 
     idle_cpu_percent is what they cost while nothing else is done, measured first: later, uploads would count as theirs.
     """
