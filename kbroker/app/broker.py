@@ -14,8 +14,8 @@ The threads of a running broker. All are Python's, by these names; N is a number
     wal-seal                     writes the index of full segments
     wal-read-N                   read log blocks that have left the arena
     claim-watch                  checks that the claim still holds
-    flusher                      plans flushes and commits them
-    flush-commit                 completes flushes in order
+    flusher                      plans flush windows and builds their objects
+    flush-commit                 commits finished windows in order
     retention                    expires objects, deletes queued keys
     cleaner-N                    log compaction
     converter                    merges objects, sweeps orphans
