@@ -1,7 +1,7 @@
 """A small HTTP/1.1 server for probes and scrapes: one thread, one request a connection, everything bounded.
 
 Each connection is closed after its answer, so bodies, pipelined requests and ``Expect`` need no handling: what follows
-the head of the request is read and dropped. A client has REQUEST_SECONDS from its connect to the end of the head,
+the head of the request is read and dropped. A client has REQUEST_SECONDS from connecting to the end of the head,
 however slowly it sends, and ANSWER_SECONDS to get the answer.
 """
 

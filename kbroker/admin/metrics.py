@@ -104,7 +104,7 @@ class Metrics:
         requests = CounterMetricFamily("kbroker_requests", "Requests answered", labels=["api"])
         bytes_in = CounterMetricFamily("kbroker_request_bytes", "Bytes of requests", labels=["api"])
         bytes_out = CounterMetricFamily("kbroker_response_bytes", "Bytes of responses", labels=["api"])
-        latency = HistogramMetricFamily("kbroker_request_seconds", "Arrival to answer", labels=["api"])
+        latency = HistogramMetricFamily("kbroker_request_seconds", "Time from arrival to answer", labels=["api"])
         for key, (count, received, sent, took_us, histogram) in self._sources.wire.metrics().items():
             api = _api_name(key)
             requests.add_metric([api], count)
@@ -114,19 +114,19 @@ class Metrics:
         yield from (requests, bytes_in, bytes_out, latency)
         yield GaugeMetricFamily("kbroker_connections", "Open connections", value=self._sources.wire.connection_count)
         most = self._sources.wire.quotas.connections_max
-        yield GaugeMetricFamily("kbroker_connections_limit", "More wait until others close", value=most)
+        yield GaugeMetricFamily("kbroker_connections_limit", "Most connections at a time; others wait", value=most)
 
     def _wal(self) -> Iterable[Metric]:
         wal = self._sources.wal
         yield CounterMetricFamily("kbroker_wal_syncs", "Syncs of the write-ahead log", value=wal.syncs)
         yield CounterMetricFamily("kbroker_wal_written_bytes", "Bytes written to the log", value=wal.bytes_written)
         yield CounterMetricFamily("kbroker_wal_entries", "Entries written to the log", value=wal.entries)
-        yield CounterMetricFamily("kbroker_wal_waits", "Appends that had to wait for room", value=wal.append_waits)
+        yield CounterMetricFamily("kbroker_wal_waits", "Appends that had to wait for space", value=wal.append_waits)
         yield GaugeMetricFamily("kbroker_wal_disk_bytes", "Disk space of the log", value=wal.disk_bytes)
-        yield GaugeMetricFamily("kbroker_wal_room_bytes", "What the log can still take", value=wal.keeper.room_bytes)
+        yield GaugeMetricFamily("kbroker_wal_room_bytes", "Space left in the log", value=wal.keeper.room_bytes)
         yield GaugeMetricFamily("kbroker_wal_unflushed_bytes", "Log not in objects yet", value=wal.unflushed_bytes)
         age = self._sources.unflushed_age.look(wal.durable_lsn, self._sources.flusher.flushed_lsn)
-        yield GaugeMetricFamily("kbroker_unflushed_age_seconds", "Age of the oldest of it", value=age)
+        yield GaugeMetricFamily("kbroker_unflushed_age_seconds", "Age of the oldest unflushed data", value=age)
 
     def _flushes(self) -> Iterable[Metric]:
         flush = self._sources.flusher.metrics
@@ -140,14 +140,14 @@ class Metrics:
     def _object_durability(self) -> Iterable[Metric]:
         flusher, commits = self._sources.flusher, self._sources.wal.object_commits
         counts, total_us = commits.latency_histogram()
-        latency = HistogramMetricFamily("kbroker_object_ack_seconds", "Append to being in objects")
+        latency = HistogramMetricFamily("kbroker_object_ack_seconds", "Time from append to being in objects")
         latency.add_metric([], _buckets(counts), total_us / 1e6)
         yield latency
         yield GaugeMetricFamily("kbroker_object_acks_waiting", "Appends that wait for objects", value=len(commits))
         yield CounterMetricFamily(
             "kbroker_object_flushes", "Flushes that appends waited for", value=flusher.metrics.awaited_flushes
         )
-        yield GaugeMetricFamily("kbroker_flush_windows", "Flushes under way", value=flusher.windows_in_progress)
+        yield GaugeMetricFamily("kbroker_flush_windows", "Flushes in progress", value=flusher.windows_in_progress)
         hedged = flusher.hedged
         yield CounterMetricFamily("kbroker_hedgeable_puts", "PUTs that may be sent twice", value=hedged.puts)
         yield CounterMetricFamily("kbroker_hedged_puts", "PUTs that were sent twice", value=hedged.hedges)
@@ -161,33 +161,33 @@ class Metrics:
         yield CounterMetricFamily("kbroker_cleaner_written_bytes", "Written by compaction", value=done.bytes_written)
         yield CounterMetricFamily("kbroker_cleaner_seconds", "Time spent in compactions", value=done.seconds)
         uncleanable = done.uncleanable_partitions
-        yield GaugeMetricFamily("kbroker_uncleanable_partitions", "Partitions left alone", value=uncleanable)
+        yield GaugeMetricFamily("kbroker_uncleanable_partitions", "Partitions compaction skips", value=uncleanable)
 
     def _converter(self) -> Iterable[Metric]:
         done = self._sources.converter.metrics
-        yield CounterMetricFamily("kbroker_merge_jobs", "Jobs of merging objects", value=done.jobs)
-        yield CounterMetricFamily("kbroker_merge_failures", "Jobs of merging that failed", value=done.failures)
+        yield CounterMetricFamily("kbroker_merge_jobs", "Merge jobs done", value=done.jobs)
+        yield CounterMetricFamily("kbroker_merge_failures", "Merge jobs that failed", value=done.failures)
         yield CounterMetricFamily("kbroker_merge_replaced", "Objects and images merged", value=done.objects_replaced)
-        yield CounterMetricFamily("kbroker_merge_objects", "Objects made of them", value=done.objects_written)
-        yield CounterMetricFamily("kbroker_merge_copied_bytes", "Copied within the store", value=done.bytes_copied)
+        yield CounterMetricFamily("kbroker_merge_objects", "Objects written by merging", value=done.objects_written)
+        yield CounterMetricFamily("kbroker_merge_copied_bytes", "Copied by merging", value=done.bytes_copied)
         yield CounterMetricFamily("kbroker_merge_sent_bytes", "Sent by merging", value=done.bytes_sent)
         yield CounterMetricFamily("kbroker_merge_read_bytes", "Read by merging", value=done.bytes_read)
         yield CounterMetricFamily("kbroker_merge_seconds", "Time spent in merging", value=done.seconds)
         dropped = done.uploads_dropped
         yield CounterMetricFamily("kbroker_uploads_dropped", "Unfinished uploads dropped by sweeps", value=dropped)
         yield GaugeMetricFamily("kbroker_orphan_objects", "Objects the manifest does not name", value=done.orphans)
-        yield GaugeMetricFamily("kbroker_orphan_bytes", "Bytes of these", value=done.orphan_bytes)
+        yield GaugeMetricFamily("kbroker_orphan_bytes", "Bytes of orphans", value=done.orphan_bytes)
 
     def _proposals(self) -> Iterable[Metric]:
         done = self._sources.proposals.metrics
-        yield CounterMetricFamily("kbroker_proposal_looks", "Looks for swap proposals", value=done.looks)
+        yield CounterMetricFamily("kbroker_proposal_looks", "Polls for swap proposals", value=done.looks)
         swaps = CounterMetricFamily("kbroker_proposed_swaps", "Partitions judged, by outcome", labels=["outcome"])
         for outcome in ("swapped", "obsolete", "refused"):
             swaps.add_metric([outcome], getattr(done, outcome))
         yield swaps
-        yield GaugeMetricFamily("kbroker_proposal_jobs", "Jobs at work, as of the last look", value=done.jobs)
+        yield GaugeMetricFamily("kbroker_proposal_jobs", "Jobs running at the last poll", value=done.jobs)
         yield CounterMetricFamily(
-            "kbroker_proposal_leftovers", "Objects of dead jobs, queued for deletion", value=done.orphans
+            "kbroker_proposal_leftovers", "Objects of dead jobs queued for deletion", value=done.orphans
         )
 
     def _manifest(self) -> Iterable[Metric]:
@@ -195,7 +195,7 @@ class Metrics:
         objects = len(manifest.image.files)
         yield GaugeMetricFamily("kbroker_manifest_objects", "Objects that hold live data", value=objects)
         seconds = manifest.checkpoint_seconds
-        yield GaugeMetricFamily("kbroker_manifest_checkpoint_seconds", "The last checkpoint took", value=seconds)
+        yield GaugeMetricFamily("kbroker_manifest_checkpoint_seconds", "Duration of the last checkpoint", value=seconds)
 
     def _store(self) -> Iterable[Metric]:
         requests = CounterMetricFamily("kbroker_store_requests", "Requests to the object store", labels=["operation"])
@@ -210,12 +210,12 @@ class Metrics:
         errors = CounterMetricFamily("kbroker_store_errors", "Failed store requests", labels=["operation", "error"])
         for (operation, error), count in self._sources.store_counters.errors().items():
             errors.add_metric([operation, error], count)
-        probe = CounterMetricFamily("kbroker_store_probe_errors", "Of the start's probe", labels=["operation", "error"])
+        probe = CounterMetricFamily("kbroker_store_probe_errors", "Errors of the probe", labels=["operation", "error"])
         for (operation, error), count in self._sources.probe_counters.errors().items():
             probe.add_metric([operation, error], count)
         yield from (requests, sent, received, seconds, errors, probe)
         failures = self._sources.store_health.consecutive_failures
-        yield GaugeMetricFamily("kbroker_store_consecutive_failures", "Since a request succeeded", value=failures)
+        yield GaugeMetricFamily("kbroker_store_consecutive_failures", "Failed in a row", value=failures)
 
     def _memory(self) -> Iterable[Metric]:
         reader = self._sources.object_reader
@@ -237,32 +237,32 @@ class Metrics:
         if self._sources.share_partitions is not None:
             pools.add_metric(["share_answers"], self._sources.share_partitions.answers.used)
         yield pools
-        bounds = GaugeMetricFamily("kbroker_memory_bound_bytes", "What each pool may take", labels=["pool"])
+        bounds = GaugeMetricFamily("kbroker_memory_bound_bytes", "Bound of each pool", labels=["pool"])
         for pool, bound in self._sources.pool_bounds.items():
             bounds.add_metric([pool], bound)
         yield bounds
-        heap = GaugeMetricFamily("kbroker_heap_bytes", "Of malloc, which has most pools", labels=["state"])
+        heap = GaugeMetricFamily("kbroker_heap_bytes", "Memory of malloc, which holds most pools", labels=["state"])
         for state, size in zip(("used", "free"), self._sources.heap.sizes(), strict=True):
             heap.add_metric([state], size)
         yield heap
-        shares = CounterMetricFamily("kbroker_decompression", "Batches that met the bound", labels=["result"])
+        shares = CounterMetricFamily("kbroker_decompression", "Batches over the pool", labels=["result"])
         shares.add_metric(["waited"], decompression.waits)
         shares.add_metric(["refused"], decompression.refusals)
         yield shares
-        ids = GaugeMetricFamily("kbroker_producer_ids", "Partitions' producer ids known", labels=["where"])
+        ids = GaugeMetricFamily("kbroker_producer_ids", "Producer ids of partitions in memory", labels=["where"])
         ids.add_metric(["log"], producers.rows)
         ids.add_metric(["manifest"], flushed.rows)
         yield ids
         evicted, refused = producers.evictions, producers.refusals
-        yield CounterMetricFamily("kbroker_producer_id_evictions", "Forgotten for want of memory", value=evicted)
-        yield CounterMetricFamily("kbroker_producer_id_refusals", "Batches refused for want of it", value=refused)
+        yield CounterMetricFamily("kbroker_producer_id_evictions", "Evicted for lack of memory", value=evicted)
+        yield CounterMetricFamily("kbroker_producer_id_refusals", "Batches refused for lack of it", value=refused)
         cache = CounterMetricFamily("kbroker_cache_lookups", "Object cache look-ups", labels=["result"])
         for result in ("hits", "misses", "joined"):
             cache.add_metric([result], getattr(reader.ranges, result))
         cache.add_metric(["ahead"], reader.ranges.ahead)
         yield cache
         saved = reader.coalesced.merged
-        yield CounterMetricFamily("kbroker_merged_reads", "Reads that came with a neighbour's", value=saved)
+        yield CounterMetricFamily("kbroker_merged_reads", "Reads served by another read's GET", value=saved)
         if reader.folder is not None:
             yield from self._object_cache(reader.folder)
         blocks = self._sources.wal.cache
@@ -279,8 +279,8 @@ class Metrics:
         yield cold
 
     def _object_cache(self, folder: FolderCache) -> Iterable[Metric]:
-        yield GaugeMetricFamily("kbroker_object_cache_bytes", "Disk of --object-cache", value=folder.used_bytes)
-        ranges = CounterMetricFamily("kbroker_object_cache_ranges", "Ranges looked for in it", labels=["result"])
+        yield GaugeMetricFamily("kbroker_object_cache_bytes", "Disk space of --object-cache", value=folder.used_bytes)
+        ranges = CounterMetricFamily("kbroker_object_cache_ranges", "Look-ups in --object-cache", labels=["result"])
         for result in ("hits", "misses", "rejected", "skipped", "write_failures"):
             ranges.add_metric([result], getattr(folder, result))
         yield ranges
@@ -289,7 +289,7 @@ class Metrics:
         telemetry = self._sources.telemetry
         yield CounterMetricFamily("kbroker_client_metrics_pushes", "Pushes of client metrics", value=telemetry.pushes)
         yield CounterMetricFamily("kbroker_client_metrics_refused", "Pushes refused", value=telemetry.refused)
-        yield CounterMetricFamily("kbroker_client_metrics_bytes", "Decompressed", value=telemetry.pushed_bytes)
+        yield CounterMetricFamily("kbroker_client_metrics_bytes", "Bytes pushed", value=telemetry.pushed_bytes)
 
     def _groups(self) -> Iterable[Metric]:
         counts = self._sources.groups.counts
@@ -305,7 +305,7 @@ class Metrics:
             ids.add_metric([state], transactions)
         yield ids
         unfinished = self._sources.transactions.unfinished
-        yield GaugeMetricFamily("kbroker_transactions_unfinished", "Decided, without all markers", value=unfinished)
+        yield GaugeMetricFamily("kbroker_transactions_unfinished", "Decided, markers missing", value=unfinished)
 
     def _count(self, shards: ShardSet[S], count: Callable[[S], Counter[Any]]) -> Iterable[tuple[Any, int]]:
         """The counts of a coordinator; empty when it does not answer within COUNT_SECONDS."""
@@ -322,8 +322,8 @@ class Metrics:
     def _coordinators(self) -> Iterable[Metric]:
         name = ["coordinator"]
         shards = GaugeMetricFamily("kbroker_coordinator_shards", "Shards by state", labels=[*name, "state"])
-        load = GaugeMetricFamily("kbroker_coordinator_load_seconds", "Last load", labels=[*name, "partition"])
-        loaded = GaugeMetricFamily("kbroker_coordinator_loaded_records", "Records it read", labels=[*name, "partition"])
+        load = GaugeMetricFamily("kbroker_coordinator_load_seconds", "Time of last load", labels=[*name, "partition"])
+        loaded = GaugeMetricFamily("kbroker_coordinator_loaded_records", "Records loaded", labels=[*name, "partition"])
         queue = GaugeMetricFamily("kbroker_coordinator_queue_length", "Operations that wait", labels=name)
         refused = CounterMetricFamily("kbroker_coordinator_refused", "Operations that timed out waiting", labels=name)
         for coordinator in self._shard_sets():

@@ -172,7 +172,7 @@ class Broker:
     def start(self) -> None:
         """Builds and starts everything. Raises StartError; what was opened until then is closed by process end."""
         self._divide_descriptors()
-        # What can be refused is refused before anything is created; a broker that runs on the directory comes first.
+        # All that can refuse the start comes before anything is created; first of all a broker that runs here.
         check_usable(self.config.data_dir)
         locked = is_used(self.config.data_dir)
         if locked:
@@ -206,7 +206,7 @@ class Broker:
             if hasattr(self, "wire"):
                 self.wire.stop()
             listening.close()  # the claim's release needs a descriptor
-            if self.wal.head_lsn == recovered_lsn:  # else a client may have records acknowledged that only this log has
+            if self.wal.head_lsn == recovered_lsn:  # else only this log may hold acknowledged records
                 release_claim(self.cluster.claim, self.clock)
             raise _start_failure(error) from None
         self.data_dir.hold_start_room()
@@ -279,7 +279,7 @@ class Broker:
         try:
             return Arena(sizes.arena_bytes, min(self.config.chunk_bytes, sizes.segment_bytes))
         except (OSError, MemoryError) as error:
-            raise StartError(f"no {sizes.arena_bytes} bytes of memory for the newest log: {error}") from None
+            raise StartError(f"cannot reserve {sizes.arena_bytes} bytes of memory for the log: {error}") from None
 
     def _recover_log(self) -> LogRecoveryReport:
         """Replays the log. Refuses one with data if another broker has written to the cluster since."""
@@ -436,7 +436,7 @@ class Broker:
             self._superseded(error)
 
     def fail(self, reason: str) -> None:
-        """The process must end with an error: the first reason is logged and told."""
+        """The process must end with an error: the first reason is logged and reported."""
         if self.fatal is None:
             self.fatal = reason
             logger.error("%s", reason)
@@ -451,5 +451,5 @@ class Broker:
 def _start_failure(error: BaseException) -> BaseException:
     """What a start raises for `error`: one line where the machine lacks memory, threads or descriptors."""
     if isinstance(error, OSError | MemoryError):
-        return StartError(f"not enough of the machine for a start: {error}")
+        return StartError(f"the machine lacks resources for a start: {error}")
     return error

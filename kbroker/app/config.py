@@ -280,7 +280,7 @@ KAFKA_MINIMA: dict[str, int] = {
     "max.connections": 1,
     "socket.request.max.bytes": 1024,
 }
-# Each partition or thread more costs memory from the start on.
+# Each additional partition or thread costs memory from the start on.
 KAFKA_MAXIMA: dict[str, int] = {
     "log.cleaner.threads": 64,
     "num.partitions": PARTITIONS_PER_TOPIC_MAX,
@@ -366,7 +366,7 @@ class BrokerConfig:
 
     @property
     def pools(self) -> MemoryPools:
-        """What the rest of the broker may take of the memory."""
+        """The division of the memory into pools."""
         return divide(self.memory_bytes, self.arena_bytes, self.share_groups, self.kafka[PRODUCER_SHARE])
 
     @property
@@ -479,7 +479,7 @@ def load_config(
         raise ConfigError(f"unknown setting in the file: {', '.join(sorted(unknown))}")
     values: dict[str, Any] = {}
     for option in OPTIONS:
-        # An empty variable counts as not set: templates of containers produce such.
+        # An empty variable counts as not set: container templates produce these.
         from_environment = environ.get(option.variable) or None
         for source in (arguments.get(option.name), from_environment, file_values.get(option.name)):
             if source is not None:
@@ -530,7 +530,7 @@ def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
         raise ConfigError("--io-threads: 1 to 64")
     advertised_host, _ = values["advertise"] or values["listen"]
     if advertised_host in EVERY_ADDRESS:
-        raise ConfigError(f"--advertise: what clients connect to; they cannot be sent to {advertised_host}")
+        raise ConfigError(f"--advertise: name an address for clients; they cannot connect to {advertised_host}")
     if not 0 <= values["node_id"] < 2**31:
         raise ConfigError("--node-id: a number from 0")
     if values["cluster_id"] is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", values["cluster_id"]):

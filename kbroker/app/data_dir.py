@@ -177,7 +177,7 @@ def read_identity(data_dir: Path) -> Identity:
 
 
 @contextlib.contextmanager
-def held_still(path: Path) -> Iterator[Identity]:
+def stopped_data_dir(path: Path) -> Iterator[Identity]:
     """The identity of a directory in which no broker runs, and none starts meanwhile. Changes nothing in it.
 
     Raises StartError.

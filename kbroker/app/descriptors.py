@@ -15,7 +15,7 @@ from kbroker.limits import WAL_PAGE_BYTES
 from kbroker.storage.ledger.claim_watch import LOOKS_MAX
 
 PER_SEGMENT = 3  # the file, the same for direct writes, its index
-SEGMENTS_MIN = 4  # fewer are no log
+SEGMENTS_MIN = 4  # of a usable log
 SEGMENTS_SPARE = 3  # being prepared, being replaced, being retired
 WAL_CACHE = 2 * 64  # files of the log that readers hold open
 PER_IO_THREAD = 4
@@ -34,7 +34,7 @@ class DescriptorPlan(NamedTuple):
     limit: int
     wal_bytes: int
     segments: int  # of the log, for which descriptors are kept
-    segments_max: int  # that there could be, at the cost of connections
+    segments_max: int  # that the log could have, at the cost of connections
     connections_max: int
 
     def for_segments(self, segments: int) -> DescriptorPlan:

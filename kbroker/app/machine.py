@@ -1,4 +1,4 @@
-"""What the machine, or the control group that this process is in, gives to it."""
+"""How much memory this process may use: the machine's, or the limits of its control groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def usable_memory_bytes(control_groups: Path = CONTROL_GROUPS, mount: Path = MOU
 
 
 def _limits(control_groups: Path, mount: Path) -> Iterator[int]:
-    """Of the group and of those that it is in, as far as they can be seen from here: a container sees its own."""
+    """Limits of the process's group and of its parents, as far as they are visible: a container sees its own only."""
     with contextlib.suppress(OSError, ValueError):
         for line in control_groups.read_text().splitlines():
             _, controllers, path = line.split(":", 2)

@@ -78,7 +78,7 @@ class MemoryPools:
 def divide(
     memory_bytes: int, arena_bytes: int | None, share_groups: bool, producer_id_share: float = PRODUCER_ID_SHARE
 ) -> MemoryPools:
-    """The pools of a broker. A given arena leaves less to the others, or more.
+    """The pools of a broker. A given arena changes what the others get.
 
     The arena is as given, or what the others leave: the caller makes it a multiple of a segment.
     """

@@ -30,13 +30,13 @@ class StopDeadline:
         self._ended_early = False
 
     def begin(self) -> None:
-        """Starts the time; only the first call counts."""
+        """Starts the deadline; only the first call counts."""
         with self._changed:
             if self._at is None:
                 self._at = self._clock.monotonic() + self._seconds
 
     def end_now(self) -> None:
-        """Ends the time: steps that are waited for are abandoned at once."""
+        """Moves the deadline to now: steps that are waited for are abandoned."""
         with self._changed:
             self._ended_early = True
             self._changed.notify_all()
@@ -66,7 +66,7 @@ class StopDeadline:
             try:
                 step()
             except Exception:
-                logger.exception("a part did not stop in order")
+                logger.exception("a part did not stop cleanly")
                 failed = True
             finally:
                 with self._changed:

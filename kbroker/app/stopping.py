@@ -109,7 +109,7 @@ class Stopping:
         if broker.fatal is None and broker.flusher.unflushed_bytes:
             logger.error(
                 "not everything was flushed: %d bytes of the log are kept in %s, with %s; the next start on this data "
-                "directory goes on with them",
+                "directory continues with them",
                 broker.flusher.unflushed_bytes, broker.data_dir.wal,
                 described(unflushed_ranges(broker.logs.all_partitions())),
             )  # fmt: skip

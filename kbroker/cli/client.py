@@ -17,7 +17,7 @@ from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
 from kbroker.types import address_text
 
-# The versions this client speaks; any kbroker serves them.
+# The versions this client speaks; every kbroker serves them.
 VERSIONS = {0: 9, 1: 12, 2: 7, 3: 9, 9: 7, 10: 3, 15: 5, 16: 4, 19: 5, 20: 4, 37: 2, 42: 2, 69: 0}
 
 

@@ -128,7 +128,7 @@ def _ids_of(log_folder: Path, images: MetadataImage, names: Sequence[str]) -> di
     """Topic ids of the Kafka on that folder, by name. ExportError where it has other partitions than the export."""
     metadata = read_cluster_metadata(log_folder)
     if metadata is None:
-        raise ExportError(f"{log_folder} has no __cluster_metadata-0: it is no log folder of a KRaft controller")
+        raise ExportError(f"{log_folder} has no __cluster_metadata-0: it is not the log folder of a KRaft controller")
     for topic in metadata.topics.values():
         ours = images.by_name.get(topic.name)
         if topic.name in names and ours is not None and len(topic.partitions) != ours.partitions:

@@ -65,8 +65,8 @@ def command() -> None:
 @click.argument("paths", nargs=-1, required=True, metavar="LOG-DIR...",
                 type=click.Path(path_type=Path, exists=True, file_okay=False))  # fmt: skip
 @topic_option
-@click.option("--cut-at-damage", is_flag=True, help="take a damaged log up to its first bad batch")
-@click.option("--missing-partitions-empty", is_flag=True, help="begin partitions that are not in the folders empty")
+@click.option("--cut-at-damage", is_flag=True, help="import a damaged log up to its first bad batch")
+@click.option("--missing-partitions-empty", is_flag=True, help="create partitions that the folders lack, empty")
 @cluster_options(*CLUSTER_OPTIONS)
 def kafka_log(
     paths: tuple[Path, ...],

@@ -106,7 +106,7 @@ def _json_groups(topics: _Topics, topic: str | None, partition: int | None) -> C
             try:
                 record = parse_record_json(line)
             except ValueError as error:
-                raise CommandFailed(f"line {number} is no record: {error}") from None
+                raise CommandFailed(f"line {number} is not a record: {error}") from None
             target = topic or record.topic, record.partition if partition is None else partition
             if target[1] not in topics.partitions(target[0]):
                 raise CommandFailed(f"line {number}: {target[0]} has no partition {target[1]}")

@@ -72,7 +72,7 @@ def parse_record_json(line: bytes) -> RecordLine:
 def _number(values: dict[str, Any], name: str, limit: int) -> int:
     value = values.get(name)
     if type(value) is not int or not -1 <= value < limit:
-        raise ValueError(f"{name}: not a number that it may be")
+        raise ValueError(f"{name}: not a whole number from -1 on that fits its field")
     return value
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from kbroker.app.data_dir import held_still
+from kbroker.app.data_dir import stopped_data_dir
 from kbroker.cli.bucket import Place
 from kbroker.cli.record_json import record_json
 from kbroker.cli.wal_log import StoppedLog
@@ -31,7 +31,7 @@ def _of_data_dir(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def opened(data_dir: Path, url: str | None, endpoint: str | None, region: str | None, **rest: Any) -> None:
         place = Place(url or f"file:{data_dir / 'objects'}", endpoint, region, None)
-        with _one_line_each(), held_still(data_dir) as identity:
+        with _one_line_each(), stopped_data_dir(data_dir) as identity:
             log = StoppedLog(data_dir, identity, place, _tell)
             function(log=log, **rest)
             if log.incomplete:

@@ -32,7 +32,7 @@ from kbroker.errors import CorruptionError, StartError
 from kbroker.storage.stores.object_store import StoreError
 from kbroker.storage.wal.tail import LoggedBatch, WalTail
 
-Tell = Callable[[str], None]  # one line for people
+Tell = Callable[[str], None]  # one line for the user
 
 
 class Outcome(Enum):
@@ -65,9 +65,9 @@ class Held(NamedTuple):
 
 
 class StoppedLog:
-    """What only the log of a stopped broker holds; `held_still` keeps it so. ``tell`` gets a line for what is missing.
+    """What only the log of a stopped broker holds, under the lock of `stopped_data_dir`.
 
-    ``incomplete``: something could not be read, or not be named.
+    ``tell`` gets a line for what is missing. ``incomplete``: something could not be read, or not be named.
     """
 
     def __init__(self, data_dir: Path, identity: Identity, place: Place, tell: Tell) -> None:

@@ -1,5 +1,5 @@
-"""Client metrics (KIP-714): which client is asked for which, and what was pushed. State of GetTelemetrySubscriptions
-and PushTelemetry.
+"""Client metrics (KIP-714): which metrics each client is asked for, and what was pushed. State of
+GetTelemetrySubscriptions and PushTelemetry.
 
 A client instance is known by the id it was given, in memory only: one that is unknown, after a restart say, is added
 by its next request.
@@ -24,8 +24,8 @@ from kbroker.protocol.fields import Bytes
 
 logger = logging.getLogger(__name__)
 
-INSTANCES_MAX = 10_000  # the least recently heard of is forgotten
-CLIENTS_MAX = 10_000  # of which the software is remembered, from ApiVersions
+INSTANCES_MAX = 10_000  # the least recently active one is evicted
+CLIENTS_MAX = 10_000  # whose software is known, from ApiVersions
 SELECTOR_LENGTH_MAX = 256  # of what a client says of itself: patterns are matched against it
 DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
 ACCEPTED_CODECS = (4, 3, 1, 2)  # zstd, lz4, gzip, snappy: the client takes the first that it has

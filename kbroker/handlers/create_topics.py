@@ -12,7 +12,7 @@ Behaviour:
 
 Versions:
 - v5 flexible; the reply has partition count, replication factor and configs, never null and with a source from 1
-  up (a null or a -1 there kills Java tools). v7 topic id.
+  up (a null or a -1 there crashes Java tools). v7 topic id.
 
 Gaps: the time-out; no quotas.
 """

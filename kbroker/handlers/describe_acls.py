@@ -1,6 +1,6 @@
 """DescribeAcls (key 29), versions 1-3: no authorizer, no ACLs.
 
-Behaviour: SECURITY_DISABLED (54): tools tell an unsecured cluster by it.
+Behaviour: SECURITY_DISABLED (54): tools recognise an unsecured cluster by it.
 
 Versions: v2 flexible. v3 the user resource type.
 

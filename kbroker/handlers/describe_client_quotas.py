@@ -27,7 +27,7 @@ MATCH_NAMES = {DEFAULT: "MATCH_TYPE_DEFAULT", SPECIFIED: "MATCH_TYPE_SPECIFIED"}
 
 
 def handle(context: Context, info: RequestInfo, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
-    """No entries, or what is wrong with the filter."""
+    """No entries, or the error of the filter."""
     try:
         _check(request.components)
     except KafkaError as error:
@@ -36,7 +36,7 @@ def handle(context: Context, info: RequestInfo, request: DescribeClientQuotasReq
 
 
 def _check(components: Iterable[ComponentData]) -> None:
-    """Raises KafkaError for the first component that is wrong, then for a combination that is."""
+    """Raises KafkaError for the first invalid component, else for an invalid combination."""
     seen: set[str] = set()
     for component in components:
         _check_component(component, seen)

@@ -8,7 +8,7 @@ Behaviour:
 - Answers at once with what could be acquired, else when records come or are released, at most max wait; with min bytes
   above 1 it waits for so many bytes that can be read.
 - Batches come whole; acquired records say which of them are the member's. An answer holds at most 8 MiB, or one batch,
-  and less while much is on its way to clients: all answers together have a part of --memory-bytes.
+  and less while many answers are unsent: all of them together have a part of --memory-bytes.
 - A session ends with the connection that opened it: what the member holds is free at once.
 - The first answer of a session names every partition, later ones those with records, errors or acknowledgements.
 - Errors of partitions: unknown topic id 100, partition that is not there or that the group does not read 3, state that
@@ -63,7 +63,7 @@ def handle(
 
 
 def _asked(info: RequestInfo, request: ShareFetchRequest) -> FetchRequest:
-    """The request in other words; raises INVALID_REQUEST."""
+    """The request as the share partitions take it; raises INVALID_REQUEST."""
     member = session_key(request.group_id, request.member_id)
     fetches = (request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms)
     if request.is_renew_ack and any(fetches):

@@ -1,4 +1,4 @@
-"""What ShareFetch and ShareAcknowledge have in common: the member that asks, and the shape of acknowledgements."""
+"""What ShareFetch and ShareAcknowledge have in common: the member, and the form of acknowledgements."""
 
 from __future__ import annotations
 

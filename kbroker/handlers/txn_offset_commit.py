@@ -82,7 +82,7 @@ def _verification_error(error: ErrorCode, version: int) -> ErrorCode:
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_PARTITION_MIN_VERSION:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if error in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
-        # The other coordinator's trouble: looking for the group's would not help.
+        # An error of the transaction coordinator: a new look-up of the group's would not help.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return error
 

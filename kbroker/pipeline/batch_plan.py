@@ -64,7 +64,7 @@ def _plan(
 
 
 def _check_order(ranges: Ranges, hint: str) -> None:
-    """OptionError, in the kafka source's words, if a partition would be read from beyond its end."""
+    """Raises OptionError, in the kafka source's words, if a partition would be read from beyond its end."""
     for (topic, partition), (first, stop) in ranges.items():
         if first > stop:
             raise OptionError(
@@ -83,7 +83,7 @@ def within(
         if stop <= first:
             continue
         if first < earliest[pair]:
-            lost = f"offsets {first} to {min(stop, earliest[pair]) - 1} of {name} are not there any more"
+            lost = f"offsets {first} to {min(stop, earliest[pair]) - 1} of {name} no longer exist"
             data_loss.report(lost, options.fail_on_data_loss)
             first = min(stop, earliest[pair])
         if stop > latest[pair]:

@@ -123,7 +123,7 @@ class BrokerTail:
     def batches(
         self, topic: str, partition: int, first: int, stop: int, *, read_committed: bool
     ) -> Iterator[tuple[bytes, Aborted]]:
-        """Whole batches, checked, of the offsets [first, stop), and what of them was aborted (read_committed)."""
+        """Checked whole batches of the offsets [first, stop), and the aborted ranges in them (read_committed)."""
         offset, empty = first, 0
         what = f"{topic}-{partition}"
         while offset < stop:

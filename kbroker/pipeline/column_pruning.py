@@ -1,9 +1,9 @@
-"""Tells the source which columns a batch query needs, which Spark 4.1 tells no Python source.
+"""Tells the source which columns a batch query needs; Spark 4.1 does not tell a Python source.
 
-Without it every column of every row crosses from the worker's process to the JVM, and that hand-over is what a query
-over whole records takes most of its time for. The rule below runs in the driver's JVM after Spark's own optimizer
-rules: where a projection, an aggregate or a filter stands on a scan of this source, it replaces the scan by one of the
-columns they use. It needs no jar (see driver_jvm). Where it is not possible (Spark Connect, another Spark) nothing
+Without it every column of every row crosses from the worker's process to the JVM, which takes most of the time of a
+query over whole records. The rule below runs in the driver's JVM after Spark's own optimizer rules: where a projection,
+an aggregate or a filter is directly above a scan of this source, it replaces the scan by one of the columns they use.
+It needs no jar (see driver_jvm). Where it is not possible (Spark Connect, another Spark) nothing
 changes: the query reads all columns.
 
 spark.kbroker.pruneColumns, a setting of the session that can be changed at any time, switches it off ("false"). With
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _CLASS = "kbroker.spark.ColumnPruning"
 
-# What is private in Spark's classes is read by reflection: a name that is gone is an exception here and in `apply`,
+# Private members of Spark's classes are read by reflection: a missing name is an exception here and in `apply`,
 # which then leaves the plan as it is.
 _SOURCE = """
 package kbroker.spark;

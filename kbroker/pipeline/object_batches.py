@@ -72,7 +72,7 @@ class ObjectBatchReader:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def batches(self) -> Iterator[tuple[memoryview, str, int]]:
-        """Whole checked batches, the key they are from, and the offset from which on they count."""
+        """Checked whole batches, the key of their object, and the offset from which they count."""
         objects: Iterator[ObjectRef] = iter(self._share.objects)
         offset = self._share.first
         for _ in range(LOOK_UPS_MAX):

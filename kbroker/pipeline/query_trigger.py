@@ -1,4 +1,4 @@
-"""Tells a stream its query's trigger, which Spark 4.1 tells no Python source.
+"""Tells a stream its query's trigger; Spark 4.1 does not tell a Python source.
 
 A query with the trigger availableNow asks a Python source once where the log ends, and ends there: a source that
 answers with less, for maxOffsetsPerTrigger, would silently leave rows unread. So the format is

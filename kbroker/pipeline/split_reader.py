@@ -30,7 +30,7 @@ def read_split(given: Mapping[str, str], split: Split) -> Iterator[pa.RecordBatc
         yield from _rows(maker, reader, share, split)
 
 
-# Whole batches, where they are from, from which offset on they count, what of them was aborted.
+# Whole batches, their source, the offset from which they count, and their aborted ranges.
 Source = Iterator[tuple[bytes | memoryview, str, int, Aborted | None]]
 
 

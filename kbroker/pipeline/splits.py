@@ -49,8 +49,8 @@ class Split:
 
 
 @dataclass(slots=True)
-class _Pile:
-    """Shares being gathered into splits of about `target_bytes`."""
+class _Splits:
+    """Gathers shares into splits of about `target_bytes`."""
 
     target_bytes: int
     done: list[tuple[Share, ...]] = field(default_factory=list)
@@ -86,11 +86,11 @@ def is_read_whole(ref: ObjectRef) -> bool:
     return ref.length <= WHOLE_BYTES or ref.key.endswith(SEGMENT_SUFFIX)
 
 
-def _pour(share: Share, pile: _Pile) -> None:
+def _add_in_pieces(share: Share, splits: _Splits) -> None:
     """Adds a share in pieces that fill one split after the other, so that all tasks have about as much to do.
 
-    Pieces end at the borders of objects where these are near, else within an object. Where in it an offset lies, only
-    its index says, which is not read here: offsets are taken to be spread evenly. A batch that lies across a border is
+    Pieces end at the borders of objects where these are near, else within an object. Only its index, which is not read
+    here, says where an offset lies: offsets are assumed to be spread evenly. A batch that lies across a border is
     read by both tasks, and each takes its own records of it.
     """
     objects: list[ObjectRef] = []
@@ -99,17 +99,17 @@ def _pour(share: Share, pile: _Pile) -> None:
     def end_piece(stop: int) -> None:
         nonlocal first, used, objects
         if objects:
-            pile.add(_with(share, first, stop, tuple(objects), used))
+            splits.add(_with(share, first, stop, tuple(objects), used))
         first, used, objects = stop, 0, []
 
     for ref in share.objects:
         low, high = max(ref.base_offset, share.first), min(ref.end_offset, share.stop)
         size = ref.length * (high - low) // (ref.end_offset - ref.base_offset)
-        slack_bytes = pile.target_bytes // (2 if is_read_whole(ref) else 16)
-        while size > (room := pile.room_bytes - used) + slack_bytes:
-            if room < slack_bytes and (objects or pile.shares):
+        slack_bytes = splits.target_bytes // (2 if is_read_whole(ref) else 16)
+        while size > (room := splits.room_bytes - used) + slack_bytes:
+            if room < slack_bytes and (objects or splits.shares):
                 end_piece(low)
-                pile.close()
+                splits.close()
                 continue
             count = max(1, (high - low) * room // size)
             if count >= high - low:
@@ -118,7 +118,7 @@ def _pour(share: Share, pile: _Pile) -> None:
             objects.append(ref)
             low, size, used = low + count, size - taken, used + taken + OBJECT_COST_BYTES
             end_piece(low)
-            pile.close()
+            splits.close()
         objects.append(ref)
         used += size + OBJECT_COST_BYTES
     end_piece(share.stop)
@@ -131,13 +131,13 @@ def _with(share: Share, first: int, stop: int, objects: tuple[ObjectRef, ...], c
 
 def gather(shares: list[Share], target_bytes: int) -> list[tuple[Share, ...]]:
     """Cuts and groups shares, in order, so that each group costs about `target_bytes`. A tail is one task."""
-    pile = _Pile(target_bytes)
+    splits = _Splits(target_bytes)
     for share in shares:
         if share.tail:
-            pile.close()
-            pile.add(share)
-            pile.close()
+            splits.close()
+            splits.add(share)
+            splits.close()
             continue
-        _pour(share, pile)
-    pile.close()
-    return pile.done
+        _add_in_pieces(share, splits)
+    splits.close()
+    return splits.done

@@ -67,7 +67,7 @@ class StreamPlanner:
         self._view = view if view is not None else BucketView(self._options.place)
         self._broker: BrokerTail | None = None
         self._initial: Positions | None = None
-        self._position: Positions | None = None  # where the last range that was planned or announced ends
+        self._position: Positions | None = None  # end of the last range that was planned or announced
         self._topic_ids: dict[str, bytes] = {}  # of what was read last under a name
         self._last_batch_s = self._clock.monotonic()
         if not self._limited and (self._options.max_offsets_per_trigger or self._options.min_offsets_per_trigger):
@@ -103,7 +103,7 @@ class StreamPlanner:
         # Of a new query Spark asks this first and the initial offset after it; of one with a checkpoint it has planned
         # a range before.
         known = self._position if self._position is not None else self._initial_positions(finder)
-        latest = finder.latest(self._still_there(known))
+        latest = finder.latest(self._existing(known))
         self._check_loss(known, latest)
         new = [pair for pair in latest if pair not in known]
         start = {pair: known[pair] for pair in latest if pair in known} | self._starts_of_new(finder, new)
@@ -111,7 +111,7 @@ class StreamPlanner:
         self._position = end
         return to_json(end)
 
-    def _still_there(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def _existing(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions that the query reads now. A topic that it has read and that is gone is left to the caller to
         report: only one that never existed is an UnknownTopicError. A recreated topic is reported here.
         """
@@ -175,7 +175,7 @@ class StreamPlanner:
         if start == end:
             return []
         finder = self._finder()
-        known = set(self._still_there([*start, *end]))
+        known = set(self._existing([*start, *end]))
         gone = sorted(set(end) - known)
         if gone:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in gone)

@@ -137,7 +137,7 @@ def test_more_memory_than_the_machine_has(tmp_path: Path) -> None:
         small_broker(tmp_path / "data", in_folder(tmp_path / "objects"), small=("--memory-bytes", "1000000GiB"))
     )
     assert refusal.code == 1
-    assert "bytes of memory for the newest log" in refusal.line
+    assert "bytes of memory for the log" in refusal.line
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_a_start_without_memory_leaves_no_claim(
         check=False,
     )
     assert failed.returncode == 1
-    assert failed.stderr.splitlines()[-1] == "kbroker: not enough of the machine for a start: no more threads"
+    assert failed.stderr.splitlines()[-1] == "kbroker: the machine lacks resources for a start: no more threads"
     second = small_broker(tmp_path / "second", place, small=QUIET)
     if is_free:
         assert second.start().stop() == 0

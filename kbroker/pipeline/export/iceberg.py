@@ -166,7 +166,7 @@ class IcebergRun:
                 if isinstance(error, OSError) and not tries_left:
                     raise
                 self._say(f"committing to {self._iceberg.name} again: {error}")
-        raise IcebergError(f"{self._iceberg.name}: other writers were faster {COMMIT_TRIES} times")
+        raise IcebergError(f"{self._iceberg.name}: lost {COMMIT_TRIES} commits to other writers")
 
 
 def _state(table: Any) -> Commit | None:

@@ -152,7 +152,7 @@ class ExportLog:
             except PreconditionFailed:
                 if read_whole(self._store, key, RECORD_BYTES_MAX) != data:
                     raise ExportLogError(
-                        f"another run of this export has begun ({key} is its); this one publishes nothing. Start one "
+                        f"another run of this export has begun ({key}); this one publishes nothing. Start one "
                         "at a time"
                     ) from None
             self._next += 1

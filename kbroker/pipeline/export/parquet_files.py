@@ -28,7 +28,7 @@ _OPAQUE = ("key", "value", "headers", "bad_value")  # no statistics where these 
 
 
 class Sink(Protocol):
-    """A file being written; it is there when `close` returns, or nothing is (`abort`)."""
+    """A file being written: whole once `close` returns, gone after `abort`."""
 
     def write(self, data: Any) -> int: ...
 
@@ -129,7 +129,7 @@ class ParquetFiles:
         return self._done
 
     def abort(self) -> None:
-        """Gives up: what is open is dropped. Finished files stay staged."""
+        """Drops the open files; finished ones stay staged."""
         for one in self._open.values():
             one.sink.abort()
         self._open.clear()

@@ -205,7 +205,7 @@ def check_schema_ids(table: ExportTable, before: Commit | None, results: list[Ta
 def summary(
     export: int | None, plan: ExportPlan, results: list[TaskResult], settings: ExportSettings
 ) -> dict[str, Any]:
-    """What the job says at the end; `export` is None where there was nothing new."""
+    """The summary of the job; `export` is None where there was nothing new."""
     files = [file for result in results for file in result.files]
     bad = sum(result.bad for result in results)
     return {

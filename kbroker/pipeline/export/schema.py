@@ -172,7 +172,7 @@ class _AvroTypes:
             raise OptionError(f"{self._where}: field {path or '(top)'}: unknown type {name}")
         found = self._named[full]
         if found is None:
-            raise OptionError(f"{self._where}: field {path}: type {name} holds itself; columns cannot")
+            raise OptionError(f"{self._where}: field {path}: type {name} contains itself, which a column cannot")
         return found
 
     def _define(self, schema: Any, kind: str, path: str, namespace: str) -> _Types:
@@ -203,7 +203,7 @@ class _AvroTypes:
     def _union(self, schema: list[Any], path: str, namespace: str) -> _Types:
         others = [one for one in schema if one != "null"]
         if len(others) > 1:
-            raise OptionError(f"{self._where}: field {path}: a union of {len(others)} types is no column type")
+            raise OptionError(f"{self._where}: field {path}: a union of {len(others)} types is not a column type")
         return self.of(others[0] if others else "null", path, namespace)
 
     def _decimal(self, schema: Any, path: str) -> _Types:

@@ -63,7 +63,7 @@ class ExportTable:
 
     def check_folders(self) -> None:
         """OptionError where a column has the name of a folder that its files are in: readers of the folder would take
-        the folder's value for it. Names are one to Spark whatever their case."""
+        the folder's value for it. Spark ignores the case of names."""
         folders = _FOLDERS[self.partition_by]
         hidden = [field.name for field in self.arrow_schema() if field.name.lower() in folders]
         if hidden:

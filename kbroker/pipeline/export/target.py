@@ -62,8 +62,8 @@ class Destination:
 
 
 def destination_url(text: str) -> str:
-    """A destination as people write it: of a folder the absolute path, as drivers and workers may run in different
-    ones. OptionError."""
+    """The URL of a destination given by a user. A folder becomes absolute, as drivers and workers may run in
+    different ones. OptionError."""
     if text.startswith(S3_SCHEME):
         return text
     try:

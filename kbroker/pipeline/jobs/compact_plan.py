@@ -22,7 +22,7 @@ from kbroker.topic_config import TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """One partition's work: records at offsets [dirty_start, end) have their say over all `inputs`."""
+    """One partition's work: records at offsets [dirty_start, end) supersede older ones in all `inputs`."""
 
     partition: int
     dirty_start: int
@@ -53,17 +53,17 @@ class Slice:
 
     @property
     def records(self) -> int:
-        """In it, as the manifest says."""
+        """Its records, by the manifest."""
         return sum(ref.record_count for ref in self.refs)
 
 
 @dataclass(frozen=True, slots=True)
 class SliceScan:
-    """What the first pass says of a slice, beside its keys."""
+    """What the first pass finds in a slice, beside its keys."""
 
     number: int
     next_offset: int  # after its last batch that begins below the plan's end
-    producers: dict[int, bool]  # is a transaction open behind it; of those it has batches of
+    producers: dict[int, bool]  # with batches in it: whether a transaction is open after it
     bytes_read: int
 
 

@@ -37,7 +37,7 @@ from kbroker.topic_config import TopicConfig, parse_topic_config
 
 JOB_HOST = "kbroker-job:"  # how the host of a job's claim begins
 POLL_SECONDS = 2.0
-STALE_JOB_SECONDS = 60.0  # another job's claim that does not change for so long is a dead one's
+STALE_JOB_SECONDS = 60.0  # a job's claim that does not change for so long is abandoned
 REQUEST_SECONDS = 30.0
 CHECKPOINTS_NEVER = 1 << 62  # the next broker writes them
 
@@ -100,7 +100,7 @@ class Publisher:
         try:
             send_command(self.data_dir, "proposals", self.wait_seconds)
         except (OSError, RuntimeError) as error:
-            self.say(f"the broker of {self.data_dir} could not be told ({error}); it looks by itself")
+            self.say(f"the broker of {self.data_dir} was not told ({error}); it finds the proposal at its next poll")
 
     # -- as the owner ------------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class CompactPasses:
             return scan_rows(pickle.loads(shared.value), batches)
 
         self._scanned = spark.range(0, count, 1, count).mapInArrow(scan, SCANNED).persist()
-        with told():
+        with raising_task_reasons():
             rows = self._scanned.where("scan is not null").select("scan").collect()
         found = [pickle.loads(bytes(row.scan)) for row in rows]
         return {scan.number: scan for scan in found}
@@ -89,7 +89,7 @@ class CompactPasses:
         def write(rows: pa.Table) -> pa.Table:
             return write_rows(pickle.loads(shared.value), pickle.loads(todo.value), rows)
 
-        with told():
+        with raising_task_reasons():
             stored = wanted.unionAll(marks).repartition(shuffles, "slice").groupBy("slice")
             found = [pickle.loads(bytes(row.result)) for row in stored.applyInArrow(write, STORED).collect()]
         todo.destroy()
@@ -106,8 +106,8 @@ class CompactPasses:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
-    """On the driver: a failed query as a JobError with the reason that its task gave."""
+def raising_task_reasons() -> Iterator[None]:
+    """On the driver: turns a failed query into a JobError with the reason that its task gave."""
     try:
         yield
     except Exception as error:
@@ -115,8 +115,8 @@ def told() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tells() -> Iterator[None]:
-    """In a task: what goes wrong, in words that the driver finds."""
+def giving_task_reason() -> Iterator[None]:
+    """In a task: raises what goes wrong in a form in which the driver finds the reason."""
     try:
         yield
     except Exception as error:
@@ -130,7 +130,7 @@ def scan_rows(work: SharedWork, batches: Iterable[pa.RecordBatch]) -> Iterator[p
     for batch in batches:
         for number in batch.column(0).to_pylist():
             item = work.slices[number]
-            with tells():
+            with giving_task_reason():
                 store = store_of(work.place)
                 scan, (low, high, newest) = scan_slice(store, work.rules, work.plans[item.partition], item)
             for start in range(0, len(low), ROWS_MAX):
@@ -167,7 +167,7 @@ def write_rows(work: SharedWork, tasks: dict[int, SliceTask], rows: pa.Table) ->
         low, high, newest = (rows.column(name).to_numpy() for name in ("low", "high", "newest"))
         keys = newest > UNPLACED
         plan = work.plans[task.slice.partition]
-        with tells():
+        with giving_task_reason():
             store = store_of(work.place)
             found = (low[keys], high[keys], newest[keys])
             result = write_slice(store, ObjectKeys(work.cluster_id), work.rules, plan, task, found)

@@ -72,7 +72,7 @@ class Conversion:
         except ValueError as error:
             raise JobError(f"--dest: {error}") from None
         place = FolderPlace(path, self.job_id)
-        with place.filled():
+        with place.publishing():
             written = self.run_tasks(self._tasks(moments, "", place))
             missing = [part for part in written
                        if not (place.staging / partition_folder(part.topic, part.partition)).is_dir()]  # fmt: skip
@@ -96,7 +96,7 @@ class Conversion:
         topics, root = self._topics(), klite_root(cluster_id)
         moments = [moment for moment in self._moments(topics) if moment.is_used]
         place = self._bucket([root])
-        with place.filled():
+        with place.publishing():
             written = self.run_tasks(self._tasks(moments, root, None))
             place.check_count(sum(part.segments for part in written))
             export = BucketExport(self.view.store, self.view.manifest, self.view.topics, place.store, reload=self._now)
@@ -113,7 +113,7 @@ class Conversion:
         except ValueError as error:
             raise JobError(str(error)) from None
         place = self._bucket(prefixes)
-        with place.filled():
+        with place.publishing():
             written = self.run_tasks(self._tasks(moments, namespace, None))
             place.check_count(sum(part.segments for part in written))
         return written

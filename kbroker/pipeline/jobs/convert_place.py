@@ -46,8 +46,8 @@ class FolderPlace:
         self.attempts = self._whole / "attempts"  # tasks that have not ended
 
     @contextlib.contextmanager
-    def filled(self) -> Iterator[None]:
-        """Around the work: publishes what is staged in the end, or removes it. Raises JobError, OSError."""
+    def publishing(self) -> Iterator[None]:
+        """Encloses the work: publishes what is staged at its end, or removes it. Raises JobError, OSError."""
         self._check()
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self._whole.mkdir()
@@ -77,7 +77,7 @@ def destination_store(place: Place) -> ObjectStore:
 
 
 class BucketPlace:
-    """Prefixes of an object store in which there is nothing yet. `store` retries all but conditional writes."""
+    """Empty prefixes of an object store. `store` retries all but conditional writes."""
 
     def __init__(self, store: ObjectStore, job_id: str, prefixes: Sequence[str]) -> None:
         self.store = store
@@ -86,8 +86,8 @@ class BucketPlace:
         self._prefixes = list(prefixes)
 
     @contextlib.contextmanager
-    def filled(self) -> Iterator[None]:
-        """Around the work: in the end the note goes; what a failed job stored goes before it.
+    def publishing(self) -> Iterator[None]:
+        """Encloses the work: its end deletes the note, after a failure first all that the job stored.
 
         Raises JobError, StoreError.
         """
@@ -123,7 +123,7 @@ class BucketPlace:
     def _refuse_if(self, present: bytes | None) -> None:
         if present is not None:
             raise JobError(
-                f"{NOTE} is there: job {_note_of(present)['job']} is at work in this place, or was killed; when it is "
+                f"{NOTE} exists: job {_note_of(present)['job']} is running in this place, or was killed; when it is "
                 "dead, --discard-unfinished deletes what it stored"
             )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbroker.pipeline.jobs.compact_spark import told
+from kbroker.pipeline.jobs.compact_spark import raising_task_reasons
 from kbroker.pipeline.jobs.replay_producer import ReplayTarget, partition_count
 from kbroker.pipeline.jobs.replay_tasks import parse_options, replay_rows, with_targets
 from kbroker.pipeline.jobs.session import Job, JobError, job_options
@@ -26,7 +26,7 @@ DONE = "partition int, sent long, skipped long"
 
 
 def rows_of_table(table: DataFrame, keep_partition: bool, order: tuple[str, ...], now_ms: int) -> tuple[DataFrame, int]:
-    """The table as rows to send, behind them the columns that order them; and how many those are. Raises JobError."""
+    """The rows to send, followed by the columns that order them, and the number of these. Raises JobError."""
     columns = {name.lower(): name for name in table.columns}
     if "value" not in columns:
         raise JobError(f"the table has no column value; it has {', '.join(table.columns)}")
@@ -112,7 +112,7 @@ def command(
     placed = rows.mapInArrow(lambda batches: with_targets(partitions, batches), schema)
     # Without order columns, and among equals, content decides: a second run must find the same order.
     sorted_rows = placed.repartition(partitions, "target").sortWithinPartitions("target", *names, "ms", "key", "value")
-    with told():
+    with raising_task_reasons():
         done = sorted_rows.mapInArrow(lambda batches: replay_rows(target, batches), DONE).collect()
     job.summary(
         topic=topic,

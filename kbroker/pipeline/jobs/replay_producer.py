@@ -68,11 +68,11 @@ class ReplayTarget(NamedTuple):
 
 
 class _Interrupted(Exception):
-    """A chunk may or may not be in: find out, and go on."""
+    """Whether a chunk was committed is unknown: look, and continue."""
 
 
 def checksum_of(rows: Sequence[Row], value: int) -> int:
-    """The checksum of more rows behind those of `value`. Without their times, which may be that of the run."""
+    """The checksum of those of `value` and of these rows after them. Without times, which may be those of the run."""
     for key, content, _, headers in rows:
         value = crc32c(repr((key, content, tuple(headers))).encode(), value)
     return value
@@ -121,7 +121,7 @@ class ReplayProducer:
         return self._repeated(self._open)
 
     def send(self, rows: Sequence[Row], done: Progress) -> Progress:
-        """Adds rows behind `done`, once, whatever happens meanwhile. Returns the new progress."""
+        """Adds rows after `done`, exactly once. Returns the new progress."""
         wanted = Progress(done.rows + len(rows), checksum_of(rows, done.checksum))
 
         def attempt() -> Progress:
@@ -130,7 +130,7 @@ class ReplayProducer:
                 if found == wanted:
                     return wanted  # the answer to the commit had been lost
                 if found != done:
-                    raise BrokerError(f"{self._where}: another run of job {self._target.job_id} is at work")
+                    raise BrokerError(f"{self._where}: another run of job {self._target.job_id} is running")
             self._transaction(rows, wanted)
             return wanted
 

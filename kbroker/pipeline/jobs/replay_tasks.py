@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kbroker._fast.base.crc32c import crc32c
-from kbroker.pipeline.jobs.compact_spark import tells
+from kbroker.pipeline.jobs.compact_spark import giving_task_reason
 from kbroker.pipeline.jobs.replay_producer import Progress, ReplayProducer, ReplayTarget, Row, checksum_of
 from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.worker_process import settle
@@ -36,7 +36,7 @@ def with_targets(partitions: int, batches: Iterable[pa.RecordBatch]) -> Iterator
     for batch in batches:
         given = batch.column("target").to_pylist()
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        with tells():
+        with giving_task_reason():
             targets = []
             for target, key, value in zip(given, keys, values, strict=True):
                 if target is None:
@@ -101,7 +101,7 @@ def replay_rows(target: ReplayTarget, batches: Iterable[pa.RecordBatch]) -> Iter
     settle()
     sender: _Sender | None = None
     results: list[_Sender] = []
-    with tells():
+    with giving_task_reason():
         for batch in batches:
             columns = [batch.column(name).to_pylist() for name in ("target", "key", "value", "ms", "headers")]
             for partition, key, value, ms, headers in zip(*columns, strict=True):

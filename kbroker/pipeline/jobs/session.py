@@ -1,7 +1,7 @@
 """What all jobs have in common: the options that name bucket and cluster, the Spark session, tasks, progress, errors.
 
-A job is a click command under `job_options(NAME)`, which hands it a `Job`. People read stderr; stdout gets one line of
-JSON at the end, the summary. Exit codes: 0 done, 1 failed (one line says why), 2 usage.
+A job is a click command under `job_options(NAME)`, which hands it a `Job`. Progress goes to stderr; stdout gets one
+line of JSON at the end, the summary. Exit codes: 0 done, 1 failed (one line says why), 2 usage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 class JobError(Exception):
-    """A job cannot do its work; the message is the one line that is shown."""
+    """A job cannot do its work; the message is the one line that the user sees."""
 
 
 def _is_expected(error: BaseException) -> bool:
@@ -131,12 +131,12 @@ class Job:
         return self.clock.monotonic() - self._started_s
 
     def say(self, text: str) -> None:
-        """A line of progress for people."""
+        """Writes a line of progress to stderr."""
         if not self._quiet:
             click.echo(f"kbroker {self.name}: {text}", err=True)
 
     def summary(self, **values: Any) -> None:
-        """The job's last word, for programs: one line of JSON with the job's name and seconds, and `values`."""
+        """The job's result, for programs: one line of JSON with the job's name and seconds, and `values`."""
         found = {"job": self.name, **values, "seconds": round(self.seconds, 3)}
         click.echo(json.dumps(found, ensure_ascii=False, default=str))
 

@@ -28,7 +28,7 @@ def serve(path: Path, **commands) -> ControlServer:
     return ControlServer(path, commands)
 
 
-def test_a_command_with_arguments(tmp_path) -> None:
+def test_a_command_gets_its_arguments(tmp_path) -> None:
     server = serve(tmp_path, flush=echo)
     assert send_command(tmp_path, "flush", 20, wait=True) == {"got": {"command": "flush", "wait": True}}
     assert stat.S_IMODE((tmp_path / SOCKET_NAME).stat().st_mode) == 0o600
@@ -44,14 +44,14 @@ def test_errors_reach_the_caller(tmp_path) -> None:
     server.close()
 
 
-def test_a_path_longer_than_a_socket_address(tmp_path) -> None:
+def test_a_path_longer_than_a_socket_address_works(tmp_path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     server = serve(deep, flush=echo)
     assert send_command(deep, "flush", 20)
     server.close()
 
 
-def test_nobody_there(tmp_path) -> None:
+def test_a_command_without_a_broker_fails(tmp_path) -> None:
     with pytest.raises(OSError, match=r"No such file|refused"):
         send_command(tmp_path, "flush", 20)
     with pytest.raises(FileNotFoundError):
@@ -91,7 +91,7 @@ def test_garbage_is_answered_with_an_error_and_the_next_command_is_served(tmp_pa
     server.close()
 
 
-def test_a_broker_that_dies_before_it_answers(tmp_path) -> None:
+def test_a_broker_that_dies_before_it_answers_fails_the_command(tmp_path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / SOCKET_NAME))
         listening.listen()
@@ -108,7 +108,7 @@ def test_a_broker_that_dies_before_it_answers(tmp_path) -> None:
         thread.join()
 
 
-def test_two_commands_at_once(tmp_path) -> None:
+def test_two_commands_run_at_once(tmp_path) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
     def slow(request):
@@ -126,7 +126,7 @@ def test_two_commands_at_once(tmp_path) -> None:
     server.close()
 
 
-def test_kbroker_flush(tmp_path) -> None:
+def test_kbroker_flush_reports_what_the_broker_answers(tmp_path) -> None:
     flush = ["flush", "--data-dir", str(tmp_path)]
     result = CliRunner().invoke(cli, flush)
     assert (result.exit_code, result.output) == (1, f"kbroker flush: no broker runs in {tmp_path}\n")
@@ -142,7 +142,7 @@ def test_kbroker_flush(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e30"])
-def test_kbroker_flush_wants_a_time_that_can_be_waited(tmp_path, seconds) -> None:
+def test_kbroker_flush_refuses_a_bad_timeout(tmp_path, seconds) -> None:
     result = CliRunner().invoke(cli, ["flush", "--data-dir", str(tmp_path), "--timeout", seconds])
     assert isinstance(result.exception, SystemExit), repr(result.exception)
     assert result.exit_code == 2

@@ -64,13 +64,13 @@ def test_probes_follow_the_state() -> None:
         assert ask(server, "/livez")[:2] == (503, b"failed\n")
 
 
-def test_metrics() -> None:
+def test_metrics_are_served_as_prometheus_text() -> None:
     with endpoint(State()) as server:
         assert ask(server, "/metrics") == (200, State.body, "text/plain; version=0.0.4; charset=utf-8")
         assert ask(server, "/metrics", "HEAD")[:2] == (200, b"")
 
 
-def test_metrics_that_fail_are_an_error_and_not_the_end(caplog) -> None:
+def test_metrics_that_fail_are_an_error_and_the_server_goes_on(caplog) -> None:
     state = State()
     state.body = None
     with endpoint(state) as server:
@@ -79,14 +79,14 @@ def test_metrics_that_fail_are_an_error_and_not_the_end(caplog) -> None:
     assert "no metrics" in caplog.text
 
 
-def test_other_paths_and_methods() -> None:
+def test_other_paths_and_methods_are_refused() -> None:
     with endpoint(State()) as server:
         assert ask(server, "/")[0] == 404
         assert ask(server, "/metrics/x")[0] == 404
         assert ask(server, "/livez", "POST")[0] == 501
 
 
-def test_several_requests_on_one_connection() -> None:
+def test_several_requests_of_one_client_are_answered() -> None:
     with endpoint(State()) as server:
         connection = http.client.HTTPConnection(*server.address, timeout=20)
         for _ in range(3):
@@ -95,7 +95,7 @@ def test_several_requests_on_one_connection() -> None:
         connection.close()
 
 
-def test_metrics_that_take_long_keep_no_probe_waiting() -> None:
+def test_slow_metrics_delay_no_probe() -> None:
     gathering, go_on, gathered = threading.Event(), threading.Event(), []
 
     def metrics() -> bytes:
@@ -125,7 +125,7 @@ def test_an_address_in_use_stops_the_start() -> None:
             HttpEndpoint(("no.such.host.invalid", 0), SystemClock())
 
 
-def test_ipv6() -> None:
+def test_it_listens_on_ipv6() -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     try:

@@ -100,7 +100,7 @@ def body(answer: bytes) -> bytes:
         LIVEZ + bytes(range(256)) * 100,
     ],
 )
-def test_requests_that_are_answered(served: Served, request_bytes: bytes) -> None:
+def test_well_formed_requests_are_answered(served: Served, request_bytes: bytes) -> None:
     answer = served.read(served.connect(request_bytes))
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nConnection: close\r\n" in answer
@@ -126,11 +126,11 @@ def test_head_has_no_body(served: Served) -> None:
         (b"\n" * (HEAD_BYTES_MAX + 1), 431),
     ],
 )
-def test_requests_that_are_refused(served: Served, request_bytes: bytes, status: int) -> None:
+def test_malformed_requests_are_refused(served: Served, request_bytes: bytes, status: int) -> None:
     assert served.read(served.connect(request_bytes)).startswith(b"HTTP/1.1 %d " % status)
 
 
-def test_a_request_has_five_seconds_however_it_trickles(served: Served) -> None:
+def test_a_request_has_five_seconds_however_slowly_it_arrives(served: Served) -> None:
     client = served.connect(b"GET /livez HTTP/1.1\r\n")
     served.turns(until=1)
     for _ in range(9):
@@ -142,7 +142,7 @@ def test_a_request_has_five_seconds_however_it_trickles(served: Served) -> None:
     served.turns(until=0)
 
 
-def test_the_oldest_gives_its_place_to_a_new_one(served: Served) -> None:
+def test_a_new_connection_replaces_the_oldest(served: Served) -> None:
     held = [served.connect(b"GET ") for _ in range(LOOPBACK_CONNECTIONS_MAX)]
     served.turns(until=LOOPBACK_CONNECTIONS_MAX)
     assert body(served.read(served.connect(LIVEZ))) == b"ok\n"
@@ -151,7 +151,7 @@ def test_the_oldest_gives_its_place_to_a_new_one(served: Served) -> None:
     assert body(served.read(held[1])) == b"ok\n"
 
 
-def test_who_waits_for_an_answer_keeps_its_place(served: Served) -> None:
+def test_a_connection_that_waits_for_its_answer_is_not_replaced(served: Served) -> None:
     scrape = served.connect(b"GET /later HTTP/1.1\r\n\r\n")
     served.turns(until=1)
     for _ in range(3 * LOOPBACK_CONNECTIONS_MAX):
@@ -162,7 +162,7 @@ def test_who_waits_for_an_answer_keeps_its_place(served: Served) -> None:
     assert body(served.read(scrape)) == b"gathered\n"
 
 
-def test_others_cannot_take_the_places_of_this_machine(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_connections_do_not_replace_local_ones(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "is_loopback_host", lambda host: False)
     for _ in range(2 * CONNECTIONS_MAX):
         served.connect(b"GET /later HTTP/1.1\r\n\r\n")
@@ -173,7 +173,7 @@ def test_others_cannot_take_the_places_of_this_machine(served: Served, monkeypat
     served.turns(until=CONNECTIONS_MAX)
 
 
-def test_a_client_that_reads_nothing_is_cut(served: Served) -> None:
+def test_a_client_that_reads_nothing_is_closed(served: Served) -> None:
     client = served.connect(b"GET /large HTTP/1.1\r\n\r\n")
     served.turns(until=1)
     assert body(served.read(served.connect(LIVEZ))) == b"ok\n"
@@ -201,7 +201,7 @@ def test_an_answer_that_fails_is_an_error(served: Served) -> None:
     assert served.read(served.connect(b"GET /later HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
 
 
-def test_a_client_that_leaves_is_forgotten(served: Served) -> None:
+def test_a_client_that_leaves_is_closed(served: Served) -> None:
     for sent in (b"", b"GET ", b"GET /later HTTP/1.1\r\n\r\n", b"GET /large HTTP/1.1\r\n\r\n"):
         served.connect(sent).close()
     served.later.set_result(Answer(200, b"gathered\n"))
@@ -213,5 +213,5 @@ def test_a_client_that_leaves_is_forgotten(served: Served) -> None:
     [("127.0.0.1", True), ("127.8.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("10.0.0.1", False),
      ("::ffff:10.0.0.1", False), ("fe80::1%eth0", False)],
 )  # fmt: skip
-def test_loopback(host: str, expected: bool) -> None:
+def test_loopback_hosts_are_recognised(host: str, expected: bool) -> None:
     assert http_server.is_loopback_host(host) is expected

@@ -237,7 +237,7 @@ SAMPLES = (
 )
 
 
-def test_what_the_parts_say_is_what_is_scraped() -> None:
+def test_a_scrape_shows_the_values_of_the_sources() -> None:
     found = samples(fake_sources())
     for name, labels, value in SAMPLES:
         assert found[name, labels] == value, name
@@ -252,7 +252,7 @@ def test_latencies_are_a_cumulative_histogram_in_seconds() -> None:
     assert found["kbroker_request_seconds_count", ("Produce",)] == 4
 
 
-def test_numbers_are_those_of_the_moment() -> None:
+def test_a_scrape_shows_the_present_values() -> None:
     sources = fake_sources()
     metrics = Metrics(sources)
     assert b"kbroker_flushes_total 9.0" in metrics.render()

@@ -9,7 +9,7 @@ def test_nothing_to_check_is_ready() -> None:
     assert Readiness().report() == (True, {"ready": True})
 
 
-def test_a_part_that_keeps_no_producer_waiting_is_named_only() -> None:
+def test_a_part_that_stops_no_producer_leaves_the_broker_ready() -> None:
     readiness = Readiness()
     readiness.add("store", lambda: State("unavailable since 2026-01-02T03:04:05Z"))
     readiness.add("log", lambda: OK)
@@ -17,7 +17,7 @@ def test_a_part_that_keeps_no_producer_waiting_is_named_only() -> None:
     assert readiness.report() == (True, expected)
 
 
-def test_one_part_that_stops_producers_is_enough() -> None:
+def test_one_part_that_stops_producers_makes_the_broker_unready() -> None:
     readiness = Readiness()
     readiness.add("store", lambda: OK)
     readiness.add("log", lambda: State("appends wait for room", can_produce=False))

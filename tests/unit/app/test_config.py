@@ -70,7 +70,7 @@ def test_every_setting_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_every_setting_from_every_source(option, tmp_path) -> None:
+def test_every_setting_is_read_from_every_source(option, tmp_path) -> None:
     (first, first_value), (second, second_value) = EXAMPLES[option.name]
     toml = f'{option.name.replace("_", "-")} = "{first}"\n'
     assert getattr(load({option.name: first}), option.name) == first_value
@@ -95,7 +95,7 @@ def test_serve_takes_every_setting(option, monkeypatch) -> None:
     assert getattr(seen[0], option.name) == value
 
 
-def test_defaults() -> None:
+def test_defaults_are_those_of_the_table() -> None:
     config = load()
     assert (config.data_dir, config.listen) == (Path("kbroker-data"), ("127.0.0.1", 9092))
     assert config.object_store == "file:kbroker-data/objects"
@@ -111,7 +111,7 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("usable", "taken"), [(24 * GIB, 3 * GIB), (6 * GIB + 1, 768 * MIB), (GIB, 256 * MIB), (200 * GIB, 4 * GIB)]
 )
-def test_the_memory_is_a_share_of_what_there_is(monkeypatch: pytest.MonkeyPatch, usable: int, taken: int) -> None:
+def test_the_default_memory_is_a_share_of_the_usable(monkeypatch: pytest.MonkeyPatch, usable: int, taken: int) -> None:
     monkeypatch.setattr("kbroker.app.config.usable_memory_bytes", lambda: usable)
     config = load({})
     assert config.memory_bytes == taken
@@ -144,7 +144,7 @@ def test_the_file_may_be_named_by_a_variable(tmp_path) -> None:
 # -- Kafka's names ---------------------------------------------------------------------------------------------
 
 
-def test_kafka_settings_from_every_source(tmp_path) -> None:
+def test_kafka_settings_are_read_from_every_source(tmp_path) -> None:
     toml = '[kafka]\n"num.partitions" = 3\nlog.retention.ms = 5\nauto.create.topics.enable = false\n'
     environ = {"KBROKER_SET": "log.retention.ms=6,log.cleanup.policy=compact,delete,max.connections=7"}
     config = load(toml=toml, environ=environ, tmp_path=tmp_path, kafka=["max.connections=8"])
@@ -169,7 +169,7 @@ def test_kafka_settings_have_bounds_and_choices() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, value in KAFKA_DEFAULTS.items() if type(value) in (int, type(None))])
-def test_whole_numbers_have_as_many_bits_as_in_kafka(name) -> None:
+def test_whole_numbers_have_the_bounds_of_kafkas_types(name) -> None:
     bits = {ConfigType.INT: 32, ConfigType.LONG: 64, ConfigType.DOUBLE: 64}.get(BROKER_CONFIGS[name].type)
     assert bits is None or (bits == 64) == (name in KAFKA_LONGS)
     if bits == 32:
@@ -179,7 +179,7 @@ def test_whole_numbers_have_as_many_bits_as_in_kafka(name) -> None:
             load(kafka=[f"{name}={maximum + 1}"])
 
 
-def test_settings_without_a_default_may_be_given() -> None:
+def test_settings_without_a_default_can_be_set() -> None:
     kafka = load(kafka=["broker.rack=zone-a", "log.retention.minutes=5", "log.cleaner.min.cleanable.ratio=0.25"]).kafka
     assert (kafka["broker.rack"], kafka["log.retention.minutes"], kafka["log.retention.ms"]) == ("zone-a", 5, None)
     assert kafka["log.cleaner.min.cleanable.ratio"] == 0.25
@@ -198,7 +198,7 @@ def test_settings_without_a_default_may_be_given() -> None:
         ("log.cleanup.policy=keep", "log.cleanup.policy: 'keep' is none of"),
     ],
 )
-def test_wrong_kafka_settings(setting, message) -> None:
+def test_wrong_kafka_settings_are_refused_by_name(setting, message) -> None:
     with pytest.raises(ConfigError, match=message):
         load(kafka=[setting])
 
@@ -207,7 +207,7 @@ def test_wrong_kafka_settings(setting, message) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "file:", "s3://", "s3://ab", "/objects", "http://x", "memory:", "gs://bucket"])
-def test_no_stores(text) -> None:
+def test_urls_that_name_no_store_are_refused(text) -> None:
     with pytest.raises(ConfigError, match="is not an object store"):
         parse_store(text)
 
@@ -217,9 +217,9 @@ def test_no_stores(text) -> None:
     [
         ({"memory_bytes": "1MiB"}, "--memory-bytes: at least 64MiB"),
         ({"memory_bytes": "x"}, "--memory-bytes: 'x' is not a size"),
-        ({"listen": "0.0.0.0:9092"}, "--advertise: what clients connect to; they cannot be sent to 0.0.0.0"),
-        ({"listen": "[::]:9092"}, "--advertise: what clients connect to; they cannot be sent to ::"),
-        ({"advertise": "0.0.0.0:9092"}, "--advertise: what clients connect to; they cannot be sent to 0.0.0.0"),
+        ({"listen": "0.0.0.0:9092"}, "--advertise: name an address for clients; they cannot connect to 0.0.0.0"),
+        ({"listen": "[::]:9092"}, "--advertise: name an address for clients; they cannot connect to ::"),
+        ({"advertise": "0.0.0.0:9092"}, "--advertise: name an address for clients; they cannot connect to 0.0.0.0"),
         ({"arena_bytes": "4GiB"}, "--arena-bytes: must leave"),
         ({"arena_bytes": "1MiB"}, "--arena-bytes: at least 8MiB"),
         ({"wal_bytes": "100MiB"}, "--wal-bytes: at least four segments"),
@@ -254,12 +254,12 @@ def test_errors_name_the_setting(arguments, message) -> None:
         ("memory-bytes = -1", "--memory-bytes: -1 is not a size"),
     ],
 )
-def test_wrong_files(toml, message, tmp_path) -> None:
+def test_wrong_config_files_are_refused(toml, message, tmp_path) -> None:
     with pytest.raises(ConfigError, match=message):
         load(toml=toml, tmp_path=tmp_path)
 
 
-def test_a_file_that_is_not_text(tmp_path) -> None:
+def test_a_config_file_that_is_not_text_is_refused(tmp_path) -> None:
     (tmp_path / "x").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="is not TOML"):
         load({"config": str(tmp_path / "x")})
@@ -270,7 +270,7 @@ def test_usage_errors_exit_2() -> None:
         assert CliRunner().invoke(cli, arguments).exit_code == 2
 
 
-def test_the_readme_has_the_table_of_the_code() -> None:
+def test_the_readme_has_the_tables_of_the_code() -> None:
     readme = ROOT / "README.md"
     if not readme.exists():
         pytest.skip("no README yet")

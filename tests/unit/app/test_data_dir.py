@@ -25,7 +25,7 @@ def test_a_new_directory_gets_an_identity_of_its_own(tmp_path) -> None:
     two.close()
 
 
-def test_identity_survives(tmp_path) -> None:
+def test_the_identity_survives_a_restart(tmp_path) -> None:
     first = DataDir(tmp_path)
     first.save(Identity(first.identity.data_dir_id, CLUSTER, 7))
     first.close()
@@ -35,7 +35,7 @@ def test_identity_survives(tmp_path) -> None:
     second.close()
 
 
-def test_only_one_holder(tmp_path) -> None:
+def test_a_data_directory_has_one_holder(tmp_path) -> None:
     holder = DataDir(tmp_path)
     for _ in range(3):
         with pytest.raises(StartError, match=rf"a broker \(pid {os.getpid()}\) already runs on"):
@@ -45,7 +45,7 @@ def test_only_one_holder(tmp_path) -> None:
     DataDir(tmp_path).close()
 
 
-def test_a_dead_holder_is_no_holder(tmp_path) -> None:
+def test_the_lock_of_a_dead_holder_is_free(tmp_path) -> None:
     script = (
         "import os, pathlib, sys; from kbroker.app.data_dir import DataDir; "
         "directory = DataDir(pathlib.Path(sys.argv[1])); "
@@ -55,7 +55,7 @@ def test_a_dead_holder_is_no_holder(tmp_path) -> None:
     DataDir(tmp_path).close()
 
 
-def test_a_refused_open_holds_nothing(tmp_path) -> None:
+def test_a_refused_open_holds_no_lock(tmp_path) -> None:
     (tmp_path / "identity.json").write_text("{")
     open_files = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
@@ -109,7 +109,7 @@ def test_saving_replaces_the_file_or_nothing(tmp_path, monkeypatch) -> None:
     data_dir.close()
 
 
-def test_unusable_places_are_refused_and_nothing_is_made(tmp_path) -> None:
+def test_unusable_directories_are_refused_and_nothing_is_created(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StartError, match="is not a directory"):
         check_usable(tmp_path / "file" / "a")
@@ -121,12 +121,12 @@ def test_unusable_places_are_refused_and_nothing_is_made(tmp_path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_place_that_cannot_be_looked_at_is_refused(tmp_path, monkeypatch) -> None:
+def test_a_directory_that_cannot_be_read_is_refused(tmp_path, monkeypatch) -> None:
     with pytest.raises(StartError, match=r"cannot use the data directory .*: File name too long"):
         check_usable(tmp_path / ("a" * 300))
     real = os.stat
 
-    def closed(path, **options):  # as of another user's folder, to anybody but root
+    def closed(path, **options):  # as another user's folder does, unless the process is root's
         if "closed" in Path(path).parent.parts:
             raise PermissionError(13, "Permission denied", str(path))
         return real(path, **options)
@@ -137,7 +137,7 @@ def test_a_place_that_cannot_be_looked_at_is_refused(tmp_path, monkeypatch) -> N
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_place_is_refused(tmp_path) -> None:
+def test_a_read_only_directory_is_refused(tmp_path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StartError, match="is not writable"):
         check_usable(tmp_path / "a")

@@ -68,7 +68,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one(limits: tuple[int, int]) -> No
     assert int(printed) == 256
 
 
-def test_a_kernel_that_grants_less_than_the_hard_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_soft_limit_is_raised_to_what_the_kernel_grants(monkeypatch: pytest.MonkeyPatch) -> None:
     soft = 1024
 
     def setrlimit(which: int, wanted: tuple[int, int]) -> None:

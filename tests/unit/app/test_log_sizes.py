@@ -20,7 +20,7 @@ def config(memory_bytes: int = 3 * GIB, **given: object) -> BrokerConfig:
     return load_config({"memory_bytes": memory_bytes, **given}, environ={})
 
 
-def test_a_volume_with_enough_of_everything_changes_nothing() -> None:
+def test_a_large_volume_changes_no_size() -> None:
     asked = config()
     for shares_volume in (False, True):
         sizes = log_sizes(
@@ -38,7 +38,7 @@ def test_a_volume_with_enough_of_everything_changes_nothing() -> None:
     shares_volume=st.booleans(),
     file_limit=st.sampled_from([5 * MIB, 20 * MIB, 70 * MIB, NO_LIMIT]),
 )
-def test_the_log_a_flush_and_the_reserve_fit_the_volume(
+def test_log_flush_and_reserve_fit_the_volume(
     total: int, share: float, memory: int, shares_volume: bool, file_limit: int
 ) -> None:
     asked, available = config(memory), int(total * share)
@@ -59,7 +59,7 @@ def test_the_log_a_flush_and_the_reserve_fit_the_volume(
         assert sizes.budget_bytes >= limits.FLUSH_WINDOWS_OF_WAL * (sizes.segment_bytes + PAGE)
 
 
-def test_a_file_that_may_not_have_a_segment_is_refused() -> None:
+def test_a_file_limit_below_a_segment_is_refused() -> None:
     with pytest.raises(StartError, match=r"RLIMIT_FSIZE.* raise the limit"):
         log_sizes(config(), total=GIB, available=GIB, file_limit=4 * MIB, shares_volume=False)
 
@@ -67,6 +67,6 @@ def test_a_file_that_may_not_have_a_segment_is_refused() -> None:
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0"), (1023, "1023"), (1536, "1.5KiB"), (300 * MIB, "300MiB"), (4 * GIB, "4GiB")]
 )
-def test_sizes_read_as_options_do(count: int, text: str) -> None:
+def test_sizes_are_printed_as_options_take_them(count: int, text: str) -> None:
     assert in_units(count) == text
     assert in_units(KIB) == "1KiB"

@@ -1,4 +1,4 @@
-"""How much memory a process may come to use: the machine's, or less where its control groups say so."""
+"""How much memory a process may use: the machine's, or the limit of its control groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         ("nonsense\n", {"memory.max": f"{64 * MIB}"}, MACHINE),
     ],
 )
-def test_the_least_limit_counts(tmp_path: Path, groups: str, limits: dict[str, str], expected: int) -> None:
+def test_the_lowest_limit_counts(tmp_path: Path, groups: str, limits: dict[str, str], expected: int) -> None:
     (tmp_path / "cgroup").write_text(groups)
     for name, text in limits.items():
         file = tmp_path / "mount" / name
@@ -37,5 +37,5 @@ def test_the_least_limit_counts(tmp_path: Path, groups: str, limits: dict[str, s
     assert usable_memory_bytes(tmp_path / "cgroup", tmp_path / "mount") == expected
 
 
-def test_without_control_groups_it_is_the_machines(tmp_path: Path) -> None:
+def test_without_control_groups_the_machines_memory_counts(tmp_path: Path) -> None:
     assert usable_memory_bytes(tmp_path / "none", tmp_path) == MACHINE > GIB // 8

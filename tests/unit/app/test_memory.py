@@ -18,7 +18,7 @@ SIZES = (MEMORY_BYTES_MIN, 192 * MIB, 256 * MIB, 768 * MIB, GIB, 3 * GIB, 4 * GI
 
 @pytest.mark.parametrize("share_groups", [False, True])
 @pytest.mark.parametrize("memory_bytes", SIZES)
-def test_the_pools_are_within_the_memory(memory_bytes: int, share_groups: bool) -> None:
+def test_the_pools_fit_the_memory(memory_bytes: int, share_groups: bool) -> None:
     for arena in (None, 8 * MIB, memory_bytes // 2, memory_bytes - OTHER_POOLS_BYTES_MIN):
         pools = divide(memory_bytes, arena, share_groups)
         assert pools.sum() <= memory_bytes
@@ -32,7 +32,7 @@ def test_the_arena_is_a_third_at_least_and_two_thirds_at_most(memory_bytes: int)
     assert memory_bytes // 3 <= arena <= memory_bytes * 2 // 3
 
 
-def test_an_arena_that_is_asked_for_takes_from_the_others_in_proportion() -> None:
+def test_a_given_arena_shrinks_the_other_pools_in_proportion() -> None:
     usual, less = divide(GIB, None, False), divide(GIB, GIB * 3 // 4, False)
     for name in ("groups", "answers", "decompression", "producer_ids"):
         assert getattr(less, name) / getattr(usual, name) == pytest.approx(256 * MIB / (GIB - usual.arena), rel=0.01)
@@ -46,7 +46,7 @@ def test_a_brokers_pools_have_its_arena(memory: str) -> None:
     assert config.pools.sum() <= config.memory_bytes
 
 
-def test_the_page_of_the_docs_names_every_pool() -> None:
+def test_docs_memory_names_every_pool() -> None:
     first_cells = re.findall(r"^\| (.*?) \|", DOCS.read_text(), re.MULTILINE)
     rows = {name for cell in first_cells for name in re.findall("`(.*?)`", cell)}
     assert {field.name for field in fields(MemoryPools)} <= rows

@@ -1,4 +1,4 @@
-"""From a bucket to an owned cluster while the store fails now and then."""
+"""From a bucket to an owned cluster, with a store that fails now and then."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def start(folder: Path, store: FaultyStore) -> int:
 
 @pytest.mark.parametrize("part", ["_claims", "_manifest", "_metadata"])
 @pytest.mark.parametrize("operation", ["get", "list"])
-def test_a_read_that_fails_is_tried_again(tmp_path: Path, operation: str, part: str) -> None:
+def test_a_failed_read_is_retried(tmp_path: Path, operation: str, part: str) -> None:
     memory = MemoryStore()
     for number in (1, 2):
         folder = tmp_path / str(number)
@@ -49,7 +49,7 @@ def test_a_read_that_fails_is_tried_again(tmp_path: Path, operation: str, part: 
 
 
 class Stopping(threading.Event):
-    """Keeps what is waited for, and does not wait."""
+    """Records the waits, and does not wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def test_a_take_over_waits_before_it_changes_anything(tmp_path: Path, caplog: py
     assert {meta.key for meta in store.list("") if "_manifest" in meta.key} == sealed
 
 
-def test_a_claim_that_was_released_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_take_over_of_a_released_claim_does_not_wait(tmp_path: Path) -> None:
     store = MemoryStore()
     (tmp_path / "1").mkdir()
     assert start(tmp_path / "1", FaultyStore(store)) == 1

@@ -1,4 +1,4 @@
-"""What a start loads before its listener opens: a module that gets in here delays every start."""
+"""What a start loads before its listener opens: each further module delays every start."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def loaded() -> set[str]:
 
 
 @pytest.mark.parametrize("name", LOADED_LATER)
-def test_a_start_does_not_load(name: str, loaded: set[str]) -> None:
+def test_a_start_does_not_load_modules_that_it_needs_later(name: str, loaded: set[str]) -> None:
     assert name not in loaded
 
 
@@ -64,7 +64,7 @@ def test_an_empty_broker_needs_no_numpy_before_its_listener() -> None:
     assert printed.split() == ["False", "0", "65536", "False"]
 
 
-def test_the_names_are_of_modules() -> None:
+def test_the_listed_modules_exist() -> None:
     program = f"import importlib.util; print([n for n in {LOADED_LATER!r} if importlib.util.find_spec(n) is None])"
     printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert printed.strip() == "[]"

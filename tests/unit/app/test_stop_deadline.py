@@ -1,4 +1,4 @@
-"""The time that a stop has, and what becomes of the steps that take longer."""
+"""The deadline of a stop, and the steps that take longer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.clock import ManualClock
 from tests.integration.until import until
 
 
-def test_time_runs_from_the_first_begin() -> None:
+def test_the_deadline_counts_from_the_first_begin() -> None:
     clock = ManualClock()
     deadline = StopDeadline(30.0, clock)
     clock.advance(100)
@@ -25,14 +25,14 @@ def test_time_runs_from_the_first_begin() -> None:
     assert deadline.left_seconds == 0.0
 
 
-def test_a_second_signal_leaves_none() -> None:
+def test_a_second_signal_leaves_no_time() -> None:
     deadline = StopDeadline(30.0, ManualClock())
     deadline.begin()
     deadline.end_now()
     assert deadline.left_seconds == 0.0
 
 
-def test_steps_run_beside_each_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_steps_run_in_parallel(caplog: pytest.LogCaptureFixture) -> None:
     deadline = StopDeadline(3600.0, ManualClock())
     barrier = threading.Barrier(3)
     assert deadline.run(*[lambda: barrier.wait(60)] * 3)
@@ -68,7 +68,7 @@ def test_a_step_after_the_deadline_still_gets_a_little_time() -> None:
     assert done.is_set()
 
 
-def test_the_end_of_a_wait_is_the_step_s_end() -> None:
+def test_waiting_for_a_step_ends_with_the_step() -> None:
     deadline = StopDeadline(3600.0, ManualClock())
     go = threading.Event()
     results: list[bool] = []

@@ -31,16 +31,16 @@ def fails_with_a_line(result: Result, said: str, code: int = 1) -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 70])
-def test_a_host_that_cannot_be(host) -> None:
+def test_an_impossible_host_fails_with_one_line(host) -> None:
     fails_with_a_line(run("topic", "list", "-b", f"{host}:9092"), f"kbroker: no broker answers at {host}:9092")
 
 
 @pytest.mark.parametrize(
     "arguments", [("topic", "create", "t", "-p", TOO_MANY), ("topic", "partitions", "t", TOO_MANY)], ids=lambda a: a[1]
 )
-def test_more_partitions_than_can_be_asked_for(bootstrap, arguments) -> None:
+def test_too_many_partitions_fail_with_one_line(bootstrap, arguments) -> None:
     fails_with_a_line(run(*arguments, "-b", bootstrap), f"{TOO_MANY} does not fit int32")
 
 
-def test_an_empty_key_separator(bootstrap) -> None:
+def test_an_empty_key_separator_is_refused(bootstrap) -> None:
     fails_with_a_line(run("produce", "t", "--key-separator", "", "-b", bootstrap), "--key-separator", code=2)

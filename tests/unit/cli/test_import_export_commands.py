@@ -26,7 +26,7 @@ def folder(path: Path) -> LocalStore:
 
 
 @pytest.mark.parametrize("product", ["klite", "kafscale"])
-def test_in_and_out(tmp_path: Path, product: str) -> None:
+def test_an_import_can_be_exported_again(tmp_path: Path, product: str) -> None:
     source, out, data = tmp_path / "source", tmp_path / "out", tmp_path / "data"
     store = folder(source)
     if product == "klite":
@@ -49,7 +49,7 @@ def test_in_and_out(tmp_path: Path, product: str) -> None:
         assert ours == theirs, key
 
 
-def test_a_log_that_went_on_elsewhere(tmp_path: Path) -> None:
+def test_a_log_with_higher_leader_epochs_is_imported_above_them(tmp_path: Path) -> None:
     """Its last batch has a lower leader epoch than those before: the cluster is claimed once more, above all."""
     store = folder(tmp_path / "bucket")
     for made in ([data_batch(0, 3, epoch=6)], [data_batch(3, epoch=0)]):
@@ -61,7 +61,7 @@ def test_a_log_that_went_on_elsewhere(tmp_path: Path) -> None:
     assert "no faults" in run("object", "verify", "--object-store", f"file:{tmp_path / 'data' / 'objects'}")
 
 
-def test_usage_and_failures(tmp_path: Path) -> None:
+def test_usage_errors_and_failures_have_their_exit_codes(tmp_path: Path) -> None:
     data = ("--data-dir", tmp_path / "data")
     run("import", "klite", "nowhere:x", *data, code=2)
     assert "nowhere" in run("import", "klite", f"file:{tmp_path / 'nowhere'}", *data, code=1)
@@ -72,7 +72,7 @@ def test_usage_and_failures(tmp_path: Path) -> None:
     assert "no cluster" in run("export", "kafka-log", "t", tmp_path / "x", "--object-store", f"file:{empty}", code=1)
 
 
-def test_a_log_folder_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_folder_may_not_be_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket's name would be taken for that of a folder beside, and nothing would come into the bucket."""
     put_klite(folder(tmp_path / "bucket"), "klite-c1", "orders", b"t" * 16, 0, BATCHES)
     run("import", "klite", f"file:{tmp_path / 'bucket'}", "--data-dir", tmp_path / "data")
@@ -85,7 +85,7 @@ def test_a_log_folder_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "logs" / "orders-0").is_dir()
 
 
-def test_a_kafka_log_with_a_checkpoint_older_than_its_batches(tmp_path: Path) -> None:
+def test_a_kafka_log_whose_checkpoint_is_older_than_its_batches_is_imported(tmp_path: Path) -> None:
     """The cluster is claimed once more, above the leader epochs that the batches turn out to have."""
     folder_of_t = write_segments(tmp_path / "kafka" / "t-0", {0: [data_batch(0, 3), data_batch(3, 2, epoch=9)]})
     (folder_of_t / "leader-epoch-checkpoint").write_text("0\n1\n3 0\n")

@@ -104,7 +104,7 @@ def check_import(result: Result, place: str, outcome: str) -> None:
 
 @every_kind
 @pytest.mark.parametrize("place", KAFKA_FILES)
-def test_import_of_a_kafka_log(tmp_path: Path, place: str, kind: str) -> None:
+def test_an_import_of_a_kafka_log_survives_what_is_not_a_file(tmp_path: Path, place: str, kind: str) -> None:
     folder = kafka(tmp_path / "kafka")
     put(folder / place, kind)
     result = run("import", "kafka-log", folder, "--data-dir", tmp_path / "data")
@@ -114,7 +114,7 @@ def test_import_of_a_kafka_log(tmp_path: Path, place: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("place", KAFKA_FILES)
-def test_import_of_a_kafka_log_with_a_sparse_file(tmp_path: Path, place: str) -> None:
+def test_an_import_of_a_kafka_log_survives_a_sparse_file(tmp_path: Path, place: str) -> None:
     folder = kafka(tmp_path / "kafka")
     stretch(folder / place)
     result = run("import", "kafka-log", folder, "--data-dir", tmp_path / "data")
@@ -122,7 +122,7 @@ def test_import_of_a_kafka_log_with_a_sparse_file(tmp_path: Path, place: str) ->
 
 
 @pytest.mark.parametrize("damage", [b"x", data_batch(5, 1)[:-1]])
-def test_what_follows_a_hole_is_no_part_of_a_log(tmp_path: Path, damage: bytes) -> None:
+def test_an_import_refuses_bytes_after_a_hole(tmp_path: Path, damage: bytes) -> None:
     folder = kafka(tmp_path / "kafka")
     stretch(folder / "t-0" / SEGMENT)
     with open(folder / "t-0" / SEGMENT, "ab") as file:
@@ -142,7 +142,7 @@ def test_a_batch_of_a_gigabyte_of_nothing_is_not_read_into_memory(tmp_path: Path
 
 
 @every_kind
-def test_a_bootstrap_checkpoint_that_is_none(tmp_path: Path, kind: str) -> None:
+def test_a_bootstrap_checkpoint_that_is_not_a_file_is_refused(tmp_path: Path, kind: str) -> None:
     folder = kafka(tmp_path / "kafka")
     (folder / "__cluster_metadata-0").rename(tmp_path / "away")
     put(folder / "bootstrap.checkpoint", kind)
@@ -150,7 +150,7 @@ def test_a_bootstrap_checkpoint_that_is_none(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["t-0", "__cluster_metadata-0"])
-def test_a_folder_that_is_a_link_is_refused_and_the_named_one_may_be_one(tmp_path: Path, name: str) -> None:
+def test_a_linked_partition_folder_is_refused_and_a_linked_log_folder_accepted(tmp_path: Path, name: str) -> None:
     folder = kafka(tmp_path / "kafka")
     (tmp_path / "link").symlink_to(folder)
     result = run("import", "kafka-log", tmp_path / "link", "--data-dir", tmp_path / "data")
@@ -163,7 +163,7 @@ def test_a_folder_that_is_a_link_is_refused_and_the_named_one_may_be_one(tmp_pat
 
 
 @every_kind
-def test_ids_from_another_kafka(tmp_path: Path, kind: str) -> None:
+def test_an_export_refuses_ids_from_what_is_not_a_file(tmp_path: Path, kind: str) -> None:
     folder = kafka(tmp_path / "kafka")
     run("import", "kafka-log", folder, "--data-dir", tmp_path / "data")
     put(folder / "__cluster_metadata-0" / SEGMENT, kind)
@@ -198,7 +198,7 @@ PLACES = [(product, place) for product, places in BUCKET_FILES.items() for place
 
 @every_kind
 @pytest.mark.parametrize(("product", "place"), PLACES)
-def test_import_of_a_bucket(tmp_path: Path, product: str, place: str, kind: str) -> None:
+def test_an_import_of_a_bucket_survives_what_is_not_a_file(tmp_path: Path, product: str, place: str, kind: str) -> None:
     folder = bucket(product, tmp_path / "bucket")
     put(folder / place, kind)
     result = run("import", product, f"file:{folder}", "--data-dir", tmp_path / "data")
@@ -210,14 +210,14 @@ def test_import_of_a_bucket(tmp_path: Path, product: str, place: str, kind: str)
 
 
 @pytest.mark.parametrize(("product", "place"), PLACES)
-def test_import_of_a_bucket_with_a_sparse_file(tmp_path: Path, product: str, place: str) -> None:
+def test_an_import_of_a_bucket_survives_a_sparse_file(tmp_path: Path, product: str, place: str) -> None:
     folder = bucket(product, tmp_path / "bucket")
     stretch(folder / place)
     check_import(run("import", product, f"file:{folder}", "--data-dir", tmp_path / "data"), place, FAILS)
 
 
 @pytest.mark.parametrize("at", [8, 4])
-def test_a_sparse_object_whose_index_would_fill_the_memory(tmp_path: Path, at: int) -> None:
+def test_a_sparse_object_with_a_huge_index_is_refused(tmp_path: Path, at: int) -> None:
     folder = bucket("klite", tmp_path / "bucket")
     path = folder / BUCKET_FILES["klite"][0]
     stretch(path)
@@ -261,7 +261,7 @@ COMMANDS = {"verify": ["object", "verify"], "show": ["object", "show"]}
 @every_kind
 @pytest.mark.parametrize("place", ["klix", "pack", "record", "claim"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_on_a_cluster(
+def test_commands_on_a_cluster_survive_what_is_not_a_file(
     cluster: tuple[Path, dict[str, str]], place: str, kind: str, command: str
 ) -> None:
     folder, places = cluster
@@ -277,7 +277,7 @@ def test_commands_on_a_cluster(
 
 @pytest.mark.parametrize("place", ["klix", "pack", "record", "claim"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_on_a_cluster_with_a_sparse_object(
+def test_commands_on_a_cluster_survive_a_sparse_object(
     cluster: tuple[Path, dict[str, str]], place: str, command: str
 ) -> None:
     folder, places = cluster
@@ -307,7 +307,7 @@ def damaged(tmp_path: Path) -> tuple[Path, dict[str, str]]:
 
 @every_kind
 @pytest.mark.parametrize("place", ["klix", "pack", "segment", "record", "claim"])
-def test_recovery(damaged: tuple[Path, dict[str, str]], place: str, kind: str) -> None:
+def test_recovery_survives_what_is_not_a_file(damaged: tuple[Path, dict[str, str]], place: str, kind: str) -> None:
     folder, places = damaged
     store = ("--object-store", f"file:{folder}", "--cluster-id", KEYS.cluster_id)
     assert "dry run: nothing was changed" in run("recover", "--dry-run", *store).output
@@ -323,7 +323,7 @@ def test_recovery(damaged: tuple[Path, dict[str, str]], place: str, kind: str) -
 
 
 @pytest.mark.parametrize("place", ["klix", "pack", "segment"])
-def test_recovery_beside_a_sparse_object(damaged: tuple[Path, dict[str, str]], place: str) -> None:
+def test_recovery_survives_a_sparse_object(damaged: tuple[Path, dict[str, str]], place: str) -> None:
     folder, places = damaged
     stretch(folder / places[place])
     result = run("recover", "--dry-run", "--object-store", f"file:{folder}", "--cluster-id", KEYS.cluster_id)
@@ -333,7 +333,7 @@ def test_recovery_beside_a_sparse_object(damaged: tuple[Path, dict[str, str]], p
 
 @every_kind
 @pytest.mark.parametrize("name", [".lock", ".tmp", ".multipart"])
-def test_a_store_folder_s_own_names(tmp_path: Path, name: str, kind: str) -> None:
+def test_other_names_in_a_store_folder_fail_with_one_line_or_are_ignored(tmp_path: Path, name: str, kind: str) -> None:
     folder = kafka(tmp_path / "kafka")
     objects = tmp_path / "objects"
     objects.mkdir()
@@ -350,7 +350,7 @@ def test_a_store_folder_s_own_names(tmp_path: Path, name: str, kind: str) -> Non
 
 
 @every_kind
-def test_a_config_that_is_no_file(tmp_path: Path, kind: str) -> None:
+def test_a_config_that_is_not_a_file_is_refused(tmp_path: Path, kind: str) -> None:
     put(tmp_path / "broker.toml", kind)
     result = run("import", "kafscale", f"file:{tmp_path}", "--config", tmp_path / "broker.toml")
     assert result.exit_code == 2

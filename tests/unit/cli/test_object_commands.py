@@ -79,7 +79,7 @@ def lines(result: Result) -> list[str]:
 # -- ls --------------------------------------------------------------------------------------------------------
 
 
-def test_ls_names_everything(folder) -> None:
+def test_ls_lists_every_object(folder) -> None:
     found = [line.split("\t") for line in lines(folder.run("ls"))]
     notes = {key: line for key, *line in found}
     assert notes[KEYS.relative(folder.klix)][1] == "offsets 0 to 3, 4 records"
@@ -91,7 +91,7 @@ def test_ls_names_everything(folder) -> None:
     assert {KEYS.full(key): line[0] for key, line in notes.items()} == sizes
 
 
-def test_ls_of_a_topic(folder) -> None:
+def test_ls_of_a_topic_lists_its_objects(folder) -> None:
     assert [line.split("\t")[0] for line in lines(folder.run("ls", "--topic", "u"))] == [KEYS.relative(folder.pack)]
     assert [line.split("\t")[0] for line in lines(folder.run("ls", "--topic", "t"))] == [
         KEYS.relative(folder.pack), KEYS.relative(folder.klix)
@@ -99,7 +99,7 @@ def test_ls_of_a_topic(folder) -> None:
     assert lines(folder.run("ls", "--topic", "no-such")) == []
 
 
-def test_ls_tells_leftovers(folder) -> None:
+def test_ls_marks_objects_that_the_manifest_does_not_name(folder) -> None:
     folder.store.put(KEYS.full(f"t-{topic_id('t').hex()}/0/{99:020d}.obj"), b"left over")
     assert [line for line in lines(folder.run("ls")) if line.endswith("9\tnot in the manifest")]
 
@@ -107,7 +107,7 @@ def test_ls_tells_leftovers(folder) -> None:
 # -- show ------------------------------------------------------------------------------------------------------
 
 
-def test_show_a_klix_object(folder) -> None:
+def test_show_prints_a_klix_object(folder) -> None:
     for key in (folder.klix, KEYS.relative(folder.klix)):
         found = lines(folder.run("show", key))
         assert found[0].startswith("2 batches, offsets 0 to 3, 4 records, ")
@@ -118,7 +118,7 @@ def test_show_a_klix_object(folder) -> None:
         assert found[2].endswith("transactional, control")
 
 
-def test_show_a_pack(folder) -> None:
+def test_show_prints_a_pack(folder) -> None:
     found = lines(folder.run("show", folder.pack))
     assert found[0] == "2 images"
     assert sorted(line.split(",")[0] for line in found[1:]) == ["t-0: offsets 4 to 9", "u-1: offsets 0 to 8"]
@@ -128,7 +128,7 @@ def test_show_a_pack(folder) -> None:
     assert len([line for line in found if "zstd" in line]) == 3
 
 
-def test_show_records_of_the_logs_and_the_claim(folder) -> None:
+def test_show_prints_log_records_and_the_claim(folder) -> None:
     shown = {}
     for line in lines(folder.run("ls")):
         key = line.split("\t")[0]
@@ -142,7 +142,7 @@ def test_show_records_of_the_logs_and_the_claim(folder) -> None:
     assert shown["_claims/0000000001.json"]["data_dir_id"] == "dir-1"
 
 
-def test_show_a_checkpoint(folder) -> None:
+def test_show_prints_a_checkpoint(folder) -> None:
     manifest = Manifest(folder.log(KEYS.manifest_dir), ManualClock(NOW), root=KEYS.root)
     manifest.load()
     manifest.checkpoint()
@@ -151,7 +151,7 @@ def test_show_a_checkpoint(folder) -> None:
     assert folder.run("verify").exit_code == 0
 
 
-def test_show_what_is_damaged(folder) -> None:
+def test_show_names_the_damage(folder) -> None:
     folder.damage(folder.klix, 100)
     result = folder.run("show", folder.klix)
     assert result.exit_code == 1
@@ -166,14 +166,14 @@ def records(result: Result) -> list[tuple]:
     return [(record["topic"], record["partition"], record["offset"]) for record in found]
 
 
-def test_cat_a_klix_object_without_its_markers(folder) -> None:
+def test_cat_prints_a_klix_object_without_its_markers(folder) -> None:
     assert records(folder.run("cat", folder.klix)) == [("t", 0, offset) for offset in range(3)]
     first = json.loads(lines(folder.run("cat", KEYS.relative(folder.klix)))[0])
     assert (first["key"], first["value"], first["timestamp"]) == ("000000", "0".ljust(20, "."), NOW)
     assert records(folder.run("cat", folder.klix, "--partition", "1")) == []
 
 
-def test_cat_a_pack(folder) -> None:
+def test_cat_prints_a_pack(folder) -> None:
     t, u = [("t", 0, offset) for offset in range(4, 10)], [("u", 1, offset) for offset in range(9)]
     assert sorted(records(folder.run("cat", folder.pack))) == t + u
     assert records(folder.run("cat", folder.pack, "--topic", "t")) == t
@@ -181,13 +181,13 @@ def test_cat_a_pack(folder) -> None:
     assert records(folder.run("cat", folder.pack, "--topic", "t", "--partition", "1")) == []
 
 
-def test_cat_a_large_object_in_windows(folder, monkeypatch) -> None:
+def test_cat_reads_a_large_object_in_windows(folder, monkeypatch) -> None:
     monkeypatch.setattr("kbroker.cli.bucket.READ_BYTES", 300)
     key = folder.bucket.klix("u", 0, batches(0, 20))
     assert records(folder.run("cat", key)) == [("u", 0, offset) for offset in range(60)]
 
 
-def test_cat_what_is_damaged(folder) -> None:
+def test_cat_names_the_damage(folder) -> None:
     folder.damage(folder.klix, 100)
     result = folder.run("cat", folder.klix)
     assert (result.exit_code, len(result.output.splitlines())) == (1, 1)
@@ -196,19 +196,19 @@ def test_cat_what_is_damaged(folder) -> None:
 # -- verify ----------------------------------------------------------------------------------------------------
 
 
-def test_verify_clean(folder) -> None:
+def test_verify_of_a_clean_bucket_exits_0(folder) -> None:
     result = folder.run("verify")
     assert lines(result)[-1].startswith("3 objects and images, ")
     assert lines(result)[-1].endswith(": no faults")
     assert lines(folder.run("verify", cluster=True))
 
 
-def test_verify_notes_leftovers_without_complaint(folder) -> None:
+def test_verify_notes_orphans_and_exits_0(folder) -> None:
     folder.store.put(KEYS.full(f"t-{topic_id('t').hex()}/0/{99:020d}.obj"), b"left over")
     assert [line for line in lines(folder.run("verify")) if line.startswith("note: kbroker-") and "not in the" in line]
 
 
-def test_verify_finds_rot(folder) -> None:
+def test_verify_finds_flipped_bits(folder) -> None:
     folder.damage(folder.pack, 70)
     result = folder.run("verify")
     assert result.exit_code == 1
@@ -243,20 +243,20 @@ def test_verify_that_cannot_read_exits_2(folder, tmp_path) -> None:
 # -- all -------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_written(folder) -> None:
+def test_the_commands_write_nothing(folder) -> None:
     before = folder.files()
     for arguments in (["ls"], ["verify"], ["show", folder.klix], ["cat", folder.pack]):
         assert folder.run(*arguments).exit_code == 0
     assert folder.files() == before
 
 
-def test_a_missing_folder_is_not_made(tmp_path) -> None:
+def test_a_missing_folder_is_not_created(tmp_path) -> None:
     for name in ("ls", "verify"):
         assert CliRunner().invoke(cli, ["object", name, "--object-store", f"file:{tmp_path}/x"]).exit_code != 0
     assert os.listdir(tmp_path) == []
 
 
-def test_several_clusters_must_be_told_apart(folder) -> None:
+def test_one_of_several_clusters_must_be_named(folder) -> None:
     other = ObjectKeys("B" * 22)
     claim(folder.store, other.root, "dir-2", False, NOW, retries=ONCE)
     result = folder.run("ls")
@@ -284,7 +284,7 @@ def test_usage_errors_exit_2(folder, arguments) -> None:
     assert result.exit_code == 2, result.output
 
 
-def test_other_failures_exit_1_with_a_line(folder) -> None:
+def test_other_failures_exit_1_with_one_line(folder) -> None:
     for arguments in (["show", "no/such"], ["cat", "no/such"], ["ls", "--cluster-id", "C" * 22]):
         result = folder.run(*arguments)
         assert (result.exit_code, result.output.count("\n")) == (1, 1), result.output

@@ -1,4 +1,4 @@
-"""``kbroker pipeline``: every job that is listed can be imported, and says what it takes."""
+"""``kbroker pipeline``: every listed job can be imported, and has its help."""
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +14,7 @@ def test_every_job_has_help(name):
         assert option in done.output
 
 
-def test_no_other_names():
+def test_unknown_jobs_are_refused():
     assert CliRunner().invoke(command, ["explode"]).exit_code == 2
     assert all(name in CliRunner().invoke(command, ["--help"]).output for name in JOBS)
 
@@ -29,11 +29,11 @@ def test_no_other_names():
         ["audit", "--output", "x.exe"],
     ],
 )  # fmt: skip
-def test_wrong_usage_is_exit_code_2(arguments):
+def test_wrong_usage_exits_2(arguments):
     assert CliRunner().invoke(command, arguments).exit_code == 2
 
 
-def test_what_is_wrong_is_one_line(tmp_path):
+def test_an_expected_error_is_one_line(tmp_path):
     """No traceback, and no Spark session for it."""
     for arguments, code in (
         (["convert", "t", "--to", "klite", "--dest", "file:x", "--object-store", f"file:{tmp_path}/no"], 1),

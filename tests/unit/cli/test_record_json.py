@@ -19,7 +19,7 @@ def shown(key, value, headers=()) -> dict:
     return json.loads(line)
 
 
-def test_all_fields_in_order() -> None:
+def test_a_record_has_all_fields_in_order() -> None:
     found = shown(b"k", "wert €".encode(), [("h", b"1"), ("h", None), ("", b"")])
     assert list(found) == ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
     assert found == {
@@ -39,30 +39,30 @@ def test_null_and_empty_differ() -> None:
     assert shown(b"", None)["value"] is None
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_bytes_that_are_not_text_are_base64() -> None:
     for data in (b"\xff", b"\x80abc", b"\xed\xa0\x80", bytes(range(256))):
         found = shown(data, data, [("h", data)])
         for place in (found["key"], found["value"], found["headers"][0][1]):
             assert base64.b64decode(place["base64"], validate=True) == data
 
 
-def test_text_that_json_must_escape() -> None:
+def test_text_is_escaped_as_json() -> None:
     text = 'a\nb\t"\\\x00\u2028\U0001f600'
     assert shown(None, text.encode())["value"] == text
 
 
-def test_a_text_that_looks_like_our_base64_is_a_string() -> None:
+def test_text_that_looks_like_base64_stays_text() -> None:
     assert shown(None, b'{"base64": "eA=="}')["value"] == '{"base64": "eA=="}'
 
 
-def test_records_of_other_kinds() -> None:
+def test_a_record_without_a_timestamp_is_printed() -> None:
     assert json.loads(record_json("t", 0, Record(1, -1, 1, None, None, [])))["timestamp"] == -1
 
 
 BINARY = (None, b"", b"text", "wert €".encode(), b"\xff\x00", b'{"base64": "eA=="}', b"a\nb\r\n", bytes(range(256)))
 
 
-def test_what_is_printed_is_read_back() -> None:
+def test_printed_records_are_read_back() -> None:
     for key, value in product(BINARY, BINARY):
         headers = [("h", key), ("h", value), ("", b""), ("n", None)]
         record = Record(7, 1_700_000_000_123, 0, key, value, headers)
@@ -92,7 +92,7 @@ def test_what_is_printed_is_read_back() -> None:
         ({"headers": [["h", 1]]}, "headers"),
     ],
 )
-def test_lines_that_are_no_records(change: dict, reason: str) -> None:
+def test_lines_that_are_not_records_are_refused(change: dict, reason: str) -> None:
     good = {"topic": "t", "partition": 0, "offset": 1, "timestamp": 5, "key": None, "value": "v", "headers": []}
     assert parse_record_json(json.dumps(good).encode()).value == b"v"
     with pytest.raises(ValueError, match=reason):
@@ -100,6 +100,6 @@ def test_lines_that_are_no_records(change: dict, reason: str) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000, b'{"topic": "t"}'])
-def test_lines_that_are_no_json_objects(line: bytes) -> None:
+def test_lines_that_are_not_json_objects_are_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         parse_record_json(line)

@@ -28,7 +28,7 @@ TOPIC_NAMES = {topic_id: name for name, topic_id in TOPIC_IDS.items()}
 
 
 def topic_id(name: str) -> bytes:
-    """The id of a topic; one that nobody has for an unknown name."""
+    """The id of a topic; for an unknown name one that no topic has."""
     return TOPIC_IDS.get(name, b"?" * 16)
 
 

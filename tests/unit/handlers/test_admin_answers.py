@@ -63,7 +63,7 @@ def test_no_election_is_needed(broker: AdminBroker, version: int) -> None:
     assert everything.replica_election_results == [], "of all partitions only failures are told"
 
 
-def test_an_unknown_election_type(broker: AdminBroker) -> None:
+def test_an_unknown_election_type_is_refused(broker: AdminBroker) -> None:
     broker.create("t")
     named = [TopicPartitions(topic="t", partitions=[0])]
     request = ElectLeadersRequest(topic_partitions=named, election_type=2)
@@ -75,7 +75,7 @@ def test_an_unknown_election_type(broker: AdminBroker) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_partition_can_only_be_where_it_is(broker: AdminBroker, version: int) -> None:
+def test_only_this_broker_is_accepted_as_replica(broker: AdminBroker, version: int) -> None:
     broker.create("t", 6)
     wanted: list[list[int] | None] = [[NODE_ID], [NODE_ID, 2], [2], [], None]
     topic = ReassignableTopic(
@@ -197,13 +197,13 @@ def test_there_are_no_quotas(broker: AdminBroker, version: int, components: list
         ([("user", 2, None), ("ip", 9, None)], 42, "Unknown match type 9"),
     ],
 )
-def test_a_quota_filter_that_kafka_does_not_take(
+def test_a_quota_filter_that_kafka_refuses_is_refused(
     broker: AdminBroker, components: list[Component], code: int, message: str
 ) -> None:
     assert quotas(broker, 1, *components) == (code, message, None)
 
 
-def test_quotas_of_an_address_have_no_user(broker: AdminBroker) -> None:
+def test_a_quota_filter_by_address_and_client_is_refused(broker: AdminBroker) -> None:
     code, message, entries = quotas(broker, 1, ("client-id", 2, None), ("ip", 2, None))
     assert (code, entries) == (ErrorCode.INVALID_REQUEST, None)
     assert message is not None
@@ -227,7 +227,7 @@ def test_no_user_has_scram_credentials(broker: AdminBroker) -> None:
     ]
 
 
-def test_a_plain_listener_has_no_sasl(broker: AdminBroker) -> None:
+def test_a_plain_listener_refuses_sasl(broker: AdminBroker) -> None:
     for version in (0, 1):
         response = broker.ask(sasl_handshake, version, SaslHandshakeRequest(mechanism="PLAIN"))
         assert (response.error_code, response.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])

@@ -66,7 +66,7 @@ def test_the_list_is_what_is_served(broker: AdminBroker, version: int) -> None:
     assert listed[ApiKey.PRODUCE][0] == 0, "librdkafka turns compression off otherwise"
 
 
-def test_client_metrics_are_listed_while_some_are_wanted(broker: AdminBroker) -> None:
+def test_client_metrics_apis_are_listed_while_a_resource_exists(broker: AdminBroker) -> None:
     """librdkafka writes a line to standard error when it asks; Apache Kafka lists them only for a plug-in."""
 
     def listed() -> set[int]:
@@ -116,7 +116,7 @@ def test_metadata_version_is_the_release_that_broker_configs_name() -> None:
         (CLUSTER_ID, NODE_ID + 1, ErrorCode.REBOOTSTRAP_REQUIRED),
     ],
 )
-def test_a_client_of_another_cluster_or_broker_is_sent_away(
+def test_a_client_of_another_cluster_or_broker_must_rebootstrap(
     broker: AdminBroker, cluster_id: str | None, node_id: int, code: int
 ) -> None:
     request = software()
@@ -134,7 +134,7 @@ def test_client_software_must_match_the_pattern(broker: AdminBroker, bad: str) -
 
 
 @pytest.mark.parametrize("good", ["a", "apache-kafka-java", "1.0.0-SNAPSHOT", "3"])
-def test_names_that_match(broker: AdminBroker, good: str) -> None:
+def test_client_software_that_matches_the_pattern_is_accepted(broker: AdminBroker, good: str) -> None:
     assert broker.ask(api_versions, 3, software(good, good)).error_code == 0
 
 
@@ -179,11 +179,11 @@ def init(broker: AdminBroker, request: InitProducerIdRequest, version: int = 5) 
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_new_id_each_time(broker: AdminBroker, version: int) -> None:
+def test_each_request_gets_a_new_producer_id(broker: AdminBroker, version: int) -> None:
     assert [init(broker, idempotent(), version) for _ in range(3)] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
 
 
-def test_only_the_first_of_a_block_waits(broker: AdminBroker) -> None:
+def test_only_the_first_id_of_a_block_waits(broker: AdminBroker) -> None:
     first = broker.start(init_producer_id, 5, idempotent())
     assert isinstance(first, Future)
     first.result(10)
@@ -196,7 +196,7 @@ def test_a_producer_that_brings_its_id_gets_a_new_one(broker: AdminBroker) -> No
 
 
 @pytest.mark.parametrize("request_", [idempotent(producer_id=5), idempotent(epoch=5), idempotent(transactional_id="")])
-def test_malformed_requests(broker: AdminBroker, request_: InitProducerIdRequest) -> None:
+def test_malformed_init_producer_ids_are_refused(broker: AdminBroker, request_: InitProducerIdRequest) -> None:
     assert init(broker, request_) == (ErrorCode.INVALID_REQUEST, -1, -1)
 
 
@@ -253,7 +253,7 @@ def test_share_groups_are_a_feature_with_their_option_only(broker: AdminBroker) 
         ("g", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_share_coordinators(broker: AdminBroker, key: str, code: int) -> None:
+def test_share_coordinators_are_found_with_the_option_only(broker: AdminBroker, key: str, code: int) -> None:
     request = FindCoordinatorRequest(key_type=2, coordinator_keys=[key])
     (found,) = broker.ask(find_coordinator, 6, request).coordinators
     assert found.error_code == ErrorCode.INVALID_REQUEST, "not without the option"

@@ -252,14 +252,14 @@ def test_a_brokers_default_reaches_its_topics_at_once(broker: AdminBroker) -> No
     assert describe(broker, BROKER, "") == {}
 
 
-def test_a_change_that_a_topic_could_not_live_with_is_refused(broker: AdminBroker) -> None:
+def test_a_default_that_contradicts_a_topics_configs_is_refused(broker: AdminBroker) -> None:
     broker.create("t", max_compaction_lag_ms="10")
     broker.create("u")
     assert alter(broker, resource(BROKER, "", ("log.cleaner.min.compaction.lag.ms", SET, "11"))) == [42]
     assert broker.logs.by_name["u"].config.min_compaction_lag_ms == 0
 
 
-def test_two_changes_of_one_request_are_judged_together(broker: AdminBroker) -> None:
+def test_changes_of_one_request_are_validated_together(broker: AdminBroker) -> None:
     codes = alter(
         broker,
         resource(BROKER, "", ("log.cleaner.max.compaction.lag.ms", SET, "10")),
@@ -268,7 +268,7 @@ def test_two_changes_of_one_request_are_judged_together(broker: AdminBroker) -> 
     assert codes == [0, 42]
 
 
-def test_followers_of_broker_configs_are_told(broker: AdminBroker) -> None:
+def test_listeners_of_broker_configs_are_called(broker: AdminBroker) -> None:
     heard: list[int] = []
     broker.topics.add_config_listener(lambda configs: heard.append(configs.number("max.connections")))
     alter(broker, resource(BROKER, ME, ("max.connections", SET, "12")))
@@ -291,7 +291,7 @@ def test_group_configs_are_kept_for_groups_that_do_not_exist(broker: AdminBroker
     assert heard == ["g", "g"]
 
 
-def test_client_metrics_are_kept(broker: AdminBroker) -> None:
+def test_client_metrics_resources_are_stored(broker: AdminBroker) -> None:
     asked = resource(CLIENT_METRICS, "m", ("metrics", APPEND, "a.,b."), ("interval.ms", SET, "1000"))
     assert alter(broker, asked) == [0]
     assert value(broker, CLIENT_METRICS, "m", "metrics") == ("a.,b.", 7)

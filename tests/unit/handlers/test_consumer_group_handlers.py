@@ -24,7 +24,7 @@ def joining(member_id: str, **fields: object) -> ConsumerGroupHeartbeatRequest:
 
 
 @pytest.mark.parametrize("version", versions(consumer_group_heartbeat))
-def test_join_stay_and_leave(client: Client, version: int) -> None:
+def test_members_join_stay_and_leave(client: Client, version: int) -> None:
     joined = client.ask(consumer_group_heartbeat, version, joining("m"))
     assert (joined.error_code, joined.member_id, joined.member_epoch) == (0, "m", 1)
     assert joined.heartbeat_interval_ms == 5_000
@@ -38,12 +38,12 @@ def test_join_stay_and_leave(client: Client, version: int) -> None:
     assert (refused.error_code, "m" in refused.error_message) == (ErrorCode.UNKNOWN_MEMBER_ID, True)
 
 
-def test_who_makes_the_member_id(client: Client) -> None:
+def test_the_broker_makes_the_member_id_in_version_0_only(client: Client) -> None:
     assert len(client.ask(consumer_group_heartbeat, 0, joining("")).member_id) == 22
     assert client.ask(consumer_group_heartbeat, 1, joining("")).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_expression_in_version_1(client: Client) -> None:
+def test_version_1_subscribes_by_expression(client: Client) -> None:
     asked = joining("m", subscribed_topic_names=None, subscribed_topic_regex="a|b")
     assert client.ask(consumer_group_heartbeat, 1, asked).error_code == 0
     bad = joining("m", subscribed_topic_regex="(")
@@ -67,14 +67,14 @@ def test_describe(client: Client, version: int, operations: bool) -> None:
 
 
 @pytest.mark.parametrize("version", versions(describe_groups))
-def test_classic_description_of_a_consumer_group(client: Client, version: int) -> None:
+def test_describe_groups_does_not_know_a_consumer_group(client: Client, version: int) -> None:
     client.ask(consumer_group_heartbeat, 0, joining("m"))
     (group,) = client.ask(describe_groups, version, DescribeGroupsRequest(groups=["g"])).groups
     assert (group.group_state, group.members) == ("Dead", [])
     assert group.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0)
 
 
-def test_list_by_type(client: Client) -> None:
+def test_groups_are_listed_by_type(client: Client) -> None:
     client.ask(consumer_group_heartbeat, 0, joining("m"))
     (group,) = client.ask(list_groups, 5, ListGroupsRequest(types_filter=["Consumer"])).groups
     assert (group.group_id, group.group_type, group.group_state) == ("g", "consumer", "Stable")

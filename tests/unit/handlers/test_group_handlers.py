@@ -180,10 +180,10 @@ def test_offset_fetch(client: Client, version: int) -> None:
     client.commit(6, ("t", 0, 5, "m"), ("t", 1, 6, ""))
     epoch = 4 if version >= 5 else -1
     committed = [("t", 0, 5, epoch, "m", 0), ("t", 1, 6, epoch, "", 0)]
-    groups = ["g"] if version < 8 else ["g", "nobody"]
+    groups = ["g"] if version < 8 else ["g", "absent"]
     named = fetch(client, version, groups, [("t", [1, 0]), ("u", [3])])
     assert named[0] == [committed[1], committed[0], ("u", 3, -1, -1, "", 0)]
-    assert fetch(client, version, ["nobody"], [("t", [0])]) == [[("t", 0, -1, -1, "", 0)]]
+    assert fetch(client, version, ["absent"], [("t", [0])]) == [[("t", 0, -1, -1, "", 0)]]
     if version >= 2:
         assert sorted(fetch(client, version, groups, None)[0]) == committed
     if version >= 8:
@@ -208,7 +208,7 @@ def test_offset_fetch_error(client: Client, version: int) -> None:
 @pytest.mark.parametrize("version", versions(describe_groups))
 def test_describe_groups(client: Client, version: int) -> None:
     member_id = client.member()
-    request = DescribeGroupsRequest(groups=["g", "nobody", "g"], include_authorized_operations=version >= 3)
+    request = DescribeGroupsRequest(groups=["g", "absent", "g"], include_authorized_operations=version >= 3)
     stable, unknown = client.ask(describe_groups, version, request).groups
     assert (stable.error_code, stable.group_state, stable.protocol_type, stable.protocol_data) == (
         0,
@@ -220,7 +220,7 @@ def test_describe_groups(client: Client, version: int) -> None:
         (member_id, b"meta", b"mine")
     ]
     assert stable.authorized_operations == (3400 if version >= 3 else -(2**31))  # as Kafka 4.4 without authorizer
-    assert (unknown.group_id, unknown.group_state, unknown.members) == ("nobody", "Dead", [])
+    assert (unknown.group_id, unknown.group_state, unknown.members) == ("absent", "Dead", [])
     assert unknown.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0)
 
 
@@ -246,9 +246,9 @@ def test_list_groups(client: Client, version: int) -> None:
 def test_delete_groups(client: Client, version: int) -> None:
     client.member("g")
     client.commit(5, ("t", 0, 1, ""), group_id="simple")
-    answer = client.ask(delete_groups, version, DeleteGroupsRequest(groups_names=["g", "simple", "nobody"]))
+    answer = client.ask(delete_groups, version, DeleteGroupsRequest(groups_names=["g", "simple", "absent"]))
     assert [(result.group_id, result.error_code) for result in answer.results] == [
         ("g", ErrorCode.NON_EMPTY_GROUP),
         ("simple", 0),
-        ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
+        ("absent", ErrorCode.GROUP_ID_NOT_FOUND),
     ]

@@ -69,7 +69,7 @@ def test_earliest_latest_and_by_time_in_every_version(broker: AdminBroker, versi
     ("timestamp", "expected"),
     [(0, (0, 0, 100)), (100, (0, 0, 100)), (111, (0, 2, 300)), (300, (0, 2, 300)), (301, NOTHING)],
 )
-def test_the_first_record_at_or_after(broker: AdminBroker, timestamp: int, expected: tuple[int, int, int]) -> None:
+def test_it_finds_the_first_record_at_or_after(broker: AdminBroker, timestamp: int, expected: tuple[int, int, int]) -> None:
     fill(broker)
     assert ask(broker, timestamp) == expected
 
@@ -105,7 +105,7 @@ def test_unknown_sentinels_are_unsupported(broker: AdminBroker, timestamp: int) 
     assert ask(broker, timestamp)[0] == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_errors_of_the_partition(broker: AdminBroker) -> None:
+def test_list_offsets_has_an_error_per_partition(broker: AdminBroker) -> None:
     assert ask(broker, -1, name="no") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
     assert ask(broker, -1, index=1)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ask(broker, -1, index=-1)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -274,13 +274,13 @@ def end_offset(broker: AdminBroker, epoch: int, current: int = -1, **keywords: A
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_where_epochs_end(broker: AdminBroker, version: int) -> None:
+def test_an_epoch_ends_where_the_next_begins(broker: AdminBroker, version: int) -> None:
     fill(broker)
     assert end_offset(broker, LEADER_EPOCH, version=version) == (0, LEADER_EPOCH, 6)
     assert end_offset(broker, LEADER_EPOCH + 1, version=version) == (0, -1, -1)
 
 
-def test_errors_of_offset_for_leader_epoch(broker: AdminBroker) -> None:
+def test_offset_for_leader_epoch_has_an_error_per_partition(broker: AdminBroker) -> None:
     assert end_offset(broker, 3, name="no") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
     assert end_offset(broker, 3, index=9)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert end_offset(broker, 3, current=LEADER_EPOCH - 1)[0] == ErrorCode.FENCED_LEADER_EPOCH

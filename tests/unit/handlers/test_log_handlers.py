@@ -84,7 +84,7 @@ def test_the_answer_waits_for_the_store(broker: AdminBroker) -> None:
     answer = start_deleting(broker, 2, 1000, ("t", 0, 1))
     assert isinstance(answer, Future)
     assert not answer.done()
-    assert broker.partition("t").log_start_offset == 0, "readers see it when it is true"
+    assert broker.partition("t").log_start_offset == 0, "readers see it once it is stored"
     broker.log_starts.turn()
     assert results(broker, 2, answer) == [(1, 0)]
     topic_id = broker.partition("t").topic_id
@@ -103,7 +103,7 @@ def test_while_the_store_is_away_the_answer_is_a_time_out(broker: AdminBroker) -
     assert delete(broker, ("t", 0, 1)) == [(1, 0)]
 
 
-def test_a_request_that_waited_too_long_is_not_carried_out(broker: AdminBroker) -> None:
+def test_delete_records_after_its_time_out_changes_nothing(broker: AdminBroker) -> None:
     broker.create("t")
     broker.append("t", 1, 2)
     answer = start_deleting(broker, 2, 500, ("t", 0, 1))
@@ -147,7 +147,7 @@ def test_sizes_are_those_of_objects_and_log_together(broker: AdminBroker, versio
     assert sizes(broker, version, ("t", [0])) == {("t", 0): 900 + batch_bytes}
 
 
-def test_only_what_was_asked_for_and_exists(broker: AdminBroker) -> None:
+def test_sizes_are_of_the_partitions_asked_for_that_exist(broker: AdminBroker) -> None:
     broker.create("t", 3)
     assert set(sizes(broker, 4, ("t", [2, 0, 0, 7, -1]), ("no", [0]))) == {("t", 0), ("t", 2)}
     assert sizes(broker, 4) == {}
@@ -187,7 +187,7 @@ def test_partitions_are_in_the_one_directory(tmp_path: Path, version: int) -> No
         broker.close()
 
 
-def test_the_directory_is_told_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_directory_is_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     configs = broker_configs(load_config({"data_dir": "some/data"}), ("127.0.0.1", 9092))
     assert configs.text("log.dirs") == str(tmp_path / "some/data")

@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions: who is asked for what, and what is created on the way."""
+"""Metadata and DescribeTopicPartitions: what is answered of topics, and which topics are created."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def test_unknown_topics_are_created_and_the_answer_waits_for_it(broker: AdminBro
 @pytest.mark.parametrize(
     ("version", "allowed", "created"), [(3, True, True), (4, True, True), (4, False, False), (12, False, False)]
 )
-def test_creation_needs_the_requests_leave(broker: AdminBroker, version: int, allowed: bool, created: bool) -> None:
+def test_creation_needs_the_requests_consent(broker: AdminBroker, version: int, allowed: bool, created: bool) -> None:
     response = broker.ask(metadata, version, named("new", allow_auto_topic_creation=allowed))
     expected = ErrorCode.NONE if created else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert response.topics[0].error_code == expected
     assert ("new" in broker.topics.image.by_name) == created
 
 
-def test_creation_needs_the_brokers_leave_and_uses_its_defaults(tmp_path: Path) -> None:
+def test_creation_needs_the_brokers_consent(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     closed = AdminBroker(tmp_path / "1", {"auto.create.topics.enable": False})
@@ -116,7 +116,7 @@ def test_illegal_names_are_invalid_topics_and_the_others_are_served(broker: Admi
     assert broker.ask(metadata, 12, named("a.b")).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_the_offsets_topic_is_created_as_what_it_is(broker: AdminBroker) -> None:
+def test_the_offsets_topic_is_created_as_an_internal_topic(broker: AdminBroker) -> None:
     (topic,) = broker.ask(metadata, 12, named("__consumer_offsets")).topics
     assert (topic.is_internal, len(topic.partitions)) == (True, 50)
 
@@ -166,7 +166,7 @@ def test_authorized_operations_only_when_asked(broker: AdminBroker) -> None:
     assert asked.topics[0].topic_authorized_operations > 0
 
 
-def test_large_answers_are_built_elsewhere(broker: AdminBroker) -> None:
+def test_large_answers_are_built_on_a_worker(broker: AdminBroker) -> None:
     broker.create("small", 10)
     broker.create("large", 1_001)
     assert not isinstance(broker.start(metadata, 12, named("small")), Future)
@@ -175,7 +175,7 @@ def test_large_answers_are_built_elsewhere(broker: AdminBroker) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 4, 8, 9, 12])
-def test_what_is_kept_of_topics_follows_them(broker: AdminBroker, version: int) -> None:
+def test_cached_topics_follow_changes(broker: AdminBroker, version: int) -> None:
     """Answers are the same whether their topics were asked for before or not."""
 
     def everything() -> Any:
@@ -208,7 +208,7 @@ def test_what_is_kept_of_topics_follows_them(broker: AdminBroker, version: int) 
     assert everything()["t"] == [(0, epoch)]
 
 
-def test_authorized_operations_are_told_to_those_who_ask(broker: AdminBroker) -> None:
+def test_cached_topics_have_authorized_operations_only_when_asked(broker: AdminBroker) -> None:
     broker.create("t")
     for asked in (True, False, True):
         request = MetadataRequest(topics=None, include_topic_authorized_operations=asked)
@@ -216,7 +216,7 @@ def test_authorized_operations_are_told_to_those_who_ask(broker: AdminBroker) ->
         assert (topic.topic_authorized_operations >= 0) == asked
 
 
-def test_few_forms_are_kept_and_no_topics_that_are_gone() -> None:
+def test_the_cache_bounds_forms_and_drops_deleted_topics() -> None:
     topics = {bytes([i]): TopicImage(f"t{i}", bytes([i]), 1, {}) for i in range(250)}
     kept = TopicBytes()
     every, few = SimpleNamespace(by_id=topics), SimpleNamespace(by_id=dict(list(topics.items())[:10]))
@@ -260,7 +260,7 @@ def pages(broker: AdminBroker, limit: int, *names: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 100])
-def test_pages_join_to_the_whole(broker: AdminBroker, limit: int) -> None:
+def test_pages_add_up_to_all_topics(broker: AdminBroker, limit: int) -> None:
     for name, partitions in (("b", 3), ("a", 2), ("c", 4)):
         broker.create(name, partitions)
     seen = []
@@ -291,7 +291,7 @@ def test_unknown_topics_are_named_and_not_created(broker: AdminBroker) -> None:
     assert set(broker.topics.image.by_name) == {"b"}
 
 
-def test_a_cursor_at_a_topic_that_is_gone_goes_on_behind_it(broker: AdminBroker) -> None:
+def test_a_cursor_at_a_deleted_topic_continues_after_it(broker: AdminBroker) -> None:
     broker.create("a", 2)
     broker.create("c", 2)
     request = DescribeTopicPartitionsRequest(topics=[], cursor=Cursor(topic_name="b", partition_index=1))
@@ -300,7 +300,7 @@ def test_a_cursor_at_a_topic_that_is_gone_goes_on_behind_it(broker: AdminBroker)
 
 
 @pytest.mark.parametrize(("limit", "index"), [(0, 0), (-5, -3), (2**31 - 1, 2**31 - 1)])
-def test_hostile_limits_and_cursors(broker: AdminBroker, limit: int, index: int) -> None:
+def test_hostile_limits_and_cursors_are_answered(broker: AdminBroker, limit: int, index: int) -> None:
     broker.create("a", 2)
     cursor = Cursor(topic_name="a", partition_index=index)
     request = DescribeTopicPartitionsRequest(topics=[], response_partition_limit=limit, cursor=cursor)

@@ -110,7 +110,7 @@ def test_transaction(client: Client, transactions: Transactions, version: int) -
 
 
 @pytest.mark.parametrize("version", versions(txn_offset_commit))
-def test_verification_in_words_of_the_version(client: Client, transactions: Transactions, version: int) -> None:
+def test_verification_errors_depend_on_the_version(client: Client, transactions: Transactions, version: int) -> None:
     abortable = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.INVALID_TXN_STATE
     concurrent = ErrorCode.CONCURRENT_TRANSACTIONS if version >= 5 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     answers = {
@@ -128,7 +128,7 @@ def test_verification_in_words_of_the_version(client: Client, transactions: Tran
     assert fetch(client, 7) == (-1, 0)
 
 
-def test_member_is_checked_from_version_3_on(client: Client) -> None:
+def test_the_member_is_checked_from_version_3_on(client: Client) -> None:
     member_id = client.member()
     assert commit(client, 2, ("t", 0, 5)) == [0]
     assert commit(client, 3, ("t", 0, 5), generation_id_or_member_epoch=1, member_id=member_id) == [0]
@@ -145,7 +145,7 @@ def test_member_is_checked_from_version_3_on(client: Client) -> None:
 
 
 @pytest.mark.parametrize("version", range(7, 11))
-def test_require_stable(client: Client, transactions: Transactions, version: int) -> None:
+def test_require_stable_reports_open_transactions(client: Client, transactions: Transactions, version: int) -> None:
     client.commit(5, ("t", 0, 1, ""), ("t", 1, 2, ""))
     commit(client, 3, ("t", 0, 5))
     assert fetch(client, version) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
@@ -173,7 +173,7 @@ def test_topics_by_id(client: Client) -> None:
     assert [(topic.topic_id, len(topic.partitions)) for topic in everything.topics] == [(topic_id("t"), 1)]
 
 
-def test_who_names_a_group_again_and_again_gets_as_many_answers_of_one_question(
+def test_a_group_named_several_times_is_fetched_once(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each would be a list of all its offsets: 8 KB of request may name a group of a million 400 times."""
@@ -198,7 +198,7 @@ def test_who_names_a_group_again_and_again_gets_as_many_answers_of_one_question(
 
 
 @pytest.mark.parametrize("version", [2, 9])
-def test_nameless_topic_is_an_unknown_one(client: Client, version: int) -> None:
+def test_a_topic_without_a_name_is_unknown(client: Client, version: int) -> None:
     assert client.commit(version, ("", 0, 5, "")) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
@@ -232,7 +232,7 @@ def test_offset_delete_of_a_group_with_members(client: Client) -> None:
 
 @pytest.mark.parametrize(("topic", "error"), [("t", ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC), ("u", ErrorCode.NONE)])
 @pytest.mark.parametrize("version", [0, 1, 3, 9])
-def test_topics_of_a_subscription_that_ends_before_its_versions_fields(
+def test_a_subscription_without_its_versions_fields_is_read(
     client: Client, version: int, topic: str, error: ErrorCode
 ) -> None:
     """As @platformatic/kafka writes them: the version, one topic, no user data, and nothing of later versions."""

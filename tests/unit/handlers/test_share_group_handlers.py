@@ -142,7 +142,7 @@ def forget(client: Client, *topics: str) -> Any:
     return client.ask(share_group_delete_offsets, 0, k92.DeleteShareGroupOffsetsRequest(group_id="g", topics=named))
 
 
-def test_join_stay_and_leave(client: Client) -> None:
+def test_members_join_stay_and_leave(client: Client) -> None:
     joined = join(client)
     assert (joined.error_code, joined.member_id, joined.heartbeat_interval_ms) == (0, "m", 5_000)
     assert [(t.topic_id, t.partitions) for t in joined.assignment.topic_partitions] == [(TOPIC_IDS["t"], [0, 1])]
@@ -191,7 +191,7 @@ def test_describe_offsets(client: Client, version: int) -> None:
 
 
 @pytest.mark.parametrize(("complete", "high_watermark", "lag"), [(-1, 100, -1), (3, 50, 0), (0, 91, 1)])
-def test_lag(client: Client, complete: int, high_watermark: int, lag: int) -> None:
+def test_the_lag_counts_records_that_are_not_done(client: Client, complete: int, high_watermark: int, lag: int) -> None:
     client.store.states["g", TOPIC_IDS["t"], 0] = SharePartitionState(2, 5, 90, complete, ())  # type: ignore[attr-defined]
     partition = SimpleNamespace(high_watermark=lambda: high_watermark)
     client.context.logs.partition_by_id = lambda topic_id, index: partition
@@ -199,7 +199,7 @@ def test_lag(client: Client, complete: int, high_watermark: int, lag: int) -> No
     assert group.topics[0].partitions[0].lag == lag
 
 
-def test_a_partition_that_cannot_be_read(client: Client) -> None:
+def test_a_partition_whose_state_cannot_be_read_has_an_error(client: Client) -> None:
     join(client)
     client.store.fails = {1}  # type: ignore[attr-defined]
     (group,) = describe(client, 1, ("g", None))
@@ -244,7 +244,7 @@ def test_delete_offsets(client: Client) -> None:
     )
 
 
-def test_partitions_that_are_not_there_cost_nothing(client: Client) -> None:
+def test_missing_partitions_are_not_looked_up(client: Client) -> None:
     reads = []
     read, client.store.read = client.store.read, lambda *key: reads.append(key) or read(*key)  # type: ignore[attr-defined]
     join(client)

@@ -56,7 +56,7 @@ def test_without_a_resource_nothing_is_asked_for(broker: AdminBroker) -> None:
     assert get(broker, get_telemetry_subscriptions.RESERVED_ID).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_what_all_matching_resources_want_at_the_shortest_interval(broker: AdminBroker) -> None:
+def test_a_client_is_asked_for_all_matching_resources_at_the_shortest_interval(broker: AdminBroker) -> None:
     software = ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2.16.0")
     broker.ask(api_versions, 3, software)
     subscribe(broker, "one", metrics="b.,a.", interval_ms="2000", match="client_id=te.t,client_software_name=librd.*")
@@ -69,9 +69,9 @@ def test_what_all_matching_resources_want_at_the_shortest_interval(broker: Admin
     assert get(broker).requested_metrics == ["*"]
 
 
-def test_no_pattern_takes_long_whatever_the_client_says_of_itself() -> None:
-    """An interpreter that tries every way through (a|a)* would hold all of the broker up for years: RE2 is none, so
-    it has no back-references."""
+def test_patterns_match_in_linear_time() -> None:
+    """A backtracking matcher would try every way through (a|a)* and hold the broker up for years. RE2 does not, and
+    has no back-references."""
     with pytest.raises(KafkaError) as refused:
         client_metrics.parse_match(r"client_id=(.)\1")
     assert refused.value.code == ErrorCode.INVALID_CONFIG
@@ -80,7 +80,7 @@ def test_no_pattern_takes_long_whatever_the_client_says_of_itself() -> None:
     assert client_metrics.matches({"match": "client_id=(a|a)*"}, lengthy)
 
 
-def test_a_stored_pattern_that_is_refused_matches_nobody(broker: AdminBroker) -> None:
+def test_a_stored_pattern_that_is_invalid_matches_no_client(broker: AdminBroker) -> None:
     subscribe(broker, "m", metrics="a.")
     stored = {**broker.topics.image.client_metrics, "old": {"metrics": "b.", "match": r"client_id=(.)\1"}}
     broker.topics.image = dataclasses.replace(broker.topics.image, client_metrics=stored)
@@ -112,7 +112,7 @@ def test_pushes_are_counted_and_paced(broker: AdminBroker) -> None:
     assert (telemetry.pushes, telemetry.pushed_bytes, telemetry.refused) == (2, 5007, 1)
 
 
-def test_a_push_for_an_old_subscription_sends_the_client_back_to_ask(broker: AdminBroker) -> None:
+def test_a_push_for_an_old_subscription_is_refused(broker: AdminBroker) -> None:
     subscribe(broker, "m", metrics="a.", interval_ms="1000")
     number = get(broker).subscription_id
     subscribe(broker, "m", metrics="b.")
@@ -120,14 +120,14 @@ def test_a_push_for_an_old_subscription_sends_the_client_back_to_ask(broker: Adm
     assert push(broker, get(broker).subscription_id) == 0
 
 
-def test_a_broker_that_forgot_the_client_takes_it_up(broker: AdminBroker) -> None:
+def test_a_push_of_an_unknown_client_is_accepted(broker: AdminBroker) -> None:
     subscribe(broker, "m", metrics="a.")
     number = get(broker).subscription_id
     broker.context.telemetry = client_telemetry.ClientTelemetry(broker.clock)
     assert push(broker, number) == 0
 
 
-def test_the_last_push_comes_at_any_time_and_is_the_last(broker: AdminBroker) -> None:
+def test_a_terminating_push_is_accepted_at_any_time_and_once(broker: AdminBroker) -> None:
     subscribe(broker, "m", metrics="a.")
     number = get(broker).subscription_id
     assert push(broker, number) == 0
@@ -147,13 +147,13 @@ def test_the_last_push_comes_at_any_time_and_is_the_last(broker: AdminBroker) ->
         ({"body": b"not gzip", "compression_type": 1}, ErrorCode.INVALID_RECORD),
     ],
 )
-def test_what_is_refused(broker: AdminBroker, values: dict[str, Any], code: int) -> None:
+def test_bad_pushes_are_refused(broker: AdminBroker, values: dict[str, Any], code: int) -> None:
     subscribe(broker, "m", metrics="a.")
     assert push(broker, get(broker).subscription_id, **values) == code
     assert broker.context.telemetry.pushed_bytes == 0
 
 
-def test_what_is_remembered_of_clients_is_bounded(broker: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_of_clients_is_bounded(broker: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_telemetry, "INSTANCES_MAX", 3)
     for number in range(10):
         get(broker, bytes([number + 1]) * 16)

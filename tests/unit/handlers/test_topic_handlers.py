@@ -77,7 +77,7 @@ def test_configs_in_the_reply_are_never_null_and_have_a_real_source(broker: Admi
     assert all(1 <= config.config_source <= 8 for config in made.configs)
 
 
-def test_it_does_not_run_on_the_io_thread(broker: AdminBroker) -> None:
+def test_create_topics_runs_on_a_worker(broker: AdminBroker) -> None:
     request = CreateTopicsRequest(topics=[new("t")])
     assert isinstance(broker.start(create_topics, 7, request), Future)
 
@@ -181,12 +181,12 @@ def test_a_topic_named_twice_is_not_deleted(broker: AdminBroker) -> None:
     assert set(broker.topics.image.by_name) == {"a"}
 
 
-def test_internal_topics_stay(broker: AdminBroker) -> None:
+def test_internal_topics_cannot_be_deleted(broker: AdminBroker) -> None:
     broker.topics.ensure_internal_topic()
     assert delete(broker, "__consumer_offsets")[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_nobody_has_a_topic_that_is_called_as_kafkas_metadata(broker: AdminBroker) -> None:
+def test_kafkas_metadata_topic_cannot_be_created(broker: AdminBroker) -> None:
     """An export of it would be taken for the metadata of the Kafka that starts on the folder."""
     (result,) = create(broker, CreatableTopic(name="__cluster_metadata", num_partitions=1, replication_factor=1))
     assert result.error_code == ErrorCode.INVALID_REQUEST
@@ -231,7 +231,7 @@ def test_partitions_are_added(broker: AdminBroker, version: int) -> None:
     assert [partition.next_offset for partition in broker.logs.by_name["a"].partitions] == [0, 1, 0, 0]
 
 
-def test_what_create_partitions_refuses(broker: AdminBroker) -> None:
+def test_create_partitions_refuses_bad_requests(broker: AdminBroker) -> None:
     for name in ("a", "b", "c"):
         broker.create(name, 2)
     one = [CreatePartitionsAssignment(broker_ids=[1])]
@@ -306,7 +306,7 @@ def test_documentation_only_when_asked(broker: AdminBroker) -> None:
     assert all(config.documentation for config in documented.values())
 
 
-def test_keys_select_and_an_empty_list_is_all_as_null_is(broker: AdminBroker) -> None:
+def test_keys_select_configs_and_none_means_all(broker: AdminBroker) -> None:
     broker.create("t")
     everything = set(configs_of(describe(broker, TOPIC, "t", keys=None)))
     assert set(configs_of(describe(broker, TOPIC, "t", keys=[]))) == everything
@@ -327,7 +327,7 @@ def test_keys_select_and_an_empty_list_is_all_as_null_is(broker: AdminBroker) ->
         (99, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_describe_configs_refuses(broker: AdminBroker, kind: int, name: str, code: ErrorCode) -> None:
+def test_describe_configs_refuses_bad_resources(broker: AdminBroker, kind: int, name: str, code: ErrorCode) -> None:
     result = describe(broker, kind, name)
     assert (result.error_code, result.configs) == (code, [])
     assert result.error_message

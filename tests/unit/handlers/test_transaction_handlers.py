@@ -195,7 +195,7 @@ def test_init_of_a_fenced_producer(client: Client, version: int, error: ErrorCod
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_whole_transaction(client: Client, version: int) -> None:
+def test_a_transaction_commits_in_all_its_partitions(client: Client, version: int) -> None:
     producer = identity(client.init())
     assert client.add(producer, {"t": [0, 1]}, version) == {("t", 0): 0, ("t", 1): 0}
     client.produce(producer)
@@ -275,7 +275,7 @@ def test_add_and_verify_in_batches(client: Client, version: int, outside: ErrorC
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_offsets_join(client: Client, version: int) -> None:
+def test_the_groups_partition_joins_the_transaction(client: Client, version: int) -> None:
     def ask(group: str, producer: tuple[int, int], id: str = "x") -> int:
         request = AddOffsetsToTxnRequest(
             transactional_id=id, producer_id=producer[0], producer_epoch=producer[1], group_id=group
@@ -337,7 +337,7 @@ def producers(client: Client, *indexes: int) -> list[Any]:
     return list(topic.partitions)
 
 
-def test_abort_by_an_operator(client: Client) -> None:
+def test_an_operator_can_abort_a_transaction(client: Client) -> None:
     client.produce((9, 2), sequence=4)
     first, second, missing = producers(client, 0, 1, 2)
     (active,) = first.active_producers
@@ -355,7 +355,7 @@ def test_abort_by_an_operator(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("transaction_version", "same_epoch"), [(0, 0), (1, 0), (2, ErrorCode.INVALID_PRODUCER_EPOCH)])
-def test_marker_of_an_earlier_transaction(client: Client, transaction_version: int, same_epoch: int) -> None:
+def test_a_marker_of_an_earlier_transaction_fails(client: Client, transaction_version: int, same_epoch: int) -> None:
     client.produce((9, 2), sequence=0)
 
     def end(epoch: int, *indexes: int) -> list[int]:
@@ -373,14 +373,14 @@ def test_marker_of_an_earlier_transaction(client: Client, transaction_version: i
 def test_describe(client: Client) -> None:
     producer = identity(client.init())
     client.add(producer, {"t": [1, 0]})
-    known, unknown, empty = client.describe("x", "nobody", "")
+    known, unknown, empty = client.describe("x", "absent", "")
     assert known.error_code == 0
     assert (known.transactional_id, known.transaction_state) == ("x", "Ongoing")
     assert (known.producer_id, known.producer_epoch) == producer
     assert known.transaction_timeout_ms == 60_000
     assert known.transaction_start_time_ms == client.clock.now_ms()
     assert [(topic.topic, topic.partitions) for topic in known.topics] == [("t", [0, 1])]
-    assert (unknown.transactional_id, unknown.error_code) == ("nobody", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    assert (unknown.transactional_id, unknown.error_code) == ("absent", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     assert empty.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -414,7 +414,7 @@ def test_list(client: Client, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_coordinator_is_found_here(client: Client, version: int) -> None:
+def test_the_coordinator_is_this_broker(client: Client, version: int) -> None:
     request = FindCoordinatorRequest(key="x", key_type=1, coordinator_keys=["x", "y"])
     answer = client.ask(find_coordinator, version, request)
     found = answer.coordinators if version >= 4 else [answer]

@@ -1,4 +1,4 @@
-"""A driver's JVM that has nothing of what is looked for."""
+"""A driver's JVM without any of the classes looked for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from py4j.protocol import Py4JError
 
 
 class RefusingJvm:
-    """Nothing can be found in it."""
+    """Has no classes."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):

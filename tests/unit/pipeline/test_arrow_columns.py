@@ -68,7 +68,7 @@ def decoded(batches: bytes, columns=tuple(DDL), **bounds) -> list[dict]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("timestamp_type", [0, 1])
-def test_every_column_of_every_codec(codec: str, timestamp_type: int) -> None:
+def test_every_column_is_decoded_from_every_codec(codec: str, timestamp_type: int) -> None:
     chosen = random.Random(codec)
     made, base = [], 0
     for count in (1, 7, 8, 9, 100):
@@ -80,7 +80,7 @@ def test_every_column_of_every_codec(codec: str, timestamp_type: int) -> None:
 
 
 @pytest.mark.parametrize("columns", [("offset",), ("value",), ("headers", "key"), ("topic",), ("partition", "topic")])
-def test_only_the_columns_asked_for(columns: tuple[str, ...]) -> None:
+def test_only_the_columns_asked_for_are_built(columns: tuple[str, ...]) -> None:
     batches = build_batch(odd_records(random.Random(1), 50))
     rows = decoded(batches, columns)
     assert rows == ([{name: row[name] for name in columns} for row in expected(batches)])
@@ -121,7 +121,7 @@ def test_rows_alone_are_counted_by_the_headers(codec: str, timestamp_type: int) 
     lowest = round(sorted(late)[-1].timestamp() * 1000)
     assert len(decoded(batches, columns, lowest_timestamp=lowest)) == len(decoded(batches, lowest_timestamp=lowest))
     damaged = bytearray(made[0])
-    damaged[61 + 10 :] = bytes(len(damaged) - 71)  # what only the one who looks at the records can see
+    damaged[61 + 10 :] = bytes(len(damaged) - 71)  # which only a reader of the records detects
     assert len(decoded(bytes(damaged), columns)) == 20
     with pytest.raises(CorruptRecordsError):
         decoded(bytes(damaged), columns, first_offset=1)
@@ -143,7 +143,7 @@ def test_control_batches_and_aborted_transactions_are_left_out() -> None:
     assert [row["offset"] for row in decoded(batches, aborted={1: [(0, 3)]})] == [1, 4]
 
 
-def test_it_stops_when_it_is_full_and_goes_on_where_it_stopped() -> None:
+def test_a_full_builder_continues_where_it_stopped() -> None:
     batches = b"".join(build_batch(odd_records(random.Random(n), 10), base_offset=10 * n) for n in range(10))
     maker = BatchMaker(tuple(DDL), "t", 3)
     builder = maker.builder()
@@ -171,7 +171,7 @@ def test_taken_columns_outlive_their_builder() -> None:
     assert batch.column("value")[0].as_py() == b"v" * 100_000
 
 
-def test_header_keys_that_are_no_utf8_are_replaced() -> None:
+def test_header_keys_that_are_not_utf8_are_replaced() -> None:
     batch = bytearray(build_batch([(None, None, NOW, [("abc", b"x")])]))
     batch[batch.index(b"abc")] = 0xFF
     seal(batch)
@@ -203,5 +203,5 @@ def test_a_truncated_buffer_names_the_batch() -> None:
     assert caught.value.position == len(batches) // 2
 
 
-def test_the_names_of_the_columns_agree() -> None:
+def test_all_modules_name_the_same_columns() -> None:
     assert set(COLUMNS) | {"topic", "partition"} == set(DDL)

@@ -1,4 +1,4 @@
-"""The optimizer rule without a session: what cannot be reached leaves everything as it is."""
+"""The optimizer rule without a session: where it cannot be installed, queries read all columns."""
 
 from __future__ import annotations
 

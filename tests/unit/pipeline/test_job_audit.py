@@ -51,7 +51,7 @@ def objects(side):
     return [ref.key for ref in side.s.manifest.image.objects_from(topic_id("t"), 0)]
 
 
-def test_a_sound_bucket_has_no_faults_and_its_sizes_add_up(side):
+def test_an_intact_bucket_has_no_faults_and_its_sizes_add_up(side):
     plan, faults, results = audit(side)
     assert faults == []
     (size,) = plan.topics.values()
@@ -97,7 +97,7 @@ def test_a_damaged_record_of_the_manifest_is_named(side):
     assert [(fault.kind, fault.key) for fault in faults] == [("log", key)]
 
 
-def test_reports(side, tmp_path):
+def test_reports_have_topics_faults_and_orphans(side, tmp_path):
     side.s.store.delete([objects(side)[0]])
     plan, faults, _ = audit(side)
     topics = list(plan.topics.values())

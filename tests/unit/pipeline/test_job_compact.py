@@ -22,7 +22,7 @@ from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, topic_id
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_random_histories_end_as_with_the_broker(tmp_path, seed):
+def test_random_histories_are_compacted_as_by_the_broker(tmp_path, seed):
     """Every batch, the end of the clean part, and the list of aborted transactions, round after round."""
     broker, job = Side(tmp_path / "broker", seed), Side(tmp_path / "job", seed)
     history, rng, taken, rounds = History(seed, null_keys=False), random.Random(seed), 0, 0
@@ -66,7 +66,7 @@ def side(tmp_path):
     found.s.close()
 
 
-def test_slices_of_which_nothing_is_left_give_their_offsets_to_their_neighbours(side):
+def test_offsets_of_empty_slices_go_to_their_neighbours(side):
     for number in range(12):
         side.write((b"k%d" % (number % 3), b"%d" % number))
     assert side.by_job(1)
@@ -141,7 +141,7 @@ def marker(offset, kind=1):
     )
 
 
-def test_open_transactions_are_known_behind_a_slice():
+def test_a_scan_reports_transactions_open_after_its_slice():
     scan = TransactionScan(100)
     scan.feed(build_batch([(b"k", b"v", NOW_MS, ())], base_offset=0))
     assert scan.producers == {}
@@ -165,7 +165,7 @@ def test_a_marker_knows_of_data_in_an_earlier_slice():
         assert header.has_delete_horizon is horizon
 
 
-def test_a_slice_tells_which_aborted_transactions_it_had_batches_of():
+def test_a_slice_reports_the_aborted_transactions_with_batches_in_it():
     aborted = [(9, 1, 2), (9, 5, 6)]
     batches = BatchFilter(KeyMap(24 * 10), 10, NOW_MS, DAY_MS, aborted)
     batches.feed(transactional(5))

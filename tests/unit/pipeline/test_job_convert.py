@@ -101,7 +101,7 @@ def test_a_failed_job_leaves_no_folder(bucket, tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_there_stays(bucket, tmp_path):
+def test_an_existing_folder_is_not_replaced(bucket, tmp_path):
     log = tmp_path / "log"
     log.mkdir()
     (log / "precious").write_text("x")
@@ -123,14 +123,14 @@ def test_what_is_there_stays(bucket, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["s3://lake/logs", "file:", "file://host/logs"])
-def test_a_log_folder_is_a_folder(bucket, tmp_path, monkeypatch, name):
+def test_a_log_folder_may_not_be_a_url(bucket, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(JobError, match=r"--dest: .*expected (PATH or )?file:PATH"):
         conversion(bucket, "kafka-log", name).to_folder(NODE)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_executors_elsewhere_are_noticed(bucket, tmp_path):
+def test_executors_without_the_shared_folder_are_detected(bucket, tmp_path):
     def run_tasks(tasks):
         (tmp_path / "other").mkdir()
         (tmp_path / "attempts").mkdir()
@@ -141,7 +141,7 @@ def test_executors_elsewhere_are_noticed(bucket, tmp_path):
         conversion(bucket, "kafka-log", tmp_path / "log", run_tasks).to_folder(NODE)
 
 
-def test_of_two_tries_one_is_taken(bucket, tmp_path):
+def test_one_of_two_attempts_is_published(bucket, tmp_path):
     view = bucket.view()
     source = moment_of(view.topics.by_name["t"], view.manifest, 0).source(view.store)
     staging, attempts = tmp_path / "staging", tmp_path / "attempts"
@@ -191,7 +191,7 @@ def test_a_failed_job_deletes_what_it_stored(bucket, store, target):
 
 
 @pytest.mark.parametrize("target", ["klite", "kafscale"])
-def test_a_killed_job_is_said_and_discarded_when_asked(bucket, store, target, monkeypatch):
+def test_a_killed_job_is_named_and_discarded_on_request(bucket, store, target, monkeypatch):
     store.put("mine", b"x")
     with monkeypatch.context() as patch:
         patch.setattr(convert_place.BucketPlace, "_delete_all", lambda self: 0)
@@ -200,7 +200,7 @@ def test_a_killed_job_is_said_and_discarded_when_asked(bucket, store, target, mo
     left = contents(store)
     assert len(left) > 2
     assert not any(key.endswith("metadata.log") for key in left)
-    with pytest.raises(JobError, match="job j1 is at work in this place, or was killed"):
+    with pytest.raises(JobError, match="job j1 is running in this place, or was killed"):
         run_to(bucket, target, job_id="j2")
     with pytest.raises(JobError, match="give the options that it had"):
         run_to(bucket, target, name="other", job_id="j2", discard=True)
@@ -214,7 +214,7 @@ def test_a_killed_job_is_said_and_discarded_when_asked(bucket, store, target, mo
 
 
 @pytest.mark.parametrize("target", ["klite", "kafscale"])
-def test_a_place_that_is_taken_is_left_alone(bucket, store, target):
+def test_a_destination_with_objects_is_refused(bucket, store, target):
     key = {"klite": "klite-c1/x", "kafscale": "ns/t/9/x"}[target]
     store.put(key, b"x")
     with pytest.raises(JobError, match="is there already"):
@@ -223,7 +223,7 @@ def test_a_place_that_is_taken_is_left_alone(bucket, store, target):
 
 
 @pytest.mark.parametrize("ends", [StoreUnavailable("no"), KeyboardInterrupt()])
-def test_a_job_that_ends_while_it_looks_gives_nothing_away(bucket, store, monkeypatch, ends):
+def test_a_job_interrupted_during_its_check_leaves_no_note(bucket, store, monkeypatch, ends):
     """Its note would say that what has been there all along may be discarded."""
     store.put("klite-c1/x", b"x")
 
@@ -243,7 +243,7 @@ def test_a_job_that_ends_while_it_looks_gives_nothing_away(bucket, store, monkey
 @pytest.mark.parametrize(
     "note", [b"", b"[]", b"{}", b'{"v":1,"job":"j","prefixes":[""]}', b'{"v":2,"job":"j","prefixes":["ns/t/"]}']
 )
-def test_a_note_that_is_none_deletes_nothing(bucket, store, note):
+def test_an_invalid_note_deletes_nothing(bucket, store, note):
     store.put(NOTE, note)
     store.put("ns/t/0/x", b"x")
     for discard in (False, True):
@@ -258,7 +258,7 @@ def test_a_task_that_runs_twice_stores_the_same(bucket, store, target):
     assert NOTE not in contents(store)
 
 
-def test_tries_that_read_different_objects_are_noticed(bucket, store):
+def test_attempts_that_read_different_objects_are_detected(bucket, store):
     """A broker has merged two objects between two tries of a task."""
 
     def run_tasks(tasks):
@@ -271,7 +271,7 @@ def test_tries_that_read_different_objects_are_noticed(bucket, store):
     assert contents(store) == {}
 
 
-def test_deletion_that_fails_keeps_note_and_reason(bucket, store, monkeypatch):
+def test_a_failed_deletion_keeps_the_note_and_the_reason(bucket, store, monkeypatch):
     def delete(keys):
         raise StoreUnavailable("no")
 
@@ -282,7 +282,7 @@ def test_deletion_that_fails_keeps_note_and_reason(bucket, store, monkeypatch):
     assert json.loads(store.get(NOTE))["prefixes"] == ["klite-c1/"]
 
 
-def test_topics_that_cannot_be_converted(bucket, store):
+def test_topics_that_cannot_be_converted_are_refused(bucket, store):
     bucket.topic("__consumer_offsets", 1)
     for name, reason in (("no", "no topic no"), ("__consumer_offsets", "kept elsewhere")):
         asked = Conversion(bucket.view(), [name], "klite", "memory:", "j1", NOW_MS, run_all)

@@ -1,4 +1,4 @@
-"""The replay's tasks without Spark: every row once and in order, whatever becomes of a request or its answer."""
+"""The replay's tasks without Spark: every row once and in order, whichever request or answer is lost."""
 
 import threading
 from collections import defaultdict
@@ -148,7 +148,7 @@ def test_rows_of_each_partition_in_order_and_a_second_run_sends_nothing(broker, 
 
 
 @pytest.mark.parametrize("when", ["before", "after", "refused"])
-def test_a_request_that_fails_at_any_point(broker, monkeypatch, when):
+def test_every_row_is_sent_once_whichever_request_fails(broker, monkeypatch, when):
     """The connection breaks before the broker sees a request, or after it did; or it asks to come again."""
     monkeypatch.setattr(replay_tasks, "CHUNK_ROWS", 4)
     monkeypatch.setattr(replay_producer, "BATCH_BYTES", 100)  # more than one batch in a chunk
@@ -186,7 +186,7 @@ def refusal():
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_run_that_is_killed_at_any_point_is_gone_on_with(broker, monkeypatch, when):
+def test_a_run_killed_at_any_point_is_continued(broker, monkeypatch, when):
     monkeypatch.setattr(replay_tasks, "CHUNK_ROWS", 4)
     point = 0
     while True:
@@ -221,7 +221,7 @@ def test_another_source_is_refused(broker):
     assert broker.committed == {0: values(10)}
 
 
-def test_of_two_runs_one_goes_on(broker):
+def test_the_second_of_two_runs_fences_the_first(broker):
     """The second fences the first, whose next chunk fails and is not in."""
     first, second = (ReplayProducer(TARGET, 0, lambda seconds: None) for _ in range(2))
     rows = [(None, b"%d" % n, 0, ()) for n in range(4)]
@@ -233,7 +233,7 @@ def test_of_two_runs_one_goes_on(broker):
     assert broker.committed == {0: values(4)}
 
 
-def test_a_broker_that_stays_away_is_said(broker):
+def test_an_unreachable_broker_is_named(broker):
     def fault(request, apply):
         raise ConnectionResetError("gone")
 
@@ -249,7 +249,7 @@ def test_large_rows_have_batches_of_their_own(broker, monkeypatch):
     assert [len(part) for part in replay_producer._batches(rows[:1] * 30)] == [19, 11]
 
 
-def test_targets(monkeypatch):
+def test_keyed_rows_go_to_the_partition_of_kafkas_clients(monkeypatch):
     monkeypatch.setattr(replay_tasks, "settle", lambda: None)
     rows = [
         {"target": None, "key": b"k", "value": b"v"}, {"target": None, "key": None, "value": b"v"},
@@ -265,7 +265,7 @@ def test_targets(monkeypatch):
         list(replay_tasks.with_targets(2, [batch]))
 
 
-def test_addresses_and_options():
+def test_bad_addresses_and_options_are_refused():
     for wrong in ("host", "host:x", ":1", "host:70000"):
         with pytest.raises(BrokerError, match="is not HOST:PORT"):
             connect(wrong)

@@ -1,4 +1,4 @@
-"""What a job says when it fails: one line, in the words of the error behind it."""
+"""What a job prints when it fails: one line, the text of the original error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ kbroker.errors.CorruptionError: {KEY}: from byte 0 on: batch 0: the CRC does not
         ),
     ],
 )
-def test_the_words_of_the_error_behind_it(text: str, reason: str) -> None:
+def test_the_reason_is_the_text_of_the_original_error(text: str, reason: str) -> None:
     assert reason_of(PythonException(message=text)) == reason
 
 

@@ -62,7 +62,7 @@ def test_columns() -> None:
         check_schema([("a", "binary")], BASE)
 
 
-def test_a_schema_may_only_be_of_the_tables_columns() -> None:
+def test_a_schema_may_only_have_the_tables_columns() -> None:
     table = [(name, kind.lower()) for name, kind in DDL.items() if name != "headers"]
     assert check_schema(table, BASE) == tuple(name for name, _ in table)
     assert check_schema([("value", "binary"), ("offset", "bigint")], BASE) == ("value", "offset")
@@ -112,14 +112,14 @@ def test_options_of_the_kafka_source_without_a_meaning_here_are_accepted() -> No
     parsed(kafka__group__id="g", groupIdPrefix="x", kafkaConsumer__pollTimeoutMs="1")
 
 
-def test_what_makes_no_sense_in_a_batch() -> None:
+def test_options_without_meaning_in_a_batch_query_are_refused() -> None:
     with pytest.raises(OptionError, match="starting offset can't be latest"):
         check_batch(parsed(startingOffsets="latest"))
     with pytest.raises(OptionError, match="endingOffsets for t-0 can't be earliest"):
         check_batch(parsed(endingOffsets='{"t":{"0":-2}}'))
 
 
-def test_what_makes_no_sense_in_a_stream() -> None:
+def test_options_without_meaning_in_a_stream_are_refused() -> None:
     with pytest.raises(OptionError, match="ending offset not valid in streaming"):
         check_stream(parsed(endingOffsets="latest"), None)
 

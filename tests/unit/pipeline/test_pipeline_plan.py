@@ -104,7 +104,7 @@ def test_min_partitions_holds_for_small_objects_too(bucket: ClusterBucket) -> No
 
 
 @pytest.mark.parametrize(("worth", "tasks"), [(1000, 4), (batch_plan.SPLIT_BYTES_WORTH, 2)])
-def test_tasks_have_about_as_much_to_do_each(
+def test_tasks_have_about_equal_work(
     bucket: ClusterBucket, monkeypatch: pytest.MonkeyPatch, worth: int, tasks: int
 ) -> None:
     """Whatever the sizes of objects and partitions: a core that is alone with the last task is waited for. Where there
@@ -133,7 +133,7 @@ def test_planning_opens_no_object(bucket: ClusterBucket) -> None:
     assert bucket.store.gets == []
 
 
-def test_a_planner_that_stays_reads_what_is_new_only(bucket: ClusterBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_plan_reads_only_new_records(bucket: ClusterBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     get = bucket.store.get
 
@@ -160,7 +160,7 @@ def test_a_planner_that_stays_reads_what_is_new_only(bucket: ClusterBucket, monk
     assert plan(given(subscribe="u")) == []
 
 
-def test_offsets_given(bucket: ClusterBucket) -> None:
+def test_given_offsets_bound_the_query(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     bucket.klix("t", 0, batches(0, 10))
     options = given(startingOffsets='{"t":{"0":4}}', endingOffsets='{"t":{"0":17}}')
@@ -191,7 +191,7 @@ def test_positions_by_timestamp(bucket: ClusterBucket) -> None:
     assert offsets(given(startingTimestamp=late, startingOffsetsByTimestampStrategy="latest")) == []
 
 
-def test_offsets_that_are_gone_or_not_there_yet(bucket: ClusterBucket) -> None:
+def test_missing_offsets_fail_the_query_unless_loss_is_accepted(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     bucket.klix("t", 0, batches(0, 10))
     bucket.klix("t", 0, batches(30, 10))
@@ -207,7 +207,7 @@ def test_offsets_that_are_gone_or_not_there_yet(bucket: ClusterBucket) -> None:
     assert offsets({**beyond, "failOnDataLoss": "false"}) == all_of("t", 0, 35, 60)
 
 
-def test_topics_that_are_not_there(bucket: ClusterBucket) -> None:
+def test_missing_topics_are_named(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     with pytest.raises(UnknownTopicError, match=r"no topic nix in cluster .*; there are: t"):
         plan(given(subscribe="nix"))
@@ -217,7 +217,7 @@ def test_topics_that_are_not_there(bucket: ClusterBucket) -> None:
     assert offsets(given()) == []  # it exists, nothing was flushed yet
 
 
-def test_the_cluster_must_be_clear(bucket: ClusterBucket) -> None:
+def test_one_of_several_clusters_must_be_named_by_option(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     with pytest.raises(OptionError, match=r"cluster.id: no cluster nix"):
         plan(given(cluster__id="nix"))
@@ -272,7 +272,7 @@ def test_filters_prune_objects_partitions_and_batches(bucket: ClusterBucket) -> 
 
 
 @pytest.mark.parametrize("pushdown", [False, True])
-def test_the_last_hour_of_a_month_touches_little_of_it(bucket: ClusterBucket, pushdown: bool) -> None:
+def test_the_last_hour_of_a_month_reads_little_of_it(bucket: ClusterBucket, pushdown: bool) -> None:
     """At most 2 % of a topic's bytes: 30 days, a batch every 48 minutes, 1.5 MB a day."""
     from pyspark.sql.datasource import GreaterThanOrEqual
 
@@ -341,7 +341,7 @@ def test_segments_of_kafscale(bucket: ClusterBucket) -> None:
     assert offsets(given(startingOffsets='{"t":{"0":500}}')) == all_of("t", 0, 500, 900)
 
 
-def test_replaced_in_the_middle_of_a_read_no_record_comes_twice(bucket: ClusterBucket) -> None:
+def test_no_record_comes_twice_if_objects_are_replaced_during_a_read(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     bucket.klix("t", 0, batches(0, 1000, 3, 5000))  # 15 MB: several windows
     options = given()
@@ -355,7 +355,7 @@ def test_replaced_in_the_middle_of_a_read_no_record_comes_twice(bucket: ClusterB
     assert found == list(range(3000))
 
 
-def test_deleted_by_retention_while_the_job_runs(bucket: ClusterBucket) -> None:
+def test_retention_during_a_job_is_data_loss(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     first = bucket.klix("t", 0, batches(0, 100))
     bucket.klix("t", 0, batches(300, 100))
@@ -367,7 +367,7 @@ def test_deleted_by_retention_while_the_job_runs(bucket: ClusterBucket) -> None:
     assert [row[2] for row in rows(given(failOnDataLoss="false"), splits)] == list(range(300, 600))
 
 
-def test_deleted_by_hand_names_the_object(bucket: ClusterBucket) -> None:
+def test_an_object_deleted_by_hand_is_named(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     first = bucket.klix("t", 0, batches(0, 100))
     bucket.klix("t", 0, batches(300, 100))
@@ -377,7 +377,7 @@ def test_deleted_by_hand_names_the_object(bucket: ClusterBucket) -> None:
     assert [row[2] for row in rows(given(failOnDataLoss="false"))] == list(range(300, 600))
 
 
-def test_an_object_that_was_written_over_is_not_said_to_be_missing(bucket: ClusterBucket) -> None:
+def test_an_overwritten_object_is_reported_as_another_one(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     key = bucket.klix("t", 0, batches(0, 100))
     bucket.store.put(key, bucket.store.get(key) + b"more", crc32c=None)
@@ -385,7 +385,7 @@ def test_an_object_that_was_written_over_is_not_said_to_be_missing(bucket: Clust
         rows(given())
 
 
-def test_a_topic_deleted_while_the_job_runs(bucket: ClusterBucket) -> None:
+def test_a_topic_deleted_during_a_job_is_data_loss(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     key = bucket.klix("t", 0, batches(0, 100))
     splits = plan(given())
@@ -397,7 +397,7 @@ def test_a_topic_deleted_while_the_job_runs(bucket: ClusterBucket) -> None:
 
 
 @pytest.mark.parametrize("place", [70, -20])
-def test_damage_names_the_object(bucket: ClusterBucket, place: int) -> None:
+def test_damage_is_reported_with_its_object(bucket: ClusterBucket, place: int) -> None:
     bucket.topic("t")
     key = bucket.klix("t", 0, batches(0, 300, 3, 5000))
     data = bytearray(bucket.store.get(key))

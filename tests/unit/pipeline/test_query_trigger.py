@@ -1,4 +1,4 @@
-"""Telling the trigger without a session: where it can't be, the format is registered as Spark does it."""
+"""The trigger without a session: where it cannot be passed on, the format is registered as Spark does it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.pipeline.refusing_jvm import RefusingJvm
 
 
 @pytest.mark.parametrize("jvm", [None, RefusingJvm()], ids=["none", "refusing"])
-def test_a_session_that_cannot_tell_has_the_format_all_the_same(jvm: object) -> None:
+def test_the_format_is_registered_even_without_the_trigger(jvm: object) -> None:
     registered: list[type] = []
     session = SimpleNamespace(
         sparkContext=SimpleNamespace(_jvm=jvm, _gateway=object()),

@@ -36,7 +36,7 @@ def by_value():
 
 @pytest.mark.parametrize("missing", ["kbroker", "pyarrow"])
 @pytest.mark.parametrize("work", ["query", "job"])
-def test_a_worker_without_what_it_needs_says_so(missing: str, work: str) -> None:
+def test_a_worker_names_the_module_it_lacks(missing: str, work: str) -> None:
     if work == "query":
         sent, call = KbrokerBatchReader({"object.store": "x"}, 2), "found.partitions()"
     else:

@@ -97,7 +97,7 @@ def test_a_micro_batch_reads_only_what_is_new(bucket: ClusterBucket, monkeypatch
     assert sorted(requests) == ["get", "list", "list"]
 
 
-def test_max_offsets_are_shared_out_and_every_row_is_read_once(bucket: ClusterBucket) -> None:
+def test_max_offsets_are_divided_and_every_row_is_read_once(bucket: ClusterBucket) -> None:
     bucket.klix("t", 0, batches(0, 100))
     bucket.klix("t", 1, batches(0, 1))
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "50"}
@@ -151,7 +151,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(bucket: Cluster
     assert rows(planner, start, end) == [(2, n) for n in range(6)]
 
 
-def test_a_topic_that_is_gone_is_data_loss(bucket: ClusterBucket) -> None:
+def test_a_deleted_topic_is_data_loss(bucket: ClusterBucket) -> None:
     bucket.topic("other")
     options = {"subscribe": "", "subscribePattern": "t|other"}
     del options["subscribe"]
@@ -162,7 +162,7 @@ def test_a_topic_that_is_gone_is_data_loss(bucket: ClusterBucket) -> None:
         planner.latest_offset()
 
 
-def test_a_topic_made_anew_is_data_loss(bucket: ClusterBucket) -> None:
+def test_a_recreated_topic_is_data_loss(bucket: ClusterBucket) -> None:
     bucket.klix("t", 0, batches(0, 2))
     checkpoint = {"t": {"0": 50, "1": 0}}
     planner = stream(bucket)
@@ -176,7 +176,7 @@ def test_a_topic_made_anew_is_data_loss(bucket: ClusterBucket) -> None:
     assert rows(lenient, checkpoint, end, failOnDataLoss="false") == []
 
 
-def test_a_topic_made_anew_while_the_query_runs_is_data_loss(bucket: ClusterBucket) -> None:
+def test_a_topic_recreated_during_the_query_is_data_loss(bucket: ClusterBucket) -> None:
     """Also where the new one's offsets go beyond those of the old one."""
     for fail in ("true", "false"):
         planner = stream(bucket, failOnDataLoss=fail, startingOffsets="earliest")
@@ -193,7 +193,7 @@ def test_a_topic_made_anew_while_the_query_runs_is_data_loss(bucket: ClusterBuck
 
 
 @pytest.mark.parametrize("option", [{"subscribe": "t,other"}, {"subscribe": "", "assign": '{"t":[0],"other":[0]}'}])
-def test_a_topic_by_name_that_is_gone_is_data_loss_once_it_was_read(
+def test_a_named_topic_deleted_after_it_was_read_is_data_loss(
     bucket: ClusterBucket, option: dict[str, str]
 ) -> None:
     """And comes back with its new records, from their beginning, where losing some is allowed."""
@@ -222,7 +222,7 @@ def test_a_topic_by_name_that_is_gone_is_data_loss_once_it_was_read(
         StreamPlanner(given(subscribe="nix"), 1, None, view=bucket.view()).latest_offset()
 
 
-def test_retention_behind_the_checkpoint_is_data_loss(bucket: ClusterBucket) -> None:
+def test_retention_beyond_the_checkpoint_is_data_loss(bucket: ClusterBucket) -> None:
     bucket.klix("t", 0, batches(0, 10))
     planner = stream(bucket, startingOffsets="earliest")
     start, end = planner.initial_offset(), planner.latest_offset()

@@ -33,7 +33,7 @@ print(faults() - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc of glibc")
-def test_memory_of_a_worker_is_used_again() -> None:
+def test_a_worker_reuses_freed_memory() -> None:
     """50 times 16 MiB are 200,000 pages; a process that is no worker is left as it is."""
     faults = {}
     for name, environ in (("worker", {"PYTHON_WORKER_FACTORY_SECRET": "x"}), ("other", {})):

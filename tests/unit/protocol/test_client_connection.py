@@ -32,7 +32,7 @@ def frame(number: int, cluster_id: str = "c") -> bytes:
     return struct.pack(">ii", len(body) + 4, number) + body
 
 
-def test_requests_are_numbered_and_answered_in_turn(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_requests_are_numbered_and_answered_in_order(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, broker = pair
     for number in range(3):
         broker.sendall(frame(number, f"cluster-{number}"))
@@ -43,7 +43,7 @@ def test_requests_are_numbered_and_answered_in_turn(pair: tuple[ClientConnection
         assert b"a-client" in sent
 
 
-def test_an_answer_in_pieces(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_an_answer_in_pieces_is_joined(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, broker = pair
     for byte in frame(0):
         broker.send(bytes([byte]))
@@ -60,7 +60,7 @@ def test_an_answer_in_pieces(pair: tuple[ClientConnection, socket.socket]) -> No
         (struct.pack(">ii", 9, 0) + b"\xff" * 5, "."),
     ],
 )
-def test_what_is_no_answer(pair: tuple[ClientConnection, socket.socket], answer: bytes, message: str) -> None:
+def test_a_bad_answer_is_an_error(pair: tuple[ClientConnection, socket.socket], answer: bytes, message: str) -> None:
     connection, broker = pair
     broker.sendall(answer)
     with pytest.raises(ProtocolError, match=message):
@@ -68,7 +68,7 @@ def test_what_is_no_answer(pair: tuple[ClientConnection, socket.socket], answer:
 
 
 @pytest.mark.parametrize("part", [0, 2, 10])
-def test_a_broker_that_closes(pair: tuple[ClientConnection, socket.socket], part: int) -> None:
+def test_a_closed_connection_is_an_error(pair: tuple[ClientConnection, socket.socket], part: int) -> None:
     connection, broker = pair
     broker.sendall(frame(0)[:part])
     broker.shutdown(socket.SHUT_WR)

@@ -19,7 +19,7 @@ JAVA = {
 
 
 @pytest.mark.parametrize("key", JAVA)
-def test_known_values(key) -> None:
+def test_murmur2_has_the_values_of_kafkas_tests(key) -> None:
     assert murmur2(key) == JAVA[key] & 0xFFFFFFFF
     for count in (1, 3, 12, 100):
         assert partition_of(key, count) == (JAVA[key] & 0x7FFFFFFF) % count

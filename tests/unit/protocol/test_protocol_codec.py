@@ -1,4 +1,4 @@
-"""What the compiled codecs accept, refuse and say; and the traps that real clients have fallen into."""
+"""What the compiled codecs accept and refuse, their error texts, and traps that real clients fell into."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from kbroker.protocol.compiler import decode, decode_whole, encode, encode_piece
 from tests.reference.protocol_values import every_message, random_message
 
 
-def test_every_version_comes_back_from_its_own_bytes() -> None:
+def test_every_version_round_trips() -> None:
     rng = random.Random(1)
     for _, cls, version in every_message():
         for _ in range(3):
@@ -112,7 +112,7 @@ def test_string_over_32767_bytes_is_refused() -> None:
         decode_whole(MetadataRequest, 9, body)
 
 
-def test_wrong_class_and_unknown_keys_and_versions() -> None:
+def test_a_wrong_class_key_or_version_is_refused() -> None:
     with pytest.raises(ValueError, match="MetadataRequest given, MetadataResponse expected"):
         codec.encode_response(ApiKey.METADATA, 1, MetadataRequest())
     with pytest.raises(ProtocolError, match="unknown API key 4"):
@@ -222,7 +222,7 @@ def test_unknown_tagged_fields_are_skipped_at_every_level() -> None:
     assert message == MetadataRequest(topics=[MetadataRequestTopic(name="a")])
 
 
-def test_unknown_tag_beside_known_ones() -> None:
+def test_an_unknown_tag_between_known_ones_is_skipped() -> None:
     response = ApiVersionsResponse(finalized_features_epoch=7, zk_migration_ready=True)
     plain = encode(response, 3)
     assert plain.endswith(bytes.fromhex("02" + "0108" + "0000000000000007" + "0301" + "01"))
@@ -246,7 +246,7 @@ def test_bad_tagged_fields_are_refused(tags: str) -> None:
         decode_whole(ApiVersionsResponse, 3, body)
 
 
-def test_tagged_structs_are_sent_only_when_they_say_something() -> None:
+def test_tagged_structs_are_sent_only_if_set() -> None:
     def response(leader: LeaderIdAndEpoch | None) -> FetchResponse:
         partition = PartitionData(current_leader=leader)
         return FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])])
@@ -396,7 +396,7 @@ def test_tables_are_imported_at_first_use() -> None:
     assert run.stdout.strip() == "['kbroker.protocol.apis.k18_api_versions'] False"
 
 
-def test_bytes_behind_a_request_are_ignored() -> None:
+def test_bytes_after_a_request_are_ignored() -> None:
     """librdkafka's request for all topics, with a null array of four bytes where one is meant."""
     message = codec.decode_request(3, 13, bytes.fromhex("00000000010000"))
     assert isinstance(message, MetadataRequest)

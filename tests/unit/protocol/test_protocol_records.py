@@ -16,7 +16,7 @@ ALL = list(records.WRITTEN_VERSION)
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_every_version_comes_back(cls: type[Message]) -> None:
+def test_every_record_version_round_trips(cls: type[Message]) -> None:
     rng = random.Random(3)
     for version in range(cls.VERSIONS.first, cls.VERSIONS.last + 1):
         for _ in range(10):
@@ -106,7 +106,7 @@ def test_newer_consumer_protocol_is_read_as_the_newest_known() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 9])
-def test_topics_of_a_subscription_are_in_front_in_every_version(version: int) -> None:
+def test_topics_of_a_subscription_are_read_in_every_version(version: int) -> None:
     subscription = records.ConsumerProtocolSubscription(topics=["a", "", "\u00e4b"])
     data = version.to_bytes(2, "big") + records.encode_record(subscription, 0)[2:]
     assert list(records.subscribed_topics(data)) == [b"a", b"", "\u00e4b".encode()]
@@ -116,7 +116,7 @@ def test_topics_of_a_subscription_are_in_front_in_every_version(version: int) ->
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff" + bytes(4), b"\0\0" + b"\xff" * 4, b"\0\0\0\0\0\1\xff\xfe"])
-def test_negative_numbers_of_a_subscription(data: bytes) -> None:
+def test_negative_counts_in_a_subscription_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         list(records.subscribed_topics(data))
 

@@ -187,7 +187,7 @@ def check(cls: type[Message], definition: dict[str, Any]) -> None:
     assert compare(definition["fields"], cls, common, valid, name) == []
 
 
-def test_comparison_sees_a_wrong_field() -> None:
+def test_the_comparison_reports_a_wrong_field() -> None:
     """The guard itself: any of the compared properties, changed, must be reported."""
     definition = load("MetadataResponse")
     valid = VersionRange.parse(definition["validVersions"])

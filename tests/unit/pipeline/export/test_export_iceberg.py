@@ -104,7 +104,7 @@ def test_a_killed_run_adds_nothing_and_the_next_adds_all(
     assert len(catalog.data_files()) == files
 
 
-def test_of_two_runs_at_once_one_adds_its_rows(bucket: ExportBucket, tmp_path: Path) -> None:
+def test_one_of_two_concurrent_runs_adds_its_rows(bucket: ExportBucket, tmp_path: Path) -> None:
     catalog = Catalog(tmp_path, bucket)
     bucket.numbered("t", 0, 0, 100)
 
@@ -117,7 +117,7 @@ def test_of_two_runs_at_once_one_adds_its_rows(bucket: ExportBucket, tmp_path: P
     assert catalog.offsets() == list(range(100))
 
 
-def test_other_writers_do_not_disturb(bucket: ExportBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_commit_is_retried(bucket: ExportBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that lost against another writer is made again; one whose answer was lost is not."""
     from pyiceberg.catalog.sql import SqlCatalog
 
@@ -136,7 +136,7 @@ def test_other_writers_do_not_disturb(bucket: ExportBucket, tmp_path: Path, monk
             with monkeypatch.context() as patch:
                 patch.setattr(SqlCatalog, "commit_table", commit_table)
                 other.commit_transaction()
-            raise CommitFailedException("somebody was faster")
+            raise CommitFailedException("another writer was first")
         if len(calls) == 2:
             commit_table(self, table, requirements, updates)
             raise CommitStateUnknownException("timed out")
@@ -150,7 +150,7 @@ def test_other_writers_do_not_disturb(bucket: ExportBucket, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("failures", [1, COMMIT_TRIES])
-def test_a_store_that_fails_while_metadata_is_written(
+def test_a_store_failure_while_metadata_is_written_adds_all_rows_or_none(
     bucket: ExportBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     """Once: the commit is made again, with the files that are there. Always: the store's own error, and no rows."""
@@ -178,7 +178,7 @@ def test_a_store_that_fails_while_metadata_is_written(
     assert len(calls) == failures + 1
 
 
-def test_what_a_table_refuses(bucket: ExportBucket, tmp_path: Path) -> None:
+def test_a_table_refuses_what_it_cannot_hold(bucket: ExportBucket, tmp_path: Path) -> None:
     catalog = Catalog(tmp_path, bucket)
     bucket.numbered("t", 0, 0, 10)
     catalog.run()

@@ -86,7 +86,7 @@ def test_files_by_hour_with_statistics_to_prune_by(bucket: ExportBucket, tmp_pat
     assert "RLE_DICTIONARY" in columns["topic"].encodings
 
 
-def test_what_makes_a_run_refuse(bucket: ExportBucket, tmp_path: Path) -> None:
+def test_a_run_refuses_what_does_not_fit_the_destination(bucket: ExportBucket, tmp_path: Path) -> None:
     bucket.numbered("t", 0, 0, 10)
     bucket.export(settings_of(tmp_path))
     with pytest.raises(UnknownTopicError, match="no topic nix"):
@@ -254,7 +254,7 @@ def test_killed_at_any_point_in_a_bucket(bucket: ExportBucket, tmp_path: Path, a
     assert steps > 15
 
 
-def test_a_record_whose_write_had_an_unknown_outcome(bucket: ExportBucket, tmp_path: Path) -> None:
+def test_a_record_of_unknown_outcome_is_looked_up(bucket: ExportBucket, tmp_path: Path) -> None:
     """The put timed out and happened: the run goes on with it. A record of another run in its place ends the run."""
 
     class TimesOut(StoreWrapper):
@@ -280,7 +280,7 @@ def test_a_record_whose_write_had_an_unknown_outcome(bucket: ExportBucket, tmp_p
         log.claim()
 
 
-def test_the_log_refuses_what_it_does_not_know(bucket: ExportBucket, tmp_path: Path) -> None:
+def test_the_log_refuses_unknown_records(bucket: ExportBucket, tmp_path: Path) -> None:
     bucket.numbered("t", 0, 0, 10)
     bucket.export(settings_of(tmp_path))
     record = tmp_path / "_kbroker_export" / "log" / f"{2:020d}.json"
@@ -292,7 +292,7 @@ def test_the_log_refuses_what_it_does_not_know(bucket: ExportBucket, tmp_path: P
         bucket.export(settings_of(tmp_path))
 
 
-def test_a_destination_is_called_alike_by_writers_and_readers(
+def test_writers_and_readers_resolve_a_destination_alike(
     bucket: ExportBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path, relative or not; the tasks of an export may run in another folder than the driver."""

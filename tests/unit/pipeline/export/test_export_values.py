@@ -111,7 +111,7 @@ def test_avro_with_logical_types(tmp_path: Path) -> None:
     assert found.values.type.field("at").type == pa.timestamp("us", tz="UTC")
 
 
-def test_bad_avro(tmp_path: Path) -> None:
+def test_bad_avro_values_are_reported(tmp_path: Path) -> None:
     decoder = ValueDecoder("avro", schema_of(tmp_path, ORDER, "avro"), confluent_header=False)
     good = avro(ONE)
     found = decoder.decode(pa.array([good, good[:-3], good + b"x", b"", good]))
@@ -120,14 +120,14 @@ def test_bad_avro(tmp_path: Path) -> None:
     assert "1 bytes are left over" in found.bad[2]
 
 
-def test_avro_schemas_that_are_no_columns(tmp_path: Path) -> None:
+def test_avro_schemas_without_column_types_are_refused(tmp_path: Path) -> None:
     def refused(schema: Any) -> str:
         with pytest.raises(OptionError) as caught:
             schema_of(tmp_path, schema, "avro")
         return str(caught.value)
 
     node = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
-    assert "field next: type N holds itself" in refused(node)
+    assert "field next: type N contains itself" in refused(node)
     two = {"type": "record", "name": "N", "fields": [{"name": "u", "type": ["int", "string"]}]}
     assert "field u: a union of 2 types" in refused(two)
     assert "must be a record" in refused({"type": "array", "items": "int"})
@@ -138,7 +138,7 @@ def test_avro_schemas_that_are_no_columns(tmp_path: Path) -> None:
     assert "--schema" in refused('{"type": ')
 
 
-def test_json(tmp_path: Path) -> None:
+def test_json_values_become_columns(tmp_path: Path) -> None:
     decoder = ValueDecoder("json", json_schema(tmp_path), confluent_header=False)
     values = [
         b'{"id": 1, "name": "a\\nb", "at": "2026-01-02T03:04:05.006Z", "day": "2026-01-02", "price": 1.25,\n "x": {}}',
@@ -181,7 +181,7 @@ def test_json(tmp_path: Path) -> None:
         (b"null", "not a JSON object but NoneType"),
     ],
 )
-def test_bad_json(tmp_path: Path, value: bytes, reason: str) -> None:
+def test_bad_json_values_are_reported(tmp_path: Path, value: bytes, reason: str) -> None:
     """Each alone is bad; the values around it come through, in their rows."""
     decoder = ValueDecoder("json", json_schema(tmp_path), confluent_header=False)
     found = decoder.decode(pa.array([b'{"id": %d}' % i for i in range(5)] + [value, b'{"id": 6}']))
@@ -190,7 +190,7 @@ def test_bad_json(tmp_path: Path, value: bytes, reason: str) -> None:
     assert reason in found.bad[5]
 
 
-def test_two_bad_values_cannot_make_a_good_pair(tmp_path: Path) -> None:
+def test_two_bad_values_do_not_join_to_a_good_one(tmp_path: Path) -> None:
     decoder = ValueDecoder("json", json_schema(tmp_path), confluent_header=False)
     found = decoder.decode(pa.array([b'{"id": 1} {"id": 2}', b"", b'{"name": "', b'"}']))
     assert set(found.bad) == {0, 1, 2, 3}
@@ -206,7 +206,7 @@ def test_json_types_that_are_refused(tmp_path: Path) -> None:
         schema_of(tmp_path, nested, "json")
 
 
-def test_confluent_headers_and_writer_schemas(tmp_path: Path) -> None:
+def test_values_are_read_with_the_schema_of_their_confluent_header(tmp_path: Path) -> None:
     """A value is read with the schema it was written with, as the newest one."""
     old = ORDER | {"fields": [field for field in ORDER["fields"] if field["name"] != "day"]}
     schema = schema_of(tmp_path, ORDER, "avro", {1: old, 2: ORDER})
@@ -223,7 +223,7 @@ def test_confluent_headers_and_writer_schemas(tmp_path: Path) -> None:
     assert raw.values.to_pylist() == [b"abc", None]
 
 
-def test_bad_records_end_an_export_or_lie_apart(bucket: ExportBucket, tmp_path: Path) -> None:
+def test_bad_records_fail_an_export_or_are_quarantined(bucket: ExportBucket, tmp_path: Path) -> None:
     bucket.add("t", 0, 0, [b'{"id": %d}' % i if i % 10 else b"bad%d" % i for i in range(95)])
     schema = json_schema(tmp_path)
 
@@ -266,7 +266,7 @@ def test_a_second_schema_id_is_an_error_until_it_is_given(bucket: ExportBucket, 
         bucket.export(settings_of(tmp_path / "out", table=other))
 
 
-def test_fields_that_clash_with_columns(tmp_path: Path) -> None:
+def test_fields_that_clash_with_columns_are_refused(tmp_path: Path) -> None:
     schema = ValueSchema(*[pa.struct([("offset", pa.int64())])] * 3)
     with pytest.raises(OptionError, match="offset: both a field of the value and a column"):
         ExportTable("json", schema=schema, flatten=True).arrow_schema()
@@ -277,7 +277,7 @@ def test_fields_that_clash_with_columns(tmp_path: Path) -> None:
     [("Export", "none", True), ("day", "hour", True), ("hour", "hour", True), ("hour", "day", False),
      ("day", "none", False)],
 )  # fmt: skip
-def test_fields_that_a_folder_would_hide(
+def test_fields_that_a_folder_would_hide_are_refused(
     bucket: ExportBucket, tmp_path: Path, name: str, partition_by: str, hidden: bool
 ) -> None:
     """Readers of a folder take `export=00000001` for a column, in the place of what the files have."""
@@ -291,7 +291,7 @@ def test_fields_that_a_folder_would_hide(
     assert (f"{name}: both a field of the value and a folder of the export" in done.stderr) == hidden
 
 
-def test_source_types_are_the_readers(bucket: ExportBucket) -> None:
+def test_source_types_are_those_of_the_reader(bucket: ExportBucket) -> None:
     from kbroker.pipeline.batch_plan import plan_batch
 
     bucket.numbered("t", 0, 0, 1)
