@@ -69,7 +69,7 @@ def test_earliest_latest_and_by_time_in_every_version(broker: AdminBroker, versi
     ("timestamp", "expected"),
     [(0, (0, 0, 100)), (100, (0, 0, 100)), (111, (0, 2, 300)), (300, (0, 2, 300)), (301, NOTHING)],
 )
-def test_it_finds_the_first_record_at_or_after(broker: AdminBroker, timestamp: int, expected: tuple[int, int, int]) -> None:
+def test_a_time_finds_the_next_record(broker: AdminBroker, timestamp: int, expected: tuple[int, int, int]) -> None:
     fill(broker)
     assert ask(broker, timestamp) == expected
 
