@@ -37,7 +37,7 @@ class Status(Protocol):
 class HttpEndpoint:
     """The status server. It listens from its creation and serves from `start`.
 
-    Metrics are gathered once for all requests that came while they were gathered for the ones before. Raises
+    Metrics are gathered once for all requests that arrive while they are being gathered for earlier ones. Raises
     StartError when the address cannot be listened on.
     """
 

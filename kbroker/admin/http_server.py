@@ -199,7 +199,7 @@ class HttpServer:
                 self._receive(connection)
         except (BlockingIOError, InterruptedError):
             pass
-        except OSError:  # the client is gone
+        except OSError:  # the client has closed
             self._close(connection)
         except Exception:
             self._close(connection)

@@ -172,7 +172,7 @@ class Broker:
     def start(self) -> None:
         """Builds and starts everything. Raises StartError; what was opened until then is closed by process end."""
         self._divide_descriptors()
-        # All that can refuse the start comes before anything is created; first of all a broker that runs here.
+        # Whatever can refuse the start is tried before anything is created, first whether a broker runs here.
         check_usable(self.config.data_dir)
         locked = is_used(self.config.data_dir)
         if locked:

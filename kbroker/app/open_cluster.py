@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 START_RETRY_SECONDS = 20.0
 TAKE_OVER_PAUSE_SECONDS = 3.0  # a superseded broker checks its claim every two seconds
-METADATA_RETRY_SECONDS = 5.0  # how long one change of metadata retries before its client is told to
+METADATA_RETRY_SECONDS = 5.0  # how long a change of metadata is retried before its client has to
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ def command() -> None:
 
 @command.command("ls")
 @click.option("--topic", metavar="NAME", help="only objects that hold data of this topic")
-@click.option("--orphans", is_flag=True, help="only objects that the manifest does not name, leftovers of failures")
+@click.option("--orphans", is_flag=True, help="only orphans: objects that the manifest does not name")
 @place_options
 def list_objects(place: Place, topic: str | None, orphans: bool) -> None:
     """Keys, sizes and what they hold, a line each."""
@@ -172,7 +172,7 @@ def verify(place: Place) -> None:
             click.echo(fault)
         _note_partitions(bucket, image, audit)
         for key in audit.orphans:
-            click.echo(f"note: {key} is not in the manifest: a leftover of a flush that did not finish")
+            click.echo(f"note: {key} is not in the manifest: an orphan of a flush that did not finish")
         for upload in bucket.unfinished_uploads():
             click.echo(f"note: {upload.key} has an unfinished upload, begun {upload_time(upload)}")
     click.echo(f"{audit.objects} objects and images, {audit.bytes} bytes: {faults or 'no'} faults")

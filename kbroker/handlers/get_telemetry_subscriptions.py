@@ -3,7 +3,7 @@
 Behaviour:
 - A client without an id is given one. It is asked for the metrics of all client metrics resources that match it, at the
   shortest of their intervals; for none, to ask again in five minutes, where none matches.
-- Asking again before the interval is over: THROTTLING_QUOTA_EXCEEDED (89), unless the subscription has changed.
+- A second request before the interval is over: THROTTLING_QUOTA_EXCEEDED (89), unless the subscription has changed.
 - A reserved id: INVALID_REQUEST (42).
 
 Versions: 0.

@@ -42,17 +42,17 @@ class OffsetGone(BrokerError):
 class BrokerTail:
     """A connection to one broker, which leads all partitions. Not thread-safe. Raises BrokerError.
 
-    If the broker closes it (when idle, or at its stop) it is reopened: all requests only read. `patient`: the first
-    connect is retried for RETRY_SECONDS too, else a broker that does not answer is an error at once.
+    If the broker closes it (when idle, or at its stop) it is reopened: all requests only read. The first connect is
+    retried for RETRY_SECONDS too with `retries_connect`; else a broker that does not answer is an error at once.
     """
 
-    def __init__(self, bootstrap: str, *, patient: bool = False) -> None:
+    def __init__(self, bootstrap: str, *, retries_connect: bool = False) -> None:
         self._where = bootstrap
         self._connection: ClientConnection | None = None
         self._cluster_id: str | None = None  # which the broker must serve
         self._retries = RetryPolicy(RETRY_SECONDS)
         failure: OSError | None = None
-        for _ in (self._retries if patient else RetryPolicy(0)).attempts():
+        for _ in (self._retries if retries_connect else RetryPolicy(0)).attempts():
             try:
                 self._connection = self._connect()
                 return

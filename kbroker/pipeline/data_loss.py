@@ -19,4 +19,4 @@ def report(lost: str, fail: bool) -> None:
             "DeleteRecords or with its topic before it was read. To go on without it, set option 'failOnDataLoss' to "
             "'false'"
         )
-    logger.warning("%s; going on without it, as failOnDataLoss is false", lost)
+    logger.warning("%s; continuing without it, as failOnDataLoss is false", lost)

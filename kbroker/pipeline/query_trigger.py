@@ -102,7 +102,7 @@ def register(spark: SparkSession, source: type[DataSource]) -> bool:
             ("org.apache.spark.api.python.PythonFunction", _wrap_function(spark.sparkContext, source)),
         )
     except (ImportError, *UNREACHABLE) as error:
-        logger.info("format('%s') is not told the trigger of streams: %s", source.name(), error)
+        logger.info("format('%s') does not know the trigger of streams: %s", source.name(), error)
         spark.dataSource.register(source)
         return False
     return True

@@ -45,7 +45,7 @@ class SplitPartition(InputPartition):
 
 class _Pushdown:
     """`pushFilters` of a reader. Spark refuses readers that have the method while the setting is off, even though it
-    would not call it; it tells by the function behind the method, which here is the one that pushes nothing.
+    would not call it; it compares the function of the method, which here is the one that pushes nothing.
     """
 
     def __init__(self, reader: Any) -> None:

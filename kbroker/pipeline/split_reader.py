@@ -72,7 +72,7 @@ def _objects(options: SourceOptions, split: Split, share: Share) -> Source:
 
 def _tail(options: SourceOptions, split: Split, share: Share) -> Source:
     assert options.bootstrap is not None
-    with closing(BrokerTail(options.bootstrap, patient=True)) as broker:  # the driver has just found one
+    with closing(BrokerTail(options.bootstrap, retries_connect=True)) as broker:  # the driver has just found one
         broker.check_cluster(split.cluster_id)
         found = broker.batches(
             share.topic, share.partition, share.first, share.stop, read_committed=options.read_committed

@@ -79,6 +79,6 @@ def test_an_unreachable_broker_is_named(broker: BrokerProcess, monkeypatch: pyte
     broker.kill()
     with pytest.raises(BrokerError, match=f"^tail=broker: the broker at {broker.bootstrap}: "):
         tail.check_cluster("any")
-    for patient in (False, True):
+    for retries_connect in (False, True):
         with pytest.raises(BrokerError, match=f"no broker answers at {broker.bootstrap}"):
-            BrokerTail(broker.bootstrap, patient=patient)
+            BrokerTail(broker.bootstrap, retries_connect=retries_connect)

@@ -1,6 +1,6 @@
 """The one object that may have to move: a partition's first output is named after the offset where its inputs begin.
 
-A task names its objects after the beginning of its own slice. When nothing is left of the slices before, the first
+A task names its objects after the beginning of its own slice. When nothing is left of the slices before it, the first
 object there is takes their offsets as well, and needs a key that says so: it is copied within the store.
 """
 

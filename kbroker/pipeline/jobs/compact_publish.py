@@ -65,7 +65,7 @@ class Publisher:
     wait: Callable[[float], object]
     say: Callable[[str], None]
     wait_seconds: float
-    data_dir: Path | None = None  # of a broker on this machine, which is told at once
+    data_dir: Path | None = None  # of a broker on this machine, which is notified at once
 
     def publish(self, job: ProposingJob, proposal: Proposal) -> Result:
         """The answer. Raises JobError if there is none; the proposal then stays, and may still be judged."""
@@ -100,7 +100,7 @@ class Publisher:
         try:
             send_command(self.data_dir, "proposals", self.wait_seconds)
         except (OSError, RuntimeError) as error:
-            self.say(f"the broker of {self.data_dir} was not told ({error}); it finds the proposal at its next poll")
+            self.say(f"the broker of {self.data_dir} was not notified ({error}); it polls for proposals")
 
     # -- as the owner ------------------------------------------------------------------------------------------
 

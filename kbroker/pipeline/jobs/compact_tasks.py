@@ -53,7 +53,7 @@ def scan_slice(store: ObjectStore, rules: CompactRules, plan: PartitionPlan, ite
     """First pass: the slice's keys, each with the offset of its newest record in the dirty part, or UNPLACED."""
     dirty = _map_for(item.records, rules.secret)
     scan = KeyScan(dirty, plan.dirty_start, plan.end, plan.aborted)
-    # Older records of these keys are looked up by their hashes in the second pass, which needs to be told of them.
+    # Older records of these keys are looked up by their hashes in the second pass, which needs these.
     older = _map_for(item.records, rules.secret) if item.start < plan.dirty_start else None
     presence = KeyScan(older, 0, plan.dirty_start, plan.aborted) if older is not None else None
     transactions = TransactionScan(plan.end)

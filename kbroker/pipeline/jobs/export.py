@@ -50,7 +50,7 @@ _OPTIONS = (
     click.option("--starting-timestamp", type=click.IntRange(0), metavar="MS", help="where the first export begins"),
     click.option("--isolation", type=click.Choice(["read_committed", "read_uncommitted"]), default="read_committed",
                  show_default=True, help="of transactions"),
-    click.option("--ignore-data-loss", is_flag=True, help="go on where records are gone before they were exported"),
+    click.option("--ignore-data-loss", is_flag=True, help="continue where records were deleted before their export"),
     click.option("--compression", type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]), default="zstd",
                  show_default=True, help="of the Parquet files"),
     click.option("--split-bytes", type=click.IntRange(1), metavar="N", help="bytes of objects per task and file"),

@@ -1,6 +1,6 @@
 """``kbroker pipeline replay``: rows of a table, or records in the bucket, into a topic of a running broker.
 
-Order per key is kept, and with the same --job-id a second run goes on where the first one ended, without duplicates
+Order per key is kept, and with the same --job-id a second run continues where the first one ended, without duplicates
 for consumers that read committed.
 """
 
@@ -72,7 +72,7 @@ def _job_id(context: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--keep-partition", is_flag=True, help="to the partition in column partition, not by key")
 @click.option("--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="lz4",
               show_default=True)  # fmt: skip
-@click.option("--job-id", callback=_job_id, metavar="NAME", help="to go on with what a run of this name began")
+@click.option("--job-id", callback=_job_id, metavar="NAME", help="continue what a run of this name began")
 @job_options("replay")
 def command(
     job: Job,

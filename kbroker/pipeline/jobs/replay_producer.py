@@ -1,7 +1,7 @@
 """Rows into one partition of a topic, exactly once: each chunk and how far it goes are one Kafka transaction.
 
 The progress is an offset that a group named after the job commits for the target partition: how many rows are in, and
-a checksum over them. A producer that comes back (or a second one: it fences the first) reads it and goes on there.
+a checksum over them. A producer that comes back (or a second one: it fences the first) reads it and continues there.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Progress(NamedTuple):
 
 
 class ReplayTarget(NamedTuple):
-    """What every task is told."""
+    """What every task gets."""
 
     bootstrap: str
     topic: str
@@ -260,7 +260,7 @@ class ReplayProducer:
         if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
             raise BrokerError(
                 f"{self._where}: {what}: another run of job {self._target.job_id} has taken over, or the broker was "
-                "away for longer than a transaction may last; a run with the same --job-id goes on"
+                "away for longer than a transaction may last; a run with the same --job-id continues"
             )
         raise BrokerError(f"{self._where}: {what}")
 

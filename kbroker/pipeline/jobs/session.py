@@ -28,7 +28,7 @@ PROGRESS_SECONDS = 5.0
 EXIT_FAILED, EXIT_USAGE = 1, 2
 # The last line of a worker's traceback; other lines of it show the code that makes it.
 _TASK_REASON = re.compile(r'^RuntimeError: kbroker task failed: ("(?:[^"\\]|\\.)*")\s*$', re.MULTILINE)
-# In a traceback, the words of an error of ours; the lines before it are of the program.
+# In a traceback, the text of an error of ours; earlier lines are of the program.
 _OWN_WORDS = re.compile(r"^kbroker(?:\.\w+)+: (.+)$", re.MULTILINE)
 
 T = TypeVar("T")
