@@ -2,24 +2,34 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+STEP := scripts/step.sh
+PIP := $(BIN)/pip install -q --disable-pip-version-check
 
-.PHONY: run test build debug lint types imports crash simulation spark scale soak soak-hour bench bench-e2e bench-compare bench-instructions plots clean tools java
+.PHONY: run test build extensions debug lint types imports crash simulation spark scale soak soak-hour bench bench-e2e bench-compare bench-instructions plots clean tools java
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(STEP) "virtual environment" $(PYTHON) -m venv $(VENV)
 
+# What a broker needs. The package is installed without its extensions: they are compiled in place, once.
 $(VENV)/.installed: pyproject.toml setup.py | $(BIN)/python
-	$(BIN)/pip install -q --upgrade pip "setuptools>=77" wheel "Cython==3.3.1" "numpy>=2.1,<3"
-	$(BIN)/pip install -q --no-build-isolation -e ".[test,spark]"
-	touch $@
+	@$(STEP) "build tools" $(PIP) "setuptools>=77" wheel "Cython==3.3.1"
+	@KBROKER_EXTENSIONS=none $(STEP) "packages" $(PIP) --no-build-isolation -e .
+	@touch $@
 
-# Builds the extensions in place; quick when nothing changed.
-build: $(VENV)/.installed
-	$(BIN)/python setup.py -q build_ext --inplace
-	$(BIN)/python -m compileall -q kbroker
+# What the tests need beside it.
+$(VENV)/.test-installed: $(VENV)/.installed
+	@KBROKER_EXTENSIONS=none $(STEP) "packages of tests and Spark" $(PIP) --no-build-isolation -e ".[test,spark]"
+	@touch $@
 
-run: build
-	$(BIN)/kbroker serve $(ARGS)
+# Quick when nothing changed.
+extensions: $(VENV)/.installed
+	@$(STEP) "compiled modules" $(BIN)/python setup.py -q build_ext --inplace
+
+build: $(VENV)/.test-installed extensions
+	@$(BIN)/python -m compileall -q kbroker
+
+run: extensions
+	@$(BIN)/kbroker serve $(ARGS)
 
 test: build
 	scripts/run_tests.sh

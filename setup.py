@@ -4,7 +4,7 @@ Environment:
     KBROKER_DEBUG=1        bounds checks and internal invariants (invariant.h) on, little optimisation
     KBROKER_SANITIZE=a,b   the compiler's sanitizers, as address,undefined; with KBROKER_DEBUG=1
     KBROKER_ANNOTATE=1     write Cython's annotated HTML beside each source
-    KBROKER_EXTENSIONS=a,b build only these modules of kbroker/_fast
+    KBROKER_EXTENSIONS=a,b build only these modules of kbroker/_fast; "none": none of them
 """
 
 import os
@@ -39,19 +39,31 @@ if SANITIZE:
     LINK_ARGS += [f"-fsanitize={SANITIZE}"]
 
 
+# Code that Cython would put into every module is compiled once, in a module of its own. A build of a part, or with
+# checks, has it in each: its modules then load beside those of another build.
+SHARED = None if DEBUG or SANITIZE or ONLY else "kbroker._fast.base._cyutility"
+
+
+def extension(name: str, source: str) -> Extension:
+    return Extension(
+        name,
+        [source],
+        include_dirs=["kbroker/_fast/base"],
+        extra_compile_args=COMPILE_ARGS,
+        extra_link_args=LINK_ARGS,
+    )
+
+
 def extensions() -> list[Extension]:
     sources = sorted(Path("kbroker/_fast").rglob("*.pyx"))
-    return [
-        Extension(
-            ".".join(source.with_suffix("").parts),
-            [str(source)],
-            include_dirs=["kbroker/_fast/base"],
-            extra_compile_args=COMPILE_ARGS,
-            extra_link_args=LINK_ARGS,
-        )
+    found = [
+        extension(".".join(source.with_suffix("").parts), str(source))
         for source in sources
         if not ONLY or source.stem in ONLY
     ]
+    if SHARED:
+        found.append(extension(SHARED, SHARED.replace(".", "/") + ".c"))
+    return found
 
 
 setup(
@@ -60,6 +72,7 @@ setup(
         compiler_directives=DIRECTIVES,
         annotate=ANNOTATE,
         nthreads=JOBS,
+        shared_utility_qualified_name=SHARED,
         force=DEBUG,
         emit_linenums=DEBUG,
         build_dir="build/cython-debug" if DEBUG else "build/cython",
