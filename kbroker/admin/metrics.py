@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -340,14 +341,10 @@ class Metrics:
 
 
 def _buckets(counts: Iterable[int]) -> list[tuple[str, float]]:
-    """Cumulative buckets, by seconds, of counts by power of two of microseconds."""
-    total = 0
-    buckets = []
-    for power, count in enumerate(counts):
-        total += count
-        buckets.append((str(2**power / 1e6), float(total)))
-    buckets.append(("+Inf", float(total)))
-    return buckets
+    """Cumulative buckets, by seconds, of counts by power of two of microseconds; the last count has no upper limit."""
+    *limited, _ = totals = list(accumulate(counts))
+    buckets = [(str(2**power / 1e6), float(total)) for power, total in enumerate(limited)]
+    return [*buckets, ("+Inf", float(totals[-1]))]
 
 
 def _api_name(key: int) -> str:

@@ -53,6 +53,13 @@ def recover_log(
     for state in image.states():
         result.partitions += 1
         result.flushed_offsets += state.end_offset - state.log_start_offset
+    skipped = {topic_id: count for topic_id, count in report.unknown_batches.items() if topic_id not in deleted_topics}
+    if skipped:
+        logger.warning(
+            "%d batches in the log are of topics that metadata does not know: %s; they are skipped",
+            sum(skipped.values()),
+            ", ".join(topic_id.hex() for topic_id in list(skipped)[:10]),
+        )
     result.unknown_topics = [
         topic_id for topic_id in image.partitions if topic_id not in table.by_id and topic_id not in deleted_topics
     ]

@@ -4,7 +4,7 @@ from kbroker._fast.net.request cimport Request
 
 cdef enum:
     API_KEYS = 96
-    LATENCY_BUCKETS = 26    # bucket i counts answers that took less than 2^i microseconds; the last one all others
+    LATENCY_BUCKETS = 26    # bucket i counts answers that took [2^(i-1), 2^i) microseconds; the last one all slower ones
 
 
 cdef class ApiCounters:

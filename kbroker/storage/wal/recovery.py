@@ -1,6 +1,6 @@
 """Start-up recovery of the write-ahead log: what counts of its segment files goes into the partitions.
 
-What is a torn tail and what is corruption, wal_segments says. No log is deleted here: files found useless are handed to
+`tail` judges what is a torn tail and what is corruption. No log is deleted here: files found useless are handed to
 the keeper, which recycles or removes them when the WAL starts.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ class RecoveryReport:
     start_lsn: int = 0  # where appends go on
     segments: int = 0
     batches: int = 0  # replayed into partitions
-    unknown_batches: int = 0  # of topics that do not exist any more
+    unknown_batches: Counter[bytes] = field(default_factory=Counter)  # skipped: by the id of a topic that is not there
     torn_at_lsn: int | None = None  # where entries that were never acknowledged were cut off
     indexes_rebuilt: int = 0
     ignored: list[Path] = field(default_factory=list)  # files without a valid header that were never used
@@ -124,7 +125,7 @@ class _Recovery:
             topic_id, index, count, *_ = scan.group(i)
             partition = self.resolve(topic_id, index)
             if partition is None:
-                self.report.unknown_batches += count
+                self.report.unknown_batches[topic_id] += count
             else:
                 self.report.batches += partition.replay(segment, scan, i, self.flushed_lsn)
 

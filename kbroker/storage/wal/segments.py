@@ -1,6 +1,6 @@
 """The segment files of a write-ahead log in their order: which of their bytes count, where a tear or damage is.
 
-The rules are in docs/formats/wal.md. Recovery (wal_recovery) and whatever only reads a log (wal_tail) share them.
+The rules are in docs/formats/wal.md. Recovery (recovery.py) and what only reads a log (tail.py) share them.
 """
 
 from __future__ import annotations

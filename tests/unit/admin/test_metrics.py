@@ -247,7 +247,7 @@ def test_latencies_are_a_cumulative_histogram_in_seconds() -> None:
     found = samples(fake_sources())
     buckets = {labels[0]: value for (name, labels), value in found.items()
                if name == "kbroker_request_seconds_bucket" and labels[1] == "Produce"}  # fmt: skip
-    assert buckets == {"1e-06": 0, "2e-06": 0, "4e-06": 3, "8e-06": 4, "+Inf": 4}
+    assert buckets == {"1e-06": 0, "2e-06": 0, "4e-06": 3, "+Inf": 4}  # the slowest have no limit
     assert found["kbroker_request_seconds_sum", ("Produce",)] == 20e-6
     assert found["kbroker_request_seconds_count", ("Produce",)] == 4
 

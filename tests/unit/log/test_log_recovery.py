@@ -232,6 +232,19 @@ def drop(s, retention, *names, object_format="klix"):
     return drop_deleted_topics(s.table, retention, segments, deleted, 60_000), segments
 
 
+def test_batches_of_a_topic_that_metadata_does_not_know_are_skipped_with_a_warning(start, caplog):
+    store = MemoryStore()
+    s = start(store)
+    write(s, 1)
+    s.close()
+    again = start(store, epoch=2, topics=[("t", 3)])
+    skipped = again.recovered.wal.unknown_batches
+    assert list(skipped) == [topic_id("u")]
+    said = [record.getMessage() for record in caplog.records]
+    assert f"{skipped.total()} batches in the log are of topics that metadata does not know: " \
+           f"{topic_id('u').hex()}; they are skipped" in said  # fmt: skip
+
+
 def test_objects_of_unknown_topics_are_kept_and_those_of_deleted_ones_go(start):
     store = MemoryStore()
     s = start(store)
