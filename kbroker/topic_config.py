@@ -266,32 +266,41 @@ def normal_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, s
     return {name: definitions[name].normal(text) if name in definitions else text for name, text in configs.items()}
 
 
-def stored_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str]) -> dict[str, str]:
-    """Configs from the metadata log in their normal form. A value that another version accepted and this one
-    refuses is replaced by the default: it must not stop a start."""
-    return _without_refused(definitions, normal_configs(definitions, configs))
+def without_refused(configs: Mapping[str, str], check: Callable[[str, str], object]) -> dict[str, str]:
+    """Stored configs without those for whose name and value `check` raises KafkaError.
 
-
-def _without_refused(definitions: Mapping[str, ConfigDef], stored: dict[str, str]) -> dict[str, str]:
-    for name in stored.keys() & definitions.keys():
+    Another version accepted these: the default replaces them, because they must not stop a start.
+    """
+    kept = {}
+    for name, text in configs.items():
         try:
-            definitions[name].parse(stored[name])
+            check(name, text)
         except KafkaError as error:
-            logger.error("a stored config is ignored: %s", error)
-            del stored[name]
-    return stored
+            logger.error("the stored config %s is ignored: %s", name, error)
+        else:
+            kept[name] = text
+    return kept
+
+
+def stored_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str]) -> dict[str, str]:
+    """Configs from the metadata log in their normal form, without values that this kbroker refuses."""
+    return _accepted(definitions, normal_configs(definitions, configs))
+
+
+def _accepted(definitions: Mapping[str, ConfigDef], stored: Mapping[str, str]) -> dict[str, str]:
+    return without_refused(stored, lambda name, text: name in definitions and definitions[name].parse(text))
 
 
 def stored_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """A topic's own configs as a start reads them, without values that an earlier kbroker accepted and this
-    one refuses: a `segment.bytes` that is too small becomes the minimum, `remote.storage.enable` is dropped."""
+    """`stored_configs` of a topic, with what an earlier kbroker accepted: a `segment.bytes` that is too small becomes
+    the minimum, `remote.storage.enable` is dropped."""
     stored = normal_configs(TOPIC_CONFIGS, configs)
     if stored.get("remote.storage.enable") == "true":
         del stored["remote.storage.enable"]
     with contextlib.suppress(ValueError):
         if int(stored.get("segment.bytes", SEGMENT_BYTES_MIN)) < SEGMENT_BYTES_MIN:
             stored["segment.bytes"] = str(SEGMENT_BYTES_MIN)
-    return _without_refused(TOPIC_CONFIGS, stored)
+    return _accepted(TOPIC_CONFIGS, stored)
 
 
 def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicConfig:

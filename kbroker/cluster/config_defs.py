@@ -5,7 +5,6 @@ A value comes from the first of: altered at run time for this broker, altered fo
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from itertools import dropwhile
@@ -14,10 +13,8 @@ from typing import Any, NamedTuple
 from kbroker.cluster.broker_config_table import BROKER_CONFIGS, COARSER, DYNAMIC
 from kbroker.config_values import normal_text
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType, normal_configs
+from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType, normal_configs, without_refused
 from kbroker.types import address_text
-
-logger = logging.getLogger(__name__)
 
 
 class ConfigSource(IntEnum):
@@ -86,8 +83,8 @@ class BrokerConfigs:
             if value is not None and (definition is None or definition.default != text):
                 self._static[name] = text
         self._layers = (
-            (ConfigSource.DYNAMIC_BROKER, usable(dynamic or {})),
-            (ConfigSource.DYNAMIC_DEFAULT_BROKER, usable(dynamic_default or {})),
+            (ConfigSource.DYNAMIC_BROKER, without_refused(dynamic or {}, _check_dynamic)),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, without_refused(dynamic_default or {}, _check_dynamic)),
             (ConfigSource.STATIC_BROKER, self._static),
         )
         self._in_force: dict[str, str] = {}
@@ -213,21 +210,7 @@ def _scaled(text: str, factor: int) -> str:
     return str(value * factor) if value >= 0 else text
 
 
-def usable(values: Mapping[str, str]) -> dict[str, str]:
-    """The stored run-time configs that this kbroker can apply. Another version accepted the others."""
-    kept = {}
-    for name, text in values.items():
-        try:
-            check_dynamic(name, text)
-        except KafkaError as error:
-            logger.error("the broker config %s is ignored: %s", name, error)
-        else:
-            kept[name] = text
-    return kept
-
-
-def check_dynamic(name: str, text: str) -> None:
-    """Validates one run-time change of a broker config. Raises KafkaError as `refusal` and ConfigDef.parse do."""
+def _check_dynamic(name: str, text: str) -> None:
     problem = refusal((name,))
     if problem is not None:
         raise problem

@@ -25,7 +25,7 @@ DOUBLE, LIST, STRING = ConfigType.DOUBLE, ConfigType.LIST, ConfigType.STRING
         (STRING, "\x01 a b \n", "a b"), (ConfigType.PASSWORD, " p ", " p "),
     ],
 )  # fmt: skip
-def test_normal_form(kind: ConfigType, text: str, normal: str) -> None:
+def test_values_have_one_normal_form(kind: ConfigType, text: str, normal: str) -> None:
     assert normal_text(parse_value(kind, text)) == normal
     assert normal_text(parse_value(kind, normal)) == normal
 
@@ -39,7 +39,7 @@ def test_normal_form(kind: ConfigType, text: str, normal: str) -> None:
         (DOUBLE, "."), (DOUBLE, "٧"), (DOUBLE, "1 f"), (BOOLEAN, "1"), (BOOLEAN, ""),
     ],
 )  # fmt: skip
-def test_what_java_refuses(kind: ConfigType, text: str) -> None:
+def test_values_that_java_refuses_are_refused(kind: ConfigType, text: str) -> None:
     with pytest.raises(ValueError, match=r"Not a number|either true or false"):
         parse_value(kind, text)
 
@@ -52,5 +52,5 @@ def test_what_java_refuses(kind: ConfigType, text: str) -> None:
         ("P" + "9" * 19 + "D", None), ("P" + "9" * 5000 + "D", None), ("PT1S ", None),
     ],
 )  # fmt: skip
-def test_durations(text: str, milliseconds: int | None) -> None:
+def test_durations_are_read_as_java_reads_them(text: str, milliseconds: int | None) -> None:
     assert reset_duration_ms(f"by_duration:{text}") == milliseconds

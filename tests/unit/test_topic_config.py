@@ -110,7 +110,7 @@ def test_values_are_typed(name: str, value: str, attribute: str, expected: objec
     assert getattr(parse_topic_config({name: value}), attribute) == expected
 
 
-def test_broker_defaults_lie_below_the_topics_own() -> None:
+def test_a_topics_own_configs_come_before_broker_defaults() -> None:
     defaults = {"retention.ms": "5", "segment.bytes": "2000000"}
     config = parse_topic_config({"retention.ms": "7"}, defaults)
     assert (config.retention_ms, config.segment_bytes) == (7, 2_000_000)
@@ -131,7 +131,7 @@ def test_a_stored_value_that_this_version_refuses_is_left_out() -> None:
     assert stored_configs(GROUP_CONFIGS, {"share.auto.offset.reset": "by_duration:P\u0661D"}) == {}
 
 
-def test_what_an_earlier_kbroker_took_is_read() -> None:
+def test_values_that_an_earlier_kbroker_accepted_are_read() -> None:
     stored = {
         "remote.storage.enable": "True", "local.retention.ms": " 5", "retention.ms": "\u00a0+07\u2003",
         "cleanup.policy": "compact\u00a0,delete", "min.cleanable.dirty.ratio": "0.2_5", "no.such.config": " x ",
