@@ -13,6 +13,13 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+def completed(result: T) -> Future[T]:
+    """A future that is done."""
+    done: Future[T] = Future()
+    done.set_result(result)
+    return done
+
+
 def map_future(source: Future[T], build: Callable[[T], U]) -> Future[U]:
     """A future of build(result); errors of both pass through."""
     target: Future[U] = Future()
@@ -26,6 +33,28 @@ def map_future(source: Future[T], build: Callable[[T], U]) -> Future[U]:
             target.set_result(answer)
 
     source.add_done_callback(on_done)
+    return target
+
+
+def chain_future(source: Future[T], start: Callable[[T], Future[U]]) -> Future[U]:
+    """A future of the result of the future that start(result) returns; errors of all three pass through."""
+    target: Future[U] = Future()
+
+    def started(done: Future[T]) -> None:
+        try:
+            start(done.result()).add_done_callback(ended)
+        except BaseException as error:  # the request that waits for `target` gets it
+            target.set_exception(error)
+
+    def ended(done: Future[U]) -> None:
+        try:
+            answer = done.result()
+        except BaseException as error:
+            target.set_exception(error)
+        else:
+            target.set_result(answer)
+
+    source.add_done_callback(started)
     return target
 
 

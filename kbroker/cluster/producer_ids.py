@@ -11,6 +11,7 @@ from concurrent.futures import Future
 
 from kbroker.cluster.topics import Topics
 from kbroker.errors import KafkaError
+from kbroker.futures import chain_future, completed
 from kbroker.limits import PRODUCER_ID_BLOCK
 
 logger = logging.getLogger(__name__)
@@ -38,24 +39,12 @@ class ProducerIds:
 
     def take_later(self) -> Future[int]:
         """The next id once a block is there. The future raises KafkaError when none can be claimed now."""
-        result: Future[int] = Future()
-        self._wait_for_claim(result)
-        return result
 
-    def _wait_for_claim(self, result: Future[int]) -> None:
-        def on_claimed(claim: Future[None]) -> None:
-            try:
-                claim.result()
-                taken = self.take()
-            except BaseException as error:  # the waiting request gets it
-                result.set_exception(error)
-                return
-            if taken is None:  # more waiters than a block has ids
-                self._wait_for_claim(result)
-            else:
-                result.set_result(taken)
+        def claimed(_: None) -> Future[int]:
+            taken = self.take()
+            return self.take_later() if taken is None else completed(taken)  # None: more waiters than a block has ids
 
-        self._start_claim().add_done_callback(on_claimed)
+        return chain_future(self._start_claim(), claimed)
 
     def _start_claim(self) -> Future[None]:
         with self._lock:

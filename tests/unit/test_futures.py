@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from kbroker.futures import CALLS_AT_ONCE, gather, gather_errors, map_each, map_future
+from kbroker.futures import CALLS_AT_ONCE, chain_future, completed, gather, gather_errors, map_each, map_future
 
 
 def test_errors_pass_through() -> None:
@@ -27,6 +27,26 @@ def test_errors_pass_through() -> None:
         joined.result(0)
     assert errors.result(0) == [None, error]
     assert gather([]).result(0) == []
+
+
+def test_a_chain_ends_with_the_second_result_or_the_first_error() -> None:
+    first: Future[int] = Future()
+    second: Future[str] = Future()
+    chained = chain_future(first, lambda _: second)
+    broken = chain_future(first, lambda value: completed(value / 0))
+    first.set_result(1)
+    assert not chained.done()
+    second.set_result("x")
+    assert chained.result(0) == "x"
+    failed: Future[int] = Future()
+    failed.set_exception(KeyError("x"))
+    for chain, error in [
+        (broken, ZeroDivisionError),
+        (chain_future(failed, completed), KeyError),
+        (chain_future(completed(1), lambda _: failed), KeyError),
+    ]:
+        with pytest.raises(error):
+            chain.result(0)
 
 
 def test_a_bounded_number_of_calls_is_pending() -> None:
