@@ -23,7 +23,7 @@ from kbroker.cluster.records import (
     MetadataRecord,
     TopicConfigs,
 )
-from kbroker.cluster.topic_rules import check_name
+from kbroker.cluster.topic_rules import existing_topic
 from kbroker.config_values import parse_list
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType, normal_configs, parse_topic_config
@@ -108,10 +108,7 @@ def plan_change(change: ConfigChange, image: MetadataImage, broker: BrokerConfig
 def _topic_change(change: ConfigChange, image: MetadataImage, broker: BrokerConfigs) -> MetadataRecord | None:
     if not change.name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-    check_name(change.name)
-    topic = image.by_name.get(change.name)
-    if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{change.name}' does not exist.")
+    topic = existing_topic(change.name, image)
     after = changed(change, topic.configs)
     config = parse_topic_config(after, broker.topic_defaults)
     before = parse_topic_config(topic.configs, broker.topic_defaults)

@@ -29,7 +29,8 @@ INSERT INTO revision VALUES (1, 0);
 
 
 class SqliteStore:
-    """A MetadataStore in one file. One connection, under one lock; callbacks run on the writer's thread, under it.
+    """A MetadataStore in one file: one connection under one lock. Callbacks run under it, on the thread that writes or
+    that finds a lease expired.
 
     Raises StartError from the constructor for a file that is damaged, foreign or of a newer format.
     """
@@ -64,8 +65,8 @@ class SqliteStore:
             raise
 
     def _open(self, path: Path | str) -> None:
-        application = self._pragma("application_id")
-        if application == 0 and self._pragma("schema_version") == 0:
+        application = self.pragma("application_id")
+        if application == 0 and self.pragma("schema_version") == 0:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             # One transaction: a crash leaves an empty file or a whole one.
@@ -76,10 +77,10 @@ class SqliteStore:
             return
         if application != APPLICATION_ID:
             raise StartError(f"{path} is an SQLite file of another product")
-        version = self._pragma("user_version")
+        version = self.pragma("user_version")
         if version != FORMAT_VERSION:
             raise StartError(f"{path} has format version {version}; this kbroker reads version {FORMAT_VERSION}")
-        problem = self._pragma("quick_check")
+        problem = self.pragma("quick_check")
         if problem != "ok":
             raise sqlite3.DatabaseError(str(problem).splitlines()[0])
         self._db.execute("PRAGMA journal_mode = WAL")
@@ -87,7 +88,8 @@ class SqliteStore:
         self._db.execute("SELECT value FROM revision").fetchone()[0]
         self._db.execute("DELETE FROM entry WHERE lease IS NOT NULL")
 
-    def _pragma(self, name: str) -> int | str:
+    def pragma(self, name: str) -> int | str:
+        """A setting of the connection, or a property of the file."""
         return self._db.execute(f"PRAGMA {name}").fetchone()[0]
 
     def get(self, key: str) -> KeyValue | None:

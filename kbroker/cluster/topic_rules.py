@@ -1,4 +1,4 @@
-"""Rules of CreateTopics and CreatePartitions: names, partition counts, assignments."""
+"""What may be created and deleted: names, partition counts, assignments."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kbroker.cluster.config_defs import BrokerConfigs
-from kbroker.cluster.image import INTERNAL_TOPICS, MetadataImage, collision_key
+from kbroker.cluster.image import INTERNAL_TOPICS, MetadataImage, TopicImage, collision_key
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
+from kbroker.limits import PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
 from kbroker.topic_config import parse_topic_config
 
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 CLUSTER_METADATA = "__cluster_metadata"  # of Kafka's controllers: no topic may have this name
 DEFAULT = -1  # in a request: the broker's default
 
+Assignments = Sequence[tuple[int, Sequence[int]]]  # (partition, broker ids)
+
 
 class NewTopic(NamedTuple):
-    """A topic as asked for. `assignments` are (partition, broker ids) pairs; empty: the broker decides."""
+    """A topic as asked for. Without `assignments` the broker decides."""
 
     name: str
     partitions: int = DEFAULT
     replication_factor: int = DEFAULT
-    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    assignments: Assignments = ()
     configs: Mapping[str, str | None] = MappingProxyType({})
 
 
@@ -110,7 +112,76 @@ def check_partition_count(partitions: int) -> None:
         )
 
 
-def check_assignments(assignments: Sequence[tuple[int, Sequence[int]]], first_partition: int) -> None:
+def free_partitions(image: MetadataImage) -> int:
+    """How many more partitions the cluster can have."""
+    return PARTITIONS_MAX - image.partition_count
+
+
+def take_partitions(free: int, partitions: int) -> int:
+    """What is free after these partitions are created. Raises KafkaError POLICY_VIOLATION."""
+    if partitions > free:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, f"The cluster can have at most {PARTITIONS_MAX} partitions in all."
+        )
+    return free - partitions
+
+
+def check_adoption(topic: TopicImage, image: MetadataImage, taken: Mapping[str, str], configs: BrokerConfigs) -> None:
+    """Validates a topic that comes with its data; `taken` as for check_new_topic. Raises KafkaError."""
+    if topic.name in image.by_name:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+    check_name(topic.name)
+    check_collision(topic.name, image, taken)
+    check_partition_count(topic.partitions)
+    if parse_topic_config(topic.configs, configs.topic_defaults).kfs:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "Topics that come with data cannot have kbroker.object.format=kfs")
+
+
+def existing_topic(name: str, image: MetadataImage) -> TopicImage:
+    """The topic that a change names. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION or, for an illegal name,
+    INVALID_TOPIC_EXCEPTION."""
+    check_name(name)
+    topic = image.by_name.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    return topic
+
+
+def deletion_error(topic_id: bytes, image: MetadataImage) -> KafkaError | None:
+    """Why the topic cannot be deleted, or None."""
+    topic = image.by_id.get(topic_id)
+    if topic is None:
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+    if topic.internal:
+        return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{topic.name}' is internal.")
+    return None
+
+
+def check_more_partitions(topic: TopicImage, count: int, assignments: Assignments | None, image: MetadataImage) -> None:
+    """Validates CreatePartitions: `count` partitions in all, `assignments` of the new ones. Raises KafkaError."""
+    added = count - topic.partitions
+    if topic.internal:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{topic.name}' is internal: its partitions are fixed."
+        )
+    if added <= 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} has {topic.partitions} partition(s) already; {count} is not an increase.",
+        )
+    check_partition_count(count)
+    take_partitions(free_partitions(image), added)
+    if assignments is None:
+        return
+    if len(assignments) != added:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Increasing the number of partitions by {added} but {len(assignments)} assignments provided.",
+        )
+    check_assignments(assignments, first_partition=topic.partitions)
+
+
+def check_assignments(assignments: Assignments, first_partition: int) -> None:
     """Checks for consecutive partitions, each with distinct brokers. Any broker ids will do: all data is in the object
     store and this broker serves it. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
     wanted = range(first_partition, first_partition + len(assignments))

@@ -24,7 +24,7 @@ def check(altered: dict[str, str], before: dict[str, str] | None = None) -> None
         {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "a:1"},
     ],
 )  # fmt: skip
-def test_allowed(altered: dict[str, str]) -> None:
+def test_legal_changes_of_broker_configs_are_accepted(altered: dict[str, str]) -> None:
     check(altered)
 
 
@@ -43,13 +43,13 @@ def test_allowed(altered: dict[str, str]) -> None:
         ({"group.share.assignment.interval.ms": "15001"}, "group.share.assignment.interval.ms"),
     ],
 )  # fmt: skip
-def test_refused(altered: dict[str, str], name: str) -> None:
+def test_illegal_changes_of_broker_configs_are_refused(altered: dict[str, str], name: str) -> None:
     with pytest.raises(KafkaError, match=f"for configuration {name}: Value must") as raised:
         check(altered)
     assert raised.value.code == ErrorCode.INVALID_REQUEST
 
 
-def test_what_is_there_already_hinders_no_other_change() -> None:
+def test_an_illegal_stored_value_does_not_block_other_changes() -> None:
     before = {"log.cleaner.dedupe.buffer.size": "7", "log.retention.ms": "0", "max.connections": "0"}
     check({"log.cleaner.backoff.ms": "1"}, before)
     with pytest.raises(KafkaError, match=r"log\.cleaner\.dedupe"):

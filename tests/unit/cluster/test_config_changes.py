@@ -58,7 +58,7 @@ def altered(bucket: Bucket, path: Path | str = ":memory:") -> Start:
 
 
 @pytest.mark.parametrize("broker_first", [False, True])
-def test_changes_of_one_request_are_judged_together(broker_first: bool) -> None:
+def test_changes_of_one_request_are_validated_together(broker_first: bool) -> None:
     bucket = Bucket()
     start = Start(bucket)
     start.create("t")
@@ -75,7 +75,7 @@ def test_changes_of_one_request_are_judged_together(broker_first: bool) -> None:
     Start(bucket)  # a start is still possible
 
 
-def test_everything_is_there_after_the_loss_of_the_disk() -> None:
+def test_configs_survive_the_loss_of_the_disk() -> None:
     bucket = Bucket()
     before = altered(bucket).topics
     after = Start(bucket).topics
@@ -87,14 +87,14 @@ def test_everything_is_there_after_the_loss_of_the_disk() -> None:
     assert after.image.client_metrics == {"m": {"metrics": "*"}}
 
 
-def test_configs_of_another_node_id_wait_for_it() -> None:
+def test_configs_of_another_node_id_are_kept_for_it() -> None:
     bucket = Bucket()
     altered(bucket)
     other = Start(bucket, node__id=9).topics
     assert other.broker_configs.number("message.max.bytes") == 7
 
 
-def test_the_local_copy_holds_them_and_proves_a_loss(tmp_path: Path) -> None:
+def test_the_local_copy_holds_configs_and_proves_a_loss(tmp_path: Path) -> None:
     bucket = Bucket()
     start = altered(bucket, tmp_path / "m.db")
     start.store.close()
@@ -107,7 +107,7 @@ def test_the_local_copy_holds_them_and_proves_a_loss(tmp_path: Path) -> None:
         Start(bucket, tmp_path / "m.db")
 
 
-def test_a_checkpoint_has_them() -> None:
+def test_a_checkpoint_has_configs() -> None:
     bucket = Bucket()
     topics = altered(bucket).topics
     BucketLog(bucket).checkpoint(topics.image.to_json(), topics.image.number)
@@ -129,7 +129,7 @@ def test_a_change_in_doubt_takes_effect_when_it_is_settled() -> None:
     assert start.topics.broker_configs.topic_defaults == {"max.message.bytes": "7"}
 
 
-def test_settings_that_no_longer_go_with_a_topic_stop_the_start() -> None:
+def test_settings_that_a_topic_refuses_stop_the_start() -> None:
     bucket = Bucket()
     Start(bucket).create("t", max__compaction__lag__ms="10")
     with pytest.raises(StartError, match="topic t has configs"):
@@ -154,7 +154,7 @@ def test_a_groups_configs_come_before_the_brokers() -> None:
     assert group_config_values({}, broker)["consumer.session.timeout.ms"] == 55_000
 
 
-def test_values_that_the_broker_no_longer_allows_are_brought_within_its_bounds() -> None:
+def test_values_out_of_the_brokers_bounds_are_clamped() -> None:
     broker = BrokerConfigs({"group.consumer.max.session.timeout.ms": 48_000})
     assert (
         group_config_values({"consumer.session.timeout.ms": "50000"}, broker)["consumer.session.timeout.ms"] == 48_000
@@ -179,7 +179,7 @@ def test_values_that_the_broker_no_longer_allows_are_brought_within_its_bounds()
         ("streams.num.standby.replicas", "3", False),
     ],
 )
-def test_bounds_of_group_configs(name: str, value: str, legal: bool) -> None:
+def test_group_configs_are_bounded_by_the_brokers(name: str, value: str, legal: bool) -> None:
     if legal:
         check_group_configs({name: value}, BrokerConfigs())
         return
@@ -194,7 +194,7 @@ def test_a_session_is_longer_than_a_heartbeat_interval() -> None:
         check_group_configs({"consumer.heartbeat.interval.ms": "45000"}, broker)
 
 
-def test_the_format_of_objects_stays_what_it_was_at_creation() -> None:
+def test_the_object_format_cannot_be_changed() -> None:
     start = Start(Bucket())
     start.create("klix")
     start.create("kfs", kbroker__object__format="kfs")

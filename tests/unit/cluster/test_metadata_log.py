@@ -108,7 +108,7 @@ def test_a_crash_between_bucket_and_copy_loses_nothing(bucket: Bucket, tmp_path:
     assert Start(BucketLog(bucket), tmp_path).load().image == first.log.image
 
 
-def test_a_copy_that_failed_once_is_made_good_by_the_next_change(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_copy_that_failed_once_catches_up_with_the_next_change(bucket: Bucket, tmp_path: Path) -> None:
     first = Start(BucketLog(bucket), tmp_path)
     log = first.load()
     log.append(HISTORY[0])
@@ -158,7 +158,7 @@ def test_a_bucket_with_another_history_stops_the_start(bucket: Bucket, tmp_path:
         Start(BucketLog(other), tmp_path).load()
 
 
-def test_configs_as_an_earlier_kbroker_kept_them_are_read(bucket: Bucket, tmp_path: Path) -> None:
+def test_configs_of_an_earlier_kbroker_are_read(bucket: Bucket, tmp_path: Path) -> None:
     """In the bucket and in the copy as they were typed."""
     topic, group, metrics = {"retention.ms": " +05"}, {"share.isolation.level": " read_committed"}, {"metrics": "a, a"}
     first = Start(BucketLog(bucket), tmp_path)
@@ -194,7 +194,7 @@ def test_a_damaged_copy_stops_the_start(bucket: Bucket, tmp_path: Path) -> None:
         Start(BucketLog(bucket), tmp_path).load()
 
 
-def test_while_the_bucket_is_away_changes_are_refused_as_retriable(bucket: Bucket, tmp_path: Path) -> None:
+def test_while_the_bucket_is_unreachable_changes_are_refused_as_retriable(bucket: Bucket, tmp_path: Path) -> None:
     start = Start(BucketLog(bucket), tmp_path)
     log = start.load()
     bucket.faults = ["away"]
@@ -237,7 +237,7 @@ def test_an_append_whose_answer_was_lost_is_settled_and_applied_once(bucket: Buc
     assert Start(BucketLog(bucket), tmp_path).load().image == log.image
 
 
-def test_what_the_store_refused_is_not_in_doubt(bucket: Bucket, tmp_path: Path) -> None:
+def test_an_append_refused_by_the_store_is_not_in_doubt(bucket: Bucket, tmp_path: Path) -> None:
     start = Start(BucketLog(bucket), tmp_path)
     log = start.load()
     bucket.faults = ["denied"]
@@ -259,7 +259,7 @@ def test_a_crash_with_an_append_in_doubt_finds_it_in_the_bucket(bucket: Bucket, 
     assert set(Start(BucketLog(bucket), tmp_path).load().image.by_name) == {"a", "b"}
 
 
-def test_a_superseded_broker_is_told_and_changes_nothing(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_superseded_broker_is_notified_and_changes_nothing(bucket: Bucket, tmp_path: Path) -> None:
     start = Start(BucketLog(bucket), tmp_path)
     log = start.load()
     bucket.faults = ["fenced"]
@@ -316,7 +316,7 @@ def test_a_few_records_are_in_a_checkpoint_after_a_while(bucket: Bucket, tmp_pat
     assert bucket.checkpoint[0] == 17  # not for less than a few
 
 
-def test_a_clean_end_leaves_little_to_read(tmp_path: Path) -> None:
+def test_a_clean_stop_leaves_little_to_read(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
 
     def opened(epoch: int, name: str) -> tuple[NumberedLog, Start]:

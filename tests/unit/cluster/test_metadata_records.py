@@ -191,7 +191,7 @@ def test_a_record_that_contradicts_is_corruption(records: list[MetadataRecord]) 
         image.apply(image.number + 1, records[-1:])
 
 
-def test_numbers_only_grow() -> None:
+def test_record_numbers_only_grow() -> None:
     with pytest.raises(CorruptionError, match="record 1 comes after record 1"):
         build(EXAMPLES[0]).apply(1, [])
 

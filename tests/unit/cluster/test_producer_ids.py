@@ -77,7 +77,7 @@ def test_the_next_block_is_claimed_ahead() -> None:
     assert len(bucket.records) == 3
 
 
-def test_many_that_wait_share_one_claim() -> None:
+def test_waiting_requests_share_one_claim() -> None:
     bucket = Bucket()
     broker = Broker(bucket)
     waiting = [broker.ids.take_later() for _ in range(20)]
@@ -86,14 +86,14 @@ def test_many_that_wait_share_one_claim() -> None:
     assert len(bucket.records) == 1
 
 
-def test_more_that_wait_than_a_block_has() -> None:
+def test_more_requests_than_a_block_has_ids_are_served() -> None:
     broker = Broker(Bucket())
     waiting = [broker.ids.take_later() for _ in range(1_200)]
     broker.work()
     assert sorted(future.result(0) for future in waiting) == list(range(1_200))
 
 
-def test_without_the_bucket_what_is_left_goes_on_and_then_it_is_an_error() -> None:
+def test_without_the_bucket_the_rest_of_a_block_is_used_and_then_ids_fail() -> None:
     bucket = Bucket()
     broker = Broker(bucket)
     assert broker.take() == 0

@@ -60,7 +60,7 @@ def end_of(number: int) -> dict:
     return {"v": 1, "t": NOW, "f": [file], "p": {topic_id("t").hex(): {"0": {"e": number, "r": [row]}}}}
 
 
-def test_only_what_is_new_is_read(store: RequestCounter) -> None:
+def test_a_refresh_reads_only_new_records(store: RequestCounter) -> None:
     log = writer(store, KEYS.manifest_dir)
     for number in range(1, 31):
         log.append(RECORD_KIND, end_of(number))
@@ -88,11 +88,11 @@ def test_topics_that_are_added_are_seen(store: RequestCounter) -> None:
     log.append(METADATA_KIND, created("b"))
     reader.refresh()
     assert sorted(reader.topics.by_name) == ["a", "b"]
-    assert sorted(before.by_name) == ["a"]  # an image does not change under those who hold it
+    assert sorted(before.by_name) == ["a"]  # an image never changes
     assert store.requests == {"list": 1, "get": 1}
 
 
-def test_another_owner_is_followed(store: RequestCounter) -> None:
+def test_a_reader_follows_a_new_owner(store: RequestCounter) -> None:
     log = writer(store, KEYS.manifest_dir)
     log.append(RECORD_KIND, end_of(1))
     reader = ManifestReader(store, KEYS)
@@ -105,7 +105,7 @@ def test_another_owner_is_followed(store: RequestCounter) -> None:
     assert store.requests == {"list": 1, "get": 2}  # the seal and the record
 
 
-def test_checkpoints_that_overtake_a_reader(store: RequestCounter) -> None:
+def test_a_reader_overtaken_by_checkpoints_reads_again(store: RequestCounter) -> None:
     reader = ManifestReader(store, KEYS)
     log = NumberedLog(store, KEYS.manifest_dir, 1, os.urandom(16))
     manifest = Manifest(log, ManualClock(NOW), root=KEYS.root, checkpoint_records=4)
@@ -123,7 +123,7 @@ def test_checkpoints_that_overtake_a_reader(store: RequestCounter) -> None:
     assert store.requests["get"] <= 2
 
 
-def test_a_record_that_does_not_fit_is_not_half_there(store: RequestCounter) -> None:
+def test_a_record_that_contradicts_the_image_changes_nothing(store: RequestCounter) -> None:
     log = writer(store, KEYS.manifest_dir)
     for number in range(1, 6):
         log.append(RECORD_KIND, end_of(number))
@@ -136,7 +136,7 @@ def test_a_record_that_does_not_fit_is_not_half_there(store: RequestCounter) -> 
         assert reader.image.partition(topic_id("t"), 0).end_offset == 5
 
 
-def test_which_cluster(store: RequestCounter) -> None:
+def test_the_cluster_is_found_or_must_be_named(store: RequestCounter) -> None:
     with pytest.raises(StoreError, match="no cluster in here"):
         find_cluster(store, "here", None)
     claim(store, KEYS.root, "data-dir", False, NOW)

@@ -33,11 +33,11 @@ def test_contents_and_revision_survive_a_restart(path: Path) -> None:
 
 def test_it_syncs_each_transaction(path: Path) -> None:
     store = SqliteStore(path)
-    assert store._pragma("synchronous") == 2  # FULL
-    assert store._pragma("journal_mode") == "wal"
+    assert store.pragma("synchronous") == 2  # FULL
+    assert store.pragma("journal_mode") == "wal"
     store.close()
     store = SqliteStore(path)
-    assert store._pragma("synchronous") == 2
+    assert store.pragma("synchronous") == 2
 
 
 def test_keys_under_a_lease_do_not_survive_the_process(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Topics: what may be created, changed and deleted, and who is told of it in which order."""
+"""Topics: what may be created, changed and deleted, and in which order listeners hear of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.clock import ManualClock
-from kbroker.cluster import topics as topics_module
+from kbroker.cluster import topic_rules
 from kbroker.cluster.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType
 from kbroker.cluster.config_defs import BrokerConfigs
 from kbroker.cluster.image import TopicImage
@@ -113,7 +113,7 @@ def refused(topics: Topics, new: NewTopic) -> ErrorCode:
         (NewTopic("t", -1, -1, [(0, [1, 1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_what_is_refused(topics: Topics, bucket: Bucket, new: NewTopic, code: ErrorCode) -> None:
+def test_illegal_topics_are_refused(topics: Topics, bucket: Bucket, new: NewTopic, code: ErrorCode) -> None:
     create(topics, "there")
     create(topics, "a_b")
     records = len(bucket.records)
@@ -122,7 +122,7 @@ def test_what_is_refused(topics: Topics, bucket: Bucket, new: NewTopic, code: Er
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 249, "A-Z_0.9", "...", "__mine"])
-def test_legal_names(topics: Topics, name: str) -> None:
+def test_legal_names_are_accepted(topics: Topics, name: str) -> None:
     assert create(topics, name).name == name
 
 
@@ -158,7 +158,7 @@ def test_validate_only_creates_nothing(topics: Topics, bucket: Bucket) -> None:
 
 
 def test_the_cluster_has_a_bound_of_partitions(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "PARTITIONS_MAX", 10)
+    monkeypatch.setattr(topic_rules, "PARTITIONS_MAX", 10)
     create(topics, "a", 6)
     results = topics.create_topics([NewTopic("b", 3), NewTopic("c", 2)])
     assert isinstance(results[0], TopicImage)
@@ -235,7 +235,7 @@ def test_internal_topics_are_the_brokers_own(topics: Topics) -> None:
         topics.create_partitions("__consumer_offsets", 60)
 
 
-def test_auto_creation_takes_what_exists_and_makes_the_rest(topics: Topics, bucket: Bucket) -> None:
+def test_auto_creation_creates_only_missing_topics(topics: Topics, bucket: Bucket) -> None:
     there = create(topics, "there", 5)
     found = topics.auto_create(["there", "new", "bad name", "__consumer_offsets"])
     assert found["there"] == there
@@ -247,7 +247,7 @@ def test_auto_creation_takes_what_exists_and_makes_the_rest(topics: Topics, buck
     assert len(bucket.records) == records
 
 
-def test_while_the_bucket_is_away_changes_fail_as_retriable_and_reads_go_on(
+def test_while_the_bucket_is_unreachable_changes_fail_as_retriable_and_reads_go_on(
     topics: Topics, bucket: Bucket, clock: ManualClock
 ) -> None:
     there = create(topics, "there")
@@ -265,7 +265,7 @@ def test_while_the_bucket_is_away_changes_fail_as_retriable_and_reads_go_on(
     assert [event[1] for event in recorder.events] == ["there"]
     clock.advance(1)
     create(topics, "u")
-    # "t" was in doubt: it became true before "u", and everybody was told.
+    # "t" was in doubt: it was published before "u".
     assert [event[1] for event in recorder.events] == ["there", "t", "u"]
 
 
@@ -300,12 +300,12 @@ def test_changes_from_many_threads_are_made_one_at_a_time(topics: Topics, bucket
     topics.close()
 
 
-def test_a_broker_setting_that_no_topic_can_have_stops_the_start(bucket: Bucket, clock: ManualClock) -> None:
+def test_a_broker_setting_that_topics_refuse_stops_the_start(bucket: Bucket, clock: ManualClock) -> None:
     with pytest.raises(StartError, match=r"cleanup\.policy"):
         start(bucket, clock, log__cleanup__policy="shred")
 
 
-def test_topics_from_elsewhere_keep_their_ids(topics: Topics, bucket: Bucket, clock: ManualClock) -> None:
+def test_adopted_topics_keep_their_ids(topics: Topics, bucket: Bucket, clock: ManualClock) -> None:
     create(topics, "here")
     configs = {"retention.ms": "5"}
     adopted = [TopicImage("a", b"a" * 16, 3, configs), TopicImage("__consumer_offsets", b"o" * 16, 50, {})]
@@ -326,7 +326,7 @@ def test_topics_from_elsewhere_keep_their_ids(topics: Topics, bucket: Bucket, cl
         assert "fine" not in topics.image.by_name
 
 
-def test_a_topic_in_kafscales_format_needs_a_name_with_nothing_under_it(topics: Topics) -> None:
+def test_a_topic_in_kafscales_format_needs_a_name_without_objects(topics: Topics) -> None:
     new = NewTopic("t", 1, configs={"kbroker.object.format": "kfs"})
     topics.segment_obstacle = lambda name: f"something of {name} is left"
     assert refused(topics, new) == ErrorCode.TOPIC_ALREADY_EXISTS
