@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from kbroker.coordinator.group.memory import GroupMemory
 from kbroker.coordinator.group.records import Record
+from kbroker.coordinator.group.topic_partitions import Partitions
 
 R = TypeVar("R", bound=Record)
 M = TypeVar("M")  # its member
@@ -20,7 +22,11 @@ class RecordedState(ABC, Generic[R, M]):
     None removes.
     """
 
-    GROUP_RECORD: ClassVar[type]  # the group itself with its epoch
+    GROUP_RECORD: ClassVar[type[Any]]  # the group itself with its epoch
+    MEMBER_RECORD: ClassVar[type[Any]]
+    CURRENT_RECORD: ClassVar[type[Any]]  # a member's current assignment
+    TARGET_RECORD: ClassVar[type[Any]]  # a member's target assignment
+    TARGET_EPOCH_RECORD: ClassVar[type[Any]]
     NAMED: ClassVar[frozenset[type]]
     APPLY: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
     LIVE: ClassVar[Mapping[type, Callable[[Any, str], Any]]]  # the value that a record would have now
@@ -28,18 +34,46 @@ class RecordedState(ABC, Generic[R, M]):
     group_id: str
     memory: GroupMemory
     members: dict[str, M]
+    subscriptions: Counter[Any]
+    target: dict[str, Partitions]
+    assignment_epoch: int | None
+
+    @property
+    @abstractmethod
+    def group_epoch(self) -> int:
+        """The group epoch, 0 before the first."""
+
+    @property
+    def target_epoch(self) -> int:
+        """The epoch of the target assignment, 0 before the first."""
+        return self.assignment_epoch or 0
 
     def apply(self, record: R) -> None:
         """Applies one record of this group. The only place where its state changes."""
         kind = type(record)
         name = str(record[1]) if kind in self.NAMED else ""
-        before = self._weight(kind, name)
+        before = self.weight_in(self, kind, name)
         self.APPLY[kind](self, record)
-        self.memory.add(self._weight(kind, name) - before)
+        self.memory.add(self.weight_in(self, kind, name) - before)
 
+    @staticmethod
     @abstractmethod
-    def _weight(self, kind: type, name: str) -> int:
-        """The bytes of the state that records of a key set, except subscriptions: these are counted where indexed."""
+    def weight_in(state: Any, kind: type, name: str) -> int:
+        """The bytes that records of a key take in `state`, a group or a GroupUpdate.
+
+        Without subscriptions: these are counted where they are indexed.
+        """
+
+    def apply_target_epoch(self, record: Any) -> None:
+        """Applies a TARGET_EPOCH_RECORD."""
+        self.assignment_epoch = record.epoch
+
+    def apply_target(self, record: Any) -> None:
+        """Applies a TARGET_RECORD."""
+        if record.partitions is None:
+            self.target.pop(record.member_id, None)
+        else:
+            self.target[record.member_id] = record.partitions
 
     @abstractmethod
     def live_keys(self) -> Iterator[tuple[type, str]]:
@@ -62,3 +96,15 @@ class RecordedState(ABC, Generic[R, M]):
     def _make(self, kind: type, name: str, value: Any) -> R:
         record: R = kind(self.group_id, name, value) if kind in self.NAMED else kind(self.group_id, value)
         return record
+
+
+def live_metadata(group: RecordedState[Any, Any], member_id: str) -> Any:
+    """The value of a member's MEMBER_RECORD."""
+    member = group.members.get(member_id)
+    return None if member is None else member.metadata
+
+
+def live_current(group: RecordedState[Any, Any], member_id: str) -> Any:
+    """The value of a member's CURRENT_RECORD."""
+    member = group.members.get(member_id)
+    return None if member is None else member.current

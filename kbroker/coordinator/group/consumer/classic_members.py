@@ -15,7 +15,7 @@ from kbroker.coordinator.group.consumer.embedded_protocol import read_subscripti
 from kbroker.coordinator.group.consumer.epochs import ConsumerEpochs
 from kbroker.coordinator.group.consumer.members import PROTOCOL_TYPE, new_member_id
 from kbroker.coordinator.group.consumer.state import ClassicMetadata, ConsumerMember, MemberMetadata, MemberState
-from kbroker.coordinator.group.consumer.update import GroupUpdate
+from kbroker.coordinator.group.consumer.update import ConsumerUpdate
 from kbroker.coordinator.group.requests import JoinRequest, Leaver
 from kbroker.coordinator.group.table import GroupTable, leave_response
 from kbroker.coordinator.group.timers import TimerKind
@@ -34,7 +34,7 @@ def join(shard: GroupTable, group: ConsumerEpochs, request: JoinRequest) -> Resu
     member_id = request.member_id or new_member_id()
     if not request.member_id and request.requires_known_member_id and request.group_instance_id is None:
         return Result(response=rebalance.join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
-    update = GroupUpdate(shard, group)
+    update = ConsumerUpdate(shard, group)
     replaced = _enter(update, request, member_id)
     before = update.members.get(member_id)
     try:
@@ -78,7 +78,7 @@ def _check_join(shard: GroupTable, group: ConsumerEpochs, request: JoinRequest) 
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
-def _enter(update: GroupUpdate, request: JoinRequest, member_id: str) -> str | None:
+def _enter(update: ConsumerUpdate, request: JoinRequest, member_id: str) -> str | None:
     """Gives a returning static member its place under a new id; returns the id that it replaces."""
     group, instance_id = update.group, request.group_instance_id
     if instance_id is None:
@@ -171,7 +171,7 @@ def leave(shard: GroupTable, group: ConsumerEpochs, leavers: list[Leaver]) -> Re
     response = leave_response(leavers, [_name(group, leaver, leaving) for leaver in leavers])
     if conversion.may_downgrade(shard, group, without=leaving):
         return conversion.downgrade(shard, group, without=leaving, response=response)
-    update = GroupUpdate(shard, group)
+    update = ConsumerUpdate(shard, group)
     for member_id in leaving:
         update.remove(member_id)
     if leaving:

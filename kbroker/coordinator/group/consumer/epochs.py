@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from typing import Any
 
 from kbroker.coordinator.group.consumer.members import ConsumerMembers
 from kbroker.coordinator.group.consumer.state import (
     ConsumerGroupRecord,
     ConsumerMember,
-    CurrentAssignment,
     CurrentRecord,
     GroupEpochRecord,
-    MemberMetadata,
     MemberRecord,
     RegexRecord,
     TargetEpochRecord,
@@ -25,7 +24,7 @@ from kbroker.coordinator.group.consumer.state import (
 )
 from kbroker.coordinator.group.memory import of_consumer_member, of_partitions, of_regex, of_topics
 from kbroker.coordinator.group.offsets.committed import GroupOffsets
-from kbroker.coordinator.group.recorded_state import RecordedState
+from kbroker.coordinator.group.recorded_state import RecordedState, live_current, live_metadata
 from kbroker.coordinator.group.topic_partitions import NO_PARTITIONS, Partitions, TopicInfo, difference
 
 
@@ -57,11 +56,6 @@ class ConsumerEpochs(ConsumerMembers, RecordedState[ConsumerGroupRecord, Consume
         return self.epoch or 0
 
     @property
-    def target_epoch(self) -> int:
-        """The epoch of the target assignment, 0 before the first."""
-        return self.assignment_epoch or 0
-
-    @property
     def state(self) -> ConsumerGroupState:
         """The state, derived from epochs and members."""
         if not self.members:
@@ -80,29 +74,21 @@ class ConsumerEpochs(ConsumerMembers, RecordedState[ConsumerGroupRecord, Consume
 
     # -- replay --------------------------------------------------------------------------------------------------
 
-    def _weight(self, kind: type, name: str) -> int:
+    @staticmethod
+    def weight_in(state: Any, kind: type, name: str) -> int:
         if kind in (MemberRecord, CurrentRecord):
-            return of_consumer_member(self.members.get(name))
+            return of_consumer_member(state.members.get(name))
         if kind is TargetRecord:
-            return of_partitions(self.target.get(name))
+            return of_partitions(state.target.get(name))
         if kind is RegexRecord:
-            return of_regex(name, self.resolved.get(name))
-        return of_topics(self.topics) if kind is TopicMetadataRecord else 0
+            return of_regex(name, state.resolved.get(name))
+        return of_topics(state.topics) if kind is TopicMetadataRecord else 0
 
     def _apply_epoch(self, record: GroupEpochRecord) -> None:
         self.epoch = record.epoch
 
     def _apply_topics(self, record: TopicMetadataRecord) -> None:
         self.topics = record.topics
-
-    def _apply_target_epoch(self, record: TargetEpochRecord) -> None:
-        self.assignment_epoch = record.epoch
-
-    def _apply_target(self, record: TargetRecord) -> None:
-        if record.partitions is None:
-            self.target.pop(record.member_id, None)
-        else:
-            self.target[record.member_id] = record.partitions
 
     def live_keys(self) -> Iterator[tuple[type, str]]:
         """(record type, member id or expression) of each live record."""
@@ -122,32 +108,26 @@ class ConsumerEpochs(ConsumerMembers, RecordedState[ConsumerGroupRecord, Consume
             yield CurrentRecord, member_id
 
     GROUP_RECORD = GroupEpochRecord
+    MEMBER_RECORD = MemberRecord
+    CURRENT_RECORD = CurrentRecord
+    TARGET_RECORD = TargetRecord
+    TARGET_EPOCH_RECORD = TargetEpochRecord
     NAMED = frozenset({MemberRecord, TargetRecord, CurrentRecord, RegexRecord})
     APPLY = {
         GroupEpochRecord: _apply_epoch,
         TopicMetadataRecord: _apply_topics,
         MemberRecord: ConsumerMembers._apply_member,
-        TargetEpochRecord: _apply_target_epoch,
-        TargetRecord: _apply_target,
+        TargetEpochRecord: RecordedState.apply_target_epoch,
+        TargetRecord: RecordedState.apply_target,
         CurrentRecord: ConsumerMembers._apply_current,
         RegexRecord: ConsumerMembers._apply_regex,
     }
     LIVE = {
         GroupEpochRecord: lambda group, _: group.epoch,
         TopicMetadataRecord: lambda group, _: group.topics,
-        MemberRecord: lambda group, member_id: _live_metadata(group, member_id),
+        MemberRecord: live_metadata,
         TargetEpochRecord: lambda group, _: group.assignment_epoch,
         TargetRecord: lambda group, member_id: group.target.get(member_id),
-        CurrentRecord: lambda group, member_id: _live_current(group, member_id),
+        CurrentRecord: live_current,
         RegexRecord: lambda group, regex: group.resolved.get(regex),
     }
-
-
-def _live_current(group: ConsumerMembers, member_id: str) -> CurrentAssignment | None:
-    member = group.members.get(member_id)
-    return None if member is None else member.current
-
-
-def _live_metadata(group: ConsumerMembers, member_id: str) -> MemberMetadata | None:
-    member = group.members.get(member_id)
-    return None if member is None else member.metadata

@@ -10,7 +10,7 @@ from kbroker.coordinator.group.consumer import classic_members, session
 from kbroker.coordinator.group.consumer.committer import check_committer
 from kbroker.coordinator.group.consumer.epochs import ConsumerEpochs
 from kbroker.coordinator.group.consumer.state import ConsumerGroupRecord, ConsumerMember, MemberRecord
-from kbroker.coordinator.group.consumer.update import GroupUpdate
+from kbroker.coordinator.group.consumer.update import ConsumerUpdate
 from kbroker.coordinator.group.offsets.committed import RetentionBase
 from kbroker.coordinator.group.recorded_group import RecordedGroup
 from kbroker.coordinator.group.records import Record
@@ -53,7 +53,7 @@ class ConsumerGroup(ConsumerEpochs, RecordedGroup[ConsumerGroupRecord, ConsumerM
     def _refreshed(self, shard: GroupTable, changed: Collection[str]) -> list[Record]:
         if not self.members:
             return []
-        update = GroupUpdate(shard, self)
+        update = ConsumerUpdate(shard, self)
         update.refresh(bump=False, changed=changed)
         return update.records
 

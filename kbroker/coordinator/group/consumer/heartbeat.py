@@ -22,7 +22,7 @@ from kbroker.coordinator.group.consumer.state import (
     MemberMetadata,
     MemberState,
 )
-from kbroker.coordinator.group.consumer.update import GroupUpdate
+from kbroker.coordinator.group.consumer.update import ConsumerUpdate
 from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.topic_partitions import Partitions, is_subset, to_structs
 from kbroker.coordinator.runtime.result import Result
@@ -233,24 +233,24 @@ def _is_news(before: ConsumerMember | None, member: ConsumerMember, request: Con
     )
 
 
-def _open(shard: GroupTable, group: ConsumerEpochs | None, request: ConsumerHeartbeat) -> GroupUpdate:
+def _open(shard: GroupTable, group: ConsumerEpochs | None, request: ConsumerHeartbeat) -> ConsumerUpdate:
     """The group that the request is for; a join creates it, or turns a classic group into it."""
     if group is not None:
-        return GroupUpdate(shard, group)
+        return ConsumerUpdate(shard, group)
     group_id = request.group_id
     classic = shard.find(ClassicGeneration, group_id)
     if request.member_epoch != JOIN_EPOCH or (classic is None and group_id in shard.groups):
         raise _not_a_consumer_group(group_id)
     if classic is None:
         shard.check_group_bound()
-        return GroupUpdate(shard, ConsumerEpochs(group_id))
+        return ConsumerUpdate(shard, ConsumerEpochs(group_id))
     upgraded, records = conversion.upgrade(shard, classic)
     session.restore_timers(shard, upgraded)
-    return GroupUpdate(shard, upgraded, records)
+    return ConsumerUpdate(shard, upgraded, records)
 
 
 def _enter(
-    shard: GroupTable, update: GroupUpdate, request: ConsumerHeartbeat, member_id: str
+    shard: GroupTable, update: ConsumerUpdate, request: ConsumerHeartbeat, member_id: str
 ) -> ConsumerMember | None:
     """The member before this heartbeat; None for a new one. Raises KafkaError if it may not do what it asks."""
     group, instance_id = update.group, request.instance_id

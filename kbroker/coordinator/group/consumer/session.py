@@ -16,7 +16,7 @@ from kbroker.coordinator.group.consumer.state import (
     MemberState,
     since_epochs,
 )
-from kbroker.coordinator.group.consumer.update import GroupUpdate
+from kbroker.coordinator.group.consumer.update import ConsumerUpdate
 from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.timers import TimerKind
 from kbroker.coordinator.group.topic_partitions import NO_PARTITIONS
@@ -92,7 +92,7 @@ def remove(shard: GroupTable, group: ConsumerEpochs, member_id: str, response: A
     """Removes a member for good, which begins a new group epoch or turns the group into a classic one."""
     if conversion.may_downgrade(shard, group, without=[member_id]):
         return conversion.downgrade(shard, group, without=[member_id], response=response)
-    update = GroupUpdate(shard, group)
+    update = ConsumerUpdate(shard, group)
     update.remove(member_id)
     update.refresh(bump=True)
     return Result(records=update.records, response=response)

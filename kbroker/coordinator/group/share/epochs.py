@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from enum import Enum
+from typing import Any
 
 from kbroker.coordinator.group.memory import (
     GroupMemory,
@@ -20,7 +21,7 @@ from kbroker.coordinator.group.memory import (
     of_state_partitions,
 )
 from kbroker.coordinator.group.offsets.committed import GroupOffsets
-from kbroker.coordinator.group.recorded_state import RecordedState
+from kbroker.coordinator.group.recorded_state import RecordedState, live_current, live_metadata
 from kbroker.coordinator.group.share.state import (
     ShareAssignment,
     ShareCurrentRecord,
@@ -78,11 +79,6 @@ class ShareEpochs(RecordedState[ShareGroupRecord, ShareMember]):
         return (self.epoch or NO_EPOCH).metadata_hash
 
     @property
-    def target_epoch(self) -> int:
-        """The epoch of the target assignment, 0 before the first."""
-        return self.assignment_epoch or 0
-
-    @property
     def partitions(self) -> StatePartitions:
         """The partitions that have share state."""
         return self.stored_partitions or NO_STATE
@@ -108,12 +104,13 @@ class ShareEpochs(RecordedState[ShareGroupRecord, ShareMember]):
 
     # -- replay --------------------------------------------------------------------------------------------------
 
-    def _weight(self, kind: type, name: str) -> int:
+    @staticmethod
+    def weight_in(state: Any, kind: type, name: str) -> int:
         if kind in (ShareMemberRecord, ShareCurrentRecord):
-            return of_share_member(self.members.get(name))
+            return of_share_member(state.members.get(name))
         if kind is ShareTargetRecord:
-            return of_partitions(self.target.get(name))
-        return of_state_partitions(self.stored_partitions) if kind is StatePartitionsRecord else 0
+            return of_partitions(state.target.get(name))
+        return of_state_partitions(state.partitions) if kind is StatePartitionsRecord else 0
 
     def _apply_member(self, record: ShareMemberRecord) -> None:
         before = self.members.get(record.member_id)
@@ -129,15 +126,6 @@ class ShareEpochs(RecordedState[ShareGroupRecord, ShareMember]):
 
     def _apply_epoch(self, record: ShareEpochRecord) -> None:
         self.epoch = record.epoch
-
-    def _apply_target_epoch(self, record: ShareTargetEpochRecord) -> None:
-        self.assignment_epoch = record.epoch
-
-    def _apply_target(self, record: ShareTargetRecord) -> None:
-        if record.partitions is None:
-            self.target.pop(record.member_id, None)
-        else:
-            self.target[record.member_id] = record.partitions
 
     def _apply_current(self, record: ShareCurrentRecord) -> None:
         before = self.members.get(record.member_id)
@@ -187,21 +175,25 @@ class ShareEpochs(RecordedState[ShareGroupRecord, ShareMember]):
             yield ShareCurrentRecord, member_id
 
     GROUP_RECORD = ShareEpochRecord
+    MEMBER_RECORD = ShareMemberRecord
+    CURRENT_RECORD = ShareCurrentRecord
+    TARGET_RECORD = ShareTargetRecord
+    TARGET_EPOCH_RECORD = ShareTargetEpochRecord
     NAMED = frozenset({ShareMemberRecord, ShareTargetRecord, ShareCurrentRecord})
     APPLY = {
         ShareMemberRecord: _apply_member,
         ShareEpochRecord: _apply_epoch,
-        ShareTargetEpochRecord: _apply_target_epoch,
-        ShareTargetRecord: _apply_target,
+        ShareTargetEpochRecord: RecordedState.apply_target_epoch,
+        ShareTargetRecord: RecordedState.apply_target,
         ShareCurrentRecord: _apply_current,
         StatePartitionsRecord: _apply_partitions,
     }
     LIVE = {
-        ShareMemberRecord: lambda group, member_id: _live_metadata(group, member_id),
+        ShareMemberRecord: live_metadata,
         ShareEpochRecord: lambda group, _: group.epoch,
         ShareTargetEpochRecord: lambda group, _: group.assignment_epoch,
         ShareTargetRecord: lambda group, member_id: group.target.get(member_id),
-        ShareCurrentRecord: lambda group, member_id: _live_current(group, member_id),
+        ShareCurrentRecord: live_current,
         StatePartitionsRecord: lambda group, _: group.stored_partitions,
     }
 
@@ -214,13 +206,3 @@ def not_share(group_id: str) -> KafkaError:
 def not_found(group_id: str) -> KafkaError:
     """The error for a group that does not exist."""
     return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
-
-
-def _live_metadata(group: ShareEpochs, member_id: str) -> ShareMetadata | None:
-    member = group.members.get(member_id)
-    return None if member is None else member.metadata
-
-
-def _live_current(group: ShareEpochs, member_id: str) -> ShareAssignment | None:
-    member = group.members.get(member_id)
-    return None if member is None else member.current
