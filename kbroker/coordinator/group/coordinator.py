@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from functools import partial
 from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.coordinator.group import admin as group_admin
+from kbroker.coordinator.group.changed_topics import ChangedTopics
 from kbroker.coordinator.group.classic import join as join_group
 from kbroker.coordinator.group.classic import rebalance
 from kbroker.coordinator.group.classic import session as group_session
@@ -41,13 +40,15 @@ from kbroker.coordinator.group.share.offsets import Alteration, AlterOutcome, To
 from kbroker.coordinator.group.share.partition_states import PartitionStates
 from kbroker.coordinator.group.share.state import StateTopic
 from kbroker.coordinator.group.table import GroupTable
+from kbroker.coordinator.runtime.all_shards import list_all, no_response, run_every, run_on_active
 from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.coordinator.runtime.request import Request
-from kbroker.coordinator.runtime.result import Marker, Result, complete
+from kbroker.coordinator.runtime.result import Marker, Result
 from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.coordinator.share_state.store import ShareStateStore
 from kbroker.errors import ErrorCode
+from kbroker.futures import map_future
 from kbroker.log.internal_log import InternalLog
 from kbroker.protocol.apis.k11_join_group import JoinGroupResponse
 from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -90,8 +91,6 @@ class GroupCoordinator:
         self.dynamic = environment.dynamic
         # Called by the loop thread when a member of a share group has left or was removed.
         self.on_share_member_left: Callable[[str, str], None] = lambda group_id, member_id: None
-        self._changed_topics: set[str] = set()
-        self._changed_topics_lock = threading.Lock()
         self.shards: ShardSet[GroupShard] = ShardSet(
             "group-coordinator",
             config,
@@ -111,6 +110,7 @@ class GroupCoordinator:
         )
         self.loop = self.shards.loop
         self._submit = self.shards.submit
+        self._changed_topics = ChangedTopics(self.loop.post, self._topics_changed)
 
     def _partition_states(self, store: ShareStateStore) -> PartitionStates[GroupTable]:
         return PartitionStates(
@@ -119,7 +119,7 @@ class GroupCoordinator:
 
     def _resume(self, group_id: str, run: Callable[[GroupTable], Result | None]) -> None:
         """Runs an operation on the shard that holds the group at that time."""
-        request = Request(lambda shard, _: run(shard), _no_response, waits_for_load=True, is_internal=True)
+        request = Request(lambda shard, _: run(shard), no_response, waits_for_load=True, is_internal=True)
         self._submit(group_id, request)
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -139,13 +139,7 @@ class GroupCoordinator:
         self.shards.stop()
 
     def _schedule_expiry(self) -> None:
-        self.loop.call_later(self.config.offsets_retention_check_interval_ms / 1000, self._expire)
-
-    def _expire(self) -> None:
-        for runtime in self.shards.runtimes:
-            if runtime.state is ShardState.ACTIVE:
-                runtime.submit(Request(lambda shard, future: offset_expiry.expire(shard), _no_response))
-        self._schedule_expiry()
+        run_every(self.shards, self.config.offsets_retention_check_interval_ms, offset_expiry.expire)
 
     @property
     def counts(self) -> GroupCounts:
@@ -248,21 +242,11 @@ class GroupCoordinator:
 
     def on_topic_changed(self, topic: str) -> None:
         """A topic was created or deleted, or has more partitions: consumer groups that read it rebalance at once."""
-        with self._changed_topics_lock:
-            is_first = not self._changed_topics
-            self._changed_topics.add(topic)
-        if is_first:
-            self.loop.post(self._topics_changed)
+        self._changed_topics.add(topic)
 
-    def _topics_changed(self) -> None:
-        with self._changed_topics_lock:
-            topics, self._changed_topics = frozenset(self._changed_topics), set()
-        for runtime in self.shards.runtimes:
-            # A loading shard checks all topics at the end of its load.
-            if runtime.state is ShardState.ACTIVE:
-                runtime.submit(
-                    Request(lambda shard, future: shard.topics_changed(topics), _no_response, is_internal=True)
-                )
+    def _topics_changed(self, topics: frozenset[str]) -> None:
+        # A loading shard checks all topics at the end of its load.
+        run_on_active(self.shards, lambda shard: shard.topics_changed(topics), is_internal=True)
 
     # -- offsets -------------------------------------------------------------------------------------------------
 
@@ -311,16 +295,7 @@ class GroupCoordinator:
         request = Request(
             lambda shard, _: Result(marker=marker, response=ErrorCode.NONE), identity, waits_for_load=True
         )
-        self.shards.post(partial(self._write_marker, partition, request), request)
-        return request.future
-
-    def _write_marker(self, partition: int, request: Request) -> None:
-        if not self.shards.has_topic:
-            complete(request.future, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        elif 0 <= partition < len(self.shards.runtimes):
-            self.shards.runtimes[partition].submit(request)
-        else:
-            complete(request.future, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self.shards.submit_to_partition(partition, request)
 
     def fetch_offsets(self, request: FetchRequest) -> Future[FetchedOffsets | ErrorCode]:
         """OffsetFetch of one group: durable offsets only."""
@@ -340,7 +315,6 @@ class GroupCoordinator:
 
     def on_topic_deleted(self, topic: str) -> Future[None]:
         """Drops all offsets of a deleted topic. Done when that is durable: only then may the name be reused."""
-        done: Future[None] = Future()
 
         def drop(shard: GroupShard, future: Future) -> Any:
             result = offset_expiry.drop_topics(shard, lambda name: name == topic)
@@ -348,25 +322,13 @@ class GroupCoordinator:
             return result
 
         dropped = self.shards.submit_to_all(lambda: Request(drop, identity, waits_for_load=True, is_internal=True))
-        dropped.add_done_callback(lambda _: complete(done, None))
-        return done
+        return map_future(dropped, lambda _: None)
 
     # -- administration ------------------------------------------------------------------------------------------
 
     def list_groups(self, states: frozenset[str], types: frozenset[str]) -> Future[list[ListedGroup] | ErrorCode]:
         """All groups whose state and type pass the filters (lower case; empty passes all), or the first error."""
-        done: Future[list[ListedGroup] | ErrorCode] = Future()
-
-        def merge(parts: Future[list[Any]]) -> None:
-            results = parts.result()
-            errors = [part for part in results if isinstance(part, ErrorCode)]
-            complete(done, errors[0] if errors else [group for part in results for group in part])
-
-        listed = self.shards.submit_to_all(
-            lambda: Request(lambda shard, future: group_admin.list_groups(shard, states, types), identity, is_read=True)
-        )
-        listed.add_done_callback(merge)
-        return done
+        return list_all(self.shards, lambda shard: group_admin.list_groups(shard, states, types))
 
     def describe_group(self, group_id: str) -> Future[DescribedGroup]:
         """One group; an unknown one has error GROUP_ID_NOT_FOUND and state Dead."""
@@ -441,7 +403,3 @@ class GroupCoordinator:
                 lambda shard, future: share_group_offsets.delete_offsets(shard, group_id, topics, future), identity
             ),
         )
-
-
-def _no_response(error: ErrorCode) -> None:
-    return None

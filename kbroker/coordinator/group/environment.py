@@ -112,7 +112,7 @@ class LoggedTopics:
 class TopicChanges:
     """A cluster.topics.TopicListener: calls `on_changed` with each topic that groups may have to check.
 
-    Register it after the log table, whose state groups then read.
+    Register it after the log table, which groups then read.
     """
 
     def __init__(self, on_changed: Callable[[str], None]) -> None:

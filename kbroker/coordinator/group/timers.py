@@ -19,7 +19,7 @@ class TimerKind(Enum):
 
 
 class MemberTimers:
-    """The timers of one shard. Loop thread only, except `postpone`; a loading shard has none.
+    """The timers of one shard. Loop thread only, except `postpone` and `is_running`; a loading shard has none.
 
     A decision sets timers before its records are appended, so its member may not exist when a timer fires.
     """
@@ -27,6 +27,9 @@ class MemberTimers:
     def __init__(self, schedule: Callable[[int, Operation], Timer]) -> None:
         self._schedule = schedule
         self._timers: dict[tuple[TimerKind, str, str], Timer] = {}
+
+    def __len__(self) -> int:
+        return len(self._timers)
 
     def restart(self, kind: TimerKind, group_id: str, member_id: str, delay_ms: int, operation: Operation) -> None:
         """Schedules `operation` for `delay_ms` from now, in place of an earlier timer of the same kind."""

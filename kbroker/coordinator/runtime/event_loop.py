@@ -12,15 +12,36 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
+from kbroker._fast.base.invariant import DEBUG_BUILD
 from kbroker.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 Callback = Callable[[], None]
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 _COMPACT_ABOVE = 1_024  # cancelled timers kept in the heap before it is rebuilt without them
 _IDLE_WAIT_SECONDS = 3_600.0
+
+
+def loop_thread_only(method: Method) -> Method:
+    """Marks a method of a loop, or of an object with `loop` or `_loop`: the debug build asserts the thread."""
+    return asserting_thread(method) if DEBUG_BUILD else method
+
+
+def asserting_thread(method: Method) -> Method:
+    """The method, which raises AssertionError if its object's loop has a thread and another one calls it."""
+
+    @wraps(method)
+    def asserting(self: Any, *args: Any, **keywords: Any) -> Any:
+        loop = self if isinstance(self, EventLoop) else self.loop if hasattr(self, "loop") else self._loop
+        assert loop.is_current, f"{method.__qualname__} was called by {threading.current_thread().name}"
+        return method(self, *args, **keywords)
+
+    return asserting  # type: ignore[return-value]
 
 
 class Timer:
@@ -40,6 +61,7 @@ class Timer:
         """True until it fired or was cancelled."""
         return self.callback is not None
 
+    @loop_thread_only
     def cancel(self) -> None:
         """Prevents it from firing."""
         self.cancelled = True
@@ -81,10 +103,21 @@ class EventLoop:
         self._queue.put(callback)
 
     @property
+    def is_current(self) -> bool:
+        """True on the loop's thread, and on all while it has none: then the loop is run by hand. Any thread."""
+        return self._thread is None or self._thread is threading.current_thread()
+
+    @property
     def queue_length(self) -> int:
         """Callbacks that were posted and have not run yet. Any thread."""
         return self._queue.qsize()
 
+    @property
+    def timer_count(self) -> int:
+        """Timers that are kept; some of them may be cancelled. Any thread."""
+        return len(self._timers)
+
+    @loop_thread_only
     def call_later(self, delay_seconds: float, callback: Callback) -> Timer:
         """Schedules `callback`. Loop thread only."""
         timer = Timer(self, self.monotonic() + delay_seconds, callback)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kbroker._fast.records.newest_records import NewestRecords
+from kbroker.coordinator.runtime.event_loop import EventLoop, loop_thread_only
 from kbroker.coordinator.runtime.result import ProducerStamp
 from kbroker.coordinator.runtime.shard import Shard, UnknownRecordError
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
+
+_RETRY_FIRST_MS = 500
+_RETRY_LAST_MS = 30_000
 
 FoundRecord = tuple[int, bytes, bytes | None, int, int]  # offset, key, value, producer id and epoch; see NewestRecords
 
@@ -81,3 +87,68 @@ def _replay(found: list[FoundRecord], shard: Shard, size: LogSize) -> dict[bytes
         except UnknownRecordError as error:
             unknown[key] = str(error)
     return unknown
+
+
+class ShardLoader(Generic[S]):
+    """Loads one shard on a worker thread, and again after each failure until it succeeds. Loop thread only.
+
+    `on_loaded` gets the log, the shard, the size of the log, and the seconds that it took.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        executor: Executor,
+        new_shard: Callable[[], S],
+        *,
+        on_loaded: Callable[[InternalLog, S, LogSize, float], None],
+        on_failed: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._executor = executor
+        self._new_shard = new_shard
+        self._on_loaded = on_loaded
+        self._on_failed = on_failed
+        self._number = 0  # of the current load; what earlier ones report is stale
+        self._retry_ms = _RETRY_FIRST_MS
+
+    @loop_thread_only
+    def start(self, log: InternalLog) -> None:
+        """Begins a load; an empty log is loaded at once."""
+        self._number += 1
+        if log.start_offset == log.next_offset:
+            self._loaded(self._number, log, self._new_shard(), LogSize(), 0.0)
+        else:
+            self._executor.submit(self._load, self._number, log)
+
+    def cancel(self) -> None:
+        """Ends the load under way: nothing is called for it any more."""
+        self._number += 1
+
+    def _load(self, number: int, log: InternalLog) -> None:
+        """Worker thread: builds a shard that no other thread sees yet."""
+        begun = self._loop.monotonic()
+        try:
+            shard, size = load(log, self._new_shard)
+        except Exception:
+            logger.exception("%s: loading failed, will be retried", log)
+            self._loop.post(partial(self._failed, number, log))
+        else:
+            self._loop.post(partial(self._loaded, number, log, shard, size, self._loop.monotonic() - begun))
+
+    def _failed(self, number: int, log: InternalLog) -> None:
+        if number != self._number:
+            return
+        self._on_failed()
+
+        def retry() -> None:
+            if number == self._number:
+                self.start(log)
+
+        self._loop.call_later(self._retry_ms / 1000, retry)
+        self._retry_ms = min(self._retry_ms * 2, _RETRY_LAST_MS)
+
+    def _loaded(self, number: int, log: InternalLog, shard: S, size: LogSize, seconds: float) -> None:
+        if number == self._number:
+            self._retry_ms = _RETRY_FIRST_MS
+            self._on_loaded(log, shard, size, seconds)

@@ -37,7 +37,10 @@ def internal(run: Callable[[Any, Future], Result | None]) -> Request:
 
 
 class RequestQueue:
-    """Requests that wait, in order of arrival: a bounded number, each for a bounded time. Loop thread only."""
+    """Requests that wait, in order of arrival: a bounded number, each for a bounded time.
+
+    Loop thread only; other threads read its length and `refused`.
+    """
 
     def __init__(self, config: ShardConfig, monotonic: Callable[[], float], error: ErrorCode) -> None:
         """`error` is for requests that find the queue full or wait too long."""

@@ -10,7 +10,7 @@ from typing import Any, Generic
 
 from kbroker.clock import Clock
 from kbroker.coordinator.runtime.config import ShardConfig
-from kbroker.coordinator.runtime.event_loop import EventLoop
+from kbroker.coordinator.runtime.event_loop import EventLoop, loop_thread_only
 from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import complete
@@ -27,7 +27,7 @@ class ShardSet(Generic[S]):
     """One loop thread owns all the shards' state; a few worker threads load shards and create the topic.
 
     `open_logs()` gives the topic's logs in partition order, None while the topic does not exist. `ensure_topic()`
-    creates it; it may block, and a worker thread calls it. Methods may be called by any thread unless said otherwise.
+    creates it; it may block, and a worker thread calls it. Any thread may call the public methods.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ShardSet(Generic[S]):
             runtime.stop()
         waiting, self._waiting_for_topic = self._waiting_for_topic, []
         for _, request in waiting:
-            complete(request.future, request.error_response(ErrorCode.NOT_COORDINATOR))
+            request.refuse(ErrorCode.NOT_COORDINATOR)
 
     def _new_runtime(self) -> ShardRuntime[S]:
         return ShardRuntime(self.loop, self.clock, self.config, self._executor, self._new_shard, self._note_loaded)
@@ -116,6 +116,7 @@ class ShardSet(Generic[S]):
         else:
             self._wait_for_topic(None, request)
 
+    @loop_thread_only
     def _wait_for_topic(self, key: str | None, request: Request) -> None:
         self._waiting_for_topic.append((key, request))
         if not self._creating_topic:
@@ -139,12 +140,13 @@ class ShardSet(Generic[S]):
             self._open_shards(logs)
         for key, request in waiting:
             if not self.has_topic:
-                complete(request.future, request.error_response(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                request.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             elif key is None:
                 complete(request.future, ErrorCode.NONE)
             else:
                 self.runtime(key).submit(request)
 
+    @loop_thread_only
     def _open_shards(self, logs: Sequence[InternalLog]) -> None:
         self.has_topic = True
         self._opened_at = self.clock.monotonic()
@@ -165,10 +167,24 @@ class ShardSet(Generic[S]):
         self.post(partial(self._dispatch, key, request), request)
         return request.future
 
+    def submit_to_partition(self, partition: int, request: Request) -> Future:
+        """Runs the request on the shard of a partition; UNKNOWN_TOPIC_OR_PARTITION if there is none."""
+
+        def dispatch() -> None:
+            if not self.has_topic:
+                request.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            elif 0 <= partition < len(self.runtimes):
+                self.runtimes[partition].submit(request)
+            else:
+                request.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+        self.post(dispatch, request)
+        return request.future
+
     def post(self, callback: Callable[[], None], request: Request) -> None:
         """Runs `callback` on the loop thread; refuses the request after a stop."""
         if self.stopped:
-            complete(request.future, request.error_response(ErrorCode.NOT_COORDINATOR))
+            request.refuse(ErrorCode.NOT_COORDINATOR)
         else:
             self.loop.post(callback)
 

@@ -18,6 +18,7 @@ from typing import Any
 from kbroker.coordinator.runtime.config import ShardConfig
 from kbroker.coordinator.runtime.load import LogSize
 from kbroker.coordinator.runtime.shard import UNSETTLED, Shard
+from kbroker.log.internal_log import InternalLog
 
 GROWTH_FACTOR = 4
 _SLICE_RECORDS = 1_000
@@ -33,14 +34,15 @@ def is_due(size: LogSize, config: ShardConfig) -> bool:
 class Snapshot:
     """One snapshot in progress. Loop thread only."""
 
-    def __init__(self, shard: Shard, size: LogSize, start_offset: int) -> None:
+    def __init__(self, shard: Shard, size: LogSize, log: InternalLog) -> None:
+        self.log = log
         self._shard = shard
         self._keys: Iterator[Any] = iter(list(shard.live_keys()))
         self._unsettled: list[Any] = []
         self.waits = False  # for the next marker: only keys that an open transaction has written are left
         self.dead_bytes = size.total_bytes  # before the snapshot
         self.dead_records = size.total_records
-        self.start_offset = start_offset  # the current end of the log: what is appended from now on stays
+        self.start_offset = log.next_offset  # the current end of the log: what is appended from now on stays
         self.live_bytes = 0
         self.live_records = 0
 

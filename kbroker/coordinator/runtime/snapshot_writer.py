@@ -7,8 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
+from kbroker.coordinator.runtime.appender import OnAppend
 from kbroker.coordinator.runtime.config import ShardConfig
-from kbroker.coordinator.runtime.event_loop import EventLoop
+from kbroker.coordinator.runtime.event_loop import EventLoop, loop_thread_only
 from kbroker.coordinator.runtime.load import LogSize
 from kbroker.coordinator.runtime.result import Result
 from kbroker.coordinator.runtime.shard import Shard
@@ -21,8 +22,6 @@ logger = logging.getLogger(__name__)
 _RETRY_MS = 10_000
 _BLOCKED_RETRY_MS = 100
 _AFTER_LOAD_MS = 10_000  # requests that waited for the load are answered first
-
-OnAppend = Callable[[int, int], None]  # bytes, records
 
 
 class SnapshotWriter:
@@ -49,43 +48,50 @@ class SnapshotWriter:
         self._is_blocked = is_blocked
         self._write = write
         self._when_durable = when_durable
+        self._loaded: tuple[Shard, InternalLog] | None = None
         self._snapshot: Snapshot | None = None
         self._not_before = 0.0  # monotonic seconds
 
-    def loaded(self, size: LogSize, start: Callable[[], None]) -> None:
-        """The shard was loaded from a log of this size; calls `start` when its first snapshot may begin."""
+    @loop_thread_only
+    def loaded(self, shard: Shard, log: InternalLog, size: LogSize) -> None:
+        """The shard was loaded from a log of this size. Its first snapshot begins a while later."""
         self.size = size
+        self._loaded = shard, log
         if size.total_records:
             self._not_before = self._loop.monotonic() + _AFTER_LOAD_MS / 1000
-            self._loop.call_later(_AFTER_LOAD_MS / 1000, start)
+            self._loop.call_later(_AFTER_LOAD_MS / 1000, self._start_if_due)
 
-    def start_if_due(self, shard: Shard, log: InternalLog) -> None:
-        """Begins a snapshot if there is none and the log is much longer than its live records."""
-        if (
-            self._snapshot is None
-            and self._loop.monotonic() >= self._not_before
-            and is_due(self.size, self._config)
-        ):
-            self._snapshot = Snapshot(shard, self.size, log.next_offset)
-            self._loop.post(partial(self._step, log, self._snapshot))
+    def on_written(self, is_marker: bool) -> None:
+        """A write was appended: begins a snapshot if one is due.
 
-    def marker_appended(self, log: InternalLog) -> None:
-        """A transaction has ended: a snapshot that waits for it goes on.
-
-        At once and not from the loop's queue, in which each time the next transaction may come first.
+        A marker ends a transaction: a snapshot that waits for it goes on. At once and not from the loop's queue, in
+        which each time the next transaction may come first.
         """
-        if self._snapshot is not None and self._snapshot.waits:
-            self._step(log, self._snapshot)
+        if is_marker and self._snapshot is not None and self._snapshot.waits:
+            self._step(self._snapshot)
+        self._start_if_due()
 
     def cancel(self) -> None:
         """Drops the snapshot with the shard's memory state."""
-        self._snapshot = None
+        self._snapshot = self._loaded = None
 
-    def _step(self, log: InternalLog, snapshot: Snapshot) -> None:
+    def _start_if_due(self) -> None:
+        """Begins a snapshot if there is none and the log is much longer than its live records."""
+        if (
+            self._snapshot is None
+            and self._loaded is not None
+            and self._loop.monotonic() >= self._not_before
+            and is_due(self.size, self._config)
+        ):
+            shard, log = self._loaded
+            self._snapshot = Snapshot(shard, self.size, log)
+            self._loop.post(partial(self._step, self._snapshot))
+
+    def _step(self, snapshot: Snapshot) -> None:
         """Writes one slice and posts itself for the next; other operations run in between."""
         if snapshot is not self._snapshot:
             return
-        step = partial(self._step, log, snapshot)
+        step = partial(self._step, snapshot)
         if self._is_blocked():
             self._loop.call_later(_BLOCKED_RETRY_MS / 1000, step)
             return
@@ -94,7 +100,7 @@ class SnapshotWriter:
             self._write(Result(records, on_complete=partial(self._slice_done, snapshot)), snapshot.note_append)
             self._loop.post(step)
         elif not snapshot.waits:
-            self._when_durable(Result(on_complete=partial(self._advance_start, log, snapshot)))
+            self._when_durable(Result(on_complete=partial(self._advance_start, snapshot)))
 
     def _slice_done(self, snapshot: Snapshot, error: ErrorCode) -> None:
         if error:
@@ -105,8 +111,8 @@ class SnapshotWriter:
             self._snapshot = None
             self._not_before = self._loop.monotonic() + _RETRY_MS / 1000
 
-    def _advance_start(self, log: InternalLog, snapshot: Snapshot, error: ErrorCode) -> None:
-        offset = snapshot.start_offset
+    def _advance_start(self, snapshot: Snapshot, error: ErrorCode) -> None:
+        log, offset = snapshot.log, snapshot.start_offset
 
         def advance() -> None:
             try:

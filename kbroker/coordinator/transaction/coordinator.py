@@ -1,7 +1,4 @@
-"""The transaction coordinator: what handlers and the produce path call.
-
-Every method may be called by any thread, never blocks and returns a Future.
-"""
+"""The transaction coordinator: what handlers and the produce path call. Any thread may; requests return a Future."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from kbroker.clock import Clock
+from kbroker.coordinator.runtime.all_shards import list_all, run_every
 from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import Marker, Result, complete
-from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.coordinator.transaction import add_partitions, init_producer_id
 from kbroker.coordinator.transaction import admin as transaction_admin
@@ -29,6 +26,7 @@ from kbroker.coordinator.transaction.producer_id_pool import OutOfProducerIds, P
 from kbroker.coordinator.transaction.shard import TransactionShard
 from kbroker.coordinator.transaction.state import ProducerIdentity, TopicPartition, refused
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.futures import completed
 from kbroker.log.internal_log import InternalLog
 from kbroker.protocol.apis import k65_describe_transactions as k65
 from kbroker.protocol.apis import k66_list_transactions as k66
@@ -99,17 +97,8 @@ class TransactionCoordinator:
         self.shards.stop()
 
     def _schedule_rounds(self) -> None:
-        self._every(self.config.abort_timed_out_interval_ms, transaction_expiry.abort_timed_out)
-        self._every(self.config.remove_expired_interval_ms, transaction_expiry.remove_expired)
-
-    def _every(self, interval_ms: int, run: Run) -> None:
-        def due() -> None:
-            for runtime in self.shards.runtimes:
-                if runtime.state is ShardState.ACTIVE:
-                    runtime.submit(Request(lambda shard, future: run(shard), _no_response))
-            self._every(interval_ms, run)
-
-        self.loop.call_later(interval_ms / 1000, due)
+        run_every(self.shards, self.config.abort_timed_out_interval_ms, transaction_expiry.abort_timed_out)
+        run_every(self.shards, self.config.remove_expired_interval_ms, transaction_expiry.remove_expired)
 
     @property
     def transactional_ids(self) -> int:
@@ -218,27 +207,15 @@ class TransactionCoordinator:
 
     def list(self, wanted: ListFilter) -> Future[list[k66.TransactionState] | ErrorCode]:
         """All transactional ids that pass the filter, or the first error."""
-        done: Future[list[k66.TransactionState] | ErrorCode] = Future()
-
-        def merge(parts: Future[list[Any]]) -> None:
-            results = parts.result()
-            errors = [part for part in results if isinstance(part, ErrorCode)]
-            complete(done, errors[0] if errors else [listed for part in results for listed in part])
-
-        self.shards.submit_to_all(
-            lambda: Request(
-                lambda shard, future: transaction_admin.list_transactions(shard, wanted), identity, is_read=True
-            )
-        ).add_done_callback(merge)
-        return done
+        return list_all(self.shards, lambda shard: transaction_admin.list_transactions(shard, wanted))
 
     def write_markers(self, markers: Sequence[tuple[TopicPartition, Marker]]) -> Sequence[Future[ErrorCode]]:
         """Ends transactions in partitions without their coordinator (WriteTxnMarkers: an operator aborts)."""
         return [
             # This is the only coordinator: a marker with a later epoch would fence all following ones.
-            _refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+            completed(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
             if marker.coordinator_epoch > self._coordinator_epoch
-            else _refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+            else completed(ErrorCode.INVALID_PRODUCER_EPOCH)
             if marker.producer_id < 0 or marker.producer_epoch < 0
             else self.write_marker(*partition, marker)
             for partition, marker in markers
@@ -284,13 +261,3 @@ class TransactionCoordinator:
 
         request = Request(attempt, error_response, needs_topic=needs_topic, is_read=True)
         return self.shards.submit(transactional_id, request)
-
-
-def _refused(error: ErrorCode) -> Future[ErrorCode]:
-    refused: Future[ErrorCode] = Future()
-    refused.set_result(error)
-    return refused
-
-
-def _no_response(error: ErrorCode) -> None:
-    return None

@@ -62,14 +62,14 @@ def end_transaction(shard: TransactionShard, request: EndRequest) -> Result:
     return _repeated(request, transaction)
 
 
-def fence(transaction: Transaction, now_ms: int, *, holder_may_go_on: bool) -> Transaction:
+def fence(transaction: Transaction, now_ms: int, *, holder_may_continue: bool) -> Transaction:
     """The abort of an open transaction under an epoch that no producer has, which fences the old one.
 
-    `holder_may_go_on`: its producer gets that epoch when it asks (KIP-360, KIP-890), unless its epochs are used up.
+    `holder_may_continue`: its producer gets that epoch when it asks (KIP-360, KIP-890), unless its epochs are used up.
     Otherwise it is fenced for good.
     """
     aborted = _decide(transaction, commit=False, now_ms=now_ms)
-    known = holder_may_go_on and not transaction.is_exhausted
+    known = holder_may_continue and not transaction.is_exhausted
     return aborted.changed(
         producer_epoch=transaction.producer_epoch + 1,
         last_producer_epoch=transaction.producer_epoch if known else NO_PRODUCER_EPOCH,

@@ -19,7 +19,7 @@ def abort_timed_out(shard: TransactionShard) -> Result:
         if transaction.state is TransactionState.ONGOING and transaction.start_ms + transaction.timeout_ms < now_ms
     ]
     records = [
-        TransactionRecord(transactional_id, fence(transaction, now_ms, holder_may_go_on=True))
+        TransactionRecord(transactional_id, fence(transaction, now_ms, holder_may_continue=True))
         for transactional_id, transaction in late[:_RECORDS_AT_ONCE]
     ]
     return shard.prepared(records)

@@ -64,7 +64,7 @@ def init_producer_id(shard: TransactionShard, request: InitRequest) -> Result:
         if request.expects and request.producer_epoch != transaction.producer_epoch:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
         # A producer that names its id retries, and gets the epoch under which this is aborted.
-        fenced = fence(transaction, shard.now_ms(), holder_may_go_on=request.expects)
+        fenced = fence(transaction, shard.now_ms(), holder_may_continue=request.expects)
         aborted = TransactionRecord(request.transactional_id, fenced)
         return shard.prepared([aborted], refused(ErrorCode.CONCURRENT_TRANSACTIONS))
     return _granted(request, _next(shard, request, transaction))

@@ -46,7 +46,7 @@ class ProducerIdPool:
         """Calls `again` on the loop thread once there is an id, or `refuse` if there is none."""
 
         def waited(taken: Future[int]) -> None:
-            def go_on() -> None:
+            def resume() -> None:
                 try:
                     self._spare.append(taken.result())
                 except KafkaError:
@@ -57,6 +57,6 @@ class ProducerIdPool:
                 else:
                     again()
 
-            self._post(go_on)
+            self._post(resume)
 
         self._source.take_later().add_done_callback(waited)

@@ -32,10 +32,10 @@ _COMPLETE_RETRY_MS = 100
 
 
 class TransactionShard:
-    """State of one shard. Loop thread only (during a load: its worker thread only).
+    """State of one shard. Loop thread only (during a load: its worker thread only); other threads read its sizes.
 
-    `take_producer_id` gives an unused producer id, or raises; `total_ids` and `total_bytes` count those of all shards;
-    `post` queues a call for the loop thread from any thread.
+    `take_producer_id` gives an unused producer id, or raises; the totals are of all shards; `post` queues a call for
+    the loop thread from any thread.
     """
 
     def __init__(

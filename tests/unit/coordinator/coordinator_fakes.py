@@ -47,23 +47,23 @@ class MemoryLog:
         self.on_read: Callable[[], None] = lambda: None
         self.reads = 0
         self.epochs: dict[int, int] = {}  # producer id -> highest epoch seen
-        self._waiting: deque[tuple[int, bytes, Callable[[int], None]]] = deque()
+        self.waiting: deque[tuple[int, bytes, Callable[[int], None]]] = deque()  # base offset, batch, on_durable
 
     def append(self, batch: bytes, now_ms: int, on_durable: Callable[[int], None]) -> int:
         if self.refusals:
             raise self.refusals.popleft()
         if self.refuse_always is not None:
             raise self.refuse_always
-        self._judge(batch)
+        self.judge(batch)
         base_offset = self.next_offset
         stamped = struct.pack(">q", base_offset) + batch[8:]
         self.next_offset += parse_batch_header(stamped).record_count
-        self._waiting.append((base_offset, stamped, on_durable))
+        self.waiting.append((base_offset, stamped, on_durable))
         if not self.hold:
             self.release()
         return base_offset
 
-    def _judge(self, batch: bytes) -> None:
+    def judge(self, batch: bytes) -> None:
         header = parse_batch_header(batch)
         if header.producer_id >= 0:
             if header.producer_epoch < self.epochs.get(header.producer_id, -1):
@@ -90,8 +90,8 @@ class MemoryLog:
 
     def release(self, count: int | None = None, error: int = 0) -> None:
         """Makes appends durable, or fails them."""
-        while self._waiting and count != 0:
-            base_offset, batch, on_durable = self._waiting.popleft()
+        while self.waiting and count != 0:
+            base_offset, batch, on_durable = self.waiting.popleft()
             if not error:
                 self.batches.append((base_offset, batch))
             on_durable(error)
@@ -117,7 +117,7 @@ class MemoryLog:
         log.batches = list(self.batches)
         log.start_offset = self.start_offset
         for _, batch in log.batches:
-            log._judge(batch)
+            log.judge(batch)
         last = self.batches[-1] if self.batches else None
         log.next_offset = last[0] + parse_batch_header(last[1]).record_count if last else 0
         return log
@@ -156,7 +156,7 @@ def bytes_of(shard: GroupShard) -> int:
         for group in shard.groups.values()
     ) + sum(
         group_memory.of_pending_offset(offset.value)
-        for partitions in pending._groups.values()
+        for partitions in pending.by_group.values()
         for by_producer in partitions.values()
         for offset in by_producer.values()
     )
@@ -204,7 +204,7 @@ class Bench:
             GroupConfig(**settings),
             self.clock,
             open_logs=self._open_logs,
-            ensure_topic=self._ensure_topic,
+            ensure_topic=lambda: self.ensure_topic(),
             topic_exists=lambda topic, partition: topic in self.topics,
             executor=self.executor,
         )
@@ -217,7 +217,7 @@ class Bench:
     def _open_logs(self) -> Sequence[Any] | None:
         return self.logs if self.has_topic else None
 
-    def _ensure_topic(self) -> None:
+    def ensure_topic(self) -> None:
         self.ensure_calls += 1
         self.has_topic = True
 

@@ -42,7 +42,7 @@ def join_group(shard: GroupTable, group: ClassicGeneration, request: JoinRequest
             return _join_existing(shard, group, request, future)
         return _join_new(shard, group, request, future)
     finally:
-        shard.drop_if_abandoned(group.group_id)  # a refused client leaves nothing behind
+        shard.drop_if_abandoned(group.group_id)  # a refused client must not leave a group
 
 
 def take_over(shard: GroupTable, group: Group, request: JoinRequest, future: Future) -> Result:

@@ -37,7 +37,7 @@ class TransactionalOffsets:
     """The pending offsets of one shard. Changed only by replay, in log order."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[TopicPartition, dict[int, _Pending]]] = {}  # innermost: by producer id
+        self.by_group: dict[str, dict[TopicPartition, dict[int, _Pending]]] = {}  # innermost: by producer id
         self._transactions: dict[int, _OpenTransaction] = {}  # by producer id
         self._position = 0
         self.bytes = 0  # approximate memory
@@ -52,16 +52,16 @@ class TransactionalOffsets:
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         """True if an open transaction has committed this partition."""
-        partitions = self._groups.get(group_id)
+        partitions = self.by_group.get(group_id)
         return partitions is not None and (topic, partition) in partitions
 
     def has_group(self, group_id: str) -> bool:
         """True if an open transaction has committed any partition of the group."""
-        return group_id in self._groups
+        return group_id in self.by_group
 
     def of_group(self, group_id: str) -> list[TopicPartition]:
         """The partitions of the group that open transactions have committed."""
-        return list(self._groups.get(group_id, ()))
+        return list(self.by_group.get(group_id, ()))
 
     # -- replay --------------------------------------------------------------------------------------------------
 
@@ -73,20 +73,20 @@ class TransactionalOffsets:
             transaction = self._transactions[stamp.producer_id] = _OpenTransaction(stamp.producer_epoch)
         transaction.producer_epoch = stamp.producer_epoch
         transaction.partitions.add((group_id, (topic, partition)))
-        by_producer = self._groups.setdefault(group_id, {}).setdefault((topic, partition), {})
+        by_producer = self.by_group.setdefault(group_id, {}).setdefault((topic, partition), {})
         before = by_producer.get(stamp.producer_id)
         by_producer[stamp.producer_id] = _Pending(self._position, value)
         self.bytes += of_pending_offset(value) - (0 if before is None else of_pending_offset(before.value))
 
     def supersede(self, group_id: str, topic: str, partition: int) -> None:
         """The partition was committed outside a transaction: its pending offsets are older."""
-        for pending in self._groups.get(group_id, {}).get((topic, partition), {}).values():
+        for pending in self.by_group.get(group_id, {}).get((topic, partition), {}).values():
             self._give_way(pending)
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:
         """The partition's offset was deleted, and its pending offsets with it."""
         key = topic, partition
-        for producer_id in list(self._groups.get(group_id, {}).get(key, ())):
+        for producer_id in list(self.by_group.get(group_id, {}).get(key, ())):
             self._take(producer_id, group_id, key)
 
     def end(self, producer_id: int, commit: bool) -> Iterator[tuple[str, TopicPartition, OffsetAndMetadata | None]]:
@@ -101,7 +101,7 @@ class TransactionalOffsets:
             yield group_id, key, pending.value if commit else None
 
     def _supersede_older(self, group_id: str, key: TopicPartition, position: int) -> None:
-        for other in self._groups.get(group_id, {}).get(key, {}).values():
+        for other in self.by_group.get(group_id, {}).get(key, {}).values():
             if other.position < position:
                 self._give_way(other)
 
@@ -111,13 +111,13 @@ class TransactionalOffsets:
 
     def _take(self, producer_id: int, group_id: str, key: TopicPartition) -> _Pending:
         """Removes one pending offset, and containers that become empty."""
-        partitions = self._groups[group_id]
+        partitions = self.by_group[group_id]
         pending = partitions[key].pop(producer_id)
         self.bytes -= of_pending_offset(pending.value)
         if not partitions[key]:
             del partitions[key]
         if not partitions:
-            del self._groups[group_id]
+            del self.by_group[group_id]
         transaction = self._transactions[producer_id]
         transaction.partitions.remove((group_id, key))
         if not transaction.partitions:

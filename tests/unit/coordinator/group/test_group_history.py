@@ -109,7 +109,7 @@ class GroupHistory(RuleBasedStateMachine):
             log.release()
         self.bench.run()
 
-    @precondition(lambda self: all(not log._waiting for log in self.bench.logs))
+    @precondition(lambda self: all(not log.waiting for log in self.bench.logs))
     @rule()
     def broker_restarts(self) -> None:
         self.settle()
@@ -146,7 +146,7 @@ class GroupHistory(RuleBasedStateMachine):
 
     @invariant()
     def durable_state_is_what_the_log_says(self) -> None:
-        if any(log._waiting for log in self.bench.logs):
+        if any(log.waiting for log in self.bench.logs):
             return
         self.settle()
         replayed = Bench([log.restarted() for log in self.bench.logs], offsets_topic_partitions=2).start()

@@ -36,7 +36,7 @@ def names(count: int, of: str) -> list[str]:
 
 
 @pytest.mark.parametrize("known_id", [True, False])
-def test_a_member_that_does_not_fit_is_refused_and_leaves_nothing(known_id: bool) -> None:
+def test_a_member_without_room_is_refused(known_id: bool) -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     answer = bench.join(protocols=large(ROOM), known_id=known_id).result(0)
     assert answer.error_code == FULL
@@ -44,12 +44,12 @@ def test_a_member_that_does_not_fit_is_refused_and_leaves_nothing(known_id: bool
     assert bench.list_groups() == []
 
 
-def test_many_small_protocols_count_with_what_they_take_in_memory() -> None:
+def test_many_small_protocols_count_with_their_size_in_memory() -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     assert bench.join(protocols=[(str(index), b"") for index in range(400)]).result(0).error_code == FULL
 
 
-def test_subscriptions_are_not_kept_a_second_time_nor_made_larger_to_be_read() -> None:
+def test_parsing_a_subscription_keeps_no_second_copy() -> None:
     """A consumer subscription with 200,000 topics of two letters takes a megabyte, not fifteen."""
     bench = Bench(group_bytes_max=ROOM * KIB).start()
     subscription = struct.pack(">hi", 0, 200_000) + b"\0\2ab" * 199_999 + b"\0\1t" + b"\xff" * 4
@@ -74,7 +74,7 @@ def test_the_text_of_ids_counts() -> None:
     assert bench.bytes == 0
 
 
-def test_members_go_on_where_no_others_are_let_in() -> None:
+def test_existing_members_are_served_when_new_ones_are_refused() -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     _, (leader, other) = bench.stable(2, protocols=large(20 * KIB))
     assert bench.join(group="h", protocols=large(20 * KIB)).result(0).error_code == FULL
@@ -84,14 +84,14 @@ def test_members_go_on_where_no_others_are_let_in() -> None:
     assert bench.state() == "Stable"
 
 
-def test_a_static_member_comes_back_where_no_others_are_let_in() -> None:
+def test_a_static_member_returns_when_new_members_are_refused() -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     bench.stable(2, protocols=large(20 * KIB), instances=["a", "b"])
     assert bench.join(instance="c", protocols=large(20 * KIB)).result(0).error_code == FULL
     assert bench.join(instance="a", protocols=large(20 * KIB)).result(0).error_code == 0
 
 
-def test_the_last_eighth_is_for_those_that_are_there() -> None:
+def test_the_last_eighth_is_reserved_for_existing_members() -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     _, (member, _) = bench.stable(2, protocols=large(18 * KIB))
     assert bench.join(group="h", protocols=large(14 * KIB)).result(0).error_code == FULL
@@ -100,7 +100,7 @@ def test_the_last_eighth_is_for_those_that_are_there() -> None:
     assert bench.join(member, protocols=large(99 * KIB)).result(0).error_code == FULL
 
 
-def test_room_comes_back_when_members_leave_or_fall_silent() -> None:
+def test_memory_is_freed_when_members_leave_or_expire() -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     _, (_, other) = bench.stable(2, protocols=large(20 * KIB))
     bench.leave(Leaver(other))
@@ -110,7 +110,7 @@ def test_room_comes_back_when_members_leave_or_fall_silent() -> None:
     assert not bench.join(protocols=large(60 * KIB)).done()
 
 
-def test_assignments_that_do_not_fit_are_refused_to_all_waiting_members() -> None:
+def test_assignments_without_room_are_refused_to_all_waiting_members() -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     joins = [bench.join(), bench.join()]
     bench.advance(6.5)
@@ -125,7 +125,7 @@ def test_assignments_that_do_not_fit_are_refused_to_all_waiting_members() -> Non
     assert bench.state() == "Stable"
 
 
-def test_what_a_start_finds_counts() -> None:
+def test_groups_found_at_start_are_counted() -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     generation, ids = bench.stable(2, protocols=large(18 * KIB))
     before = bench.bytes
@@ -155,7 +155,7 @@ def test_a_shard_that_loads_again_counts_once() -> None:
 # -- consumer and share groups -----------------------------------------------------------------------------------
 
 
-def test_a_subscription_that_does_not_fit_is_refused_in_words() -> None:
+def test_the_refusal_of_a_large_subscription_has_a_message() -> None:
     bench = ConsumerBench(group_bytes_max=ROOM).start()
     answer = bench.enter("m", *names(500, "t"))
     assert answer.error_code == FULL
@@ -166,7 +166,7 @@ def test_a_subscription_that_does_not_fit_is_refused_in_words() -> None:
     assert bench.beat("m", epoch).error_code == 0
 
 
-def test_members_with_the_same_subscription_take_it_once() -> None:
+def test_a_shared_subscription_is_counted_once() -> None:
     bench = ConsumerBench(group_bytes_max=ROOM).start()
     for index in range(5):
         assert bench.enter(f"m{index}", *names(200, "t")).error_code == 0
@@ -174,7 +174,7 @@ def test_members_with_the_same_subscription_take_it_once() -> None:
     assert bench.enter("yet another", *names(200, "v")).error_code == FULL
 
 
-def test_what_an_expression_matches_counts() -> None:
+def test_topics_matched_by_an_expression_are_counted() -> None:
     bench = ConsumerBench(group_bytes_max=ROOM).start()
     for name in names(150, "t"):
         bench.topic(name, 1)
@@ -182,7 +182,7 @@ def test_what_an_expression_matches_counts() -> None:
     assert bench.enter("m", topic_regex="t-1.*", group="h").error_code == 0
 
 
-def test_what_topics_and_assignments_make_of_a_group_refuses_none_of_its_members() -> None:
+def test_growth_by_topics_and_assignments_refuses_no_member() -> None:
     bench = ConsumerBench(group_bytes_max=20 * KIB, consumer_assignment_interval_max_ms=0).start()
     bench.topic("t", 1)
     epoch = bench.enter("m", "t").member_epoch
@@ -213,7 +213,7 @@ def test_share_groups_count() -> None:
 # -- offsets -----------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_does_not_fit_is_refused_and_those_that_take_no_more_go_on() -> None:
+def test_only_commits_that_take_more_memory_are_refused() -> None:
     bench = Bench(group_bytes_max=ROOM).start()
     bench.commit(1, metadata="m" * 4 * KIB)
     outcomes = [bench.commit(1, partition=index, metadata="m" * 4 * KIB).result(0) for index in range(1, 30)]
@@ -257,7 +257,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS, st.booleans())
-def test_after_all_members_and_offsets_have_gone_nothing_is_counted(steps: list[Any], restarts: bool) -> None:
+def test_nothing_is_counted_after_all_members_and_offsets_are_gone(steps: list[Any], restarts: bool) -> None:
     bench = ShareBench(group_bytes_max=KIB * ROOM, snapshot_min_records=30).start()
     for verb, group, number in steps:
         step(bench, verb, group, number)

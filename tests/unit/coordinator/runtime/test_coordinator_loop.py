@@ -1,7 +1,10 @@
 import threading
+from concurrent.futures import Future
+
+import pytest
 
 from kbroker.clock import ManualClock, SystemClock
-from kbroker.coordinator.runtime.event_loop import EventLoop
+from kbroker.coordinator.runtime.event_loop import EventLoop, asserting_thread
 
 
 def test_postponed_timer_fires_once_at_the_new_time() -> None:
@@ -29,13 +32,16 @@ def test_timer_cannot_be_moved_closer() -> None:
 
 
 def test_cancelled_timers_do_not_pile_up() -> None:
-    loop = EventLoop(ManualClock())
-    keep = loop.call_later(1_000, lambda: None)
+    clock = ManualClock()
+    loop = EventLoop(clock)
+    fired: list[int] = []
+    loop.call_later(1_000, lambda: fired.append(1))
     for _ in range(10_000):
         loop.call_later(300, lambda: None).cancel()
-    assert len(loop._timers) < 3_000
-    assert keep.active
-    assert any(entry[2] is keep for entry in loop._timers)
+    assert loop.timer_count < 3_000
+    clock.advance(1_000)
+    loop.run_pending()
+    assert fired == [1]
 
 
 def test_a_failing_callback_does_not_stop_the_others() -> None:
@@ -51,7 +57,7 @@ def test_a_failing_callback_does_not_stop_the_others() -> None:
     assert done == [1]
 
 
-def test_thread_runs_posts_and_timers_and_stop_drains() -> None:
+def test_the_thread_runs_callbacks_and_timers_and_stop_drains_the_queue() -> None:
     loop = EventLoop(SystemClock())
     loop.start()
     ran = threading.Event()
@@ -63,7 +69,7 @@ def test_thread_runs_posts_and_timers_and_stop_drains() -> None:
     assert last.is_set()
 
 
-def test_a_timer_that_is_set_again_at_once_lets_what_is_posted_have_its_turn() -> None:
+def test_a_timer_that_sets_itself_again_does_not_starve_posted_callbacks() -> None:
     loop = EventLoop(SystemClock())
     stopped = threading.Event()
 
@@ -90,3 +96,24 @@ def test_a_timer_that_is_never_due_leaves_the_thread_alive() -> None:
         loop.post(ran.set)
         assert ran.wait(5)
     loop.stop()
+
+
+def test_the_debug_build_finds_calls_on_a_wrong_thread() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.loop = EventLoop(SystemClock())
+
+        @asserting_thread
+        def call(self) -> bool:
+            return True
+
+    owner = Owner()
+    assert owner.call()  # the loop is run by hand
+    owner.loop.start()
+    with pytest.raises(AssertionError, match="MainThread"):
+        owner.call()
+    called: Future[bool] = Future()
+    owner.loop.post(lambda: called.set_result(owner.call()))
+    assert called.result(5)
+    owner.loop.stop()
+    assert owner.call()

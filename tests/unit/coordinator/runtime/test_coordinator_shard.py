@@ -42,7 +42,7 @@ def test_without_the_topic_groups_are_empty_and_nothing_is_created() -> None:
     assert bench.ensure_calls == 0
 
 
-def test_first_need_creates_the_topic_once_and_goes_on() -> None:
+def test_the_first_write_creates_the_topic_once() -> None:
     bench = Bench(has_topic=False).start()
     bench.executor.hold = True
     located = bench.coordinator.locate()
@@ -56,26 +56,27 @@ def test_first_need_creates_the_topic_once_and_goes_on() -> None:
     assert bench.ensure_calls == 1
 
 
-def test_topic_that_cannot_be_created() -> None:
+def test_requests_are_refused_while_the_topic_cannot_be_created() -> None:
     bench = Bench(has_topic=False).start()
 
     def fail() -> None:
         raise OSError("store away")
 
-    bench.coordinator.shards._ensure_topic = fail
+    ensure_topic = bench.ensure_topic
+    bench.ensure_topic = fail  # type: ignore[method-assign]
     assert bench.commit().result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert bench.join().result(0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     located = bench.coordinator.locate()
     bench.run()
     assert located.result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    bench.coordinator.shards._ensure_topic = bench._ensure_topic
+    bench.ensure_topic = ensure_topic  # type: ignore[method-assign]
     assert bench.commit().result(0) == 0
 
 
 # -- loading -----------------------------------------------------------------------------------------------------
 
 
-def test_loading_shard_says_so() -> None:
+def test_a_loading_shard_answers_load_in_progress() -> None:
     bench = Bench().start()
     generation, (member,) = bench.stable()
     after, executor = loading(bench)
@@ -134,7 +135,7 @@ def test_a_rebalance_cut_off_by_a_restart_leaves_the_last_synced_generation() ->
     assert after.heartbeat(ids[0], generation) == 0
 
 
-def test_failed_load_is_tried_again() -> None:
+def test_a_failed_load_is_retried() -> None:
     bench = Bench().start()
     bench.commit(4)
     after = Bench([bench.log.restarted()])
@@ -212,7 +213,7 @@ def test_append_waits_for_space_and_later_operations_queue_after_it() -> None:
     assert fetch.result(0)[0][1][0][1].offset == 3
 
 
-def test_append_without_space_gives_up_in_the_end() -> None:
+def test_an_append_without_space_times_out() -> None:
     bench = Bench(append_timeout_ms=5_000).start()
     bench.commit(1)
     bench.log.refuse_always = FastAppendWait()
@@ -257,7 +258,7 @@ def test_sync_is_answered_when_durable_and_not_if_the_group_went_on() -> None:
     assert bench.state() == "PreparingRebalance"
 
 
-def test_stop_answers_what_waits() -> None:
+def test_a_stop_answers_waiting_requests() -> None:
     bench = Bench().start()
     _, ids = bench.stable(2)
     parked = bench.join(ids[0])
@@ -298,7 +299,7 @@ def test_restart_in_the_middle_of_a_snapshot() -> None:
     restarts = 0
     bench.log.release(1)
     bench.run()
-    while bench.log._waiting:
+    while bench.log.waiting:
         assert bench.log.start_offset == 0
         assert bench.restarted().all_offsets() == expected
         restarts += 1
@@ -334,7 +335,7 @@ def test_commits_during_a_snapshot_win(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("live", [0, 3])
-def test_what_is_new_before_the_first_slice_stays(live: int) -> None:
+def test_a_group_created_before_the_first_slice_is_kept(live: int) -> None:
     """A snapshot begins with a commit; the next commit, of a new group, is already queued."""
     bench = Bench(snapshot_min_records=100).start()
     for partition in range(live):
@@ -359,7 +360,7 @@ def test_snapshot_of_nothing_empties_the_log() -> None:
     assert bench.restarted().coordinator.counts.groups == 0
 
 
-def test_failed_advance_is_tried_again_later() -> None:
+def test_a_failed_advance_of_the_log_start_is_retried() -> None:
     bench = Bench(snapshot_min_records=100).start()
     advance, calls = bench.log.advance_start, []
 
@@ -389,7 +390,7 @@ def test_large_decision_is_cut_into_batches() -> None:
     assert bench.restarted().coordinator.counts.offsets == 0
 
 
-def test_a_decision_that_was_appended_in_part_is_what_the_log_says() -> None:
+def test_a_decision_appended_in_part_is_reloaded_from_the_log() -> None:
     bench = Bench(snapshot_batch_bytes=1_000, append_timeout_ms=5_000).start()
     for partition in range(100):
         bench.commit(1, partition=partition)
@@ -454,7 +455,7 @@ def test_records_below_the_log_start_are_not_replayed() -> None:
     assert bench.restarted().all_offsets() == {("t", 2): 2, ("t", 3): 3}
 
 
-def test_on_its_own_threads() -> None:
+def test_a_coordinator_serves_requests_on_its_own_threads() -> None:
     logs = [MemoryLog() for _ in range(50)]
     coordinator = GroupCoordinator(
         GroupConfig(initial_rebalance_delay_ms=0),
@@ -477,7 +478,7 @@ def test_on_its_own_threads() -> None:
     assert coordinator.commit_offsets(commits[0]).result(0) == ErrorCode.NOT_COORDINATOR
 
 
-def test_what_the_record_layout_cannot_hold_is_refused() -> None:
+def test_values_too_long_for_the_record_layout_are_refused() -> None:
     bench = Bench().start()
     long = "g" * 40_000
     assert bench.commit(group=long).result(0) == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -524,7 +525,7 @@ def test_a_blocked_shard_queues_a_bounded_number_of_requests() -> None:
     assert bench.committed() == 12
 
 
-def test_what_the_coordinator_does_itself_is_not_dropped_from_a_full_queue() -> None:
+def test_a_full_queue_keeps_the_coordinators_own_operations() -> None:
     bench = Bench(append_timeout_ms=5_000, backlog_max=1).start()
     generation, ids = bench.stable(1, session_ms=10_000)
     bench.log.refuse_always = FastAppendWait()
@@ -538,7 +539,7 @@ def test_what_the_coordinator_does_itself_is_not_dropped_from_a_full_queue() -> 
     assert bench.heartbeat(ids[0], generation) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_deleted_topic_takes_its_offsets_along_however_long_there_is_no_space() -> None:
+def test_offsets_of_a_deleted_topic_are_dropped_however_long_the_log_is_full() -> None:
     bench = Bench(append_timeout_ms=5_000).start()
     bench.commit(1)
     bench.log.refuse_always = FastAppendWait()
@@ -557,7 +558,7 @@ def test_a_deleted_topic_takes_its_offsets_along_however_long_there_is_no_space(
     assert bench.restarted().committed() is None
 
 
-def test_what_a_load_has_found_is_written_however_long_there_is_no_space() -> None:
+def test_changes_found_by_a_load_are_written_however_long_the_log_is_full() -> None:
     before = Bench(append_timeout_ms=5_000).start()
     before.commit(1)
     after = Bench([before.log.restarted()], append_timeout_ms=5_000)
@@ -587,7 +588,7 @@ def test_a_session_expiry_queued_after_a_heartbeat_was_renewed_by_it() -> None:
     assert bench.heartbeat(member, generation) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_timer_that_is_cancelled_while_what_it_runs_waits_for_its_turn_runs_nothing() -> None:
+def test_a_timer_cancelled_while_its_operation_is_queued_runs_nothing() -> None:
     bench = Bench().start()
     runs: list[str] = []
     shard = bench.coordinator.shards.runtimes[0].shard
@@ -604,7 +605,7 @@ def test_a_timer_that_is_cancelled_while_what_it_runs_waits_for_its_turn_runs_no
     assert runs == ["kept"]
 
 
-def test_a_rebalance_is_not_ended_by_the_timer_of_the_one_before_that_waited_in_the_queue() -> None:
+def test_a_queued_timer_of_the_previous_rebalance_does_not_end_the_next() -> None:
     bench = Bench().start()
     generation, (leader, other) = bench.stable(2, session_ms=30_000, rebalance_ms=20_000)
     asked = {"session_ms": 30_000, "rebalance_ms": 20_000}
@@ -637,7 +638,7 @@ def test_requests_that_wait_for_a_load_are_bounded() -> None:
     assert [marker.result(0) for marker in markers[:2]] == [0, 0]
 
 
-def test_a_load_that_keeps_failing_does_not_keep_requests_for_ever() -> None:
+def test_requests_time_out_while_a_load_keeps_failing() -> None:
     bench = Bench(append_timeout_ms=3_000)
     bench.log.append(build_batch([(b"\0\1", b"", 0, None)]), 0, lambda error: None)
     bench.log.on_read = lambda: (_ for _ in ()).throw(OSError("away"))
@@ -649,7 +650,7 @@ def test_a_load_that_keeps_failing_does_not_keep_requests_for_ever() -> None:
     assert marker.result(0) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_the_snapshot_of_a_long_log_follows_requests_that_waited_for_the_load() -> None:
+def test_requests_that_waited_for_a_load_come_before_the_snapshot() -> None:
     before = Bench(snapshot_min_records=1_000_000).start()
     for offset in range(100):
         before.commit(offset)
@@ -664,7 +665,7 @@ def test_the_snapshot_of_a_long_log_follows_requests_that_waited_for_the_load() 
     assert after.restarted().committed() == 99
 
 
-def test_an_unknown_record_in_front_of_a_known_one_does_not_count() -> None:
+def test_an_unknown_newest_record_falls_back_to_the_previous_one() -> None:
     bench = Bench().start()
     bench.commit(7)
     key, _ = encode_record(OffsetRecord("g", "t", 0, OffsetAndMetadata(1)))
@@ -673,7 +674,7 @@ def test_an_unknown_record_in_front_of_a_known_one_does_not_count() -> None:
     assert bench.restarted().committed() == 7
 
 
-def test_what_a_load_took_is_known() -> None:
+def test_a_load_counts_its_records() -> None:
     bench = Bench().start()
     for offset in range(5):
         bench.commit(offset)

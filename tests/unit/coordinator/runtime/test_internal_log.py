@@ -42,7 +42,7 @@ def test_reads_back_what_is_durable_in_order(tmp_path: Path) -> None:
         assert values_of(log) == [b"%d" % i for i in range(50)]
 
 
-def test_cold_part_comes_from_the_objects(tmp_path: Path) -> None:
+def test_a_flushed_part_is_read_from_objects(tmp_path: Path) -> None:
     with Log(tmp_path).start() as wal_log:
         asked = []
 
@@ -59,7 +59,7 @@ def test_cold_part_comes_from_the_objects(tmp_path: Path) -> None:
         assert asked == [(0, 4)]
 
 
-def test_a_hole_is_an_error_not_an_end(tmp_path: Path) -> None:
+def test_a_gap_in_the_log_is_an_error(tmp_path: Path) -> None:
     with Log(tmp_path).start() as wal_log:
         partition = wal_log.partition()
         partition.set_next_offset(3)
@@ -86,7 +86,7 @@ def test_the_start_is_raised_when_what_replaces_the_old_part_is_in_objects(tmp_p
         assert raised == [1]
 
 
-def test_a_newer_start_does_not_put_off_the_one_before(tmp_path: Path) -> None:
+def test_a_newer_log_start_does_not_delay_the_previous_one(tmp_path: Path) -> None:
     with Log(tmp_path).start() as wal_log:
         partition = wal_log.partition()
         raised: list[int] = []

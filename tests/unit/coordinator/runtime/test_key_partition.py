@@ -8,7 +8,7 @@ def test_golden_vectors(group: str, partition: int) -> None:
     assert group_partition(group, 50) == partition
 
 
-def test_hash_is_javas() -> None:
+def test_the_hash_equals_javas() -> None:
     assert java_hash("polygenelubricants") == -(1 << 31)
     assert java_hash("") == 0
     assert java_hash("\U0001f600") == 31 * 0xD83D + 0xDE00  # surrogate pair: two chars

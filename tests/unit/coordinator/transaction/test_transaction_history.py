@@ -271,8 +271,8 @@ class TransactionHistory(RuleBasedStateMachine):
     def a_record_is_lost(self) -> None:
         """An append fails after it was accepted: the shard reloads its durable state."""
         for log in self.bench.logs:
-            if log._waiting:
-                log.next_offset = log._waiting[0][0]
+            if log.waiting:
+                log.next_offset = log.waiting[0][0]
                 log.release(error=ErrorCode.KAFKA_STORAGE_ERROR)
         self.bench.run()
 

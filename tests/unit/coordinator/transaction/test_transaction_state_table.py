@@ -117,7 +117,7 @@ def test_end_version_2(state: TransactionState, commit: bool, epoch: int) -> Non
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("version", [0, 2])
-def test_end_of_another_producer_id(state: TransactionState, version: int) -> None:
+def test_an_end_by_another_producer_id_is_refused(state: TransactionState, version: int) -> None:
     bench = bench_in(state)
     being_completed = version == 2 and state in (PREPARE_COMMIT, PREPARE_ABORT)
     expected = CONCURRENT if being_completed else NO_MAPPING
@@ -166,7 +166,7 @@ def test_add_and_verify(state: TransactionState, epoch: int) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_add_by_another_producer_id(state: TransactionState) -> None:
+def test_an_addition_by_another_producer_id_is_refused(state: TransactionState) -> None:
     bench = bench_in(state)
     assert bench.add((PRODUCER_ID + 1, EPOCH)) is NO_MAPPING
     assert bench.verify((PRODUCER_ID + 1, EPOCH)) == {A: NO_MAPPING}
@@ -198,12 +198,12 @@ def test_init(state: TransactionState, expected: int | None) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_init_of_another_producer_id(state: TransactionState) -> None:
+def test_init_by_another_producer_id_is_fenced(state: TransactionState) -> None:
     bench = bench_in(state)
     assert outcome(bench, bench.init((PRODUCER_ID + 1, EPOCH))) == (FENCED, state, EPOCH)
 
 
-def test_unknown_id() -> None:
+def test_an_unknown_transactional_id_is_refused() -> None:
     bench = TransactionBench().start()
     assert bench.end((PRODUCER_ID, EPOCH), True).error is NO_MAPPING
     assert bench.end((PRODUCER_ID, EPOCH), True, version=2).error is NO_MAPPING

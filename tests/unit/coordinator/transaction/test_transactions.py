@@ -88,7 +88,7 @@ def test_append_that_fails_changes_nothing() -> None:
     assert bench.markers.at(A) == [(1000, 1, False)]
 
 
-def test_append_that_is_lost_is_lost_for_all() -> None:
+def test_a_lost_append_fails_all_requests_that_depend_on_it() -> None:
     bench = TransactionBench().start()
     producer = bench.init()[:2]
     bench.add(producer)
@@ -140,7 +140,7 @@ def test_locate_creates_the_topic() -> None:
     assert bench.has_topic
 
 
-def test_while_it_loads() -> None:
+def test_requests_to_a_loading_transaction_shard_are_refused() -> None:
     bench = TransactionBench().start()
     producer = bench.init()[:2]
     after = TransactionBench([bench.log.restarted()])
@@ -191,7 +191,7 @@ def test_expected_epoch_guards_an_open_transaction() -> None:
     assert state(bench) == "CompleteAbort"
 
 
-def test_lost_answers_are_given_again_also_after_a_restart() -> None:
+def test_lost_answers_are_repeated_also_after_a_restart() -> None:
     bench = TransactionBench().start()
     first = bench.init()[:2]
     second = bench.init(first)
@@ -316,7 +316,7 @@ def test_version_1_ends_under_the_last_epoch_as_under_any() -> None:
 # -- producer ids ------------------------------------------------------------------------------------------------
 
 
-def test_request_waits_for_producer_ids() -> None:
+def test_a_request_waits_for_producer_ids() -> None:
     bench = TransactionBench().start()
     bench.ids.dry = True
     first, second = bench.init_later(), bench.init_later(id="y")
@@ -326,7 +326,7 @@ def test_request_waits_for_producer_ids() -> None:
     assert {first.result(0), second.result(0)} == {ProducerIdentity(1000, 0), ProducerIdentity(1001, 0)}
 
 
-def test_request_without_producer_ids() -> None:
+def test_a_request_fails_when_no_producer_ids_can_be_claimed() -> None:
     bench = TransactionBench().start()
     bench.ids.dry = True
     future = bench.init_later()
@@ -364,7 +364,7 @@ def test_partitions_are_kept_over_a_restart() -> None:
     assert bench.verify(producer, A, ("t", 9)) == {A: NONE, ("t", 9): ErrorCode.TRANSACTION_ABORTABLE}
 
 
-def test_too_many_partitions() -> None:
+def test_too_many_partitions_are_refused() -> None:
     bench = TransactionBench(partitions_max=2).start()
     producer = bench.init()[:2]
     assert bench.add(producer, A, B) is NONE
@@ -433,7 +433,7 @@ def committed(bench: TransactionBench, *partitions: tuple[str, int]) -> None:
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     ],
 )
-def test_marker_is_tried_again(error: ErrorCode) -> None:
+def test_a_failed_marker_is_retried(error: ErrorCode) -> None:
     bench = TransactionBench().start()
     bench.markers.errors[B] = deque([error] * 4)
     committed(bench, A, B)
@@ -444,7 +444,7 @@ def test_marker_is_tried_again(error: ErrorCode) -> None:
     assert bench.markers.asked == 6
 
 
-def test_marker_retries_get_rarer() -> None:
+def test_marker_retries_back_off() -> None:
     bench = TransactionBench().start()
     bench.markers.errors[A] = deque([ErrorCode.NOT_ENOUGH_REPLICAS] * 1000)
     committed(bench, A)
@@ -455,7 +455,7 @@ def test_marker_retries_get_rarer() -> None:
     assert state(bench) == "CompleteCommit"
 
 
-def test_marker_for_a_partition_that_is_gone() -> None:
+def test_a_marker_for_a_deleted_partition_counts_as_written() -> None:
     bench = TransactionBench().start()
     bench.markers.missing = {B}
     bench.markers.errors[C] = deque([ErrorCode.INVALID_PRODUCER_EPOCH])
@@ -464,8 +464,7 @@ def test_marker_for_a_partition_that_is_gone() -> None:
     assert bench.markers.asked == 3
 
 
-def test_marker_writer_that_breaks() -> None:
-    bench = TransactionBench().start()
+def test_a_marker_that_could_not_be_written_is_retried() -> None:
     raises = [RuntimeError("broken")]
 
     class Broken(MarkedPartitions):
@@ -474,7 +473,7 @@ def test_marker_writer_that_breaks() -> None:
                 raise raises.pop()
             return super().__call__(*arguments)  # type: ignore[arg-type]
 
-    bench.coordinator.shards.runtimes[0].shard.markers._write = Broken()
+    bench = TransactionBench(markers=Broken()).start()
     committed(bench, A)
     assert state(bench) == "PrepareCommit"
     bench.advance(1)
@@ -482,7 +481,7 @@ def test_marker_writer_that_breaks() -> None:
 
 
 @pytest.mark.parametrize("durable_markers", [0, 1, 2, 3])
-def test_restart_takes_up_the_markers(durable_markers: int) -> None:
+def test_a_restart_resumes_the_markers(durable_markers: int) -> None:
     bench = TransactionBench().start()
     bench.markers.hold = True
     committed(bench, A, B, C)
@@ -499,7 +498,7 @@ def test_restart_takes_up_the_markers(durable_markers: int) -> None:
     assert [marker.coordinator_epoch for _, marker in after.markers.durable[-3:]] == [8, 8, 8]
 
 
-def test_complete_that_cannot_be_written_is_tried_again() -> None:
+def test_a_failed_completion_is_retried() -> None:
     bench = TransactionBench().start()
     producer = bench.init()[:2]
     bench.add(producer)
@@ -518,7 +517,7 @@ def test_complete_that_cannot_be_written_is_tried_again() -> None:
 # -- time --------------------------------------------------------------------------------------------------------
 
 
-def test_open_too_long() -> None:
+def test_a_transaction_open_too_long_is_aborted() -> None:
     bench = TransactionBench().start()
     producer = bench.init(timeout_ms=15_000)[:2]
     bench.add(producer, A)
@@ -558,7 +557,7 @@ def test_a_producer_that_asks_for_a_new_epoch_in_a_transaction_gets_it_at_the_ne
     assert state(bench) == "Empty"
 
 
-def test_time_out_counts_over_a_restart() -> None:
+def test_the_time_out_counts_over_a_restart() -> None:
     bench = TransactionBench().start()
     producer = bench.init(timeout_ms=15_000)[:2]
     bench.add(producer)
@@ -591,13 +590,13 @@ def test_unused_ids_expire() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_time_out_out_of_bounds(timeout_ms: int) -> None:
+def test_a_time_out_out_of_bounds_is_refused(timeout_ms: int) -> None:
     bench = TransactionBench().start()
     assert bench.init(timeout_ms=timeout_ms).error is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert bench.now() is None
 
 
-def test_too_many_ids() -> None:
+def test_too_many_transactional_ids_are_refused() -> None:
     bench = TransactionBench(transactional_ids_max=2, state_log_partitions=4).start()
     assert bench.init(id="a").error is NONE
     assert bench.init(id="b").error is NONE
@@ -627,7 +626,7 @@ def test_list_filters() -> None:
     assert ids(matches_id=lambda id: id == "a") == ["a"]
 
 
-def test_snapshot_keeps_everything() -> None:
+def test_a_snapshot_keeps_all_transactions() -> None:
     bench = TransactionBench(snapshot_min_records=20, snapshot_min_bytes=1).start()
     producers = {id: bench.init(id=id)[:2] for id in ("a", "b", "c")}
     bench.add(producers["b"], A, id="b")

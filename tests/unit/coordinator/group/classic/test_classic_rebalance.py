@@ -31,12 +31,12 @@ def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
     assert first.done()
 
 
-def test_no_initial_delay_when_configured_so() -> None:
+def test_the_initial_delay_can_be_turned_off() -> None:
     bench = Bench(initial_rebalance_delay_ms=0).start()
     assert bench.join().done()
 
 
-def test_member_id_required_then_joined() -> None:
+def test_a_member_joins_with_the_id_that_it_was_given() -> None:
     bench = Bench().start()
     refused = bench.join(known_id=True).result(0)
     assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -46,7 +46,7 @@ def test_member_id_required_then_joined() -> None:
     assert joined.result(0).member_id == refused.member_id
 
 
-def test_pending_id_expires_and_leaves_nothing() -> None:
+def test_a_pending_id_expires() -> None:
     bench = Bench().start()
     refused = bench.join(known_id=True, session_ms=6_000).result(0)
     assert bench.coordinator.counts.groups == 1
@@ -196,7 +196,7 @@ def test_leave_of_a_batch_answers_each() -> None:
     _, _ids = bench.stable(3, instances=["i0", "i1", "i2"])
     static = {member.group_instance_id: member.member_id for member in bench.describe().members}
     answer = bench.leave(
-        Leaver(static["i0"], "i0"), Leaver("", "i1"), Leaver("nobody"), Leaver("wrong", "i2"), Leaver("", "i9")
+        Leaver(static["i0"], "i0"), Leaver("", "i1"), Leaver("unknown"), Leaver("wrong", "i2"), Leaver("", "i9")
     )
     assert [member.error_code for member in answer.members] == [
         0,

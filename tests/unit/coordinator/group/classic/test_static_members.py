@@ -106,7 +106,7 @@ def test_static_members_stay_through_a_rebalance_until_their_session_ends() -> N
     assert len(bench.describe().members) == 2
 
 
-def test_rebalance_waits_on_while_only_silent_static_members_are_left() -> None:
+def test_a_rebalance_waits_while_only_silent_static_members_are_missing() -> None:
     bench = Bench().start()
     generation, _ = bench.stable(3, instances=["a", "b"], rebalance_ms=20_000, session_ms=15_000)
     ids = {member.group_instance_id: member.member_id for member in bench.describe().members}
@@ -120,7 +120,7 @@ def test_rebalance_waits_on_while_only_silent_static_members_are_left() -> None:
     assert [future.result(0).generation_id for future in rejoined] == [generation + 1] * 2
 
 
-def test_silent_static_members_without_a_rebalance_timeout_cost_no_busy_loop() -> None:
+def test_silent_static_members_without_a_rebalance_timeout_cause_no_busy_loop() -> None:
     bench = Bench().start()
     joined = [bench.join(instance="a", rebalance_ms=0), bench.join(rebalance_ms=20_000)]
     bench.advance(6.5)
@@ -134,7 +134,7 @@ def test_silent_static_members_without_a_rebalance_timeout_cost_no_busy_loop() -
     assert bench.state() == "Empty"
 
 
-def test_return_overtaken_by_a_rebalance_is_answered_by_it() -> None:
+def test_a_static_return_overtaken_by_a_rebalance_is_answered_by_it() -> None:
     bench = Bench().start()
     generation, ids = bench.stable(2, instances=["a", "b"])
     instances = {member.member_id: member.group_instance_id for member in bench.describe().members}

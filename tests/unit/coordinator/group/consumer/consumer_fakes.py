@@ -65,7 +65,7 @@ class ConsumerBench(Bench):
             GroupConfig(**settings),
             self.clock,
             open_logs=self._open_logs,
-            ensure_topic=self._ensure_topic,
+            ensure_topic=self.ensure_topic,
             topic_exists=lambda topic, partition: True,
             environment=GroupEnvironment(self.catalog, lambda group: self.group_configs.get(group, {})),
             executor=self.executor,

@@ -37,7 +37,7 @@ def test_the_first_target_is_computed_at_once_and_the_second_after_the_interval(
     assert bench.the_group().target_epoch == 2
 
 
-def test_members_that_come_together_cost_one_target() -> None:
+def test_members_that_join_together_take_one_target() -> None:
     bench = bench_with(1_000)
     bench.enter("m0", "t")
     for number in range(1, 4):
@@ -48,13 +48,13 @@ def test_members_that_come_together_cost_one_target() -> None:
     assert (bench.the_group().group_epoch, bench.the_group().target_epoch) == (4, 4)
 
 
-def test_without_an_interval_every_change_has_its_target() -> None:
+def test_without_an_interval_every_change_computes_a_target() -> None:
     bench = bench_with(0)
     bench.enter("a", "t")
     assert bench.enter("b", "t").member_epoch == 2
 
 
-def test_a_change_of_the_broker_config_counts_from_now_on() -> None:
+def test_a_change_of_the_broker_config_takes_effect_at_once() -> None:
     bench = bench_with(15_000)
     bench.enter("a", "t")
     assert bench.enter("b", "t").member_epoch == 1
@@ -73,7 +73,7 @@ def test_a_group_has_its_own_interval_within_the_bounds() -> None:
     assert bench.beat("b", 1).member_epoch == 2
 
 
-def test_after_a_restart_nothing_is_waited_for() -> None:
+def test_after_a_restart_a_target_is_computed_at_once() -> None:
     before = bench_with(15_000)
     before.enter("a", "t")
     before.enter("b", "t")

@@ -34,13 +34,13 @@ def test_first_member_gets_everything_at_once(bench: ConsumerBench) -> None:
     assert bench.describe_consumers().group_state == "Stable"
 
 
-def test_coordinator_makes_the_id_of_a_member_without_one(bench: ConsumerBench) -> None:
+def test_a_member_without_an_id_is_given_one(bench: ConsumerBench) -> None:
     answer = bench.enter("", "t")
     assert len(answer.member_id) == 22
     assert bench.beat(answer.member_id, 1).error_code == 0
 
 
-def test_second_member_gets_partitions_only_once_they_are_given_up(bench: ConsumerBench) -> None:
+def test_a_second_member_gets_partitions_once_they_are_revoked(bench: ConsumerBench) -> None:
     first, second = Client(bench, "a", "t"), Client(bench, "b", "t")
     first.beat()
     first.slow = True
@@ -59,7 +59,7 @@ def test_second_member_gets_partitions_only_once_they_are_given_up(bench: Consum
     assert first.owned[topic_id(bench)] | second.owned[topic_id(bench)] == {0, 1, 2, 3}
 
 
-def test_assignment_is_sent_when_it_changed_or_everything_was_asked(bench: ConsumerBench) -> None:
+def test_the_assignment_is_sent_when_it_changed_or_on_a_full_request(bench: ConsumerBench) -> None:
     client = Client(bench, "a", "t")
     client.beat()
     assert assigned(client.beat()) is None
@@ -85,7 +85,7 @@ def test_idle_heartbeats_write_nothing(bench: ConsumerBench) -> None:
     assert bench.log.next_offset == written
 
 
-def test_leaving_frees_partitions_for_the_others(bench: ConsumerBench) -> None:
+def test_a_leaving_member_frees_its_partitions(bench: ConsumerBench) -> None:
     clients = [Client(bench, name, "t") for name in "ab"]
     settle(clients)
     answer = bench.beat("a", -1)
@@ -130,7 +130,7 @@ def test_deleted_topic_leaves_the_assignment(bench: ConsumerBench) -> None:
     assert bench.describe_consumers().group_state == "Stable"
 
 
-def test_topic_of_the_same_name_is_another_topic(bench: ConsumerBench) -> None:
+def test_a_topic_created_again_is_assigned_anew(bench: ConsumerBench) -> None:
     client = Client(bench, "a", "t")
     client.beat()
     old = topic_id(bench)
@@ -144,7 +144,7 @@ def test_topic_of_the_same_name_is_another_topic(bench: ConsumerBench) -> None:
 # -- regular expressions -----------------------------------------------------------------------------------------
 
 
-def test_expression_follows_topics(bench: ConsumerBench) -> None:
+def test_an_expression_matches_topics_created_later(bench: ConsumerBench) -> None:
     client = Client(bench, "a", topic_regex="log-.*")
     client.beat()
     assert client.owned == {}
@@ -161,7 +161,7 @@ def test_expression_follows_topics(bench: ConsumerBench) -> None:
     assert bench.describe_consumers().members[0].subscribed_topic_regex == "log-.*"
 
 
-def test_names_and_an_expression_add_up_and_an_empty_one_ends_it(bench: ConsumerBench) -> None:
+def test_names_and_an_expression_add_up_until_the_expression_is_empty(bench: ConsumerBench) -> None:
     bench.topic("u", 1)
     answer = bench.enter("a", "t", topic_regex="u+")
     assert set(assigned(answer)) == {topic_id(bench), topic_id(bench, "u")}
@@ -234,7 +234,7 @@ def test_previous_epoch_with_partitions_of_others_is_fenced(bench: ConsumerBench
     assert bench.beat("a", 1, owned=everything).error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_lost_answer_to_a_join(bench: ConsumerBench) -> None:
+def test_a_join_is_repeated_after_a_lost_answer(bench: ConsumerBench) -> None:
     client = Client(bench, "a", "t")
     client.beat(lose_answer=True)
     assert assigned(client.beat()) == {topic_id(bench): frozenset(range(4))}
@@ -265,7 +265,7 @@ def test_session_ends_without_heartbeats(bench: ConsumerBench) -> None:
     assert bench.describe_consumers().group_state == "Empty"
 
 
-def test_session_that_ends_while_there_is_no_space_removes_its_member_when_there_is(bench: ConsumerBench) -> None:
+def test_a_member_that_expired_while_the_log_was_full_is_removed_later(bench: ConsumerBench) -> None:
     bench.enter("a", "t")
     bench.log.refuse_always = FastAppendWait()
     bench.advance(90.0)
@@ -288,7 +288,7 @@ def test_session_expiry_queued_after_a_heartbeat_was_renewed_by_it(bench: Consum
     assert bench.beat("a", 1).error_code == 0
 
 
-def test_topic_changes_begin_an_epoch_however_long_there_was_no_space(bench: ConsumerBench) -> None:
+def test_topic_changes_begin_an_epoch_however_long_the_log_was_full(bench: ConsumerBench) -> None:
     bench.enter("a", "t")
     bench.log.refuse_always = FastAppendWait()
     bench.topic("t", 6)
@@ -298,12 +298,12 @@ def test_topic_changes_begin_an_epoch_however_long_there_was_no_space(bench: Con
     assert bench.beat("a", 1).member_epoch == 2
 
 
-def test_a_member_that_could_not_be_stored_leaves_no_timer_behind(bench: ConsumerBench) -> None:
+def test_a_member_that_could_not_be_stored_has_no_timers(bench: ConsumerBench) -> None:
     bench.log.refusals.append(FastKafkaError(int(ErrorCode.NOT_ENOUGH_REPLICAS), "no"))
     assert bench.enter("a", "t").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert bench.enter("a", "t", group="g" * 40_000).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     bench.advance(46.0)
-    assert not bench.coordinator.shards.runtimes[0].shard.timers._timers
+    assert len(bench.coordinator.shards.runtimes[0].shard.timers) == 0
 
 
 def test_session_and_interval_are_the_groups_own_within_bounds(bench: ConsumerBench) -> None:
@@ -315,7 +315,7 @@ def test_session_and_interval_are_the_groups_own_within_bounds(bench: ConsumerBe
     assert bench.the_group().members == {}
 
 
-def test_member_that_gives_nothing_up_is_removed(bench: ConsumerBench) -> None:
+def test_a_member_that_revokes_nothing_is_removed(bench: ConsumerBench) -> None:
     first, second = Client(bench, "a", "t"), Client(bench, "b", "t")
     first.beat()
     first.slow = True
@@ -351,14 +351,14 @@ def test_static_member_keeps_its_place_over_a_restart(bench: ConsumerBench) -> N
     assert bench.beat("a", epoch, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_instance_in_use_is_not_given_away(bench: ConsumerBench) -> None:
+def test_an_instance_id_in_use_is_refused(bench: ConsumerBench) -> None:
     bench.enter("a", "t", instance_id="i")
     assert bench.enter("b", "t", instance_id="i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
     assert bench.beat("b", 1, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
     assert bench.beat("a", 1, instance_id="j").error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_static_member_that_stays_away_goes_with_its_session(bench: ConsumerBench) -> None:
+def test_a_static_member_that_does_not_return_expires(bench: ConsumerBench) -> None:
     bench.enter("a", "t", instance_id="i")
     bench.beat("a", -2, instance_id="i")
     bench.advance(46.0)
@@ -411,7 +411,7 @@ def test_number_of_groups_has_a_limit() -> None:
 # -- state in the log --------------------------------------------------------------------------------------------
 
 
-def test_restart_moves_nothing(bench: ConsumerBench) -> None:
+def test_a_restart_moves_no_partition(bench: ConsumerBench) -> None:
     clients = [Client(bench, name, "t") for name in "abc"]
     settle(clients)
     owned = [client.owned for client in clients]
@@ -426,7 +426,7 @@ def test_restart_moves_nothing(bench: ConsumerBench) -> None:
     assert reloaded.the_group().members == {}  # their sessions began with the load
 
 
-def test_revocation_has_its_time_after_a_restart_too(bench: ConsumerBench) -> None:
+def test_the_revocation_time_out_restarts_after_a_restart(bench: ConsumerBench) -> None:
     first, second = Client(bench, "a", "t"), Client(bench, "b", "t")
     first.beat()
     first.slow = True
@@ -437,7 +437,7 @@ def test_revocation_has_its_time_after_a_restart_too(bench: ConsumerBench) -> No
     assert "a" not in reloaded.the_group().members
 
 
-def test_topics_that_changed_while_the_coordinator_was_away_are_seen(bench: ConsumerBench) -> None:
+def test_topics_changed_while_the_coordinator_was_down_are_noticed(bench: ConsumerBench) -> None:
     client = Client(bench, "a", "t", topic_regex="log.*")
     client.beat()
     bench.catalog.put("t", 6)
@@ -449,7 +449,7 @@ def test_topics_that_changed_while_the_coordinator_was_away_are_seen(bench: Cons
     assert topic_id(bench, "log") in client.owned
 
 
-def test_snapshot_holds_everything(bench: ConsumerBench) -> None:
+def test_a_snapshot_holds_all_state(bench: ConsumerBench) -> None:
     small = bench.restarted(snapshot_min_records=40, snapshot_batch_bytes=400)
     small.topic("log", 1)
     clients = [Client(small, name, "t", topic_regex="l.*") for name in "abc"]
@@ -549,7 +549,7 @@ def give_up_twice(bench: ConsumerBench) -> tuple[Client, Client, Client]:
     return clients
 
 
-def test_second_part_to_give_up_is_restored_without_the_first(bench: ConsumerBench) -> None:
+def test_a_second_revocation_is_restored_without_the_first(bench: ConsumerBench) -> None:
     give_up_twice(bench)
     before = bench.the_group().members
     assert bench.restarted().the_group().members == before
@@ -593,7 +593,7 @@ def test_fetches_with_a_member_check_its_epoch(bench: ConsumerBench) -> None:
 # -- describe and list -------------------------------------------------------------------------------------------
 
 
-def test_descriptions(bench: ConsumerBench) -> None:
+def test_consumer_groups_are_described(bench: ConsumerBench) -> None:
     settle([Client(bench, "a", "t", instance_id="i", rack_id="r"), Client(bench, "b", "t", server_assignor="range")])
     described = bench.describe_consumers()
     assert (described.group_epoch, described.assignment_epoch, described.assignor_name) == (2, 2, "range")
@@ -603,7 +603,7 @@ def test_descriptions(bench: ConsumerBench) -> None:
     assert member.assignment == member.target_assignment
     assert bench.describe().error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert bench.state() == "Dead"
-    missing = bench.describe_consumers("nobody")
+    missing = bench.describe_consumers("unknown")
     assert (missing.error_code, missing.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "")
 
 

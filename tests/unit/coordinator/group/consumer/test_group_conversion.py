@@ -104,7 +104,7 @@ def test_last_classic_member_leaves_a_consumer_group(bench: ConsumerBench) -> No
     settle([second])
     check_shares(second)
     assert isinstance(bench.the_group(), ConsumerGroup)
-    answers = bench.leave(Leaver("c"), Leaver("c"), Leaver("nobody")).members  # Admin.removeMembersFromConsumerGroup
+    answers = bench.leave(Leaver("c"), Leaver("c"), Leaver("unknown")).members  # Admin.removeMembersFromConsumerGroup
     assert [each.error_code for each in answers] == [0, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID]
     assert not bench.the_group().members
 
@@ -132,7 +132,7 @@ def test_silent_consumer_member_ends_the_consumer_group(bench: ConsumerBench) ->
     check_shares(first)
 
 
-def test_classic_member_that_is_gone_before_the_conversion_shows(bench: ConsumerBench) -> None:
+def test_a_classic_member_that_falls_silent_is_removed_after_the_conversion(bench: ConsumerBench) -> None:
     classics(bench, 1)
     second = Client(bench, "c", "t")
     second.beat()
@@ -186,10 +186,10 @@ def test_empty_groups_change_their_type(bench: ConsumerBench) -> None:
 def test_empty_consumer_group_refuses_known_members_of_the_classic_protocol(bench: ConsumerBench) -> None:
     bench.enter("c", "t")
     bench.beat("c", -1)
-    assert bench.join("who").result(0).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.join("unknown").result(0).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_groups_of_other_types_are_left_alone(bench: ConsumerBench) -> None:
+def test_groups_of_other_types_are_not_converted(bench: ConsumerBench) -> None:
     future = bench.join(protocol_type="connect", protocols=[("default", b"x")])
     bench.advance(1.0)
     assert future.result(0).error_code == 0
@@ -290,7 +290,7 @@ def test_join_that_a_conversion_overtakes_is_answered(bench: ConsumerBench) -> N
     assert joined.member_id in bench.the_group().members
 
 
-def test_a_late_take_over_takes_nothing_from_faster_members(bench: ConsumerBench) -> None:
+def test_a_late_take_over_keeps_members_that_joined_before_it(bench: ConsumerBench) -> None:
     bench.enter("a", "t")
     bench.beat("a", -1)
     bench.log.hold = True

@@ -17,7 +17,7 @@ def renew(bench: Bench, member_id: str, generation: int, instance: str | None = 
     )
 
 
-def test_it_keeps_a_member_alive_and_silence_does_not() -> None:
+def test_a_renewed_session_keeps_a_member_alive() -> None:
     bench = Bench().start()
     generation, (member,) = bench.stable(session_ms=10_000)
     for _ in range(5):
@@ -31,16 +31,18 @@ def test_it_keeps_a_member_alive_and_silence_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("generation", "member", "group"), [(1, None, "g"), (-1, None, "g"), (0, "other", "g"), (0, None, "nobody")]
+    ("generation", "member", "group"), [(1, None, "g"), (-1, None, "g"), (0, "other", "g"), (0, None, "unknown")]
 )
-def test_a_member_with_news_asks_the_loop(generation: int, member: str | None, group: str) -> None:
+def test_a_wrong_generation_member_or_group_is_left_to_the_loop(
+    generation: int, member: str | None, group: str
+) -> None:
     bench = Bench().start()
     current, (known,) = bench.stable()
     assert renew(bench, known, current)
     assert not renew(bench, member or known, current + generation, group=group)
 
 
-def test_rebalance_is_told_by_the_loop() -> None:
+def test_a_rebalance_is_left_to_the_loop() -> None:
     bench = Bench().start()
     generation, ids = bench.stable(2)
     bench.join(ids[0], protocols=[("range", b"changed")])
@@ -48,7 +50,7 @@ def test_rebalance_is_told_by_the_loop() -> None:
     assert bench.heartbeat(ids[1], generation) == 27
 
 
-def test_fenced_instance_is_told_by_the_loop() -> None:
+def test_a_fenced_instance_is_left_to_the_loop() -> None:
     bench = Bench().start()
     generation, (old,) = bench.stable(instances=["i"])
     assert renew(bench, old, generation, "i")
@@ -58,7 +60,7 @@ def test_fenced_instance_is_told_by_the_loop() -> None:
     assert not renew(bench, new, generation, "other")
 
 
-def test_loading_shard_does_not_answer() -> None:
+def test_a_loading_shard_renews_no_session() -> None:
     before = Bench().start()
     generation, (member,) = before.stable()
     after = Bench([log.restarted() for log in before.logs])
@@ -84,7 +86,7 @@ def joined(**config: Any) -> tuple[ConsumerBench, int]:
     return bench, bench.enter("m", "t").member_epoch
 
 
-def test_it_keeps_a_consumer_alive_and_silence_does_not() -> None:
+def test_a_renewed_session_keeps_a_consumer_alive() -> None:
     bench, epoch = joined()
     for _ in range(5):
         bench.advance(9)
@@ -110,21 +112,21 @@ def test_it_keeps_a_consumer_alive_and_silence_does_not() -> None:
         {"instance_id": "i"},
     ],
 )
-def test_a_consumer_that_sends_something_new_asks_the_loop(fields: dict[str, Any]) -> None:
+def test_a_consumer_that_sends_changes_is_left_to_the_loop(fields: dict[str, Any]) -> None:
     bench, epoch = joined()
     assert renew_consumer(bench, "m", epoch) is not None
     assert renew_consumer(bench, "m", epoch, **fields) is None
 
 
 @pytest.mark.parametrize(
-    ("member", "change", "group"), [("m", 1, "g"), ("m", -1, "g"), ("other", 0, "g"), ("m", 0, "nobody")]
+    ("member", "change", "group"), [("m", 1, "g"), ("m", -1, "g"), ("other", 0, "g"), ("m", 0, "unknown")]
 )
-def test_a_consumer_with_news_asks_the_loop(member: str, change: int, group: str) -> None:
+def test_a_wrong_epoch_consumer_or_group_is_left_to_the_loop(member: str, change: int, group: str) -> None:
     bench, epoch = joined()
     assert renew_consumer(bench, member, epoch + change, group=group) is None
 
 
-def test_a_consumer_in_a_rebalance_asks_the_loop() -> None:
+def test_a_consumer_in_a_rebalance_is_left_to_the_loop() -> None:
     bench, epoch = joined()
     bench.enter("n", "t")
     assert renew_consumer(bench, "m", epoch) is None

@@ -16,10 +16,10 @@ def subscription(*topics: str) -> bytes:
     return struct.pack(">hi", 0, len(topics)) + encoded + struct.pack(">i", -1)
 
 
-def test_nothing_committed() -> None:
+def test_a_group_without_commits_has_no_offset() -> None:
     bench = Bench().start()
-    assert bench.fetch(group="nobody").result(0) == [("t", [(0, None)])]
-    assert bench.all_offsets("nobody") == {}
+    assert bench.fetch(group="unknown").result(0) == [("t", [(0, None)])]
+    assert bench.all_offsets("unknown") == {}
     assert bench.coordinator.counts.groups == 0
 
 
@@ -40,7 +40,7 @@ def test_simple_commit_into_a_group_with_members_is_refused() -> None:
     assert bench.committed() is None
 
 
-def test_all_offsets() -> None:
+def test_all_offsets_of_a_group_are_listed() -> None:
     bench = Bench().start()
     for partition in range(3):
         bench.commit(partition * 10, partition=partition)
@@ -75,7 +75,7 @@ def test_fetch_shows_only_what_is_durable() -> None:
 # -- expiry ------------------------------------------------------------------------------------------------------
 
 
-def test_simple_offsets_expire_from_their_commit_and_the_group_goes() -> None:
+def test_simple_offsets_expire_from_their_commit_and_the_group_with_them() -> None:
     bench = Bench().start()
     bench.commit(1)
     bench.advance(DAY)
@@ -135,7 +135,7 @@ def test_a_retention_given_by_the_client_counts() -> None:
 # -- deletion ----------------------------------------------------------------------------------------------------
 
 
-def test_deleted_topic_takes_its_offsets_along_durably() -> None:
+def test_deleting_a_topic_deletes_its_offsets_durably() -> None:
     bench = Bench(offsets_topic_partitions=4).start()
     for group in "abcdef":
         bench.commit(1, group=group, topic="t")
@@ -158,7 +158,7 @@ def test_offsets_of_a_topic_deleted_while_down_are_dropped_at_load() -> None:
     assert after.restarted().all_offsets() == {("u", 0): 2}
 
 
-def test_delete_groups() -> None:
+def test_only_empty_groups_are_deleted() -> None:
     bench = Bench().start()
     assert bench.delete() == ErrorCode.GROUP_ID_NOT_FOUND
     generation, (member,) = bench.stable()
@@ -215,7 +215,7 @@ def test_groups_are_bounded() -> None:
     assert bench.commit(group="c").result(0) == 0
 
 
-def test_emptied_groups_without_offsets_go_at_the_next_check() -> None:
+def test_empty_groups_without_offsets_expire_at_the_next_check() -> None:
     bench = Bench().start()
     _, (member,) = bench.stable()
     bench.leave(Leaver(member))

@@ -145,7 +145,7 @@ class TransactionalHistory(RuleBasedStateMachine):
         self.bench.log.release()
         self.bench.run()
 
-    @precondition(lambda self: self.bench.log._waiting)
+    @precondition(lambda self: self.bench.log.waiting)
     @rule()
     def appends_fail(self) -> None:
         """All of them, as when a log is replaced; the shard reloads its durable state."""
@@ -170,8 +170,8 @@ class TransactionalHistory(RuleBasedStateMachine):
         self.bench.advance(0.3)  # retries
         model = Model().read(self.bench.log)
         views = [Bench([self.bench.log.restarted()], **CONFIG).start()]
-        blocked = self.bench.coordinator.shards.runtimes[0]._blocked is not None
-        if not self.bench.log._waiting and not blocked:
+        blocked = self.bench.coordinator.shards.runtimes[0].appender.is_blocked
+        if not self.bench.log.waiting and not blocked:
             views.append(self.bench)
             assert all(answer.done() for answer in self.answers)
             self.answers.clear()
@@ -191,7 +191,7 @@ class TransactionalHistory(RuleBasedStateMachine):
     @invariant()
     def log_stays_short_when_no_transaction_is_open(self) -> None:
         log, shard = self.bench.log, self.bench.coordinator.shards.runtimes[0].shard
-        if not (log._waiting or log.refusals or shard.pending_offsets):
+        if not (log.waiting or log.refusals or shard.pending_offsets):
             assert log.next_offset - log.start_offset < 150
 
 

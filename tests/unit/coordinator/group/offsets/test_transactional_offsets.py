@@ -45,7 +45,7 @@ def test_aborted_offsets_are_dropped() -> None:
         assert each.restarted().stable_offset() == 1
 
 
-def test_first_commit_of_a_group_in_a_transaction() -> None:
+def test_a_group_is_created_by_a_commit_in_a_transaction() -> None:
     bench = Bench().start()
     bench.commit_in_transaction(7)
     for each in both(bench):
@@ -158,7 +158,7 @@ def test_marker_waits_for_the_load() -> None:
     assert after.stable_offset() == 7
 
 
-def test_marker_without_a_place() -> None:
+def test_a_marker_for_a_missing_partition_is_refused() -> None:
     bench = Bench(has_topic=False).start()
     assert bench.end().result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     bench = Bench().start()
@@ -248,7 +248,7 @@ def test_two_commits_that_wait_for_one_verification_both_go_on() -> None:
     assert bench.all_offsets() == {("t", 0): 0, ("t", 1): 1}
 
 
-def test_shard_reloaded_during_the_verification() -> None:
+def test_a_commit_is_refused_if_the_shard_reloads_during_its_verification() -> None:
     bench = Bench().start()
     verifying: Future[ErrorCode] = Future()
     bench.verification = lambda: verifying
@@ -264,7 +264,7 @@ def test_shard_reloaded_during_the_verification() -> None:
     assert bench.stable_offset() is None
 
 
-def test_failed_append_takes_the_pending_offset_back() -> None:
+def test_a_failed_append_rolls_the_pending_offset_back() -> None:
     bench = Bench().start()
     bench.log.hold = True
     committing = bench.commit_in_transaction(7)
@@ -275,7 +275,7 @@ def test_failed_append_takes_the_pending_offset_back() -> None:
     assert bench.stable_offset() is None
 
 
-def test_marker_that_finds_no_space_is_tried_again_in_order() -> None:
+def test_a_marker_without_space_is_retried_in_order() -> None:
     bench = Bench().start()
     bench.commit_in_transaction(7)
     bench.log.refusals.append(FastAppendWait())
@@ -325,7 +325,7 @@ def test_transaction_goes_on_while_a_rebalance_completes() -> None:
 # -- deletion and expiry -----------------------------------------------------------------------------------------
 
 
-def test_deleted_offsets_take_the_pending_ones_along() -> None:
+def test_deleting_offsets_deletes_pending_ones() -> None:
     bench = Bench().start()
     bench.commit(1)
     bench.commit_in_transaction(7)
@@ -337,7 +337,7 @@ def test_deleted_offsets_take_the_pending_ones_along() -> None:
         assert each.all_offsets() == {("t", 1): 8}
 
 
-def test_deleted_group_takes_the_pending_offsets_along() -> None:
+def test_deleting_a_group_deletes_its_pending_offsets() -> None:
     bench = Bench().start()
     _, (member,) = bench.stable()
     bench.leave(Leaver(member))
@@ -348,7 +348,7 @@ def test_deleted_group_takes_the_pending_offsets_along() -> None:
         assert (each.state(), each.coordinator.counts.groups) == ("Dead", 0)
 
 
-def test_deleted_topic_takes_the_pending_offsets_along() -> None:
+def test_deleting_a_topic_deletes_its_pending_offsets() -> None:
     bench = Bench().start()
     bench.commit_in_transaction(7, topic="t")
     bench.commit_in_transaction(8, topic="u")
@@ -359,7 +359,7 @@ def test_deleted_topic_takes_the_pending_offsets_along() -> None:
         assert each.all_offsets() == {("u", 0): 8}
 
 
-def test_topic_deleted_while_down_takes_the_pending_offsets_along() -> None:
+def test_pending_offsets_of_a_topic_deleted_while_down_are_deleted() -> None:
     bench = Bench().start()
     bench.commit_in_transaction(7, topic="t")
     bench.topics.discard("t")
@@ -382,7 +382,7 @@ def test_nothing_expires_while_a_transaction_is_open() -> None:
     assert bench.restarted().state() == "Dead"
 
 
-def test_emptied_group_stays_while_a_transaction_is_open() -> None:
+def test_an_emptied_group_is_kept_while_a_transaction_is_open() -> None:
     bench = Bench().start()
     _, (member,) = bench.stable()
     bench.leave(Leaver(member))

@@ -116,7 +116,7 @@ class ShareBench(ConsumerBench):
             GroupConfig(**settings),
             self.clock,
             open_logs=self._open_logs,
-            ensure_topic=self._ensure_topic,
+            ensure_topic=self.ensure_topic,
             topic_exists=lambda topic, partition: True,
             environment=GroupEnvironment(self.catalog, lambda group: self.group_configs.get(group, {})),
             share_states=self.states if serves else None,

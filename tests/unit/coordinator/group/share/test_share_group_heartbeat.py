@@ -65,7 +65,7 @@ def test_a_join_is_answered_when_share_state_fails_and_the_state_is_tried_again(
     assert assigned(bench.share("a", answer.member_epoch)) == {topic_id: every(1)}
 
 
-def test_part_of_the_share_state_fails(bench: ShareBench) -> None:
+def test_a_join_is_answered_when_some_share_state_fails(bench: ShareBench) -> None:
     topic_id = bench.topic("t", 3)
     bench.states.refusal = lambda verb, key: ErrorCode.COORDINATOR_NOT_AVAILABLE if key[2] == 1 else None
     client = ShareClient(bench, "a", "t")
@@ -78,7 +78,7 @@ def test_part_of_the_share_state_fails(bench: ShareBench) -> None:
     assert client.reads == {topic_id: every(3)}
 
 
-def test_a_topic_that_comes_later(bench: ShareBench) -> None:
+def test_a_topic_created_later_is_assigned(bench: ShareBench) -> None:
     client = ShareClient(bench, "a", "t", "later")
     client.beat()
     assert client.reads == {}
@@ -101,7 +101,7 @@ def test_partitions_are_shared_where_there_are_fewer_than_members(bench: ShareBe
     assert all(len(client.reads[topic_id]) == 1 for client in clients)
 
 
-def test_a_change_of_subscription(bench: ShareBench) -> None:
+def test_a_changed_subscription_changes_the_assignment(bench: ShareBench) -> None:
     t, u = bench.topic("t", 1), bench.topic("u", 1)
     joined = bench.share("a", 0, "t")
     answer = bench.share("a", joined.member_epoch, "u")
@@ -141,7 +141,7 @@ def test_a_member_that_joins_again_keeps_its_place(bench: ShareBench) -> None:
     assert len(bench.describe_share().members) == 1
 
 
-def test_epochs_that_fence(bench: ShareBench) -> None:
+def test_wrong_member_epochs_are_fenced(bench: ShareBench) -> None:
     bench.topic("t", 1)
     epoch = bench.share("a", 0, "t").member_epoch
     greater = bench.share("a", epoch + 1)
@@ -166,7 +166,7 @@ def test_epochs_that_fence(bench: ShareBench) -> None:
         ({"member_id": "a", "epoch": -2}, "MemberEpoch"),
     ],
 )
-def test_invalid_requests(bench: ShareBench, fields: dict, message: str) -> None:
+def test_invalid_requests_are_refused(bench: ShareBench, fields: dict, message: str) -> None:
     member_id, epoch = fields.pop("member_id"), fields.pop("epoch")
     answer = bench.share(member_id, epoch, **fields)
     assert answer.error_code == ErrorCode.INVALID_REQUEST
@@ -174,7 +174,7 @@ def test_invalid_requests(bench: ShareBench, fields: dict, message: str) -> None
     assert bench.coordinator.counts.groups == 0
 
 
-def test_a_full_group(bench: ShareBench) -> None:
+def test_a_full_group_refuses_members(bench: ShareBench) -> None:
     bench = ShareBench(share_group_size_max=2).start()
     bench.topic("t", 1)
     for name in "ab":
@@ -184,7 +184,7 @@ def test_a_full_group(bench: ShareBench) -> None:
     assert bench.share("a", 0, "t").error_code == 0
 
 
-def test_the_bound_on_groups() -> None:
+def test_the_number_of_share_groups_is_bounded() -> None:
     bench = ShareBench(groups_max=1).start()
     bench.topic("t", 1)
     assert bench.share("a", 0, "t").error_code == 0
@@ -194,7 +194,7 @@ def test_the_bound_on_groups() -> None:
 # -- leaving and sessions ----------------------------------------------------------------------------------------
 
 
-def test_a_member_leaves(bench: ShareBench) -> None:
+def test_a_leaving_share_member_frees_its_partitions(bench: ShareBench) -> None:
     topic_id = bench.topic("t", 2)
     one, two = ShareClient(bench, "a", "t"), ShareClient(bench, "b", "t")
     one.beat()
@@ -223,7 +223,7 @@ def test_members_that_leave_are_reported_to_the_share_partitions(bench: ShareBen
     assert told == [("g", "a"), ("g", "b")]
 
 
-def test_a_session_ends(bench: ShareBench) -> None:
+def test_a_share_member_expires_without_heartbeats(bench: ShareBench) -> None:
     bench.topic("t", 1)
     epoch = bench.share("a", 0, "t").member_epoch
     bench.advance(44)
@@ -235,7 +235,7 @@ def test_a_session_ends(bench: ShareBench) -> None:
     assert bench.coordinator.counts.members == 0
 
 
-def test_configs_of_a_group(bench: ShareBench) -> None:
+def test_a_share_group_uses_its_own_configs(bench: ShareBench) -> None:
     bench.topic("t", 1)
     bench.group_configs["g"] = {"share.heartbeat.interval.ms": "9000", "share.session.timeout.ms": "50000"}
     answer = bench.share("a", 0, "t")
@@ -257,7 +257,7 @@ def test_a_stop_answers_joins_that_wait(bench: ShareBench) -> None:
     bench.states.release()
 
 
-def test_a_refused_append_leaves_nothing_behind(bench: ShareBench) -> None:
+def test_a_refused_append_changes_nothing_in_a_share_group(bench: ShareBench) -> None:
     bench.topic("t", 1)
     bench.log.refuse_always = OSError("refused")
     assert bench.send_share("a", 0, "t").result(0).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -269,7 +269,7 @@ def test_a_refused_append_leaves_nothing_behind(bench: ShareBench) -> None:
 # -- groups of other types ---------------------------------------------------------------------------------------
 
 
-def test_a_share_group_is_no_other(bench: ShareBench) -> None:
+def test_a_share_group_refuses_requests_of_other_protocols(bench: ShareBench) -> None:
     bench.topic("t", 1)
     epoch = bench.share("a", 0, "t").member_epoch
     for _ in range(2):
@@ -294,7 +294,7 @@ def test_a_share_group_is_no_other(bench: ShareBench) -> None:
     assert isinstance(bench.the_group(), ShareGroup)
 
 
-def test_no_other_group_is_a_share_group(bench: ShareBench) -> None:
+def test_other_groups_refuse_requests_of_share_groups(bench: ShareBench) -> None:
     bench.topic("t", 1)
     bench.enter("m", "t", group="consumer")
     bench.stable(group="classic")

@@ -44,7 +44,7 @@ def test_offsets_of_an_empty_group_are_altered(bench: ShareBench) -> None:
     assert bench.states.offsets() == {(topic_id, 0): 3, (topic_id, 1): 4}, "a join resets nothing"
 
 
-def test_an_altered_group_comes_into_being(bench: ShareBench) -> None:
+def test_altering_offsets_creates_the_group(bench: ShareBench) -> None:
     topic_id = bench.topic("t", 3)
     assert bench.alter(("t", 1, 9), group="new") == {("t", 1): ErrorCode.NONE}
     assert bench.states.offsets("new") == {(topic_id, 1): 9}
@@ -55,7 +55,7 @@ def test_an_altered_group_comes_into_being(bench: ShareBench) -> None:
     assert bench.states.offsets("new") == {(topic_id, 0): -1, (topic_id, 1): 9, (topic_id, 2): -1}
 
 
-def test_partitions_that_cannot_be_altered(bench: ShareBench) -> None:
+def test_partitions_that_cannot_be_altered_are_refused_one_by_one(bench: ShareBench) -> None:
     bench.topic("t", 1)
     wanted = ("none", 0, 1), ("t", 1, 1), ("t", -1, 1), ("t", 0, -5)
     assert bench.alter(*wanted) == {
@@ -84,7 +84,7 @@ def test_a_state_of_a_higher_epoch_is_replaced(bench: ShareBench) -> None:
     assert bench.states.states["g", topic_id, 0][:3] == (901, 0, 5)
 
 
-def test_an_alteration_that_fails(bench: ShareBench) -> None:
+def test_a_failed_alteration_is_reported_for_its_partition(bench: ShareBench) -> None:
     topic_id = bench.topic("t", 2)
     failing = ErrorCode.COORDINATOR_NOT_AVAILABLE
     bench.states.refusal = lambda verb, key: failing if (verb, key[2]) == ("initialize", 1) else None
@@ -95,7 +95,7 @@ def test_an_alteration_that_fails(bench: ShareBench) -> None:
     assert bench.states.offsets() == {(topic_id, 0): 5}, "no member reads the other: it stays as it is"
 
 
-def test_one_thing_at_a_time(bench: ShareBench) -> None:
+def test_one_change_of_share_state_runs_at_a_time(bench: ShareBench) -> None:
     topic_id = bench.topic("t", 1)
     bench.states.hold = True
     first = bench.send_alter(("t", 0, 5))
@@ -122,7 +122,7 @@ def test_a_stop_answers_what_waits_for_the_store(bench: ShareBench) -> None:
 # -- delete ------------------------------------------------------------------------------------------------------
 
 
-def test_topics_are_forgotten(bench: ShareBench) -> None:
+def test_offsets_of_topics_are_deleted(bench: ShareBench) -> None:
     t, u = bench.topic("t", 2), bench.topic("u", 1)
     bench.topic("v", 1)
     emptied(bench, "t", "u")
@@ -137,7 +137,7 @@ def test_topics_are_forgotten(bench: ShareBench) -> None:
     assert assigned(bench.share("a", 0, "t")) == {t: every(2)}, "a member may read it again"
 
 
-def test_a_topic_is_read_again_while_it_is_forgotten(bench: ShareBench) -> None:
+def test_a_topic_can_be_subscribed_while_its_state_is_deleted(bench: ShareBench) -> None:
     topic_id = bench.topic("t", 1)
     emptied(bench, "t")
     bench.states.hold = True
@@ -152,7 +152,7 @@ def test_a_topic_is_read_again_while_it_is_forgotten(bench: ShareBench) -> None:
     assert [verb for verb, _ in bench.states.calls[-3:]] == ["delete", "read", "initialize"]
 
 
-def test_a_deletion_that_fails_is_tried_again(bench: ShareBench) -> None:
+def test_a_failed_deletion_is_retried(bench: ShareBench) -> None:
     bench.topic("t", 1)
     emptied(bench, "t")
     bench.states.refusal = lambda verb, key: ErrorCode.NOT_COORDINATOR
@@ -166,7 +166,7 @@ def test_a_deletion_that_fails_is_tried_again(bench: ShareBench) -> None:
     assert bench.delete() == ErrorCode.NONE
 
 
-def test_a_deleted_group_leaves_nothing(bench: ShareBench) -> None:
+def test_a_deleted_group_deletes_its_state(bench: ShareBench) -> None:
     bench.topic("t", 3)
     emptied(bench, "t")
     emptied(bench, "t", group="other")
@@ -180,7 +180,7 @@ def test_a_deleted_group_leaves_nothing(bench: ShareBench) -> None:
     assert bench.state() == "Stable"
 
 
-def test_a_group_that_is_joined_while_it_is_deleted(bench: ShareBench) -> None:
+def test_a_group_can_be_joined_while_it_is_deleted(bench: ShareBench) -> None:
     topic_id = bench.topic("t", 1)
     emptied(bench, "t")
     bench.states.hold = True
@@ -204,7 +204,7 @@ def test_a_group_without_state_is_deleted(bench: ShareBench) -> None:
 # -- topics that go ----------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_topic_takes_its_state_along(bench: ShareBench) -> None:
+def test_a_deleted_topic_deletes_its_share_state(bench: ShareBench) -> None:
     t, u = bench.topic("t", 2), bench.topic("u", 1)
     emptied(bench, "t", group="empty")
     client = ShareClient(bench, "a", "t", "u")
@@ -221,7 +221,7 @@ def test_a_deleted_topic_takes_its_state_along(bench: ShareBench) -> None:
     assert client.reads == {u: every(1), new: every(1)}
 
 
-def test_a_topic_that_was_deleted_while_the_broker_was_down(bench: ShareBench) -> None:
+def test_state_of_a_topic_deleted_while_the_broker_was_down_is_deleted(bench: ShareBench) -> None:
     bench.topic("t", 2)
     emptied(bench, "t")
     del bench.catalog.by_name["t"]
@@ -233,7 +233,7 @@ def test_a_topic_that_was_deleted_while_the_broker_was_down(bench: ShareBench) -
 # -- restarts ----------------------------------------------------------------------------------------------------
 
 
-def test_a_running_group_goes_on_after_a_restart(bench: ShareBench) -> None:
+def test_members_of_a_share_group_continue_after_a_restart(bench: ShareBench) -> None:
     topic_id = bench.topic("t", 4)
     clients = [ShareClient(bench, name, "t") for name in "ab"]
     for client in clients * 2:
@@ -252,7 +252,7 @@ def test_a_running_group_goes_on_after_a_restart(bench: ShareBench) -> None:
     assert after.describe_share().group_state == "Empty", "sessions go on"
 
 
-def test_state_that_was_to_be_made_is_made_after_a_restart(bench: ShareBench) -> None:
+def test_a_pending_initialization_is_completed_after_a_restart(bench: ShareBench) -> None:
     topic_id = bench.topic("t", 2)
     bench.states.hold = True
     bench.send_share("a", 0, "t")
@@ -266,7 +266,7 @@ def test_state_that_was_to_be_made_is_made_after_a_restart(bench: ShareBench) ->
     assert client.reads == {topic_id: every(2)}
 
 
-def test_state_that_was_to_go_goes_after_a_restart(bench: ShareBench) -> None:
+def test_a_pending_deletion_is_completed_after_a_restart(bench: ShareBench) -> None:
     bench.topic("t", 2)
     emptied(bench, "t")
     bench.states.hold = True
