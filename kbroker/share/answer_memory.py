@@ -8,7 +8,10 @@ _PARTS = 4  # an answer gets at most 1/4 of what is left, so that slow readers l
 
 
 class AnswerMemory:
-    """Loop thread only. An answer counts from its first record until its client has read it or disconnected."""
+    """Loop thread only; other threads read `used`.
+
+    An answer counts from its first record until its client has read it or disconnected.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self.used = 0

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from kbroker._fast.wal.commit import CallbackWaiter
-from kbroker.coordinator.runtime.event_loop import EventLoop
-from kbroker.coordinator.share_state.store import UNKNOWN_START_OFFSET, SharePartitionState, ShareStateStore
+from kbroker.coordinator.runtime.event_loop import EventLoop, loop_thread_only
+from kbroker.coordinator.share_state.store import UNKNOWN_START_OFFSET, ShareKey, SharePartitionState, ShareStateStore
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.settings import ShareSettings
-from kbroker.share.share_partition import PartitionKey, SharePartition
+from kbroker.share.share_partition import SharePartition
 from kbroker.share.start_offset import OffsetForTime, first_offset
 
 logger = logging.getLogger(__name__)
@@ -41,10 +41,10 @@ class WaitingFetch(Protocol):
 class Shared:
     """One partition in one group: its share partition, once loaded, and the fetches that wait for it.
 
-    Loop thread only. `log` is the Partition that is read.
+    Loop thread only, except `on_data` and `progress_later`. `log` is the Partition that is read.
     """
 
-    def __init__(self, cache: PartitionCache, key: PartitionKey, log: Any) -> None:
+    def __init__(self, cache: PartitionCache, key: ShareKey, log: Any) -> None:
         self.key = key
         self.log = log
         self.partition: SharePartition | None = None
@@ -52,7 +52,7 @@ class Shared:
         self._cache = cache
         self._waiting: dict[WaitingFetch, None] = {}
         self._reading = False  # objects, for one fetch
-        self._waiter = CallbackWaiter(self._data_any_thread)
+        self._waiter = CallbackWaiter(self.on_data)
         self._parked = False
         self._posted = False
 
@@ -122,7 +122,8 @@ class Shared:
             self._parked = False
             self.log.waiters.leave(self._waiter)
 
-    def _data_any_thread(self) -> None:
+    def on_data(self) -> None:
+        """The log has more records, or a higher last stable offset. Any thread."""
         if not self._posted:
             self.progress_later()
 
@@ -180,12 +181,13 @@ class PartitionCache:
         self._offset_for_time = offset_for_time
         self._now_ms = now_ms
         self._is_used = is_used
-        self._groups: dict[str, dict[PartitionKey, Shared]] = {}
+        self._groups: dict[str, dict[ShareKey, Shared]] = {}
 
     def __len__(self) -> int:
         return sum(len(shared) for shared in list(self._groups.values()))
 
-    def get(self, key: PartitionKey) -> Shared | ErrorCode:
+    @loop_thread_only
+    def get(self, key: ShareKey) -> Shared | ErrorCode:
         """The partition, whose load begins if it is new; or UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
         log = self._find_log(key.topic_id, key.partition)
         known = self._groups.get(key.group_id, {}).get(key)
@@ -200,7 +202,7 @@ class PartitionCache:
             self._load(known)
         return known
 
-    def loaded(self, key: PartitionKey) -> SharePartition | None:
+    def loaded(self, key: ShareKey) -> SharePartition | None:
         """The share partition if it is in memory and loaded."""
         shared = self._groups.get(key.group_id, {}).get(key)
         return None if shared is None else shared.partition
@@ -210,7 +212,8 @@ class PartitionCache:
         shared = self._groups.get(group_id, {}).values()
         return [one.partition for one in shared if one.partition is not None]
 
-    def drop(self, key: PartitionKey, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
+    @loop_thread_only
+    def drop(self, key: ShareKey, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
         """Drops a partition; waiting fetches end with `error`, the next fetch loads it again."""
         group = self._groups.get(key.group_id, {})
         shared = group.pop(key, None)

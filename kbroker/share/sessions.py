@@ -75,14 +75,14 @@ class ShareSessions:
         if self.close(key):
             self._on_closed(key)
         if len(self._sessions) >= self._sessions_max:
-            self._make_place()
+            self._evict_oldest()
         session = ShareSession(connection=connection)
         self._change(session, partitions, ())
         self._sessions[key] = session
         self._in_groups[key.group_id] += 1
         return session
 
-    def _make_place(self) -> None:
+    def _evict_oldest(self) -> None:
         oldest = next(iter(self._sessions), None)
         if oldest is None or self._sessions[oldest].used_at + self._idle_seconds > self._monotonic():
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)

@@ -37,7 +37,7 @@ class ShareFetch:
         memory: AnswerMemory,
         on_done: Callable[[], None],
     ) -> None:
-        self._request = request
+        self.request = request
         self._memory = memory
         self._answer = answer
         self._on_done = on_done
@@ -55,7 +55,7 @@ class ShareFetch:
 
     def begin(self) -> None:
         """The first attempt; the fetch waits for its partitions if there is nothing."""
-        request = self._request
+        request = self.request
         if request.renew or request.max_records <= 0 or not self._shared:
             self.end()
             return
@@ -90,12 +90,12 @@ class ShareFetch:
         self._on_done()
 
     def _enough(self) -> bool:
-        if self._request.min_bytes <= 1:
+        if self.request.min_bytes <= 1:
             return True
         total = 0
         for _, shared in self._shared:
-            total += shared.available_bytes(self._request.min_bytes - total)
-            if total >= self._request.min_bytes:
+            total += shared.available_bytes(self.request.min_bytes - total)
+            if total >= self.request.min_bytes:
                 return True
         return False
 
@@ -124,7 +124,7 @@ class ShareFetch:
                     size = min(self._bytes_left, _COLD_READ_BYTES)
                     shared.read_cold(position, upper, size, partial(self._cold, where, shared, position, aborted))
                 return
-            if len(hot) > self._bytes_left and self._records_left < self._request.max_records:
+            if len(hot) > self._bytes_left and self._records_left < self.request.max_records:
                 return  # only the first batch may exceed the limit: clients disconnect on answers that are too large
             reached = self._take(where, shared, position, aborted, [hot])
             if reached == position:
@@ -176,17 +176,17 @@ class ShareFetch:
         got = answer.acquired
         records, size = got.records, got.data_bytes
         shared.partition.acquire(
-            self._request.member.member_id,
+            self.request.member.member_id,
             position,
             batches,
             got,
             records_max=records + self._records_left,
-            strict=self._request.strict,
-            batch_size=self._request.batch_size,
+            strict=self.request.strict,
+            batch_size=self.request.batch_size,
         )
         self._records_left -= got.records - records
         self._bytes_left -= got.data_bytes - size
-        self._memory.add(self._request.connection, got.data_bytes - size)
+        self._memory.add(self.request.connection, got.data_bytes - size)
         if known is None and got.records:
             self._answer.partitions[where] = answer
         return max(position, batches[-1].last + 1)

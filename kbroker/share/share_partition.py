@@ -5,43 +5,22 @@ The states of a record:
     available ──acquired by a member──► acquired ──accepted──► acknowledged
         ▲                                │   └──rejected, gap, or delivered too often──► archived
         └──released, lock timed out, session closed──┘
-
-An acknowledgement takes effect when it is durable: until then its records are neither available nor completed, and if
-the write fails they return to the member. One write is in flight at a time; later changes go with the next one. What
-the broker itself decides (lock time-outs, closed sessions, records that no member may see) takes effect at once and is
-written afterwards: after a crash before that the same records are delivered again.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kbroker.coordinator.runtime.event_loop import EventLoop, Timer
-from kbroker.coordinator.share_state.store import SharePartitionState, ShareStateStore, StateBatch
+from kbroker.coordinator.runtime.event_loop import EventLoop, Timer, loop_thread_only
+from kbroker.coordinator.share_state.store import ShareKey, SharePartitionState, ShareStateStore
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.acknowledgement import OUTCOMES, AcknowledgementBatch, AcknowledgeType, Piece, check, pieces
 from kbroker.share.settings import ShareSettings
+from kbroker.share.state_writer import StateWriter
 from kbroker.share.window import Delivery, Run, Window
-
-logger = logging.getLogger(__name__)
-
-_WRITE_RETRY_SECONDS = 1.0
-
-# The state has another owner now, or was deleted with its topic or group: what is held here is void.
-_FENCED = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_REQUEST)
-
-
-class PartitionKey(NamedTuple):
-    """One partition in one group."""
-
-    group_id: str
-    topic_id: bytes
-    partition: int
 
 
 class LogBatch(NamedTuple):
@@ -97,7 +76,7 @@ class SharePartition:
 
     def __init__(
         self,
-        key: PartitionKey,
+        key: ShareKey,
         state: SharePartitionState,
         *,
         leader_epoch: int,
@@ -109,30 +88,25 @@ class SharePartition:
     ) -> None:
         self.key = key
         self.window = Window(state.start_offset, state.batches)
-        self._state_epoch = state.state_epoch
-        self._leader_epoch = leader_epoch
-        self._store = store
+        self._writer = StateWriter(
+            key,
+            self.window,
+            state,
+            leader_epoch=leader_epoch,
+            store=store,
+            loop=loop,
+            on_written=self._written,
+            on_fenced=on_fenced,
+        )
         self._loop = loop
         self._settings = settings
         self._on_progress = on_progress
-        self._on_fenced = on_fenced
-        self._write_number = 1  # of the next write
-        self._writing = False
-        self._waiting: list[Future[None]] = []  # acknowledgements that go with the next write
-        self._unsaved = self.window.start != state.start_offset  # goes with the first write
         self._lock_timer: Timer | None = None
-        self._retry_timer: Timer | None = None
-        self.fenced = False
-
-    def __str__(self) -> str:
-        return f"{self.key.group_id} in {self.key.topic_id.hex()}-{self.key.partition}"
 
     @property
     def is_idle(self) -> bool:
         """True if no member holds records and all state is durable."""
-        if self._writing or self._waiting or self._unsaved:
-            return False
-        return all(run.state is not Delivery.ACQUIRED for run in self.window.runs)
+        return self._writer.is_idle and all(run.state is not Delivery.ACQUIRED for run in self.window.runs)
 
     # -- acquiring -----------------------------------------------------------------------------------------------
 
@@ -146,6 +120,7 @@ class SharePartition:
     def _room(self) -> int:
         return self._settings().record_locks_max - len(self.window)
 
+    @loop_thread_only
     def acquire(
         self,
         member: str,
@@ -180,7 +155,7 @@ class SharePartition:
             position = max(position, batch.last + 1)
         self.window.tidy()
         self._arm(lock_ends)
-        self._save()
+        self._writer.save()
 
     def _take(
         self, first: int, last: int, member: str, lock_ends: float, most: int, count_limit: int
@@ -193,11 +168,9 @@ class SharePartition:
             end = min(run.last, last, begin + most - 1)
             for piece in window.cut(begin, end):
                 if piece.count >= count_limit:  # the limit was lowered
-                    piece.state, piece.unsaved, self._unsaved = Delivery.ARCHIVED, True, True
+                    self._writer.decide(piece, Delivery.ARCHIVED)
                     continue
-                piece.state, piece.member, piece.lock_ends = Delivery.ACQUIRED, member, lock_ends
-                piece.count += 1
-                piece.unsaved = False
+                piece.acquire(member, lock_ends)
                 taken.append(AcquiredRange(piece.first, piece.last, piece.count))
                 most -= piece.last - piece.first + 1
         end = min(last, window.end + min(most, self._room()) - 1)
@@ -211,16 +184,17 @@ class SharePartition:
         window = self.window
         for run in [run for run in window.between(first, last) if run.is_available]:
             for piece in window.cut(max(run.first, first), min(run.last, last)):
-                piece.state, piece.unsaved = Delivery.ARCHIVED, True
-                self._unsaved = True
+                self._writer.decide(piece, Delivery.ARCHIVED)
         if first <= window.end <= last and self._room() > 0:
-            window.append(Run(window.end, last, Delivery.ARCHIVED, 0, unsaved=True))
-            self._unsaved = True
+            run = Run(window.end, last, Delivery.AVAILABLE, 0)
+            window.append(run)
+            self._writer.decide(run, Delivery.ARCHIVED)
         if window.runs and window.runs[0].is_done:
             window.tidy()  # archived records at the start take no room
 
     # -- acknowledging -------------------------------------------------------------------------------------------
 
+    @loop_thread_only
     def acknowledge(self, member: str, batches: Sequence[AcknowledgementBatch], renew: bool = False) -> Future[None]:
         """All of the batches, or none. Done when it is durable.
 
@@ -242,8 +216,7 @@ class SharePartition:
             done.set_exception(error)
             return done
         if sum(self._apply(piece) for piece in todo):
-            self._waiting.append(done)
-            self._save()
+            self._writer.save(done)
         else:
             done.set_result(None)
         return done
@@ -262,10 +235,7 @@ class SharePartition:
             if piece.kind is AcknowledgeType.RENEW:
                 run.lock_ends = self._loop.monotonic() + settings.lock_duration_ms / 1000
                 continue
-            run.before = replace(run)
-            run.write = self._write_number
-            run.state = self._outcome(OUTCOMES[piece.kind], run, settings)
-            run.member, run.lock_ends = None, 0.0
+            self._writer.acknowledge(run, self._outcome(OUTCOMES[piece.kind], run, settings))
             changed += 1
         return changed
 
@@ -274,33 +244,32 @@ class SharePartition:
             return Delivery.ARCHIVED
         return wanted
 
-    # -- giving up -----------------------------------------------------------------------------------------------
+    # -- releasing -----------------------------------------------------------------------------------------------
 
+    @loop_thread_only
     def release(self, member: str) -> None:
         """The member has left: its records are available again, or archived if at the delivery limit."""
-        self._give_up([run for run in self.window.runs if run.member == member])
+        self._release_runs([run for run in self.window.runs if run.member == member])
 
     def _locks_due(self) -> None:
         self._lock_timer = None
         now = self._loop.monotonic()
         held = [run for run in self.window.runs if run.state is Delivery.ACQUIRED]
-        self._give_up([run for run in held if run.lock_ends <= now])
+        self._release_runs([run for run in held if run.lock_ends <= now])
         self._arm(min((run.lock_ends for run in held if run.lock_ends > now), default=None))
 
-    def _give_up(self, runs: Sequence[Run]) -> None:
+    def _release_runs(self, runs: Sequence[Run]) -> None:
         settings = self._settings()
         for run in runs:
-            run.state = self._outcome(Delivery.AVAILABLE, run, settings)
-            run.member, run.lock_ends, run.unsaved = None, 0.0, True
-            self._unsaved = True
+            self._writer.decide(run, self._outcome(Delivery.AVAILABLE, run, settings))
         if runs:
             self.window.tidy()
-            self._save()
+            self._writer.save()
             self._on_progress()
 
     def _arm(self, lock_ends: float | None) -> None:
         """One timer for all locks, at the earliest end; later ones are checked when it fires."""
-        if lock_ends is None or self.fenced:
+        if lock_ends is None or self._writer.closed:
             return
         if self._lock_timer is not None:
             if self._lock_timer.deadline <= lock_ends:
@@ -312,83 +281,17 @@ class SharePartition:
         """Retention or DeleteRecords has moved the log's start."""
         if offset > self.window.start:
             self.window.move_start(offset)
-            self._unsaved = True
-            self._save()
+            self._writer.start_moved()
+            self._writer.save()
+
+    def _written(self, failed: bool) -> None:
+        if failed:  # members hold the records again that they had acknowledged
+            held = (run.lock_ends for run in self.window.runs if run.state is Delivery.ACQUIRED)
+            self._arm(min(held, default=None))
+        self._on_progress()
 
     def close(self) -> None:
         """Ends its use: timers are cancelled, and what waits for a write fails."""
-        self.fenced = True
-        for timer in (self._lock_timer, self._retry_timer):
-            if timer is not None:
-                timer.cancel()
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            future.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-
-    # -- writing -------------------------------------------------------------------------------------------------
-
-    def _save(self) -> None:
-        """Writes what has changed, unless a write is in flight: then it goes with the next one."""
-        if self._writing or self.fenced or not (self._waiting or self._unsaved):
-            return
-        number = self._write_number
-        self._write_number += 1
-        self._writing = True
-        self._unsaved = False
-        waiting, self._waiting = self._waiting, []
-        # A record that was released and acquired again since needs no write: the durable state still holds.
-        decided = [run for run in self.window.runs if run.state is not Delivery.ACQUIRED]
-        chosen = [run for run in decided if run.write == number or (run.unsaved and run.settled)]
-        for run in chosen:
-            run.unsaved = False
-        start = self.window.start_after(number)
-        complete = sum(
-            run.last - run.first + 1
-            for run in decided
-            if run.first >= start and run.state.is_final and run.write in (0, number)
-        )
-        batches = [StateBatch(run.first, run.last, run.state, run.count) for run in chosen if run.last >= start]
-        written = self._store.write(*self.key, self._state_epoch, self._leader_epoch, start, complete, batches)
-        written.add_done_callback(
-            lambda done: self._loop.post(partial(self._written, number, waiting, done.exception()))
-        )
-
-    def _written(self, number: int, waiting: Sequence[Future[None]], failure: BaseException | None) -> None:
-        self._writing = False
-        for run in self.window.runs:
-            if run.write == number:
-                if failure is not None and run.before is not None:
-                    before = run.before
-                    run.state, run.member, run.lock_ends = before.state, before.member, before.lock_ends
-                run.write, run.before = 0, None
-        self.window.tidy()
-        if failure is None:
-            for future in waiting:
-                future.set_result(None)
-        else:
-            self._write_failed(waiting, failure)
-        if not self.fenced:
-            self._on_progress()
-            if failure is None:
-                self._save()
-
-    def _write_failed(self, waiting: Sequence[Future[None]], failure: BaseException) -> None:
-        is_fenced = isinstance(failure, KafkaError) and failure.code in _FENCED
-        if is_fenced:
-            logger.info("share state of %s: %s", self, failure)
-            failure = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # like Kafka
-        else:
-            logger.warning("share state of %s: %s", self, failure)
-        for future in waiting:
-            future.set_exception(failure)
-        if self.fenced:  # another object may represent the partition now
-            return
-        for run in self.window.runs:
-            run.unsaved = run.state is not Delivery.ACQUIRED
-        self._unsaved = True
-        if is_fenced:
-            self.close()
-            self._on_fenced()
-            return
-        self._arm(min((run.lock_ends for run in self.window.runs if run.state is Delivery.ACQUIRED), default=None))
-        self._retry_timer = self._loop.call_later(_WRITE_RETRY_SECONDS, self._save)
+        if self._lock_timer is not None:
+            self._lock_timer.cancel()
+        self._writer.close()

@@ -1,8 +1,4 @@
-"""The partition side of share groups: the interface for handlers and the group coordinator (KIP-932).
-
-Every public method may be called by any thread and never blocks. One thread owns all share partitions, sessions and
-waiting fetches, so none of them has a lock.
-"""
+"""The partition side of share groups: the interface for handlers and the group coordinator (KIP-932)."""
 
 from __future__ import annotations
 
@@ -13,17 +9,17 @@ from functools import partial
 from typing import Any
 
 from kbroker.clock import Clock
-from kbroker.coordinator.runtime.event_loop import EventLoop, Timer
+from kbroker.coordinator.runtime.event_loop import EventLoop
 from kbroker.coordinator.runtime.result import complete
-from kbroker.coordinator.share_state.store import ShareStateStore
+from kbroker.coordinator.share_state.store import ShareKey, ShareStateStore
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.futures import gather, gather_errors, map_future
 from kbroker.limits import SHARE_SESSION_IDLE_MS, SHARE_SESSION_PARTITIONS_MAX, SHARE_SLOT_WAIT_MS_MAX
 from kbroker.share.acknowledgement import AcknowledgementBatch
 from kbroker.share.answer_memory import AnswerMemory
 from kbroker.share.partition_cache import PartitionCache, ReadCold
 from kbroker.share.requests import (
     AcknowledgeAnswer,
-    Acknowledgements,
     AcknowledgeRequest,
     Connection,
     FetchAnswer,
@@ -32,19 +28,18 @@ from kbroker.share.requests import (
 )
 from kbroker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey, ShareSessions, TopicIdPartition
 from kbroker.share.settings import ShareSettings
-from kbroker.share.share_fetch import ShareFetch
-from kbroker.share.share_partition import PartitionKey
 from kbroker.share.start_offset import OffsetForTime
+from kbroker.share.waiting_fetches import WaitingFetches
 
 Acknowledged = dict[TopicIdPartition, KafkaError | None]
 
-_STARVED_RETRY_SECONDS = 0.05
-
 
 class SharePartitions:
-    """`settings_of` returns a group's current configs; `answer_bytes` bounds all unsent answers.
+    """Any thread may call its public methods; all but `start` and `stop` only post to the loop, whose thread alone
+    uses share partitions, sessions and waiting fetches: none of them has a lock.
 
-    The other arguments are PartitionCache's and ShareSessions'.
+    `settings_of` returns a group's current configs; `answer_bytes` bounds all unsent answers. The other arguments are
+    PartitionCache's and ShareSessions'.
     """
 
     def __init__(
@@ -81,8 +76,7 @@ class SharePartitions:
             self._session_ended,
         )
         self.answers = AnswerMemory(answer_bytes)
-        self._fetches: dict[SessionKey, ShareFetch] = {}  # waiting ones, one per member
-        self._starved_timer: Timer | None = None
+        self.waiting = WaitingFetches(self.loop, self.answers)
         self._unanswered: set[Future[Any]] = set()
         self._stopped = False
 
@@ -99,8 +93,7 @@ class SharePartitions:
     def _stop(self) -> None:
         self._stopped = True
         self.cache.close()
-        for fetch in list(self._fetches.values()):
-            fetch.end()
+        self.waiting.end_all()
         for done in list(self._unanswered):  # they wait for writes, or for a slot
             _fail(done, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
@@ -108,37 +101,32 @@ class SharePartitions:
 
     def member_left(self, group_id: str, member_id: str) -> None:
         """The member has left the group: its fetch ends. Its session stays, so that it can acknowledge records."""
-        self.loop.post(partial(self._end_waiting, SessionKey(group_id, member_id)))
+        self.loop.post(partial(self.waiting.end, SessionKey(group_id, member_id)))
 
-    def before_state_reset(self, group_id: str, topic_id: bytes, index: int, go_on: Callable[[], None]) -> None:
+    def before_state_reset(self, group_id: str, topic_id: bytes, index: int, proceed: Callable[[], None]) -> None:
         """The durable state is about to be reset or deleted (ShareStates.before_reset): writes must stop.
 
         A write after the deletion would find no state.
         """
 
         def drop() -> None:
-            self.cache.drop(PartitionKey(group_id, topic_id, index))
-            go_on()
+            self.cache.drop(ShareKey(group_id, topic_id, index))
+            proceed()
 
         self.loop.post(drop)
 
     def state_reset(self, group_id: str, topic_id: bytes, index: int) -> None:
         """The durable state was reset or deleted (ShareStates.on_reset): what is held of it is void."""
-        self.loop.post(partial(self.cache.drop, PartitionKey(group_id, topic_id, index)))
+        self.loop.post(partial(self.cache.drop, ShareKey(group_id, topic_id, index)))
 
     # -- the ends of sessions and connections --------------------------------------------------------------------
 
     def _session_ended(self, member: SessionKey) -> None:
         """Ends the member's fetch and releases what it holds."""
-        self._end_waiting(member)
+        self.waiting.end(member)
         for share_partition in self.cache.of_group(member.group_id):
             share_partition.release(member.member_id)
         self.loop.post(partial(self.cache.drop_unused, member.group_id))  # later: another session may follow at once
-
-    def _end_waiting(self, member: SessionKey) -> None:
-        waiting = self._fetches.get(member)
-        if waiting is not None:
-            waiting.end()
 
     def _connection_closed(self, connection: Connection) -> None:
         """Any thread."""
@@ -165,13 +153,9 @@ class SharePartitions:
             self.sessions.expect(request.member)
         else:
             self.sessions.advance(request.member, request.session_epoch)
-        answer = AcknowledgeAnswer(self.settings_of(request.member.group_id).lock_duration_ms)
-        self._take_acknowledgements(
-            request.member,
-            request.acknowledgements,
-            request.renew,
-            answer.acknowledged,
-            lambda: complete(done, answer),
+        lock_duration_ms = self.settings_of(request.member.group_id).lock_duration_ms
+        self._acknowledge_all(request).add_done_callback(
+            lambda acknowledged: complete(done, AcknowledgeAnswer(lock_duration_ms, acknowledged.result()))
         )
         if final:
             self._close_session(request.member)
@@ -180,34 +164,20 @@ class SharePartitions:
         self.sessions.close(member)
         self._session_ended(member)
 
-    def _take_acknowledgements(
-        self,
-        member: SessionKey,
-        acknowledgements: Acknowledgements,
-        renew: bool,
-        results: Acknowledged,
-        on_done: Callable[[], None],
-    ) -> None:
-        """Puts an error or None for each partition into `results`, and calls `on_done` on the loop thread."""
-        left = len(acknowledgements)
-        if not left:
-            on_done()
-
-        def one_done(where: TopicIdPartition, result: Future[None]) -> None:
-            nonlocal left
-            results[where] = _error_of(result)
-            left -= 1
-            if left == 0:
-                on_done()
-
-        for where, batches in acknowledgements.items():
-            taken = self._acknowledge_one(member, where, batches, renew)
-            taken.add_done_callback(partial(one_done, where))
+    def _acknowledge_all(self, request: AcknowledgeRequest | FetchRequest) -> Future[Acknowledged]:
+        """An error or None for each partition; done on the loop thread when all are durable or refused."""
+        asked = request.acknowledgements
+        taken = [
+            self._acknowledge_one(request.member, where, batches, request.renew) for where, batches in asked.items()
+        ]
+        return map_future(
+            gather_errors(taken), lambda errors: dict(zip(asked, map(_kafka_error, errors), strict=True))
+        )
 
     def _acknowledge_one(
         self, member: SessionKey, where: TopicIdPartition, batches: Sequence[AcknowledgementBatch], renew: bool
     ) -> Future[None]:
-        key = PartitionKey(member.group_id, *where)
+        key = ShareKey(member.group_id, *where)
         share_partition = self.cache.loaded(key)
         if share_partition is not None:
             return share_partition.acknowledge(member.member_id, batches, renew)
@@ -243,62 +213,27 @@ class SharePartitions:
             return
         group_id = request.member.group_id
         answer = FetchAnswer(self.settings_of(group_id).lock_duration_ms)
-        left = 2
         is_new = request.session_epoch == INITIAL_EPOCH
+        acknowledged = self._acknowledge_all(request)
+        fetched: Future[None] = Future()
 
-        def part_done() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                if is_new:  # the first answer names every partition
-                    for where in partitions:
-                        answer.partitions.setdefault(where, PartitionAnswer())
-                complete(done, answer)
+        def answered(_: Future[Any]) -> None:
+            answer.acknowledged = acknowledged.result()
+            if is_new:  # the first answer names every partition
+                for where in partitions:
+                    answer.partitions.setdefault(where, PartitionAnswer())
+            complete(done, answer)
 
-        self._take_acknowledgements(
-            request.member, request.acknowledgements, request.renew, answer.acknowledged, part_done
-        )
+        parts: list[Future[Any]] = [acknowledged, fetched]
+        gather(parts).add_done_callback(answered)
         if request.session_epoch == FINAL_EPOCH:
             self._close_session(request.member)
-            part_done()
+            fetched.set_result(None)
             return
-        shared = [(where, self.cache.get(PartitionKey(group_id, *where))) for where in partitions]
+        shared = [(where, self.cache.get(ShareKey(group_id, *where))) for where in partitions]
         # It may wait for long: without its completed acknowledgements.
         request = replace(request, partitions=(), forgotten=(), acknowledgements={})
-        self._begin(request, shared, answer, part_done)
-
-    def _begin(
-        self, request: FetchRequest, shared: Sequence[Any], answer: FetchAnswer, on_done: Callable[[], None]
-    ) -> None:
-        def fetched() -> None:
-            if self._fetches.get(request.member) is fetch:
-                del self._fetches[request.member]
-            on_done()
-
-        earlier = self._fetches.get(request.member)
-        if earlier is not None:  # the client did not wait for its answer
-            earlier.end()
-        fetch = ShareFetch(request, shared, answer, self.answers, fetched)
-        self._fetches[request.member] = fetch
-        if request.max_wait_ms > 0:
-            fetch.timer = self.loop.call_later(request.max_wait_ms / 1000, partial(fetch.attempt, last=True))
-        fetch.begin()
-        if fetch.starved:
-            self._retry_starved()
-
-    def _retry_starved(self) -> None:
-        """Retries fetches that lacked memory for their answers: no event tells that a client has read."""
-        if self._starved_timer is None:
-            self._starved_timer = self.loop.call_later(_STARVED_RETRY_SECONDS, self._starved_again)
-
-    def _starved_again(self) -> None:
-        self._starved_timer = None
-        starved = [fetch for fetch in self._fetches.values() if fetch.starved]
-        for fetch in starved:
-            if fetch.open:
-                fetch.attempt()
-        if any(fetch.open and fetch.starved for fetch in starved):
-            self._retry_starved()
+        self.waiting.begin(request, shared, answer, lambda: fetched.set_result(None))
 
     def _session_partitions(self, request: FetchRequest) -> list[TopicIdPartition]:
         """The partitions to fetch; raises KafkaError if the request does not fit its session."""
@@ -337,8 +272,7 @@ def _fail(done: Future[Any], error: Exception) -> None:
         done.set_exception(error)
 
 
-def _error_of(result: Future[None]) -> KafkaError | None:
-    error = result.exception()
+def _kafka_error(error: BaseException | None) -> KafkaError | None:
     if error is None or isinstance(error, KafkaError):
         return error
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)

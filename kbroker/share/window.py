@@ -29,7 +29,7 @@ class Delivery(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """Nothing follows."""
+        """True if the record is not delivered again."""
         return self in (Delivery.ACKNOWLEDGED, Delivery.ARCHIVED)
 
 
@@ -63,8 +63,14 @@ class Run:
         """True if its state is final."""
         return self.state.is_final and self.write == 0
 
-    def says(self) -> tuple[Delivery, int, str | None, float, int, bool]:
-        """Its state without its offsets."""
+    def acquire(self, member: str, lock_ends: float) -> None:
+        """Delivers it to a member. That needs no write: until it is acknowledged the durable state holds."""
+        self.state, self.member, self.lock_ends = Delivery.ACQUIRED, member, lock_ends
+        self.count += 1
+        self.unsaved = False
+
+    def attributes(self) -> tuple[Delivery, int, str | None, float, int, bool]:
+        """All but its offsets."""
         return (self.state, self.count, self.member, self.lock_ends, self.write, self.unsaved)
 
 
@@ -147,7 +153,7 @@ class Window:
         kept: list[Run] = []
         for run in self.runs:
             last = kept[-1] if kept else None
-            if last is not None and last.settled and last.says() == run.says():
+            if last is not None and last.settled and last.attributes() == run.attributes():
                 last.last = run.last
             else:
                 kept.append(run)

@@ -10,21 +10,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kbroker.coordinator.runtime.shard import UnknownRecordError
-from kbroker.coordinator.share_state.store import StateBatch
+from kbroker.coordinator.share_state.store import ShareKey, StateBatch
 from kbroker.errors import ProtocolError
 from kbroker.protocol import records
 from kbroker.protocol import share_state_records as schemas
 
 _VALUE_VERSION = 0  # of both
 _SNAPSHOT, _UPDATE = 0, 1  # versions of keys
-
-
-class ShareKey(NamedTuple):
-    """One partition in one group."""
-
-    group_id: str
-    topic_id: bytes
-    partition: int
 
 
 class SnapshotRecord(NamedTuple):

@@ -11,7 +11,6 @@ from kbroker.coordinator.runtime.shard import Scheduler
 from kbroker.coordinator.share_state.batches import Batches, combine
 from kbroker.coordinator.share_state.config import ShareStateConfig
 from kbroker.coordinator.share_state.records import (
-    ShareKey,
     ShareRecord,
     SnapshotRecord,
     SnapshotRemoved,
@@ -20,7 +19,7 @@ from kbroker.coordinator.share_state.records import (
     decode_record,
     encode_record,
 )
-from kbroker.coordinator.share_state.store import UNKNOWN_START_OFFSET, SharePartitionState, StateBatch
+from kbroker.coordinator.share_state.store import UNKNOWN_START_OFFSET, ShareKey, SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
 
 
@@ -37,7 +36,7 @@ class _Held:
 
 
 class ShareStateShard:
-    """Loop thread only (during a load: its worker thread only)."""
+    """Loop thread only (during a load: its worker thread only); other threads read the number of states."""
 
     def __init__(self, config: ShareStateConfig) -> None:
         self.config = config

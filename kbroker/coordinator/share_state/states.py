@@ -15,10 +15,10 @@ from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import Result
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.coordinator.share_state.config import ShareStateConfig
-from kbroker.coordinator.share_state.records import ShareKey
 from kbroker.coordinator.share_state.shard import ShareStateShard
-from kbroker.coordinator.share_state.store import SharePartitionState, StateBatch
+from kbroker.coordinator.share_state.store import ShareKey, SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.futures import chain_future, map_future
 from kbroker.log.internal_log import InternalLog
 
 # Called when a state was initialized, reset or deleted: what other code holds of it is void.
@@ -28,10 +28,11 @@ BeforeReset = Callable[[str, bytes, int, Callable[[], None]], None]
 
 
 class ShareStates:
-    """A ShareStateStore. Arguments are ShardSet's; every method may be called by any thread and never blocks.
+    """A ShareStateStore. Arguments are ShardSet's. Any thread may call it; only `stop` blocks.
 
     Futures fail with a KafkaError: FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST (a write without a
-    state), COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR. They complete on the coordinator's thread.
+    state), COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR. They complete on the coordinator's thread or, after a stop, on
+    the caller's.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class ShareStates:
         ensure_topic: Callable[[], object],
         executor: Executor | None = None,
     ) -> None:
-        self.before_reset: BeforeReset = lambda group_id, topic_id, partition, go_on: go_on()
+        self.before_reset: BeforeReset = lambda group_id, topic_id, partition, proceed: proceed()
         self.on_reset: OnReset = lambda group_id, topic_id, partition: None
         self.shards: ShardSet[ShareStateShard] = ShardSet(
             "share-coordinator",
@@ -130,38 +131,23 @@ class ShareStates:
         request = Request(
             lambda shard, future: run(shard), identity, needs_topic=needs_topic, is_read=is_read, waits_for_load=True
         )
-        answer: Future[Any] = Future()
 
-        def on_done(done: Future[Any]) -> None:
-            result = done.result()
-            if isinstance(result, tuple):
-                answer.set_result(result[0])
-            elif result is ErrorCode.NONE:
-                answer.set_result(None)
-            else:
-                answer.set_exception(KafkaError(result))
+        def outcome(response: Any) -> Any:
+            if isinstance(response, tuple):
+                return response[0]
+            if response is ErrorCode.NONE:
+                return None
+            raise KafkaError(response)
 
-        self.shards.submit(coordinator_key(key), request).add_done_callback(on_done)
-        return answer
+        return map_future(self.shards.submit(coordinator_key(key), request), outcome)
 
     def _reset(
         self, key: ShareKey, run: Callable[[ShareStateShard], Result], *, needs_topic: bool = False
     ) -> Future[None]:
-        answer: Future[None] = Future()
-
-        def on_done(done: Future[None]) -> None:
-            failure = done.exception()
-            if failure is None:
-                self.on_reset(*key)
-                answer.set_result(None)
-            else:
-                answer.set_exception(failure)
-
-        def go_on() -> None:
-            self._submit(key, run, needs_topic=needs_topic).add_done_callback(on_done)
-
-        self.before_reset(*key, go_on)
-        return answer
+        stopped: Future[None] = Future()  # writes to the state
+        self.before_reset(*key, lambda: stopped.set_result(None))
+        reset = chain_future(stopped, lambda _: self._submit(key, run, needs_topic=needs_topic))
+        return map_future(reset, lambda _: self.on_reset(*key))
 
 
 def coordinator_key(key: ShareKey) -> str:

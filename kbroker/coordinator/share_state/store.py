@@ -16,6 +16,17 @@ UNKNOWN_START_OFFSET = -1
 UNKNOWN_DELIVERY_COMPLETE_COUNT = -1
 
 
+class ShareKey(NamedTuple):
+    """One partition in one group."""
+
+    group_id: str
+    topic_id: bytes
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.group_id} in {self.topic_id.hex()}-{self.partition}"
+
+
 class StateBatch(NamedTuple):
     """Records with the same delivery state and count."""
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.share_fetch import ShareFetch
+from kbroker.share.sessions import SessionKey
 from tests.unit.share.share_partition_fakes import TOPIC
 from tests.unit.share.test_share_requests import ACCEPT, Broker, acquired, errors
 
@@ -45,7 +45,7 @@ def test_a_fetch_that_waits_gets_nothing_once_its_connection_is_closed() -> None
     assert broker.got("b") == [(0, 0, 1)]
 
 
-def test_a_connection_may_close_before_its_request_has_its_turn() -> None:
+def test_a_connection_may_close_before_its_request_is_handled() -> None:
     broker = Broker()
     broker.append()
     broker.connection("a").closed = True  # a request that waited for the start: the end was before the handler
@@ -54,7 +54,7 @@ def test_a_connection_may_close_before_its_request_has_its_turn() -> None:
     assert len(broker.share_partitions.sessions) == 1
 
 
-def test_a_member_that_left_acquires_nothing_any_more() -> None:
+def test_a_member_that_left_acquires_nothing() -> None:
     broker = Broker()
     waiting = broker.asked("a", max_wait_ms=DAYS_MS)
     broker.share_partitions.member_left("g", "a")
@@ -69,13 +69,13 @@ def test_a_member_waits_in_one_fetch_at_a_time() -> None:
     broker = Broker()
     for _ in range(5):
         broker.asked("a", epoch=0, max_wait_ms=DAYS_MS)
-    assert len(broker.share_partitions._fetches) == 1
+    assert len(broker.share_partitions.waiting) == 1
     following = broker.asked("a", epoch=1, max_wait_ms=DAYS_MS)
-    assert len(broker.share_partitions._fetches) == 1
+    assert len(broker.share_partitions.waiting) == 1
     broker.append()
     broker.wake()
     assert acquired(following.result(timeout=0)) == [(0, 0, 1)]
-    assert not broker.share_partitions._fetches
+    assert not broker.share_partitions.waiting
 
 
 def test_a_request_waits_briefly_for_a_session_slot() -> None:
@@ -165,7 +165,7 @@ def test_what_a_connection_has_not_sent_counts_once() -> None:
 # -- races ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_refusal_of_an_old_state_leaves_the_new_one_alone() -> None:
+def test_a_late_error_of_an_old_state_does_not_affect_the_new_one() -> None:
     broker = Broker()
     broker.append(records=4)
     broker.fetch("a")
@@ -200,7 +200,7 @@ def test_a_cold_read_that_cannot_begin_delays_no_other_fetch() -> None:
     assert acquired(answer.result(timeout=0)) == [(0, 1, 1)]
 
 
-def test_a_cold_read_that_fails_is_told_to_the_fetch_that_asked() -> None:
+def test_a_failed_cold_read_is_reported_to_its_fetch() -> None:
     broker = Broker()
     broker.append(records=2)
     broker.logs[0].cold_below = 2
@@ -218,10 +218,10 @@ def test_a_fetch_that_waits_keeps_none_of_its_request() -> None:
     broker.append(records=2)
     broker.fetch("a", [0, 1])
     broker.asked("a", acks={0: [(0, 0, [ACCEPT]), (1, 1, [ACCEPT])]}, max_wait_ms=DAYS_MS)
-    fetch: ShareFetch
-    (fetch,) = broker.share_partitions._fetches.values()
-    assert not fetch._request.acknowledgements
-    assert not fetch._request.partitions
+    fetch = broker.share_partitions.waiting.of(SessionKey("g", "a"))
+    assert fetch is not None
+    assert not fetch.request.acknowledgements
+    assert not fetch.request.partitions
 
 
 def test_an_answer_after_the_stop_is_ignored() -> None:

@@ -45,7 +45,7 @@ def test_a_connection_that_closes_after_its_member_left_frees_the_records_at_onc
     assert acquired(waiting.result(timeout=0)) == [(0, 1, 2)]
 
 
-def test_a_member_that_left_and_says_nothing_keeps_its_records_for_the_locks_time() -> None:
+def test_a_member_that_left_silently_keeps_its_records_until_their_locks_end() -> None:
     broker = Broker()
     broker.append(records=2)
     broker.fetch("a")
@@ -66,7 +66,7 @@ def test_a_member_that_left_and_rejoins_starts_afresh() -> None:
     assert len(broker.share_partitions.sessions) == 1
 
 
-def test_what_a_member_that_left_held_is_void_when_its_group_is_moved() -> None:
+def test_records_held_by_a_member_that_left_are_void_after_a_reset() -> None:
     broker = Broker()
     broker.append(records=4)
     broker.fetch("a")
@@ -80,7 +80,7 @@ def test_what_a_member_that_left_held_is_void_when_its_group_is_moved() -> None:
     assert broker.states.states["g", TOPIC, 0].start_offset == 0
 
 
-def test_nothing_of_a_group_stays_in_memory_after_its_last_session() -> None:
+def test_a_group_is_dropped_from_memory_after_its_last_session() -> None:
     broker = Broker()
     broker.append(records=2)
     broker.fetch("a", [0, 1])

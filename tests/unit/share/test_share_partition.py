@@ -11,16 +11,16 @@ import pytest
 from kbroker.clock import ManualClock
 from kbroker.cluster.group_configs import reset_duration_ms
 from kbroker.coordinator.runtime.event_loop import EventLoop
-from kbroker.coordinator.share_state.store import SharePartitionState, StateBatch
+from kbroker.coordinator.share_state.store import ShareKey, SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.acknowledgement import AcknowledgementBatch
 from kbroker.share.settings import ShareSettings
-from kbroker.share.share_partition import AcquiredRange, Acquisition, LogBatch, PartitionKey, SharePartition
+from kbroker.share.share_partition import AcquiredRange, Acquisition, LogBatch, SharePartition
 from kbroker.share.window import Delivery, Window
 from tests.unit.share.share_partition_fakes import TOPIC, MemoryStates
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
-KEY = PartitionKey("g", TOPIC, 0)
+KEY = ShareKey("g", TOPIC, 0)
 LOCK_SECONDS = 30.0
 
 
@@ -100,7 +100,7 @@ def log(*sizes: int, first: int = 0) -> list[LogBatch]:
     return batches
 
 
-def test_records_go_to_one_member_and_are_done_with() -> None:
+def test_acknowledged_records_are_delivered_once() -> None:
     bench = Bench()
     assert bench.acquire("a", log(10)) == [(0, 9, 1)]
     assert bench.acquire("b", log(10)) == []
@@ -114,7 +114,7 @@ def test_records_go_to_one_member_and_are_done_with() -> None:
     assert bench.acquire("a", log(10, 5, 1)) == [(15, 15, 1)]
 
 
-def test_released_records_come_again_and_are_given_up_in_the_end() -> None:
+def test_released_records_are_redelivered_up_to_the_delivery_limit() -> None:
     bench = Bench(delivery_count_limit=2)
     bench.acquire("a", log(10))
     bench.acknowledge("a", (0, 9, [ACCEPT] * 4 + [RELEASE, REJECT, GAP] + [ACCEPT] * 3))
@@ -203,7 +203,7 @@ def test_an_acknowledgement_counts_when_it_is_durable() -> None:
     assert bench.durable.batches == (StateBatch(0, 4, 0, 1), StateBatch(5, 9, 2, 1))
 
 
-def test_a_lock_that_ended_during_a_failed_write_ends_then() -> None:
+def test_a_lock_that_ended_during_a_failed_write_is_released_after_it() -> None:
     bench = Bench()
     bench.acquire("a", log(10))
     bench.states.hold = True
@@ -217,7 +217,7 @@ def test_a_lock_that_ended_during_a_failed_write_ends_then() -> None:
 
 
 @pytest.mark.parametrize("failure", [ErrorCode.FENCED_STATE_EPOCH, ErrorCode.INVALID_REQUEST])
-def test_another_owner_of_the_state_ends_it(failure: ErrorCode, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fenced_write_ends_the_share_partition(failure: ErrorCode, caplog: pytest.LogCaptureFixture) -> None:
     """Not INVALID_REQUEST (deleted): the client gets an error on which it refreshes its metadata, as in Kafka."""
     bench = Bench()
     bench.acquire("a", log(10))
@@ -296,7 +296,7 @@ def test_after_a_restart_nothing_acknowledged_comes_back() -> None:
     assert bench.acquire("b", log(20)) == [(0, 1, 1), (5, 7, 1), (8, 9, 2), (11, 19, 1)]
 
 
-def test_writes_of_the_brokers_own_are_tried_again() -> None:
+def test_failed_writes_are_retried() -> None:
     bench = Bench()
     bench.acquire("a", log(10))
     bench.states.failures.append(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -311,7 +311,7 @@ def test_writes_of_the_brokers_own_are_tried_again() -> None:
     ("text", "milliseconds"),
     [("by_duration:P1DT2H3M4.5S", 93_784_500), ("by_duration:PT5M", 300_000), ("latest", None), ("earliest", None)],
 )
-def test_how_far_back_a_group_begins(text: str, milliseconds: int | None) -> None:
+def test_durations_of_the_offset_reset_are_parsed(text: str, milliseconds: int | None) -> None:
     assert reset_duration_ms(text) == milliseconds
 
 

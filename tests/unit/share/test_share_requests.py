@@ -10,6 +10,7 @@ import pytest
 
 from kbroker._fast.records.records import iter_records
 from kbroker.clock import ManualClock
+from kbroker.coordinator.share_state.store import ShareKey
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers import share_acknowledge, share_fetch
 from kbroker.handlers.base import RequestInfo
@@ -166,9 +167,10 @@ class Broker:
 
     def wake(self, partition: int = 0) -> None:
         """New data is durable: wakes the log's waiters."""
-        for shared in self.share_partitions.cache._groups.get("g", {}).values():
-            if shared.log is self.logs[partition] and len(shared.log.waiters):
-                shared._data_any_thread()
+        if len(self.logs[partition].waiters):
+            shared = self.share_partitions.cache.get(ShareKey("g", TOPIC, partition))
+            assert not isinstance(shared, ErrorCode)
+            shared.on_data()
         self.loop.run_pending()
 
     def wait(self, seconds: float) -> None:
@@ -211,7 +213,7 @@ def test_a_session_is_opened_counted_up_and_closed() -> None:
     assert broker.fetch("a", epoch=2).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
 
 
-def test_a_request_that_is_none_is_refused() -> None:
+def test_invalid_share_requests_are_refused() -> None:
     broker = Broker()
     assert broker.fetch("a", acks={0: [(0, 0, [ACCEPT])]}).error_code == ErrorCode.INVALID_REQUEST
     assert broker.fetch("", epoch=0).error_code == ErrorCode.INVALID_REQUEST
@@ -240,7 +242,7 @@ def test_partitions_are_added_and_forgotten() -> None:
     assert broker.got("a") == []
 
 
-def test_sessions_are_bounded_and_an_old_one_makes_place() -> None:
+def test_sessions_are_bounded_and_an_idle_one_is_evicted() -> None:
     broker = Broker()
     broker.append(records=2)
     assert broker.got("a") == [(0, 1, 1)]
@@ -258,7 +260,7 @@ def test_sessions_are_bounded_and_an_old_one_makes_place() -> None:
     assert broker.acknowledge("b", {}).error_code == 0
 
 
-def test_unknown_partitions_are_errors_of_theirs() -> None:
+def test_unknown_partitions_are_reported_one_by_one() -> None:
     broker = Broker()
     assert errors(broker.fetch("a", [0, 7])) == {0: 0, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert errors(broker.fetch("b", [0], topic=OTHER)) == {0: ErrorCode.UNKNOWN_TOPIC_ID}
@@ -328,7 +330,7 @@ def test_acknowledgements_come_along_with_a_fetch() -> None:
     assert results == {0: 0, 1: ErrorCode.INVALID_RECORD_STATE}
 
 
-def test_a_failed_write_is_an_error_of_its_partition() -> None:
+def test_a_failed_write_is_reported_for_its_partition() -> None:
     broker = Broker()
     broker.append(records=2)
     broker.append(partition=1, records=2)
@@ -354,7 +356,7 @@ def test_renewing_keeps_records_and_fetches_nothing() -> None:
     assert errors(renewed) == {0: ErrorCode.INVALID_REQUEST}
 
 
-def test_limits_of_a_fetch() -> None:
+def test_a_fetch_keeps_its_limits() -> None:
     broker = Broker()
     for _ in range(4):
         broker.append(records=10, size=100)
@@ -421,7 +423,7 @@ def test_aborted_records_are_not_delivered_in_read_committed() -> None:
     assert everything.got("a") == [(0, 3, 1), (6, 6, 1), (8, 8, 1)]
 
 
-def test_the_log_start_passes_the_group() -> None:
+def test_records_below_the_log_start_are_skipped() -> None:
     broker = Broker()
     for _ in range(6):
         broker.append()
@@ -433,7 +435,7 @@ def test_the_log_start_passes_the_group() -> None:
 
 
 @pytest.mark.parametrize(("reset", "start"), [("earliest", 0), ("latest", 5), ("by_duration:PT1H", 3)])
-def test_where_a_group_begins_is_durable_before_it_reads(reset: str, start: int) -> None:
+def test_the_start_offset_is_durable_before_the_first_read(reset: str, start: int) -> None:
     broker = Broker(offset_reset=reset)
     broker.append(records=1)
     for _ in range(4):
@@ -452,7 +454,7 @@ def test_where_a_group_begins_is_durable_before_it_reads(reset: str, start: int)
     assert acquired(fetch.result(timeout=0))[0][0] == start
 
 
-def test_a_reset_state_is_read_again() -> None:
+def test_a_reset_state_is_loaded_again() -> None:
     broker = Broker()
     broker.append(records=4)
     assert broker.got("a") == [(0, 3, 1)]
@@ -462,7 +464,7 @@ def test_a_reset_state_is_read_again() -> None:
     assert broker.got("b") == [(2, 3, 1)]
 
 
-def test_a_topic_that_is_deleted_ends_the_waiting() -> None:
+def test_a_deleted_topic_ends_waiting_fetches() -> None:
     broker = Broker()
     fetch = broker.asked("a", [1])
     broker.logs.pop()
@@ -471,7 +473,7 @@ def test_a_topic_that_is_deleted_ends_the_waiting() -> None:
     assert errors(fetch.result(timeout=0)) == {1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-def test_a_stop_answers_everything() -> None:
+def test_a_stop_answers_all_share_requests() -> None:
     broker = Broker()
     fetch = broker.asked("a", max_wait_ms=60_000)
     broker.share_partitions.stop()
@@ -479,7 +481,7 @@ def test_a_stop_answers_everything() -> None:
     assert broker.fetch("a").error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_log_that_cannot_be_read_is_an_error_of_its_partition() -> None:
+def test_a_log_that_cannot_be_read_is_reported_for_its_partition() -> None:
     broker = Broker()
     broker.append()
 
@@ -490,7 +492,7 @@ def test_a_log_that_cannot_be_read_is_an_error_of_its_partition() -> None:
     assert errors(broker.fetch("a")) == {0: ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
-def test_a_state_that_cannot_be_read_is_tried_again_by_the_client() -> None:
+def test_a_state_that_cannot_be_loaded_is_a_retriable_error() -> None:
     broker = Broker()
     broker.append()
 
@@ -505,7 +507,7 @@ def test_a_state_that_cannot_be_read_is_tried_again_by_the_client() -> None:
     assert broker.got("a") == [(0, 0, 1)]
 
 
-def test_nothing_is_written_once_the_state_is_about_to_go() -> None:
+def test_nothing_is_written_once_the_state_is_about_to_be_deleted() -> None:
     broker = Broker()
     broker.append(records=5)
     assert broker.got("a") == [(0, 4, 1)]

@@ -209,14 +209,14 @@ def _park(
         if error:
             complete(future, refused(error))
             return
-        states.wait(request.group_id, lambda: _go_on(shard, request, future))
+        states.wait(request.group_id, lambda: _resume(shard, request, future))
         follow(shard, request.group_id)
 
     states.park(future, refused)
     return Result(records=update.records, on_complete=joined)
 
 
-def _go_on(shard: GroupTable, request: ShareHeartbeat, future: Future[Any]) -> None:
+def _resume(shard: GroupTable, request: ShareHeartbeat, future: Future[Any]) -> None:
     shard.schedule(0, partial(_tell, shard, request, future))
 
 

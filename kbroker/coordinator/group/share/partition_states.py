@@ -12,7 +12,7 @@ from kbroker.coordinator.group.share.state import StateKey
 from kbroker.coordinator.runtime.result import Result, complete
 from kbroker.coordinator.share_state.store import UNKNOWN_START_OFFSET, SharePartitionState, ShareStateStore
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.futures import gather_errors
+from kbroker.futures import chain_future, completed, gather_errors
 
 logger = logging.getLogger(__name__)
 
@@ -73,25 +73,15 @@ class PartitionStates(Generic[S]):
 
         Otherwise an existing state is replaced, under a state epoch above its own.
         """
-        done: Future[None] = Future()
 
-        def made(made: Future[None]) -> None:
-            _copy(made, done)
+        def create(before: SharePartitionState | None) -> Future[None]:
+            if before is not None and start_offset is None:
+                return completed(None)
+            offset = UNKNOWN_START_OFFSET if start_offset is None else start_offset
+            epoch = state_epoch if before is None else max(state_epoch, before.state_epoch + 1)
+            return self.store.initialize(group_id, *key, epoch, offset)
 
-        def known(read: Future[SharePartitionState | None]) -> None:
-            try:
-                before = read.result()
-                if before is not None and start_offset is None:
-                    complete(done, None)
-                    return
-                offset = UNKNOWN_START_OFFSET if start_offset is None else start_offset
-                epoch = state_epoch if before is None else max(state_epoch, before.state_epoch + 1)
-                self.store.initialize(group_id, *key, epoch, offset).add_done_callback(made)
-            except BaseException as error:  # for the waiter of `done`
-                done.set_exception(error)
-
-        self.store.read(group_id, *key).add_done_callback(known)
-        return done
+        return chain_future(self.store.read(group_id, *key), create)
 
     def idle(self, group_id: str, keys: Iterable[StateKey]) -> list[StateKey]:
         """Those of the partitions for which the store is doing nothing."""
@@ -105,14 +95,14 @@ class PartitionStates(Generic[S]):
         self._parked[future] = error_response
         future.add_done_callback(lambda done: self._parked.pop(done, None))
 
-    def wait(self, group_id: str, go_on: Callable[[], None]) -> None:
-        """Calls `go_on` when the store has created the awaited state, or has failed to."""
-        self._waiting.setdefault(group_id, []).append(go_on)
+    def wait(self, group_id: str, resume: Callable[[], None]) -> None:
+        """Calls `resume` when the store has created the awaited state, or has failed to."""
+        self._waiting.setdefault(group_id, []).append(resume)
 
     def release(self, group_id: str) -> None:
         """Resumes what waits for the group's partitions."""
-        for go_on in self._waiting.pop(group_id, ()):
-            go_on()
+        for resume in self._waiting.pop(group_id, ()):
+            resume()
 
     def deactivate(self, error: ErrorCode) -> None:
         """Answers every parked request with an error."""
@@ -128,14 +118,6 @@ def _started(call: Callable[[], Future[None]]) -> Future[None]:
         failed: Future[None] = Future()
         failed.set_exception(error)
         return failed
-
-
-def _copy(source: Future[Any], target: Future[Any]) -> None:
-    error = source.exception()
-    if error is None:
-        complete(target, source.result())
-    else:
-        target.set_exception(error)
 
 
 def _error_of(error: BaseException | None, group_id: str, key: StateKey) -> ErrorCode:

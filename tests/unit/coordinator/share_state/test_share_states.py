@@ -14,9 +14,9 @@ from kbroker._fast.records.records import build_batch, iter_records
 from kbroker.clock import ManualClock
 from kbroker.coordinator.share_state.batches import combine
 from kbroker.coordinator.share_state.config import ShareStateConfig
-from kbroker.coordinator.share_state.records import ShareKey, UpdateRecord, encode_record
+from kbroker.coordinator.share_state.records import UpdateRecord, encode_record
 from kbroker.coordinator.share_state.states import ShareStates, coordinator_key
-from kbroker.coordinator.share_state.store import SharePartitionState, StateBatch
+from kbroker.coordinator.share_state.store import ShareKey, SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.coordinator_fakes import HandExecutor, MemoryLog
 
@@ -80,7 +80,7 @@ class StateBench:
         return state
 
 
-def test_a_state_begins_is_written_and_ends() -> None:
+def test_a_state_is_initialized_written_and_deleted() -> None:
     bench = StateBench(has_topic=False)
     assert bench.read() is None
     bench.initialize()
@@ -104,7 +104,7 @@ def test_a_state_begins_is_written_and_ends() -> None:
     assert len(bench.resets) == 3
 
 
-def test_what_writes_to_a_state_has_stopped_before_it_is_removed() -> None:
+def test_writers_stop_before_their_state_is_deleted() -> None:
     bench = StateBench()
     bench.initialize(start=0)
     held: list[Callable[[], None]] = []
@@ -154,7 +154,7 @@ def test_an_answer_waits_until_the_log_is_durable() -> None:
     assert read.result().batches == (StateBatch(0, 4, ACKNOWLEDGED, 1),)
 
 
-def test_what_was_not_durable_is_forgotten() -> None:
+def test_a_failed_write_is_rolled_back() -> None:
     bench = StateBench()
     bench.initialize(start=0)
     bench.log.hold = True
@@ -202,7 +202,7 @@ def test_the_log_is_kept_short_by_snapshots() -> None:
     assert bench.restarted().read() == SharePartitionState(1, 5, 200, 0, ())
 
 
-def test_states_of_other_versions_are_passed_over() -> None:
+def test_states_of_unknown_versions_are_skipped() -> None:
     bench = StateBench()
     bench.initialize(start=3)
     key, value = encode_record(UpdateRecord(ShareKey("g", TOPIC, 0), 0, 5, 4, 0, ()))
@@ -238,7 +238,7 @@ def _random_batches(rng: random.Random) -> list[StateBatch]:
     return batches
 
 
-def test_kafkas_key_and_bytes() -> None:
+def test_keys_and_record_bytes_are_kafkas() -> None:
     key = ShareKey("grp", bytes.fromhex("00112233445566778899aabbccddeeff"), 7)
     assert coordinator_key(key) == "grp:ABEiM0RVZneImaq7zN3u_w:7"
     record = UpdateRecord(key, 2, 3, 9, 1, (StateBatch(9, 10, ACKNOWLEDGED, 1),))
