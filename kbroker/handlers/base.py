@@ -74,8 +74,9 @@ Handle = Callable[[Context, RequestInfo, Any], Message | Future[Any] | Waiting]
 class Handler(NamedTuple):
     """One API as served: its key, versions and function.
 
-    `inline` handlers run on the I/O thread and must neither block nor take over a millisecond; the others run on a
-    worker, and so do requests for which `is_long` is true, and those of more than a few KiB.
+    `inline` handlers run on the I/O thread and must neither block nor take over a millisecond. The others run on a
+    worker, and so do an inline handler's requests of more than a few KiB, those for which `is_long` is true, and all
+    that arrive before the start is complete.
     """
 
     api_key: int
