@@ -87,6 +87,12 @@ class FaultyStore(StoreWrapper):
             self._faults.append(fault)
         return fault
 
+    def heal(self) -> None:
+        """Drops all scripted faults, and ends an outage."""
+        with self._lock:
+            self._faults.clear()
+        self.outage = False
+
     def land(self) -> int:
         """Late requests arrive, in order; returns how many the store executed."""
         with self._lock:

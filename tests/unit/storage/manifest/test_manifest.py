@@ -77,7 +77,7 @@ def test_what_is_in_doubt_comes_first(store, when):
     with pytest.raises(StoreUnavailable):
         manifest.commit(flush_of(2))
     store.outage = False
-    store._faults.clear()
+    store.heal()
     manifest.commit(flush_of(2))
     assert offsets(manifest) == [0, 1, 2]
     assert called == [[0]]  # before the image showed it
@@ -208,7 +208,7 @@ def test_a_failed_background_checkpoint_does_not_fail_the_commit(store):
         manifest.commit(flush_of(6))
     due.pop()()  # a record is in doubt: nothing is written
     assert not any(meta.key.endswith(".ckp") for meta in store.list(KEYS.manifest_dir))
-    store._faults.clear()
+    store.heal()
     manifest.settle()
     assert offsets(manifest) == list(range(7))
     for base in range(7, 9):
@@ -317,7 +317,7 @@ def test_many_changes_beside_many_checkpoints(monkeypatch):
             store.inject(Fault("put", key_part=".part"))
             with pytest.raises(StoreUnavailable):
                 manifest.checkpoint()
-        store._faults.clear()
+        store.heal()
         manifest.checkpoint()
         busy = []
         number = manifest._log.checkpoint_number
