@@ -1,14 +1,18 @@
-"""For all tests: objects in reference cycles keep no descriptors after a test; a folder in memory."""
+"""For all tests: what a broker or a test changes of its process is as before; a folder in memory."""
 
 from __future__ import annotations
 
 import gc
 import os
+import resource
 import shutil
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from kbroker._fast.records.decompression_memory import decompression
 
 DESCRIPTORS_MAX = 200
 
@@ -25,6 +29,16 @@ def closed_after_the_last_test() -> Iterator[None]:
     close_unreachable()
 
 
+@pytest.fixture(autouse=True)
+def process_as_before() -> Iterator[None]:
+    """A broker that a test builds in this process raises its limit of open files and sets its decompression budget."""
+    files, budget_bytes = resource.getrlimit(resource.RLIMIT_NOFILE), decompression.limit
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, files)
+    decompression.limit = budget_bytes
+    tracemalloc.stop()  # of a test that failed before it did
+
+
 @pytest.fixture
 def memory_path() -> Iterator[Path]:
     """As tmp_path, in memory: not slowed by the disk."""
@@ -36,6 +50,7 @@ def memory_path() -> Iterator[Path]:
 
 
 def close_unreachable() -> None:
+    """Collects objects in reference cycles, which may keep descriptors open, once these are many."""
     lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.close(lowest_free)
     if lowest_free > DESCRIPTORS_MAX:
