@@ -32,12 +32,7 @@ READS_THE_TIME = {"kbroker/clock.py", "kbroker/cli/consume.py", "kbroker/cli/pro
 # Compiled code that reads the clocks itself: the monotonic one in one place, and that of records' time stamps.
 READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("net/poller.pyx", "base/pthread.pxd")}
 PRINTS = {"kbroker/app/process.py": 1}  # the line that says it is ready
-# Pauses of the tests: where polling is written, and files that are to lose theirs. The numbers only go down.
-PAUSES = {
-    "tests/integration/until.py": 1,
-    "tests/unit/storage/flush/test_admission.py": 1,
-    "tests/unit/storage/flush/test_flusher_objects.py": 2,
-}
+PAUSES = {"tests/integration/until.py": 1}  # where polling is written
 PRIVATE_USES_MAX = 172  # of other objects' private attributes in the tests; only goes down
 PLANTS_BUGS = {"tests/simulation/test_planted_bugs.py"}  # which changes what is private
 PUBLIC = {"_asdict", "_exit", "_fast", "_fields", "_make", "_replace"}  # the standard library's, and a package of ours

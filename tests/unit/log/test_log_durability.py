@@ -1,7 +1,5 @@
 """What `kbroker.durability` makes of partitions: watermarks, switches at run time, recovery, internal topics."""
 
-import threading
-
 import pytest
 
 from kbroker.errors import KafkaError
@@ -87,12 +85,11 @@ def test_from_wal_to_object_with_data_on_its_way_wakes_the_flusher(start):
     if t.high_watermark() < 10:  # the sync had not come yet
         assert s.wal.object_commits.newest_lsn > 0
     s.flusher.start()
-    visible = threading.Event()
-    if t.await_objects(lambda error: visible.set()):
-        for _ in range(2000):
+    visible = []
+    if t.await_objects(visible.append):
+        while not visible:
+            s.wait_for_wal("flush")
             s.wal.drain_commits()
-            if visible.wait(0.01):
-                break
     assert t.high_watermark() == 10
 
 

@@ -103,11 +103,15 @@ class Storage:
             try:
                 return hot.append_bytes(data, self.clock.now_ms())[0]
             except FastAppendWait:
-                waiting = select.poll()
-                waiting.register(self._wake_fd, select.POLLIN)
-                assert waiting.poll(20_000), "the WAL made no room"
-                os.eventfd_read(self._wake_fd)
+                self.wait_for_wal("room")
         raise AssertionError("the WAL has no room")
+
+    def wait_for_wal(self, what):
+        """Returns when the WAL has written to the wake-up descriptor: something is durable, flushed, or ready."""
+        waiting = select.poll()
+        waiting.register(self._wake_fd, select.POLLIN)
+        assert waiting.poll(20_000), f"no {what}"
+        os.eventfd_read(self._wake_fd)
 
     def sync(self):
         assert self.wal.sync(20)

@@ -61,12 +61,8 @@ def fill(storage, to_lsn):
 
 def has_room(storage) -> bool:
     """Whether the budget lets one more batch in, once the segment for it is ready."""
-    moment = threading.Event()
-    for _ in range(500):
-        if is_ready := storage.wal.segments[-1].end_lsn > storage.wal.head_lsn + 2 * len(VALUE):
-            break
-        moment.wait(0.02)
-    assert is_ready
+    while storage.wal.segments[-1].end_lsn <= storage.wal.head_lsn + 2 * len(VALUE):
+        storage.wait_for_wal("segment")
     try:
         storage.table.partition("t", 0).append_bytes(batch([bytes(2 * len(VALUE))]), storage.clock.now_ms())
     except FastAppendWait:
@@ -251,15 +247,17 @@ class OutrunStore(MemoryStore):
 
     def __init__(self):
         super().__init__()
-        self.blocked, self.ended = threading.Event(), False
+        self.blocked, self.has_ended = threading.Event(), False
+
+    def end(self):
+        self.has_ended = True
+        self.blocked.set()
 
     def put(self, key, body, **options):
         meta = super().put(key, body, **options)
         if not isinstance(body, bytes):
             self.blocked.clear()
-            for _ in range(3000):
-                if self.ended or self.blocked.wait(0.02):
-                    break
+            assert self.has_ended or self.blocked.wait(60)
         return meta
 
 
@@ -284,7 +282,7 @@ def test_a_flusher_that_producers_outrun_has_two_windows_in_memory_under_way(tmp
                 store.blocked.set()
             storage.wal.sync(20)
     behind, held = storage.wal.head_lsn - flusher.flushed_lsn, admission.held
-    store.ended = True
+    store.end()
     assert held
     assert flusher.metrics.windows_most == 2
     assert behind < 8 * MIB

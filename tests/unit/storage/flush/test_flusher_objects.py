@@ -1,8 +1,6 @@
 """Acknowledgements that wait for objects: when windows begin, several under way, failures, take-over."""
 
-import os
 import random
-import select
 import threading
 
 import pytest
@@ -60,15 +58,12 @@ class Acks:
         hot = self.storage.table.partition(topic, partition)
         return hot.append_bytes(data, NOW_MS, lambda error: self.seen.append((name, error)))
 
-    def wait(self, count, seconds=20.0):
-        waiting = select.poll()
-        waiting.register(self.storage._wake_fd, select.POLLIN)
+    def wait(self, count):
         while True:
             self.storage.wal.drain_commits()
             if len(self.seen) >= count:
                 return self.seen
-            assert waiting.poll(seconds * 1000), f"only {self.seen}"
-            os.eventfd_read(self.storage._wake_fd)
+            self.storage.wait_for_wal(f"more than {self.seen}")
 
 
 @pytest.fixture
@@ -221,9 +216,9 @@ def test_windows_after_a_failed_one_are_begun_again_in_order(start, monkeypatch)
 
 
 def test_during_an_outage_wal_topics_go_on_and_object_topics_wait(start):
-    s = start(FaultyStore(MemoryStore()), topics=("o", "w"), waits=lambda seconds: threading.Event().wait(0.01))
+    reached, is_over = threading.Event(), threading.Event()
+    s = start(FaultyStore(MemoryStore()), topics=("o", "w"), waits=lambda seconds: not is_over.wait(20))
     acks = Acks(s)
-    reached = threading.Event()
     s.store.inject(Fault("put", times=1 << 30, reached=reached))
     s.flusher.start()
     acks.append("o", 0, batch([b"waits"]), "o")
@@ -232,7 +227,8 @@ def test_during_an_outage_wal_topics_go_on_and_object_topics_wait(start):
         acks.append("w", 0, batch([b"goes on"]), number)
     assert acks.wait(20) == [(number, 0) for number in range(20)]
     assert s.table.partition("o", 0).high_watermark() == 0
-    s.store._faults.clear()
+    s.store.heal()
+    is_over.set()
     assert acks.wait(21)[-1] == ("o", 0)
     assert s.table.partition("o", 0).high_watermark() == 1
 
@@ -311,7 +307,7 @@ def test_a_request_for_a_window_is_named(start):
 def test_random_histories_over_a_store_that_fails(start, seed):
     """Whatever fails: acks in order, each only when the bucket has it, the state as a single flush would have it."""
     rng = random.Random(seed)
-    s = start(FaultyStore(MemoryStore()), waits=lambda seconds: threading.Event().wait(0.001),
+    s = start(FaultyStore(MemoryStore()), waits=lambda seconds: False,
               topics=("o", "o2", "w"), pack_below_bytes=2 * KIB)  # fmt: skip
     acks, sequences, expected = Acks(s), {}, 0
     s.flusher.start()
@@ -339,7 +335,7 @@ def test_random_histories_over_a_store_that_fails(start, seed):
         for partition in range(2):
             order = [name[2] for name, _ in acks.seen if name[:2] == (topic, partition)]
             assert order == sorted(order)
-    s.store._faults.clear()
+    s.store.heal()
     assert s.flusher.flush(timeout=20)
     image = image_from_bucket(s.store)
     for topic in ("o", "o2", "w"):
