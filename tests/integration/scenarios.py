@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker_process import BrokerProcess
+from until import until
 from workload import (
     CODECS,
     Message,
@@ -100,9 +100,7 @@ def end_offsets(broker: BrokerProcess, topic: str, partitions: int) -> list[int]
 
 def wait_for_end(broker: BrokerProcess, topic: str, end: int) -> None:
     """Waits until partition 0 ends there: unacknowledged messages may be appended later."""
-    deadline = time.monotonic() + 10
-    while (found := end_offsets(broker, topic, 1)[0]) != end:
-        assert time.monotonic() < deadline, f"{topic} ends at {found}, not {end}"
+    until(lambda: end_offsets(broker, topic, 1) == [end], f"end of {topic} at {end}")
 
 
 def send(broker: BrokerProcess, driver: Driver, topic: str, sent: Sent, codec: str, mode: Mode) -> None:

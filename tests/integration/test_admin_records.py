@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from conftest import ON_A_FOLDER
 from scenarios import IDEMPOTENT, end_offsets, new_topic
 from test_client_confluent import CLIENT, QUIET
+from until import until
 from workload import generated, spread
 
 SECONDS = 20.0
@@ -96,9 +96,6 @@ def test_objects_of_deleted_records_are_deleted(broker: BrokerProcess, admin: Ad
     broker.flush()
     (added,) = holders() - before
     assert delete(admin, topic, -1) == 40
-    deadline = time.monotonic() + SECONDS
-    while added in holders():
-        assert time.monotonic() < deadline, f"{added} is still there"
-        earliest(broker, topic)
+    until(lambda: added not in holders(), f"deletion of {added}")
     send(broker, topic, 5)
     assert end_offsets(broker, topic, 1) == [45]
