@@ -63,7 +63,7 @@ class RawClient:
         return response
 
     def skip(self) -> None:
-        """Takes the answer to the oldest request and does not look at it."""
+        """Discards the answer to the oldest request."""
         (length,) = struct.unpack(">i", self._read(4))
         self.pending.popleft()
         self._read(length)

@@ -112,7 +112,7 @@ class LibrdkafkaCopier(Copier):
 
 
 class AiokafkaCopier(Copier):
-    """With aiokafka, whose transaction manager is nothing that librdkafka has part in."""
+    """With aiokafka, which has a transaction manager of its own."""
 
     def run(self) -> None:
         asyncio.run(self._run())

@@ -59,7 +59,7 @@ class Proxied:
         return metrics(self.http_port)[name]
 
     def flushes(self) -> float:
-        """Flushes that became true."""
+        """Flushes whose record is in the manifest."""
         return self.metric("kbroker_flushes_total")
 
 

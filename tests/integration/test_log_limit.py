@@ -167,7 +167,7 @@ def read_all(running: Running) -> None:
 
 
 def test_single_records_arrive_beside_producers_that_wait_for_room(running: Running, proxy: FaultProxy) -> None:
-    """Without room other requests are answered; with some, waiting producers continue; all records arrive at last."""
+    """Without room other requests are answered; with some, waiting producers continue; all records arrive."""
     lone = Lone(running)
     lone.one()
     before = running.waits()

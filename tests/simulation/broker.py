@@ -279,7 +279,7 @@ class SimulatedBroker:
             self._world.seen["windows after others"] += flusher.windows_in_progress > 1
 
     def finish_window(self) -> None:
-        """As the thread that makes records true: the oldest window's, or all are given up."""
+        """As the committing thread: commits the oldest window, or all are given up."""
         flusher = self.flusher
         self.sleeps = 0
         if not flusher.windows_in_progress:
@@ -293,7 +293,7 @@ class SimulatedBroker:
         flusher._windows.remove_first()
 
     def run(self, operation: Any) -> Any:
-        """An operation with the errors that are no news: None then."""
+        """The result of an operation; None after an error that the simulation expects."""
         try:
             return operation()
         except STOPPED:

@@ -312,7 +312,7 @@ def check_end(world: World, broker: SimulatedBroker, root: str) -> None:
 
 
 def _is_provable(world: World, broker: SimulatedBroker, image: Any, key: str) -> bool:
-    """Has every partition that the object may hold data of flushed more than was ever accepted there, by anyone?"""
+    """Whether every partition that the object may hold data of has flushed beyond all that any broker accepted."""
     from tests.simulation.world import KEYS
 
     parsed = KEYS.parse(key)

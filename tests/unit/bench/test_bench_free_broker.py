@@ -85,7 +85,7 @@ def test_with_tail_a_log_has_an_end_and_what_comes_behind_it_is_sent_at_once(tmp
 
 
 def test_with_a_log_no_more_is_received_than_is_stored_later(tmp_path: Path):
-    """8 MB are sent, of which at most 4 may be there that nobody has stored."""
+    """8 MB are sent, of which at most 4 may be received before they are stored."""
     room, counts = 4 << 20, tmp_path / "counts"
     with running("free_broker.c", tmp_path, "log", str(tmp_path / "log"), str(counts), str(room)) as server:
         with open(counts, "r+b") as file, mmap.mmap(file.fileno(), 0) as shared:

@@ -21,12 +21,12 @@ BURST = RATE // 100
 
 @pytest.fixture
 def link(tmp_path: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection through it: who called, and who was called."""
-    with socket.create_server(("127.0.0.1", 0)) as behind:
-        behind.settimeout(10)
-        with running("store_link.c", tmp_path, str(behind.getsockname()[1]), str(RATE)) as server:
-            behind.accept()[0].close()  # it was tried whether it listens
-            with socket.create_connection(("127.0.0.1", server.port), 10) as caller, behind.accept()[0] as called:
+    """Both ends of a connection through the link: the one that connected, and the one that accepted."""
+    with socket.create_server(("127.0.0.1", 0)) as target:
+        target.settimeout(10)
+        with running("store_link.c", tmp_path, str(target.getsockname()[1]), str(RATE)) as server:
+            target.accept()[0].close()  # of the look whether it listens
+            with socket.create_connection(("127.0.0.1", server.port), 10) as caller, target.accept()[0] as called:
                 called.settimeout(10)
                 yield caller, called
 
