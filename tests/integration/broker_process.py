@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from kbroker.admin.control import send_command
+
 READY = re.compile(rb"kbroker ready: .*?listening on (\S+):(\d+)")
 
 
@@ -120,7 +122,5 @@ class BrokerProcess:
         return code
 
     def flush(self) -> None:
-        """Asks for a flush and waits until it is done, as `kbroker flush` does."""
-        subprocess.run(
-            [sys.executable, "-m", "kbroker", "flush", "--data-dir", str(self.data_dir)], check=True, timeout=120
-        )
+        """Asks for a flush and waits until it is done, as `kbroker flush` does. Raises RuntimeError when it fails."""
+        send_command(self.data_dir, "flush", timeout=120)

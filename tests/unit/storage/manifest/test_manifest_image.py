@@ -247,16 +247,16 @@ def test_many_references_are_small():
     import tracemalloc
 
     image = ManifestImage()
-    image.apply(record([file(pack_key(1, 0), 10**9)], {n: {"r": [ref(0, 0, 5, start=n * 100)]} for n in range(2000)}))
+    image.apply(record([file(pack_key(1, 0), 10**9)], {n: {"r": [ref(0, 0, 5, start=n * 100)]} for n in range(1000)}))
     tracemalloc.start()
     for flush in range(1, 21):
-        deltas = {n: {"r": [ref(0, flush * 5, flush * 5 + 5, start=n * 100)]} for n in range(2000)}
+        deltas = {n: {"r": [ref(0, flush * 5, flush * 5 + 5, start=n * 100)]} for n in range(1000)}
         payload = record([file(pack_key(1, flush), 10**9)], deltas)
         image.apply(payload)
         del payload, deltas
     grown = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert grown / 40_000 < 150  # bytes per reference
+    assert grown / 20_000 < 150  # bytes per reference
 
 
 def test_compaction_replaces_many_objects_by_few_and_moves_the_clean_offset():
