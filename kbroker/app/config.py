@@ -134,7 +134,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("pack_below_bytes", parse_size, 8 * MIB, "SIZE", "smaller flushes of a partition share a pack; 0: none"),
     Option("stop_timeout", parse_seconds, 30.0, "SECONDS", "bound of a stop; what is not flushed by then is kept"),
     Option("http_listen", parse_address, None, "HOST:PORT", "serve /livez, /readyz and /metrics"),
-    Option("io_threads", parse_int, None, "N", "threads that own the sockets (default: a quarter of the cores, at least one)"),
+    Option("io_threads", parse_int, None, "N", "threads that own the sockets (default: a quarter of the cores)"),
     Option("node_id", parse_int, 1, "N", "broker id told to clients"),
     Option("share_groups", parse_bool, False, "", "serve share groups (KIP-932)"),
     Option("log_level", parse_level, "info", "LEVEL", "debug, info, warning or error"),
