@@ -35,8 +35,9 @@ from kbroker.clock import Clock, ManualClock
 from kbroker.limits import GIB, MIB
 from kbroker.log.log_table import LogTable
 from kbroker.log.recovery import recover_log
-from kbroker.storage.flush.flusher import Flusher, FlushSettings
+from kbroker.storage.flush.flusher import Flusher
 from kbroker.storage.flush.plan import PlanLimits
+from kbroker.storage.flush.schedule import FlushSettings
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim

@@ -131,7 +131,7 @@ class Metrics:
 
     def _flushes(self) -> Iterable[Metric]:
         flush = self._sources.flusher.metrics
-        failures = flush.failures + self._sources.flusher.guard.retries  # a flush is retried object by object
+        failures = flush.failures + self._sources.flusher.steps.guard.retries  # a flush is retried object by object
         yield CounterMetricFamily("kbroker_flushes", "Flushes committed", value=flush.flushes)
         yield CounterMetricFamily("kbroker_flush_failures", "Attempts that failed", value=failures)
         yield CounterMetricFamily("kbroker_flush_bytes", "Bytes flushed", value=flush.bytes)
@@ -148,8 +148,8 @@ class Metrics:
         yield CounterMetricFamily(
             "kbroker_object_flushes", "Flushes that appends waited for", value=flusher.metrics.awaited_flushes
         )
-        yield GaugeMetricFamily("kbroker_flush_windows", "Flushes in progress", value=flusher.windows_in_progress)
-        hedged = flusher.hedged
+        yield GaugeMetricFamily("kbroker_flush_windows", "Flushes in progress", value=len(flusher.windows))
+        hedged = flusher.steps.hedged
         yield CounterMetricFamily("kbroker_hedgeable_puts", "PUTs that may be sent twice", value=hedged.puts)
         yield CounterMetricFamily("kbroker_hedged_puts", "PUTs that were sent twice", value=hedged.hedges)
         yield CounterMetricFamily("kbroker_hedges_won", "Second PUTs that were answered first", value=hedged.won)

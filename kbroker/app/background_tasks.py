@@ -23,8 +23,9 @@ from kbroker.errors import StartError
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
 from kbroker.log.segment_names import SegmentNames
-from kbroker.storage.flush.flusher import Flusher, FlushSettings
+from kbroker.storage.flush.flusher import Flusher
 from kbroker.storage.flush.plan import PlanLimits
+from kbroker.storage.flush.schedule import FlushSettings
 from kbroker.storage.read.folder_cache import FolderCache
 from kbroker.storage.read.object_reader import ObjectReader, cache_beside
 from kbroker.storage.rewrite.object_swap import PartitionLocks
@@ -70,7 +71,7 @@ def build_background_tasks(
     reader = ObjectReader(store.retrying, manifest.image, cache_bytes, _open_object_cache(config, clock))
     flusher = _flusher(config, clock, cluster, store, logs, wal, sizes, data_dir_id, on_flusher_stopped)
     # The plain store: a retry would wait under the lock of all metadata changes. The client retries instead.
-    segments = SegmentNames(logs, manifest, store.plain, keys, clock, claim, flusher.writes_segments)
+    segments = SegmentNames(logs, manifest, store.plain, keys, clock, claim, flusher.windows.writes_segments)
     cluster.topics.segment_obstacle = segments.obstacle
     retention = _retention(config, clock, cluster, store, logs, segments)
     grace_ms = config.kafka["log.segment.delete.delay.ms"]

@@ -24,8 +24,9 @@ from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
 from kbroker.log.recovery import recover_log
 from kbroker.log.segment_names import SegmentNames
-from kbroker.storage.flush.flusher import Flusher, FlushSettings
+from kbroker.storage.flush.flusher import Flusher
 from kbroker.storage.flush.plan import PlanLimits
+from kbroker.storage.flush.schedule import FlushSettings
 from kbroker.storage.flush.upload import ClaimLost, FlushStopped
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
@@ -157,11 +158,10 @@ class SimulatedBroker:
             self.wal, self.table, manifest, self.client, keys, claim, clock, broker_epoch=self.epoch,
             data_dir_id=self._data_dir.identity.data_dir_id,  # type: ignore[union-attr]
             settings=FlushSettings(paced=False, upload_threads=1, plan=PlanLimits(pack_below_bytes=pack_below)),
-            wait=self._flusher_sleep,
+            wait=self._flusher_sleep, hedged=HedgedStore(self.client, clock, 1, wait_for=self._wait_for_put),
         )  # fmt: skip
-        hedged = HedgedStore(self.client, clock, 1, wait_for=self._wait_for_put)
-        self.flusher._uploader._awaited = self.flusher.hedged = hedged
-        segments = SegmentNames(self.table, manifest, self.client, keys, clock, claim, self.flusher.writes_segments)
+        writes = self.flusher.windows.writes_segments
+        segments = SegmentNames(self.table, manifest, self.client, keys, clock, claim, writes)
         cluster.topics.segment_obstacle = segments.obstacle
         self.retention = Retention(self.table, manifest, retrying, clock, claim=claim, segments=segments)
         drop_deleted_topics(self.table, self.retention, segments, cluster.topics.image.deleted, 60_000)
@@ -259,7 +259,7 @@ class SimulatedBroker:
         self.promise()
         self.sleeps = 0
         wanted = self.wal.durable_lsn
-        while self.flusher.windows_in_progress:
+        while self.flusher.windows:
             self.finish_window()
         while self.flusher.flushed_lsn < wanted and self.flusher.run_once():
             pass
@@ -267,30 +267,30 @@ class SimulatedBroker:
 
     def begin_window(self) -> None:
         """As the flusher's thread, for producers that wait for objects."""
-        flusher = self.flusher
+        steps, windows = self.flusher.steps, self.flusher.windows
         self.promise()
         self.sleeps = 0
-        flusher._windows.raise_failure()
-        if flusher.windows_in_progress >= flusher.settings.windows:
+        windows.raise_failure()
+        if len(windows) >= self.flusher.settings.windows:
             return
-        if not flusher.windows_in_progress:
-            flusher._settle()
-        if flusher._begin(objects_awaited=True) is not None:
-            self._world.seen["windows after others"] += flusher.windows_in_progress > 1
+        if not windows:
+            steps.settle()
+        if steps.begin(objects_awaited=True) is not None:
+            self._world.seen["windows after others"] += len(windows) > 1
 
     def finish_window(self) -> None:
-        """As the committing thread: commits the oldest window, or all are given up."""
-        flusher = self.flusher
+        """As the thread that commits windows: finishes the oldest one, or abandons all."""
+        windows = self.flusher.windows
         self.sleeps = 0
-        if not flusher.windows_in_progress:
+        if not windows:
             return
         try:
-            flusher._finish(flusher._windows.in_order()[0])
+            self.flusher.steps.finish(windows.in_order()[0])
         except BaseException as error:
-            self._world.seen["windows given up"] += flusher.windows_in_progress
-            flusher._windows.abandon(error)
+            self._world.seen["windows given up"] += len(windows)
+            windows.abandon(error)
             raise
-        flusher._windows.remove_first()
+        windows.remove_first()
 
     def run(self, operation: Any) -> Any:
         """The result of an operation; None after an error that the simulation expects."""

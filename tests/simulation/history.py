@@ -485,7 +485,7 @@ def simulated(seed: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         rng = random.Random(f"entropy {seed}")
         patch.setattr(os, "urandom", rng.randbytes)
-        patch.setattr("kbroker.storage.flush.flusher.ThreadPoolExecutor", InlineExecutor)
+        patch.setattr("kbroker.storage.flush.steps.ThreadPoolExecutor", InlineExecutor)
         patch.setattr("kbroker.storage.stores.hedged_put.ThreadPoolExecutor", InlineExecutor)
         patch.setattr("kbroker.storage.ledger.numbered_log.ThreadPoolExecutor", InlineExecutor)
         state = random.getstate()

@@ -11,8 +11,8 @@ from kbroker.background.retention import Retention
 from kbroker.cluster.topics import Topics
 from kbroker.errors import CorruptionError
 from kbroker.log.log_starts import LogStarts
-from kbroker.storage.flush import flusher
 from kbroker.storage.flush.fold import PartitionFold
+from kbroker.storage.flush.steps import FlushSteps
 from kbroker.storage.ledger import numbered_log
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.manifest.image import ManifestImage
@@ -28,7 +28,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def trim_before_the_record(patch: pytest.MonkeyPatch) -> None:
     """The log is trimmed before the manifest says that its data is in objects."""
-    commit = flusher.Flusher._commit
+    commit = FlushSteps._commit
 
     def wrong(self: Any, window: Any, files: Any) -> None:
         end_lsn = window.end_lsn
@@ -36,7 +36,7 @@ def trim_before_the_record(patch: pytest.MonkeyPatch) -> None:
         self.flushed_lsn = end_lsn
         commit(self, window, files)
 
-    patch.setattr(flusher.Flusher, "_commit", wrong)
+    patch.setattr(FlushSteps, "_commit", wrong)
 
 
 def take_over_without_seal(patch: pytest.MonkeyPatch) -> None:
@@ -144,12 +144,12 @@ def producer_ids_used_before_they_are_claimed(patch: pytest.MonkeyPatch) -> None
 
 def flush_of_one_partition_only(patch: pytest.MonkeyPatch) -> None:
     """The record leaves a partition out, and says that all of the log up to its position is in objects."""
-    commit = flusher.Flusher._commit
+    commit = FlushSteps._commit
 
     def wrong(self: Any, window: Any, files: Any) -> None:
         commit(self, window, files[:1])
 
-    patch.setattr(flusher.Flusher, "_commit", wrong)
+    patch.setattr(FlushSteps, "_commit", wrong)
 
 
 def reader_that_hides_errors(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ RATE_CHECK_SECONDS = 0.1  # between looks at a rate that may have risen
 
 
 class Pacer:
-    """A rate limiter. Shared by the upload threads.
+    """A rate limiter. Thread-safe.
 
     `wait(seconds)` sleeps and may return early; `monotonic` is the clock's. `rate()`, if given, returns the bytes per
     second, 0 for no limit; it is called often and must be quick. `sent(count)` is called with the bytes sent.

@@ -81,7 +81,7 @@ class FlushSettings:
 
 
 class FlushSchedule:
-    """Used by the flusher's thread; `pace` may be called by any thread."""
+    """Used by the flusher's thread; any thread may call `pace` and `pressure`."""
 
     def __init__(self, settings: FlushSettings, wal: ScheduleWal, source: FlushSource, clock: Clock) -> None:
         self._settings = settings

@@ -218,10 +218,10 @@ class Uploader:
                 meta = self._replace(full_key, body, crc)
             if meta is not None:
                 return meta
-        raise StoreError(f"{full_key} is written by another process all the time")
+        raise StoreError(f"{full_key} keeps being written by another process")
 
     def _replace(self, full_key: str, body: BodySource, crc: int) -> ObjectMeta | None:
-        """Replaces the object that is there; None when it was changed or deleted meanwhile."""
+        """Replaces the object that is there; None when it has been changed or deleted since."""
 
         def found() -> ObjectMeta:
             return self._store.head(full_key)

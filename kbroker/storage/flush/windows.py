@@ -8,16 +8,21 @@ from collections.abc import Callable
 
 from kbroker.storage.flush.window import FlushWindow
 
+PLAN_SECONDS = 5.0  # more than a plan takes
+
 
 class FlushWindows:
-    """A queue, oldest first. Lock: `condition`, the flusher's own; never held while a window is committed or abandoned.
+    """A queue, oldest first, and the window that is planned and built before it joins the queue.
 
-    When one window fails, all are abandoned, and none is added before `raise_failure` was called.
+    When one window fails, all are abandoned, and none is added before `raise_failure` was called. Thread-safe.
+    Lock: `condition`, shared with the flusher; never held while a window is committed or abandoned.
     """
 
     def __init__(self, condition: threading.Condition) -> None:
+        self.most = 0  # windows at a time since the start
         self._condition = condition
         self._windows: deque[FlushWindow] = deque()
+        self._building: frozenset[str] | None = frozenset()  # see note_building
         self._failure: BaseException | None = None
         self._is_ended = False
 
@@ -29,14 +34,32 @@ class FlushWindows:
         with self._condition:
             return list(self._windows)
 
-    def add(self, window: FlushWindow) -> bool:
-        """Appends a window. False when an earlier one has failed: then the caller must abandon it."""
+    def note_building(self, topics: frozenset[str] | None) -> None:
+        """Sets the topics of which the window that is built has segments; None while it is planned."""
         with self._condition:
+            self._building = topics
+            self._condition.notify_all()
+
+    def add(self, window: FlushWindow) -> bool:
+        """Appends the window that was built. False when an earlier one has failed: the caller must abandon it."""
+        with self._condition:
+            self._building = frozenset()
+            self._condition.notify_all()
             if self._failure is not None:
                 return False
             self._windows.append(window)
-            self._condition.notify_all()
+            self.most = max(self.most, len(self._windows))
             return True
+
+    def writes_segments(self, topic: str) -> bool:
+        """True while a flush may be storing segments of a topic of this name, even of a deleted one."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._building is not None, PLAN_SECONDS)
+            return (
+                self._building is None
+                or topic in self._building
+                or any(topic in window.segment_topics for window in self._windows)
+            )
 
     def remove_first(self) -> None:
         """The first is committed."""

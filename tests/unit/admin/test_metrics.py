@@ -21,7 +21,7 @@ from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.coordinator.transaction.state import Transaction, TransactionState
 from kbroker.errors import ErrorCode
 from kbroker.limits import MIB
-from kbroker.storage.flush.flusher import FlushMetrics
+from kbroker.storage.flush.steps import FlushMetrics
 from kbroker.storage.stores.store_wrappers import StoreCounters
 
 ONGOING = TransactionState.ONGOING
@@ -76,10 +76,11 @@ def fake_sources():
         ),
         flusher=SimpleNamespace(
             metrics=FlushMetrics(flushes=9, objects=10, bytes=11, seconds=1.5, failures=2, awaited_flushes=78),
-            windows_in_progress=79,
+            windows=range(79),
             flushed_lsn=10,
-            guard=SimpleNamespace(retries=96),
-            hedged=SimpleNamespace(puts=80, hedges=81, won=82),
+            steps=SimpleNamespace(
+                guard=SimpleNamespace(retries=96), hedged=SimpleNamespace(puts=80, hedges=81, won=82)
+            ),
         ),
         store_counters=counters,
         probe_counters=probe_counters,

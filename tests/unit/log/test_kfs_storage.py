@@ -36,7 +36,7 @@ def opened(directory, store=None, **options):
     """A broker's storage with what deletes, and what knows names."""
     directory.mkdir(exist_ok=True)
     s = Storage(directory, store or FaultyStore(MemoryStore(ManualClock(NOW_MS))), **options)
-    writes = s.flusher.writes_segments
+    writes = s.flusher.windows.writes_segments
     s.names = SegmentNames(s.table, s.manifest, s.store, KEYS, s.clock, s.claim, writes)
     s.retention = Retention(s.table, s.manifest, s.store, s.clock, claim=s.claim, segments=s.names)
     s.table.on_removed = s.retention.topic_removed

@@ -4,7 +4,7 @@ import pytest
 
 from kbroker.errors import KafkaError
 from kbroker.log.internal_log import InternalLog
-from kbroker.storage.flush.flusher import FlushSettings
+from kbroker.storage.flush.schedule import FlushSettings
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.topic_config import parse_topic_config
 from tests.unit.storage.flush.flush_harness import MIB, NOW_MS, Storage, batch, topic_id

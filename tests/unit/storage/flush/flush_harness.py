@@ -12,8 +12,9 @@ from kbroker._fast.wal.commit import FastAppendWait
 from kbroker.clock import ManualClock
 from kbroker.log.log_table import LogTable
 from kbroker.log.recovery import recover_log
-from kbroker.storage.flush.flusher import Flusher, FlushSettings
+from kbroker.storage.flush.flusher import Flusher
 from kbroker.storage.flush.plan import PlanLimits
+from kbroker.storage.flush.schedule import FlushSettings
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.manifest import Manifest
@@ -54,11 +55,14 @@ def batch(values, *, timestamp=NOW_MS, **options) -> bytes:
 
 
 class Storage:
-    """One start of a broker. `close` ends it without a flush, as a crash would: what is durable stays."""
+    """One start of a broker. `close` ends it without a flush, as a crash would: what is durable stays.
+
+    `waits` replaces the flusher's waits, `flushed_wal(wal)` the WAL that it reads.
+    """
 
     def __init__(self, directory, store=None, *, epoch=1, data_dir_id="dir-1", arena_bytes=8 * MIB, settings=None,
                  pack_below_bytes=64 * KIB, waits=None, topics=(), on_stopped=None, segment_bytes=1 * MIB, wal=None,
-                 clock=None, **plan_limits):  # fmt: skip
+                 clock=None, flushed_wal=lambda wal: wal, **plan_limits):  # fmt: skip
         self.clock = clock or ManualClock(NOW_MS)
         self.store = store if store is not None else MemoryStore(self.clock)
         self.claim = HeldClaim()
@@ -77,9 +81,8 @@ class Storage:
         for name, partitions in topics:
             self.add_topic(name, partitions)
         self.data_dir_id = data_dir_id
-        self._waits = waits
         self.flusher = Flusher(
-            self.wal, self.table, self.manifest, self.store, KEYS, self.claim, self.clock,
+            flushed_wal(self.wal), self.table, self.manifest, self.store, KEYS, self.claim, self.clock,
             broker_epoch=epoch, data_dir_id=data_dir_id,
             settings=settings or FlushSettings(
                 paced=False, wal_bytes=64 * MIB,

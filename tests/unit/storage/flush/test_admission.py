@@ -5,8 +5,8 @@ import pytest
 from kbroker import limits
 from kbroker._fast.wal.commit import FastAppendWait
 from kbroker.storage.flush.admission import Admission
-from kbroker.storage.flush.flusher import FlushSettings
 from kbroker.storage.flush.plan import PlanLimits
+from kbroker.storage.flush.schedule import FlushSettings
 from kbroker.storage.flush.upload import FlushStopped
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
@@ -93,7 +93,7 @@ def test_the_limit_follows_what_is_sent():
     assert wal.admitted[-1] == 200 * MIB + ahead
 
 
-def test_nothing_is_withheld_of_a_small_budget():
+def test_a_small_budget_is_not_withheld():
     wal = RecordedWal()
     admission = Admission(wal, lambda: 0.0, 8 * MIB, 2 * MIB)
     admission.window_begins(0, 2 * MIB, 2 * MIB)
@@ -133,13 +133,13 @@ def test_producers_that_have_filled_the_log_are_held_until_the_backlog_fits_into
     before = held.wal.admitted[-1]
     held.admission.window_begins(held.lsn, held.lsn + 100 * MIB, 100 * MIB)
     held.admission.sent(40 * MIB)
-    assert held.wal.admitted[-1] - before == 30 * MIB  # three quarters of what is sent: they never stand still
+    assert held.wal.admitted[-1] - before == 30 * MIB  # three quarters of what is sent: they never stop
     for _ in range(30):
         ahead = held.flush(100 * MIB, unflushed=held.least)
     assert ahead == held.least
 
 
-def test_the_whole_budget_is_back_when_producers_have_been_slow_for_a_while():
+def test_the_whole_budget_is_released_when_producers_slow_down():
     held = Held()
     for _ in range(30):
         held.flush(100 * MIB, unflushed=held.least)
@@ -155,7 +155,7 @@ def test_the_whole_budget_is_back_when_producers_have_been_slow_for_a_while():
     assert held.admission.window_bytes == 250 * MIB
 
 
-def test_producers_have_the_whole_budget_after_a_long_silence():
+def test_producers_have_the_whole_budget_after_an_idle_time():
     held = Held()
     for _ in range(30):
         held.flush(100 * MIB, unflushed=held.least)
@@ -178,7 +178,7 @@ def test_a_backlog_of_an_outage_does_not_stop_producers():
     assert held.flush(100 * MIB, unflushed=900 * MIB) == held.most
 
 
-def test_windows_that_are_given_up_and_begun_again_are_counted_once():
+def test_abandoned_windows_that_begin_again_are_counted_once():
     wal = RecordedWal()
     admission = Admission(wal, lambda: 0.0, 1000 * MIB, 100 * MIB)
     ahead = 1000 * MIB - 100 * MIB - 2 * MIB - 30 * MIB
@@ -194,7 +194,7 @@ def test_windows_that_are_given_up_and_begun_again_are_counted_once():
     assert wal.admitted[-1] == 180 * MIB + ahead
 
 
-def test_producers_are_not_held_if_memory_has_the_whole_budget_or_next_to_nothing():
+def test_producers_are_not_held_if_memory_has_the_whole_budget_or_too_little():
     for memory_bytes in (0, 100 * MIB, 2000 * MIB):
         wal = RecordedWal()
         admission = Admission(wal, lambda: 0.0, 1000 * MIB, 100 * MIB, memory_bytes)
@@ -236,7 +236,7 @@ def test_producers_that_would_fill_the_log_within_a_second_are_held():
         pytest.param((600, 610, 590), id="not growing"),
     ],
 )
-def test_a_log_that_does_not_fill_soon_is_all_of_the_producers(unsent_mib):
+def test_producers_have_the_whole_log_when_it_does_not_fill_soon(unsent_mib):
     filling = Filling(*unsent_mib)
     assert not filling.admission.held
     assert filling.wal.admitted[-1] == (1000 - 250 - 2 - 30) * MIB
@@ -261,14 +261,14 @@ class OutrunStore(MemoryStore):
         return meta
 
 
-def test_a_flusher_that_producers_outrun_has_two_windows_in_memory_under_way(tmp_path, monkeypatch):
+def test_a_flusher_that_producers_outrun_has_two_windows_in_progress(tmp_path, monkeypatch):
     monkeypatch.setattr("kbroker.storage.flush.admission.MEMORY_WINDOW_BYTES_MIN", 0)
     plan = PlanLimits(window_bytes_max=4 * MIB, pack_below_bytes=64 * KIB)
     settings = FlushSettings(paced=False, wal_bytes=32 * MIB, memory_bytes=8 * MIB, plan=plan)
     store = OutrunStore()
     storage = Storage(tmp_path, store, settings=settings, topics=[("t", 1)], waits=lambda seconds: True)
     flusher, partition = storage.start().flusher, storage.table.partition("t", 0)
-    admission = flusher._admission
+    admission = flusher.steps.admission
     flusher.start()
     count, appended = 1200, 0
     while appended < count:
@@ -284,7 +284,7 @@ def test_a_flusher_that_producers_outrun_has_two_windows_in_memory_under_way(tmp
     behind, held = storage.wal.head_lsn - flusher.flushed_lsn, admission.held
     store.end()
     assert held
-    assert flusher.metrics.windows_most == 2
+    assert flusher.windows.most == 2
     assert behind < 8 * MIB
     assert flusher.flush(timeout=60)
     sizes = [file.size for file in storage.manifest.image.files.values()]

@@ -48,7 +48,7 @@ def test_a_window_ends_where_an_entry_starts(storage):
     assert len(plan_ends(storage, range(512, 512 * KIB, 152))) > 300
 
 
-def test_a_window_of_what_is_in_objects_or_of_no_topic_ends_where_an_entry_starts(storage):
+def test_a_window_with_nothing_to_flush_ends_where_an_entry_starts(storage):
     fill(storage)
     assert storage.flusher.run_once()
     assert storage.flusher.flushed_lsn == storage.wal.durable_lsn

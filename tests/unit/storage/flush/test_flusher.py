@@ -1,16 +1,17 @@
 import math
 import random
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from kbroker import limits
 from kbroker._fast.records.records import build_control_batch
+from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError
+from kbroker.storage.flush.admission import Admission
 from kbroker.storage.flush.body import ObjectBuilder
-from kbroker.storage.flush.flusher import FlushSettings
 from kbroker.storage.flush.plan import PlanLimits
+from kbroker.storage.flush.schedule import FlushSettings
 from kbroker.storage.flush.upload import ClaimLost, FlushStopped
 from kbroker.storage.flush.window import FlushWindow
 from kbroker.storage.formats.object_keys import PackKey, klix_key
@@ -186,7 +187,7 @@ def test_damage_in_a_file_is_refused_by_the_store_and_then_named(start, tmp_path
     assert s.flusher.flushed_lsn == 0
 
 
-def test_a_body_that_is_damaged_on_its_way_is_sent_again(start):
+def test_a_body_damaged_in_transit_is_sent_again(start):
     s = start(FaultyStore(MemoryStore()), topics=[("t", 1)], waits=lambda seconds: False)
     s.append("t", 0, batch([b"v" * 5000]))
     s.sync()
@@ -208,7 +209,7 @@ def test_a_failed_write_is_retried_until_it_is_committed(start, part, when):
         assert s.flusher.run_once()
     for partition in range(3):
         assert s.stored("t", partition) == s.in_wal("t", partition)
-    assert s.flusher.guard.retries > 0 or (part, when) == ("_manifest/", When.AFTER)
+    assert s.flusher.steps.guard.retries > 0 or (part, when) == ("_manifest/", When.AFTER)
     assert len(data_keys(s)) == 4  # no second copy of what had arrived
     assert set(data_keys(s)) == live_keys(image_from_bucket(s.store))
     assert not s.fenced
@@ -216,10 +217,6 @@ def test_a_failed_write_is_retried_until_it_is_committed(start, part, when):
 
 def test_an_outage_only_delays_and_the_claim_is_read_before_the_next_upload(start):
     events = []
-    s = start(FaultyStore(MemoryStore()), topics=[("t", 1)])
-    s.append("t", 0, batch([b"before"]))
-    s.flush()
-    assert s.claim.checks == 0
 
     def wait(seconds):
         events.append(seconds)
@@ -227,7 +224,10 @@ def test_an_outage_only_delays_and_the_claim_is_read_before_the_next_upload(star
             s.store.outage = False
         return False
 
-    s.flusher.guard._wait = wait
+    s = start(FaultyStore(MemoryStore()), topics=[("t", 1)], waits=wait)
+    s.append("t", 0, batch([b"before"]))
+    s.flush()
+    assert s.claim.checks == 0
     s.store.outage = True
     s.append("t", 0, batch([b"during"]))
     s.sync()
@@ -238,10 +238,9 @@ def test_an_outage_only_delays_and_the_claim_is_read_before_the_next_upload(star
 
 
 def test_a_superseded_owner_uploads_nothing_after_an_outage(start):
-    s = start(FaultyStore(MemoryStore()), topics=[("t", 1)])
+    s = start(FaultyStore(MemoryStore()), topics=[("t", 1)], waits=lambda seconds: False)
     s.append("t", 0, batch([b"v"]))
     s.sync()
-    s.flusher.guard._wait = lambda seconds: False
     s.store.inject(Fault("put", When.BEFORE))
     s.claim.lost = RuntimeError("epoch 2 has the claim")
     with pytest.raises(ClaimLost, match="epoch 2"):
@@ -322,7 +321,7 @@ def test_data_of_a_topic_deleted_before_or_during_a_flush(start, monkeypatch):
     assert s.flusher.flushed_lsn == s.wal.durable_lsn
 
 
-def test_producers_epochs_and_transactions_in_the_record(start):
+def test_the_record_has_producers_epochs_and_transactions(start):
     s = start(topics=[("t", 1)])
     for turn in range(7):
         s.append("t", 0, batch([b"v"] * 2, producer_id=9, producer_epoch=1, base_sequence=turn * 2))
@@ -345,7 +344,7 @@ def test_producers_epochs_and_transactions_in_the_record(start):
     assert image_from_bucket(s.store).partition(topic_id("t"), 0).producers == state.producers
 
 
-def test_triggers(start):
+def test_a_flush_is_due_by_age_size_pressure_or_request(start):
     settings = FlushSettings(
         flush_bytes=100 * KIB,
         flush_seconds=60,
@@ -389,17 +388,17 @@ def test_triggers(start):
     assert flusher.due() == "request"
 
 
-def test_producers_that_are_held_are_pressure_too_while_there_is_something_to_flush(start, monkeypatch):
-    """The log does not fill any more then, only because they wait."""
+def test_held_producers_count_as_pressure_while_there_is_something_to_flush(start, monkeypatch):
+    """The log then stops filling only because they wait."""
     s = start(topics=[("t", 1)], settings=FlushSettings())
     s.append("t", 0, batch([b"x"]))
     s.sync()
     assert not s.flusher.pressure
     with monkeypatch.context() as patch:
-        patch.setattr(s.flusher._admission, "_held", True)
+        patch.setattr(Admission, "held", True)
         assert s.flusher.pressure  # between two windows as well
     assert s.flusher.run_once()
-    monkeypatch.setattr(s.flusher._admission, "_held", True)
+    monkeypatch.setattr(Admission, "held", True)
     assert not s.flusher.pressure
 
 
@@ -412,7 +411,7 @@ def test_uploads_follow_what_comes_in_and_have_no_limit_under_pressure(start):
             s.append("t", 0, batch([b"v" * (MIB - 4 * KIB)]))
         s.sync()
         s.clock.advance(seconds)
-        return s.flusher._pace() / MIB
+        return s.flusher.steps.pacer.rate / MIB
 
     assert pace_after(0, 1) == 16  # the slowest
     assert pace_after(20, 10) == pytest.approx(20 + 2 * (1 - math.exp(-1 / 3)), rel=0.01)  # backlog and input
@@ -420,45 +419,44 @@ def test_uploads_follow_what_comes_in_and_have_no_limit_under_pressure(start):
     assert pace_after(9, 1) == 0
 
 
-def test_thread_flushes_on_request_pauses_and_flushes_at_stop(start):
+def test_the_thread_flushes_on_request_and_at_stop(start):
     s = start(topics=[("t", 1)])
     s.flusher.start()
     s.append("t", 0, batch([b"one"]))
     s.sync()
     assert s.flusher.flush(timeout=20)
     assert s.manifest.image.partition(topic_id("t"), 0).end_offset == 1
-    s.flusher.pause()
     s.append("t", 0, batch([b"two"]))
     s.sync()
-    assert not s.flusher.flush(timeout=0)
-    assert s.manifest.image.partition(topic_id("t"), 0).end_offset == 1
-    s.flusher.resume()
     assert s.flusher.stop(flush=True, timeout=20)
     assert s.manifest.image.partition(topic_id("t"), 0).end_offset == 2
 
 
-class SlowWal:
-    """A WAL whose durable position does not move until a thread waits for it."""
+class WalProxy:
+    """A WAL with other methods in place of some."""
 
-    def __init__(self, wal):
-        self._wal, self._durable = wal, wal.durable_lsn
+    def __init__(self, wal, **replaced):
+        self._wal = wal
+        vars(self).update(replaced)
 
     def __getattr__(self, name):
         return getattr(self._wal, name)
 
-    @property
-    def durable_lsn(self):
-        return self._durable
+
+class SlowWal(WalProxy):
+    """A WAL whose durable position does not move until a thread waits for it."""
+
+    def __init__(self, wal):
+        super().__init__(wal, durable_lsn=wal.durable_lsn)
 
     def sync(self, timeout):
         assert self._wal.sync(timeout)
-        self._durable = self._wal.durable_lsn
+        self.durable_lsn = self._wal.durable_lsn
         return True
 
 
-def test_a_last_flush_takes_what_was_appended_and_is_not_durable_yet(start):
-    s = start(topics=[("t", 1)])
-    s.flusher._wal = SlowWal(s.wal)
+def test_the_last_flush_includes_appends_that_are_not_durable_yet(start):
+    s = start(topics=[("t", 1)], flushed_wal=SlowWal)
     s.flusher.start()
     s.append("t", 0, batch([b"one"]))
     assert s.flusher.stop(flush=True, timeout=20)
@@ -501,50 +499,46 @@ def test_unknown_failures_are_raised_after_all_uploads_ended(start):
         assert s.stored("t", partition) == s.in_wal("t", partition)
 
 
-def test_what_must_be_read_to_be_sent_is_paced_as_well(start):
-    """Over a way that takes bytes from memory only."""
-    s = start(topics=[("t", 1)], settings=FlushSettings(wal_bytes=256 * MIB, plan=PlanLimits()))
+def test_uploads_that_must_be_read_first_are_paced(start):
+    """Over a connection that takes bytes from memory only."""
+    clock, sent_at = ManualClock(NOW_MS), []
+
+    def read_batches_into(*arguments):
+        sent_at.append(clock.monotonic())
+        return s.wal.read_batches_into(*arguments)
+
+    def flushed(wal):
+        return WalProxy(wal, read_batches_into=read_batches_into, send_batches=lambda *arguments: 0)
+
+    s = start(topics=[("t", 1)], clock=clock, waits=clock.advance, flushed_wal=flushed,
+              settings=FlushSettings(wal_bytes=256 * MIB, plan=PlanLimits()))  # fmt: skip
     for _ in range(16):
         s.append("t", 0, batch([b"v" * (MIB - 4 * KIB)]))
     s.sync()
-    sent_at = []
-
-    def read_batches_into(entries, cumulative, position, out):
-        sent_at.append(s.clock.monotonic())
-        return s.wal.read_batches_into(entries, cumulative, position, out)
-
-    s.flusher._reading._wait = s.flusher.pacer._wait = s.clock.advance
-    with pytest.MonkeyPatch.context() as patch:
-        names = "durable_lsn", "trim", "admit", "feed_batches"
-        wal = SimpleNamespace(**{name: getattr(s.wal, name) for name in names}, read_batches_into=read_batches_into)
-        wal.send_batches = lambda *arguments: 0
-        patch.setattr(s.flusher, "_wal", wal)
-        assert s.flusher.run_once()
+    assert s.flusher.run_once()
     assert 120 <= len(sent_at) <= 128  # pieces of 128 KiB
     assert sent_at[-1] - sent_at[0] == pytest.approx(16 / 16, rel=0.2)  # less what could have gone while it was checked
 
 
-def test_what_is_checked_is_paced_as_well(start):
-    s = start(topics=[("t", 1)], settings=FlushSettings(wal_bytes=256 * MIB, plan=PlanLimits()))
-    for _ in range(60):
-        s.append("t", 0, batch([b"v" * (100 * KIB)]))
-    s.sync()
+def test_the_check_of_batches_is_paced(start, monkeypatch):
+    clock = ManualClock(NOW_MS)
     checked: list[tuple[float, int]] = []
     rates: list[int] = []
 
     def feed_batches(scan, limit, rate, trusted):
         rates.append(rate)
         fed = s.wal.feed_batches(scan, limit, rate)
-        checked.append((s.clock.monotonic(), fed))
+        checked.append((clock.monotonic(), fed))
         return fed
 
-    s.flusher._reading._wait = s.flusher.pacer._wait = s.clock.advance
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "FLUSH_FEED_BYTES", MIB)
-        names = "durable_lsn", "trim", "admit", "read_batches_into", "send_batches"
-        wal = SimpleNamespace(**{name: getattr(s.wal, name) for name in names}, feed_batches=feed_batches)
-        patch.setattr(s.flusher, "_wal", wal)
-        assert s.flusher.run_once()
+    s = start(topics=[("t", 1)], clock=clock, waits=clock.advance,
+              flushed_wal=lambda wal: WalProxy(wal, feed_batches=feed_batches),
+              settings=FlushSettings(wal_bytes=256 * MIB, plan=PlanLimits()))  # fmt: skip
+    for _ in range(60):
+        s.append("t", 0, batch([b"v" * (100 * KIB)]))
+    s.sync()
+    monkeypatch.setattr(limits, "FLUSH_FEED_BYTES", MIB)
+    assert s.flusher.run_once()
     assert sum(fed for _, fed in checked) > 60 * 100 * KIB
     assert all(rate == 16 * MIB for rate in rates)  # as what is sent; the log's own clock is not the test's
     assert len(checked) <= 8  # a call spreads what it feeds by itself
@@ -554,7 +548,8 @@ def test_what_is_checked_is_paced_as_well(start):
 
 def test_a_lost_claim_ends_the_building_of_objects(start, monkeypatch):
     plan = PlanLimits(pack_below_bytes=0, object_bytes_max=64 * KIB)
-    s = start(topics=[("t", 1)], settings=FlushSettings(paced=False, upload_threads=3, plan=plan))
+    s = start(FaultyStore(MemoryStore()), topics=[("t", 1)], waits=lambda seconds: False,
+              settings=FlushSettings(paced=False, upload_threads=3, plan=plan))  # fmt: skip
     for _ in range(40):
         s.append("t", 0, batch([b"v" * 60 * KIB]))
     s.sync()
@@ -562,12 +557,12 @@ def test_a_lost_claim_ends_the_building_of_objects(start, monkeypatch):
     build = ObjectBuilder.build
 
     def lose_and_build(builder, planned):
-        s.flusher.guard._outages += 1  # so the claim is looked at before anything is stored
         s.claim.lost = RuntimeError("another broker owns the cluster")
         built.append(planned)
         return build(builder, planned)
 
     monkeypatch.setattr(ObjectBuilder, "build", lose_and_build)
+    s.store.inject(Fault("put", times=1 << 30))  # after a failure the claim is read before the next attempt
     with pytest.raises(ClaimLost):
         s.flusher.run_once()
     assert 1 <= len(built) <= 4  # no more than wait to be stored, and the one for which there was no room

@@ -1,4 +1,4 @@
-"""Acknowledgements that wait for objects: when windows begin, several under way, failures, take-over."""
+"""Acknowledgements that wait for objects: when windows begin, several in progress, failures, take-over."""
 
 import random
 import threading
@@ -7,9 +7,8 @@ import pytest
 
 from kbroker._fast.records.records import build_control_batch
 from kbroker.clock import ManualClock
-from kbroker.storage.flush.flusher import FlushSettings
 from kbroker.storage.flush.plan import PlanLimits
-from kbroker.storage.flush.schedule import OBJECTS_AWAITED, WINDOWS_AT_ONCE, FlushSchedule
+from kbroker.storage.flush.schedule import OBJECTS_AWAITED, WINDOWS_AT_ONCE, FlushSchedule, FlushSettings
 from kbroker.storage.flush.window import FlushWindow
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.stores.memory_store import MemoryStore
@@ -127,7 +126,7 @@ def test_a_push_starts_a_window_and_wal_topics_start_none(start):
     assert s.flusher.flushed_lsn == s.wal.flushed_lsn
 
 
-def test_windows_overtake_in_uploads_and_never_in_the_manifest_or_in_acks(start):
+def test_uploads_of_windows_may_overtake_but_records_and_acks_are_in_order(start):
     s = start(GatedStore())
     acks = Acks(s)
     for number in range(WINDOWS):
@@ -137,10 +136,10 @@ def test_windows_overtake_in_uploads_and_never_in_the_manifest_or_in_acks(start)
     assert s.store.arrived.acquire(timeout=20)
     for number in range(1, WINDOWS):
         acks.append("o", 0, batch([b"next"]), number)
-        assert s.store.arrived.acquire(timeout=20)  # begun while the first is under way
+        assert s.store.arrived.acquire(timeout=20)  # begun while the first is in progress
         s.store.let_go(pack(number))
     acks.append("o", 1, batch([b"one too many"]), WINDOWS)
-    assert s.flusher.windows_in_progress == WINDOWS
+    assert len(s.flusher.windows) == WINDOWS
     assert s.flusher.due() is None
     assert [key for key in s.store.done if "_manifest" in key and "checkpoint" not in key][1:] == []  # the seal alone
     s.wal.drain_commits()
@@ -148,7 +147,7 @@ def test_windows_overtake_in_uploads_and_never_in_the_manifest_or_in_acks(start)
     assert s.table.partition("o", 0).high_watermark() == 0
     s.store.let_go(pack(0))
     assert acks.wait(WINDOWS + 1) == [(number, 0) for number in range(WINDOWS + 1)]
-    assert s.flusher.metrics.windows_most == WINDOWS
+    assert s.flusher.windows.most == WINDOWS
     assert s.table.partition("o", 0).high_watermark() == WINDOWS
     assert s.table.partition("o", 1).high_watermark() == 1
     state = image_from_bucket(s.store).partition(topic_id("o"), 0)
@@ -256,7 +255,7 @@ def test_waiting_requests_fail_with_not_leader_when_the_broker_is_superseded(sta
         assert isinstance(s.stopped[0], Fenced)
 
 
-def test_rates_of_windows():
+def test_windows_for_object_durability_begin_once_per_interval():
     """Without threads: when the schedule says that a window is due."""
 
     class Commits:
@@ -272,7 +271,7 @@ def test_rates_of_windows():
     clock.advance(100)
     assert not schedule.objects_due(0)
     assert schedule.objects_look_again(0) is None
-    for lsn in range(1, WINDOWS_AT_ONCE + 1):  # a few at once after a quiet time
+    for lsn in range(1, WINDOWS_AT_ONCE + 1):  # a few at once after an idle time
         wal.object_commits.newest_lsn = lsn
         assert schedule.objects_due(lsn - 1)
         schedule.window_begins(clock.monotonic(), True)
@@ -297,7 +296,7 @@ def test_rates_of_windows():
     assert schedule.pace(1 << 40, urgent=False) > 0.0
 
 
-def test_a_request_for_a_window_is_named(start):
+def test_a_waiting_acknowledgement_makes_a_window_due(start):
     s = start()
     Acks(s).append("o", 0, batch([b"v"]), 0)
     assert s.flusher.due() == OBJECTS_AWAITED

@@ -15,7 +15,7 @@ def paced(rate):
     return clock, pacer
 
 
-def test_bytes_take_their_time():
+def test_bytes_wait_for_the_rate():
     clock, pacer = paced(1000)
     start = clock.monotonic()
     for _ in range(11):
@@ -23,7 +23,7 @@ def test_bytes_take_their_time():
     assert 0.99 <= clock.monotonic() - start <= 1.11
 
 
-def test_no_rate_lets_everything_through():
+def test_without_a_rate_nothing_waits():
     clock, pacer = paced(1)
     pacer.acquire(1000)
     pacer.set_rate(0)
@@ -85,13 +85,13 @@ def test_a_body_that_sends_itself_spreads_what_it_sends():
     assert inner.asked[-1] == (PIECE_BYTES_MIN, rate)  # of what must be read
 
 
-def test_the_end_of_a_body_is_all_that_others_wait_for():
+def test_other_threads_do_not_wait_for_bytes_beyond_the_end_of_a_body():
     clock, pacer = paced(1 << 20)
 
     class Last(Sending):
         def send_to(self, *arguments):
             start = clock.monotonic()
-            pacer.acquire(1)  # another's turn, while this is sent
+            pacer.acquire(1)  # another thread's request, while this is sent
             assert clock.monotonic() - start < 0.01
             return super().send_to(*arguments)
 
@@ -100,7 +100,7 @@ def test_the_end_of_a_body_is_all_that_others_wait_for():
     assert body.asked == [(1000, 1 << 20)]
 
 
-def test_a_rate_that_is_lifted_while_others_have_their_turn():
+def test_a_send_that_waited_for_others_has_no_limit_once_the_rate_is_lifted():
     clock = ManualClock()
     rates = [1000.0]
     pacer = Pacer(clock.monotonic, lambda seconds: rates.__setitem__(0, 0.0), lambda: rates[0])
@@ -116,7 +116,7 @@ def test_parts_are_sent_at_the_rate():
     assert inner.asked == [(500, 123)]
 
 
-def test_a_rate_that_is_asked_for_counts_at_once():
+def test_a_rate_function_takes_effect_at_once():
     clock = ManualClock()
     rates = iter([1000.0, 1000.0, 0.0])
     pacer = Pacer(clock.monotonic, clock.advance, lambda: next(rates))
@@ -126,7 +126,7 @@ def test_a_rate_that_is_asked_for_counts_at_once():
     assert clock.monotonic() - start < 0.11
 
 
-def test_idle_time_is_made_up_for_a_little():
+def test_idle_time_earns_a_little_credit():
     clock, pacer = paced(1000)
     clock.advance(60)
     start = clock.monotonic()
