@@ -12,19 +12,19 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from kbroker import limits
+from kbroker.background.dead_jobs import DeadJobs
+from kbroker.background.job_holds import JobHolds
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
 from kbroker.log.log_table import LogTable
 from kbroker.storage.flush.pacing import Pacer
 from kbroker.storage.flush.upload import Claim
-from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys
+from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
-from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.rewrite.object_swap import PartitionLocks, Place
 from kbroker.storage.rewrite.swap_proposal import (
@@ -36,11 +36,8 @@ from kbroker.storage.rewrite.swap_proposal import (
     RESULT,
     SMALL_BYTES_MAX,
     SWAPPED,
-    TAG_LENGTH,
-    JobNote,
     Proposal,
     Result,
-    decode_job,
     decode_proposal,
     encode_result,
     parse_proposal_key,
@@ -54,7 +51,6 @@ from kbroker.storage.stores.retry_policy import RetryPolicy
 logger = logging.getLogger(__name__)
 
 RESULT_KEPT_MS = 3_600_000  # for an answer that its job does not fetch
-ORPHAN_GRACE_MS = 86_400_000  # between finding a dead job's objects and their deletion
 ANSWER_SECONDS = 10.0  # for storing one answer; retried at the next poll
 
 
@@ -75,21 +71,11 @@ class InboxMetrics:
     last_error: str | None = None
 
 
-@dataclass(slots=True)
-class _Hold:
-    """A job's partitions, locked for it as long as it sends heartbeats."""
-
-    note: JobNote | None  # None: malformed
-    version: str = ""  # ETag of the note
-    seen_at: float = 0.0  # monotonic, last change of the version
-    places: set[Place] = field(default_factory=set)  # locked
-
-
 class ProposalInbox:
-    """Reads, judges, answers, sweeps. `look` is one poll, for the thread, the control command and tests.
+    """Finds proposals and answers them. `look` is one poll, for the thread, the control command and tests.
 
-    Lock: `_lock` serialises polls. `locks` is shared with all that rewrites objects. The rate is `settings_rate()`,
-    bytes per second, 0 for no limit.
+    Lock: `_lock` serialises polls. `locks` is shared with all that rewrites objects. `rate()` limits what judging
+    reads: bytes per second, 0 for no limit.
     """
 
     def __init__(
@@ -109,12 +95,10 @@ class ProposalInbox:
     ) -> None:
         self.metrics = InboxMetrics()
         self._table = table
-        self._manifest = manifest
         self._store = store
         self._plain_store = plain_store
         self._keys = keys
         self._clock = clock
-        self._claim = claim
         self._locks = locks
         self._poll_seconds = poll_seconds
         self._stop = threading.Event()
@@ -123,7 +107,8 @@ class ProposalInbox:
             manifest, store, keys, clock, broker_epoch=broker_epoch, rules_of=self._rules_of, acquire=self._acquire
         )
         self._lock = threading.Lock()
-        self._holds: dict[str, _Hold] = {}
+        self.holds = JobHolds(store, locks, clock.monotonic, lambda place: self._rules_of(*place) is not None)
+        self._dead_jobs = DeadJobs(manifest, store, keys, clock, claim)
         self._thread: threading.Thread | None = None
 
     def _wait(self, seconds: float) -> None:
@@ -167,11 +152,10 @@ class ProposalInbox:
                     break  # the rest at the next poll
                 count += 1
                 found.setdefault(parsed[0], {})[parsed[1]] = meta
-            for proposal_id in self._holds.keys() - found.keys():
-                self._release_job(proposal_id)
+            self.holds.release_others(found)
             answered = sum(self._try(proposal_id, metas) for proposal_id, metas in found.items())
             self.metrics.looks += 1
-            self.metrics.jobs = sum(1 for hold in self._holds.values() if hold.places)
+            self.metrics.jobs = self.holds.jobs
             return answered
 
     def _try(self, proposal_id: str, metas: dict[str, ObjectMeta]) -> bool:
@@ -186,65 +170,18 @@ class ProposalInbox:
     def _look_at(self, proposal_id: str, metas: dict[str, ObjectMeta]) -> bool:
         now_ms = self._clock.now_ms()
         if RESULT in metas:
-            self._release_job(proposal_id)
+            self.holds.release(proposal_id)
             if metas[RESULT].modified_ms < now_ms - RESULT_KEPT_MS:
-                self._delete_proposal(proposal_id, metas)
+                self.metrics.orphans += self._dead_jobs.delete_proposal(proposal_id, metas)
             return False
         if PROPOSAL in metas:
             return self._answer(proposal_id, metas[PROPOSAL])
         if metas[JOB].modified_ms < now_ms - limits.SWEEP_AGE_MS:
-            self._sweep(proposal_id, metas[JOB])
+            self.holds.release(proposal_id)
+            self.metrics.orphans += self._dead_jobs.sweep(proposal_id, metas[JOB])
         else:
-            self._hold(proposal_id, metas[JOB])
+            self.holds.renew(proposal_id, metas[JOB])
         return False
-
-    def _delete_proposal(self, proposal_id: str, metas: dict[str, ObjectMeta]) -> None:
-        """Removes a finished proposal whose job has died; the answer last, so that it is never judged again."""
-        if JOB in metas:
-            self._sweep_tagged(proposal_id, metas[JOB], self._clock.now_ms())
-        for name in (PROPOSAL, JOB, RESULT):
-            self._store.delete([self._keys.full(proposal_key(proposal_id, name))])
-
-    # -- partitions of running jobs ------------------------------------------------------------------------------
-
-    def _hold(self, proposal_id: str, meta: ObjectMeta) -> None:
-        now = self._clock.monotonic()
-        hold = self._holds.get(proposal_id)
-        if hold is None:
-            hold = self._holds[proposal_id] = _Hold(self._note(proposal_id, meta))
-        if hold.version != f"{meta.etag} {meta.modified_ms}":
-            hold.version, hold.seen_at = f"{meta.etag} {meta.modified_ms}", now
-        if hold.note is None:
-            return
-        if now - hold.seen_at > limits.PROPOSAL_HOLD_SECONDS:
-            self._release_places(hold)
-            return
-        for partition in hold.note.partitions:
-            place = (hold.note.topic_id, partition)
-            if place in hold.places or self._rules_of(*place) is None:
-                continue
-            if self._locks.acquire(place):
-                hold.places.add(place)
-
-    def _note(self, proposal_id: str, meta: ObjectMeta) -> JobNote | None:
-        try:
-            if meta.size > SMALL_BYTES_MAX:
-                raise CorruptionError(f"{meta.key}: {meta.size} bytes are too many")
-            data = read_back(self._store, meta.key, SMALL_BYTES_MAX)
-            return None if data is None else decode_job(data, meta.key, proposal_id)  # None: the job has just ended
-        except CorruptionError as error:
-            logger.warning("a job's note is not used: %s", error)
-            return None
-
-    def _release_job(self, proposal_id: str) -> None:
-        hold = self._holds.pop(proposal_id, None)
-        if hold is not None:
-            self._release_places(hold)
-
-    def _release_places(self, hold: _Hold) -> None:
-        for place in hold.places:
-            self._locks.release(place)
-        hold.places.clear()
 
     # -- proposals ---------------------------------------------------------------------------------------------
 
@@ -264,7 +201,7 @@ class ProposalInbox:
             key = self._keys.full(proposal_key(proposal_id, RESULT))
             retries = RetryPolicy(ANSWER_SECONDS, clock=self._clock, wait=self._stop.wait)
             create_once(self._plain_store, key, encode_result(result), retries, SMALL_BYTES_MAX)
-            self._release_job(proposal_id)
+            self.holds.release(proposal_id)
             return True
         finally:
             for place in taken:
@@ -287,7 +224,7 @@ class ProposalInbox:
 
         A partition that another job holds is no obstacle: that job may be dead; if not, the first proposal wins.
         """
-        held = {place for hold in self._holds.values() for place in hold.places}
+        held = self.holds.places
         for swap in proposal.swaps:
             place = (proposal.topic_id, swap.partition)
             if place in held:
@@ -309,47 +246,6 @@ class ProposalInbox:
                 logger.warning("refused partition %d of the proposal %s: %s", outcome.partition, key, outcome.reason)
         logger.info("judged the proposal %s: %d of %d partitions swapped", key, statuses.count(SWAPPED), len(statuses))
 
-    # -- jobs that died ----------------------------------------------------------------------------------------
-
-    def _sweep(self, proposal_id: str, meta: ObjectMeta) -> None:
-        """A job sent no heartbeat for two days and proposed nothing: deletes objects with its tag, its note last."""
-        self._release_job(proposal_id)
-        self._sweep_tagged(proposal_id, meta, self._clock.now_ms() - limits.SWEEP_AGE_MS)
-        self._store.delete([meta.key])
-
-    def _sweep_tagged(self, proposal_id: str, meta: ObjectMeta, before_ms: int) -> None:
-        """Queues older objects of a job that no record names: they will never be proposed."""
-        note = self._note(proposal_id, meta)
-        if note is None:
-            return
-        self._claim.check()
-        folder = self._keys.full(f"{note.topic}-{note.topic_id.hex()}/")
-        self._queue(
-            [
-                self._keys.relative(found.key)
-                for found in self._store.list(folder)
-                if isinstance(key := self._keys.parse(found.key), KlixKey)
-                and key.rewrite.startswith(proposal_id[:TAG_LENGTH])
-                and found.modified_ms < before_ms
-            ]
-        )
-
-    def _queue(self, keys: list[str]) -> None:
-        queued = 0
-
-        def change(image: ManifestImage) -> dict[str, Any] | None:
-            nonlocal queued
-            due_ms = self._clock.now_ms() + ORPHAN_GRACE_MS
-            unknown = [[key, due_ms] for key in keys if not image.is_known(key)]
-            queued = len(unknown)
-            return {"q": unknown} if unknown else None
-
-        if keys:
-            self._manifest.commit(change)
-        if queued:
-            self.metrics.orphans += queued
-            logger.info("%d objects of a job that died will be deleted: %s and others", queued, keys[0])
-
     # -- the thread --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -363,7 +259,7 @@ class ProposalInbox:
         if self._thread is not None:
             self._thread.join()
         with self._lock:  # a poll by the control command
-            self._holds.clear()
+            self.holds.clear()
 
     def _run(self) -> None:
         while not self._stop.wait(self._poll_seconds):

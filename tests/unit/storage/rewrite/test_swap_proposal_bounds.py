@@ -92,7 +92,7 @@ def test_outputs_cannot_raise_the_leader_epoch(side):
     assert len(side.contents()) == 4
 
 
-def test_what_was_swapped_is_said_so_when_the_proposal_is_old_by_then(side):
+def test_a_swap_that_was_committed_is_answered_as_swapped_two_days_later(side):
     """The broker was killed between record and answer, and started again two days later."""
     job, _ = side.proposed()
     assert side.inbox.look() == 1
@@ -105,7 +105,7 @@ def test_what_was_swapped_is_said_so_when_the_proposal_is_old_by_then(side):
     assert side.contents() == COMPACTED
 
 
-def test_the_owner_removes_what_it_refused_as_a_whole(side):
+def test_the_owner_deletes_the_objects_of_a_proposal_that_it_refused_as_a_whole(side):
     """Nothing is reserved then: the job leaves note and answer, by which the owner finds the objects."""
     job, proposal = side.proposed()
     side.s.store.put(full(job, PROPOSAL), b"{}")
@@ -124,7 +124,7 @@ def test_the_owner_removes_what_it_refused_as_a_whole(side):
     assert len(side.contents()) == 4
 
 
-def test_other_keys_among_proposals_stand_in_nobodys_way(side, monkeypatch):
+def test_other_keys_among_proposals_are_ignored(side, monkeypatch):
     monkeypatch.setattr(limits, "PROPOSAL_KEYS_MAX", 3)
     others = [KEYS.full(f"{PROPOSALS_DIR}/{number:03d}-notes.txt") for number in range(10)]
     for key in others:
@@ -142,7 +142,7 @@ def test_a_note_holds_only_partitions_that_there_are(side):
     note = JobNote("0" * 32, "compact", "t", topic_id("t"), tuple(range(5000)), "h", 1, 0, 0)
     side.s.store.put(KEYS.full(proposal_key(note.id, JOB)), encode_job(note))
     side.inbox.look()
-    assert side.inbox._holds[note.id].places == {(topic_id("t"), 0)}
+    assert side.inbox.holds.places == {(topic_id("t"), 0)}
 
 
 def test_a_note_with_an_illegal_topic_name_does_not_block_other_jobs(tmp_path):
