@@ -75,7 +75,7 @@ def build_background_tasks(
     cluster.topics.segment_obstacle = segments.obstacle
     retention = _retention(config, clock, cluster, store, logs, segments)
     grace_ms = config.kafka["log.segment.delete.delay.ms"]
-    drop_deleted_topics(logs, retention, segments, cluster.topics.image.deleted, grace_ms)
+    drop_deleted_topics(logs, retention.drop_topic, segments, cluster.topics.image.deleted, grace_ms)
     cluster.topics.add_listener(retention)
     locks = PartitionLocks()
     cleaner = Cleaner(

@@ -12,36 +12,39 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from kbroker import limits
+from kbroker._fast.partition.partition import Partition
+from kbroker.background.deleted_topics import DeletedTopics
+from kbroker.background.object_deletion import ObjectDeletion
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
 from kbroker.log.log_table import LogTable, TopicLog
-from kbroker.log.segment_names import SegmentNames, with_indexes
+from kbroker.log.segment_names import SegmentNames
 from kbroker.storage.flush.upload import Claim
-from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import PartitionState
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
+from kbroker.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_MS = 300_000  # log.retention.check.interval.ms
 DELETE_POLL_SECONDS = 5.0
 PRODUCER_EXPIRY_SECONDS = 600.0
-DELETE_BATCH_KEYS = 1_000  # one DeleteObjects request
 RECORD_PARTITIONS_MAX = 1_000  # changed by one manifest record
-EXPIRED_MAX = 5_000  # objects of one partition per pass: the image's lock is held meanwhile
+EXPIRED_MAX = 5_000  # objects of one partition per pass, which holds the image's lock
 RECORD_EXPIRED_MAX = 20_000  # objects of all partitions in one manifest record
 WAITING_MAX = 100_000  # queued keys: with more, nothing else expires for now
 
 
-def expired_offset(state: PartitionState, config: Any, now_ms: int, created_ms_of: Callable[[int], int]) -> int:
+def expired_offset(
+    state: PartitionState, config: TopicConfig, now_ms: int, created_ms_of: Callable[[int], int]
+) -> int:
     """The new log start: after the last object that expires by time or size, or the present one.
 
     `created_ms_of` returns the creation time of an object by its place in the image's table, for records without
@@ -63,16 +66,11 @@ def expired_offset(state: PartitionState, config: Any, now_ms: int, created_ms_o
     return log_start_offset
 
 
-def _ended_reservations(now_ms: int, image: ManifestImage) -> dict[str, Any] | None:
-    """The entries of a record for expired reservations: their keys are to be deleted."""
-    over = [key for key, due_ms in image.reserved.items() if due_ms <= now_ms and not image.is_live(key)]
-    return {"q": [[key, now_ms] for key in over[:DELETE_BATCH_KEYS]]} if over else None
-
-
 class Retention:
     """One thread: a pass over all partitions each check interval, and the deletion of keys that are due.
 
-    `check_once` and `delete_once` are the two steps, for the thread and for tests.
+    `check_once` and `delete_once` are its two steps, for the thread and for tests. Any thread may report deleted
+    topics and new configs, and call `nudge`.
     """
 
     def __init__(
@@ -88,18 +86,15 @@ class Retention:
         producer_id_expiration_ms: int = limits.PRODUCER_ID_EXPIRATION_MS,
     ) -> None:
         self.deleted_keys = 0
-        self.expired_partitions = 0
         self.last_error: str | None = None
         self._table = table
         self._manifest = manifest
-        self._store = store
         self._clock = clock
-        self._claim = claim
         self._segments = segments
+        self._deleted = DeletedTopics(manifest, segments)
+        self._deletion = ObjectDeletion(manifest, store, clock, claim, segments)
         self._check_interval_ms = check_interval_ms
         self.producer_id_expiration_ms = producer_id_expiration_ms
-        self._dropped: dict[bytes, int] = {}  # deleted topic -> grace time, until the manifest has dropped it
-        self._lock = threading.Lock()  # protects _dropped
         self._wake = threading.Event()
         self._stopping = False
         self._check_asked = False
@@ -117,44 +112,21 @@ class Retention:
 
     def drop_topic(self, topic_id: bytes, grace_ms: int) -> None:
         """Queues everything of a topic id for deletion. Only for topics that the metadata records as deleted."""
-        with self._lock:
-            self._dropped[topic_id] = grace_ms
+        self._deleted.add(topic_id, grace_ms)
         self.nudge()
-
-    def _drop_topics(self) -> None:
-        with self._lock:
-            dropped = dict(self._dropped)
-        if not dropped:
-            return
-        if self._segments is not None:
-            self._segments.dropped(dropped)
-
-        def change(image: ManifestImage) -> dict[str, Any] | None:
-            # Also without flushed data: an orphan of a crash is then known to be of a deleted topic.
-            news = {
-                topic_id.hex(): grace
-                for topic_id, grace in dropped.items()
-                if topic_id in image.partitions or topic_id not in image.dropped
-            }
-            return {"d": news} if news else None
-
-        self._manifest.commit(change)
-        with self._lock:
-            for topic_id in dropped:
-                self._dropped.pop(topic_id, None)
 
     # -- topic listener (cluster.topics.TopicListener): new configs may expire data at once ------------------------
 
-    def on_created(self, topic: Any, config: Any) -> None:
+    def on_created(self, topic: object, config: object) -> None:
         """Nothing to do."""
 
-    def on_deleted(self, topic: Any) -> None:
+    def on_deleted(self, topic: object) -> None:
         """Nothing to do: `topic_removed` follows."""
 
-    def on_partitions_added(self, topic: Any, config: Any, previous: int) -> None:
+    def on_partitions_added(self, topic: object, config: object, previous: int) -> None:
         """Nothing to do."""
 
-    def on_config(self, topic: Any, config: Any) -> None:
+    def on_config(self, topic: object, config: object) -> None:
         """The next turn makes a pass over all partitions."""
         self.nudge()
 
@@ -166,16 +138,16 @@ class Retention:
 
         Raises StoreError, Fenced.
         """
-        self._drop_topics()
-        moved: set[Any] = set()
+        self._deleted.commit()
+        moved: set[Partition] = set()
         wanted = [(part, log.config) for log in list(self._table.by_id.values()) for part in log.partitions]
         image = self._manifest.image
         while wanted:
             if len(image.deletions) >= WAITING_MAX:
                 self._check_asked = True  # memory and checkpoints contain them all
                 break
-            expired: list[tuple[Any, Any]] = []
-            batch: list[tuple[Any, Any]] = []
+            expired: list[tuple[Partition, TopicConfig]] = []
+            batch: list[tuple[Partition, TopicConfig]] = []
             objects = 0
             for partition, config in wanted:
                 if not (count := self._expired_count(partition, config)):
@@ -192,10 +164,9 @@ class Retention:
             if batch:
                 moved.update(self._move_log_starts(batch))
             wanted = expired  # some may have more expired objects
-        self.expired_partitions += len(moved)
         return len(moved)
 
-    def _expired_count(self, partition: Any, config: Any) -> int:
+    def _expired_count(self, partition: Partition, config: TopicConfig) -> int:
         """How many objects expire when the log start moves to its target, at least 1; 0 when it stays."""
         image = self._manifest.image
         state = image.partition(partition.topic_id, partition.index)
@@ -207,14 +178,14 @@ class Retention:
         with image.lock:
             return max(state.index_of(target), 1)
 
-    def _target(self, partition: Any, state: PartitionState, config: Any) -> int:
+    def _target(self, partition: Partition, state: PartitionState, config: TopicConfig) -> int:
         image = self._manifest.image
         with image.lock:
             offset = expired_offset(state, config, self._clock.now_ms(), lambda file: image.files[file].created_ms)
         return max(offset, partition.log_start_offset)
 
-    def _move_log_starts(self, expired: list[tuple[Any, Any]]) -> list[Any]:
-        targets: list[tuple[Any, int]] = []
+    def _move_log_starts(self, expired: list[tuple[Partition, TopicConfig]]) -> list[Partition]:
+        targets: list[tuple[Partition, int]] = []
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
             partitions: dict[str, dict[str, Any]] = {}
@@ -237,45 +208,10 @@ class Retention:
         return [partition for partition, _ in targets]
 
     def delete_once(self) -> int:
-        """Deletes the keys that are due; returns how many. Raises StoreError, Fenced, Superseded.
-
-        Deleting twice does no harm, so a key leaves the queue only after it is deleted. A reserved key is queued first:
-        no record can make a queued key live, while the rewrite that reserved it may be about to.
-        """
-        deleted = 0
-        image = self._manifest.image
-        while self._due(1):
-            now_ms = self._clock.now_ms()
-            self._manifest.commit(partial(_ended_reservations, now_ms))
-            due = [key for key in self._due(DELETE_BATCH_KEYS) if key in image.deletions]
-            if not due:
-                break
-            if self._claim is not None:
-                self._claim.check()
-            self._delete(due)
-            self._manifest.commit({"x": due})
-            deleted += len(due)
-            self.deleted_keys += len(due)
-        if self._segments is not None:
-            self._segments.clear()
+        """Deletes the objects that are due; returns how many. Raises StoreError, Fenced, Superseded."""
+        deleted = self._deletion.run_once()
+        self.deleted_keys += deleted
         return deleted
-
-    def _delete(self, keys: list[str]) -> None:
-        """Segments last, by SegmentNames: on a failure it knows when the names are free again."""
-        segments: list[str] = []
-        if self._segments is not None:
-            segments = [key for key in keys if key.endswith(SEGMENT_SUFFIX)]
-            keys = [key for key in keys if not key.endswith(SEGMENT_SUFFIX)]
-        root = self._manifest.image.root
-        self._store.delete([root + key for key in with_indexes(keys)])
-        if self._segments is not None and segments:
-            self._segments.delete(with_indexes(segments))
-
-    def _due(self, limit: int) -> list[str]:
-        image, now_ms = self._manifest.image, self._clock.now_ms()
-        if self._segments is None:
-            return image.due_deletions(now_ms, limit)
-        return image.due_deletions(now_ms, limit, self._segments.is_gone)
 
     # -- the thread --------------------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ class SimulatedBroker:
         segments = SegmentNames(self.table, manifest, self.client, keys, clock, claim, writes)
         cluster.topics.segment_obstacle = segments.obstacle
         self.retention = Retention(self.table, manifest, retrying, clock, claim=claim, segments=segments)
-        drop_deleted_topics(self.table, self.retention, segments, cluster.topics.image.deleted, 60_000)
+        drop_deleted_topics(self.table, self.retention.drop_topic, segments, cluster.topics.image.deleted, 60_000)
         cluster.topics.add_listener(self.retention)
         self.table.on_removed = self.retention.topic_removed
         self.log_starts = LogStarts(self.table, manifest, clock)

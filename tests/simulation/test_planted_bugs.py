@@ -113,7 +113,7 @@ def deletion_without_grace(patch: pytest.MonkeyPatch) -> None:
         image = self._manifest.image
         for partition, _ in expired:
             for ref in list(image.objects_from(partition.topic_id, partition.index))[:1]:
-                self._store.delete([ref.key])
+                self._deletion._store.delete([ref.key])
         return move(self, expired)
 
     move = Retention._move_log_starts

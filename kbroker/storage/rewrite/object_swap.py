@@ -2,9 +2,9 @@
 partition's objects, replace them by the outputs, or release the keys.
 
 Nothing changes before the one manifest record that swaps. A key is reserved by an earlier record before its first byte
-is sent; so it always ends live, or deleted when its reservation or its grace time is over
-(background.retention.Retention.delete_once is the only place that deletes). Reserving also proves that this broker
-still owns the cluster. docs/formats/manifest.md, "Reservation" and "Deletion".
+is sent; so it always ends live, or is deleted when its reservation or its grace time expires (only
+background.object_deletion deletes). Reserving also proves that this broker still owns the cluster.
+docs/formats/manifest.md, "Reservation" and "Deletion".
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def keys(s):
     return {meta.key for meta in s.store.list(KEYS.root) if KEYS.parse(meta.key)}
 
 
-def test_time_retention_lets_the_oldest_go_until_one_stays(storage):
+def test_time_retention_deletes_the_oldest_up_to_the_first_that_stays(storage):
     storage.add_topic("t", 1, retention_ms=2 * HOUR)
     fill(storage, "t", 4)
     assert storage.retention.check_once() == 1
@@ -55,7 +55,7 @@ def test_time_retention_lets_the_oldest_go_until_one_stays(storage):
     assert storage.retention.check_once() == 0
 
 
-def test_very_many_objects_go_a_few_at_a_time(storage, monkeypatch):
+def test_very_many_objects_expire_by_several_records(storage, monkeypatch):
     monkeypatch.setattr(retention, "EXPIRED_MAX", 2)
     monkeypatch.setattr(retention, "RECORD_EXPIRED_MAX", 3)
     storage.add_topic("t", 3, retention_ms=HOUR)
@@ -77,7 +77,7 @@ def test_very_many_objects_go_a_few_at_a_time(storage, monkeypatch):
     assert (sum(removed), max(removed)) == (11, 3)
 
 
-def test_a_long_queue_of_deletions_comes_first(storage, monkeypatch):
+def test_nothing_else_expires_while_the_delete_queue_is_long(storage, monkeypatch):
     monkeypatch.setattr(retention, "EXPIRED_MAX", 2)
     monkeypatch.setattr(retention, "RECORD_EXPIRED_MAX", 3)
     monkeypatch.setattr(retention, "WAITING_MAX", 4)
@@ -101,7 +101,7 @@ def test_a_young_object_protects_the_objects_after_it(storage):
     assert storage.retention.check_once() == 0
 
 
-def test_objects_without_timestamps_go_by_their_own_age(storage):
+def test_objects_without_timestamps_expire_by_their_creation_time(storage):
     storage.add_topic("t", 1, retention_ms=HOUR)
     storage.append("t", 0, batch([b"v"], timestamp=-1))
     storage.flush()
@@ -145,7 +145,7 @@ def test_records_that_are_only_in_the_wal_stay(storage):
     assert log_start(storage, "t") == 1
 
 
-def test_objects_go_after_the_delay_and_never_before_the_log_start(storage):
+def test_objects_are_deleted_after_the_delay_and_never_before_the_log_start_moves(storage):
     storage.add_topic("t", 1, retention_ms=HOUR, file_delete_delay_ms=60_000)
     fill(storage, "t", 4)
     before = keys(storage)
@@ -227,7 +227,7 @@ def test_a_deleted_topic_leaves_the_bucket_and_its_name_starts_empty(storage):
     assert storage.retention.check_once() == 0
 
 
-def test_other_configs_of_a_topic_are_looked_at_in_the_next_turn(storage):
+def test_new_configs_of_a_topic_cause_a_pass(storage):
     storage.add_topic("t", 1, retention_ms=-1)
     fill(storage, "t", 4)
     storage.retention.start()
@@ -264,7 +264,7 @@ class WallClock:
         self.now_ms = lambda: clock.now_ms() - self.back_ms
 
 
-def test_a_wall_clock_that_is_set_back_does_not_put_the_passes_off(storage):
+def test_a_wall_clock_that_is_set_back_does_not_delay_the_passes(storage):
     clock = WallClock(storage.clock)
     storage.retention = Retention(storage.table, storage.manifest, storage.store, clock)
     storage.add_topic("t", 1, retention_ms=-1, retention_bytes=0)
@@ -300,8 +300,8 @@ def test_the_thread_survives_an_unexpected_failure(storage, caplog):
     assert log_start(storage, "t") == 2
 
 
-def test_a_reservation_that_is_over_cannot_become_live_while_its_key_is_deleted(storage):
-    """The rewrite asked the clock before it stood still for a day, or before the clock was set right."""
+def test_an_expired_reservation_cannot_become_live_while_its_key_is_deleted(storage):
+    """The rewrite read the clock before it was paused for a day, or before the clock was corrected."""
     key = klix_key("t", topic_id("t"), 0, 0, 1)
     storage.add_topic("t")
     storage.store.put(KEYS.full(key), b"merged")

@@ -229,7 +229,7 @@ def drop(s, retention, *names, object_format="klix"):
     """As a start does with topics that metadata remembers as deleted."""
     segments = SegmentNames(s.table, s.manifest, s.store, KEYS, s.clock, s.claim, lambda topic: False)
     deleted = {topic_id(name): DeletedTopic(name, object_format) for name in names}
-    return drop_deleted_topics(s.table, retention, segments, deleted, 60_000), segments
+    return drop_deleted_topics(s.table, retention.drop_topic, segments, deleted, 60_000), segments
 
 
 def test_batches_of_a_topic_that_metadata_does_not_know_are_skipped_with_a_warning(start, caplog):
