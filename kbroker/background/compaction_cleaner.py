@@ -78,15 +78,15 @@ class Cleaner:
         self._keys = keys
         self._clock = clock
         self._stop = threading.Event()
-        self._pacer = Pacer(clock.monotonic, self._wait)
+        self.pacer = Pacer(clock.monotonic, self._wait)
         self._thread_count = threads
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._locks = locks or PartitionLocks()
         self._not_before: dict[Place, float] = {}
         self._uncleanable: set[Place] = set()
-        self._next_horizon_ms: int | None = None  # when the next tombstones may be removed
-        self._deadlines = (
+        self.next_horizon_ms: int | None = None  # when the next tombstones may be removed
+        self.deadlines = (
             CompactionDeadlines(table, manifest, clock, flusher, self._is_put_off) if flusher is not None else None
         )
         self.configure(settings or CleanerSettings())
@@ -94,7 +94,7 @@ class Cleaner:
     def configure(self, settings: CleanerSettings) -> None:
         """Changes the settings: the rate at once, the rest from the next round on."""
         self.settings = settings
-        self._pacer.set_rate(settings.io_bytes_per_second)
+        self.pacer.set_rate(settings.io_bytes_per_second)
 
     def _wait(self, seconds: float) -> None:
         if self._stop.wait(seconds):
@@ -105,7 +105,7 @@ class Cleaner:
     def _candidates(self) -> Iterator[tuple[Cleanable, Any, Any]]:
         """(cleanable part, partition, config) of the partitions that are due."""
         image, now_ms = self._manifest.image, self._clock.now_ms()
-        self._next_horizon_ms = None
+        self.next_horizon_ms = None
         for partition, config in compacted_partitions(self._table):
             place = (partition.topic_id, partition.index)
             with image.lock:
@@ -113,12 +113,12 @@ class Cleaner:
                 if state is None:
                     continue
                 found = cleanable(state, config, now_ms, lambda file: image.files[file].created_ms)
-            if self._deadlines is not None:
-                found = self._deadlines.aged(place, found)
+            if self.deadlines is not None:
+                found = self.deadlines.aged(place, found)
             if found.due(config, now_ms):
                 yield found, partition, config
             elif found.horizon_ms >= 0:
-                self._next_horizon_ms = min(self._next_horizon_ms or found.horizon_ms, found.horizon_ms)
+                self.next_horizon_ms = min(self.next_horizon_ms or found.horizon_ms, found.horizon_ms)
 
     def _choose(self) -> tuple[Any, Any] | None:
         """Locks and returns the dirtiest partition that is due; overdue ones first."""
@@ -147,8 +147,8 @@ class Cleaner:
         """
         if not self.settings.enabled:
             return None
-        if self._deadlines is not None:
-            self._deadlines.look(self.settings.backoff_ms)
+        if self.deadlines is not None:
+            self.deadlines.look(self.settings.backoff_ms)
         chosen = self._choose()
         if chosen is None:
             return None
@@ -171,7 +171,7 @@ class Cleaner:
     def _compact(self, partition: Any, config: Any) -> RoundReport | None:
         started = self._clock.monotonic()
         tools = RoundTools(
-            self._manifest, self._store, self._keys, self._clock, self.settings, self._pacer.acquire,
+            self._manifest, self._store, self._keys, self._clock, self.settings, self.pacer.acquire,
             self._stop.is_set,
         )  # fmt: skip
         report = CompactionRound(tools, partition, config).run()
@@ -240,8 +240,8 @@ class Cleaner:
 
     def _rest(self, seconds: float) -> None:
         """Seconds until the next check: at most to the next deadline or the end of a requested flush."""
-        deadlines = self._deadlines
-        horizon_ms = self._next_horizon_ms  # another cleaner thread may change it
+        deadlines = self.deadlines
+        horizon_ms = self.next_horizon_ms  # another cleaner thread may change it
         if horizon_ms is not None:
             seconds = min(seconds, max(horizon_ms - self._clock.now_ms(), 0) / 1000)
         while deadlines is not None and deadlines.awaits_flush and seconds > 0:

@@ -74,7 +74,8 @@ class Converter:
     """Merges the objects of all topics (storage.rewrite.merge_plan says when), and sweeps orphans.
 
     `run_once` is one job, for the thread and for tests; one caller at a time. `locks` is shared with all that rewrites
-    objects; `busy` returns whether flushes need the store and the cores now.
+    objects; `busy` returns whether flushes need the store and the cores now. `wait(seconds)` replaces waits within a
+    job; it returns something true when the converter should stop.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Converter:
         settings: ConverterSettings | None = None,
         locks: PartitionLocks | None = None,
         busy: Callable[[], bool] = lambda: False,
+        wait: Callable[[float], object] | None = None,
     ) -> None:
         self.settings = settings or ConverterSettings()
         self.metrics = ConverterMetrics()
@@ -98,11 +100,12 @@ class Converter:
         self._locks = locks or PartitionLocks()
         self._busy = busy
         self._stop = threading.Event()
+        self._pause = wait or self._stop.wait
         self._pacer = Pacer(clock.monotonic, self._wait)
         self._pacer.set_rate(self.settings.io_bytes_per_second)
         self._choice = MergeChoice(table, manifest, clock, self.settings.bounds)
         self._merger = Merger(
-            manifest, store, keys, clock, broker_epoch=broker_epoch, acquire=self._acquire,
+            manifest, store, keys, clock, broker_epoch=broker_epoch, acquire=self.acquire,
             settings=self.settings.merger,
         )  # fmt: skip
         self._not_before: dict[Place, float] = {}
@@ -118,14 +121,15 @@ class Converter:
         self._pacer.set_rate(settings.io_bytes_per_second)
 
     def _wait(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
+        if self._pause(seconds):
             raise MergeStopped
 
     def _yield(self) -> None:
         while self._busy() and self._clock.monotonic() < self._yield_until:
             self._wait(YIELD_SECONDS)
 
-    def _acquire(self, count: int) -> None:
+    def acquire(self, count: int) -> None:
+        """Waits until so many bytes may be read, sent or copied. Raises MergeStopped."""
         self._yield()
         if self._stop.is_set():
             raise MergeStopped

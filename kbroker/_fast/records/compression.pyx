@@ -38,7 +38,7 @@ ZSTD_WINDOW_BYTES_MAX = 1 << 27   # what zstd's own stream decoder accepts unles
 MAPPED_BYTES_MIN = 1 << 20        # memory of so many goes back to the system when it is dropped
 ZSTD_WINDOW_BYTES_KEPT = 1 << 21  # that of level 3
 ZSTD_DECODERS_KEPT = 4
-_zstd_decoders = []               # idle ones; pop and append are atomic under the GIL
+idle_zstd_decoders = []               # pop and append are atomic under the GIL
 
 LZ4_LEVEL_DEFAULT = 9             # Kafka's (KIP-390)
 
@@ -116,7 +116,7 @@ class _Plain:
 
 
 class _Xerial:
-    """Snappy blocks of SNAPPY_BLOCK_BYTES of input each, behind one header."""
+    """Snappy blocks of SNAPPY_BLOCK_BYTES of input each, after one header."""
 
     def __init__(self):
         self.head = SNAPPY_MAGIC + SNAPPY_VERSION.to_bytes(4, "big") * 2
@@ -172,7 +172,7 @@ cdef Plain plain_of(int codec, body):
 
 
 cdef Plain plain_held(bytes data, Share share):
-    """What was decompressed otherwise, with its share."""
+    """Bytes that were decompressed elsewhere, with their share."""
     cdef Plain plain = Plain.__new__(Plain)
     plain.share = share
     plain.hold(data, len(data))
@@ -189,7 +189,7 @@ cdef class Plain:
         return 0
 
     cdef int fill(self, pieces, int64_t size_max) except -1:
-        """Takes what is one piece as it is, and copies several into one block."""
+        """Takes a single piece as it is, and copies several into one block."""
         cdef uint8_t[::1] block = None
         cdef int64_t total = 0
         whole = b""
@@ -211,7 +211,7 @@ cdef class Plain:
         return self.size
 
     def release(self):
-        """Gives its share back, though the bytes stay: another pool accounts for them."""
+        """Releases its share, though the bytes stay: another pool accounts for them."""
         self.share.close()
 
 
@@ -343,7 +343,7 @@ def _lz4_pieces(body):
 
 def _zstd_pieces(body):
     # The stream reader takes a truncated frame for a short one, so the frames are walked first.
-    window_bytes = _check_zstd_frames(body)
+    window_bytes = zstd_window_bytes(body)
     decoder = _take_zstd_decoder()
     try:
         with decoder.stream_reader(body, read_across_frames=True, closefd=False) as reader:
@@ -358,14 +358,14 @@ def _zstd_pieces(body):
 def _zstd_into(body, bytearray out, int64_t max_bytes):
     cdef int64_t total = 0
     cdef int64_t more = 0
-    window_bytes = _check_zstd_frames(body)
+    window_bytes = zstd_window_bytes(body)
     decoder = _take_zstd_decoder()
     try:
         with decoder.stream_reader(body, read_across_frames=True, closefd=False) as reader:
             while True:
                 if total == len(out):
                     out.extend(bytes(max(PIECE_BYTES, total)))
-                with memoryview(out) as room:      # given back before `out` can grow
+                with memoryview(out) as room:      # released before `out` can grow
                     more = reader.readinto(room[total:])
                 total += more
                 if total > max_bytes:
@@ -381,18 +381,18 @@ def _zstd_into(body, bytearray out, int64_t max_bytes):
 def _take_zstd_decoder():
     # Making a decoder costs more than decoding a small batch.
     try:
-        return _zstd_decoders.pop()
+        return idle_zstd_decoders.pop()
     except IndexError:
         return zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
 
 
 def _keep_zstd_decoder(decoder, uint64_t window_bytes):
     # One that had to allocate a large window is not kept.
-    if window_bytes <= ZSTD_WINDOW_BYTES_KEPT and len(_zstd_decoders) < ZSTD_DECODERS_KEPT:
-        _zstd_decoders.append(decoder)
+    if window_bytes <= ZSTD_WINDOW_BYTES_KEPT and len(idle_zstd_decoders) < ZSTD_DECODERS_KEPT:
+        idle_zstd_decoders.append(decoder)
 
 
-def _check_zstd_frames(const uint8_t[::1] body not None):
+def zstd_window_bytes(const uint8_t[::1] body not None):
     """Checks that the bytes are whole frames and returns their largest window in bytes."""
     cdef Claim claim
     if body.shape[0] == 0:

@@ -1,4 +1,4 @@
-"""Log compaction over objects: rounds, the swap, failures at each step, and what readers see meanwhile."""
+"""Log compaction over objects: rounds, the swap, failures at each step, and what readers see."""
 
 import random
 import threading
@@ -101,7 +101,7 @@ def test_the_newest_value_of_each_key_stays_at_its_offset(storage):
     assert cleaner(storage).run_once() is None  # nothing is dirty
 
 
-def test_a_newer_value_beats_one_that_was_clean_already(storage):
+def test_a_newer_value_replaces_one_in_the_clean_part(storage):
     storage.add_topic("t", 1, **COMPACT)
     write(storage, (b"a", b"1"), (b"b", b"1"))
     assert cleaner(storage).run_once()
@@ -111,7 +111,7 @@ def test_a_newer_value_beats_one_that_was_clean_already(storage):
     assert KEYS.parse(storage.manifest.image.find(topic_id("t"), 0, 0).key).generation == 2
 
 
-def test_what_is_only_in_the_wal_is_not_compacted(storage):
+def test_unflushed_records_are_not_compacted(storage):
     storage.add_topic("t", 1, **COMPACT)
     write(storage, (b"a", b"1"))
     storage.append("t", 0, records((b"a", b"2")))
@@ -121,7 +121,7 @@ def test_what_is_only_in_the_wal_is_not_compacted(storage):
     assert contents(storage) == {0: (b"a", b"1")}
 
 
-def test_tombstones_go_in_the_second_round_after_their_retention(storage):
+def test_tombstones_are_removed_by_the_second_round_after_their_retention(storage):
     storage.add_topic("t", 1, delete_retention_ms=DAY_MS, **COMPACT)
     write(storage, (b"a", b"1"), (b"b", b"1"))
     write(storage, (b"a", None))
@@ -230,7 +230,7 @@ def _random_history(s, seed, config):
             _check_round(s, model, config)
         assert audit(s) == []
         if turn == 6 or not ("min_cleanable_dirty_ratio" in POLICIES[seed // 100] or "lag" in str(config)):
-            # What retention takes away meanwhile need not be compacted.
+            # What retention deletes in between need not be compacted.
             assert max(state(s).clean_offset, state(s).log_start_offset) >= history.last_stable_offset
         history.now_ms = max(history.now_ms, s.clock.now_ms())
         s.clock.advance(61)
@@ -249,7 +249,7 @@ def _check_round(s, model, config):
     assert not lag_ms or all(offset >= state(s).clean_offset for offset in young), "a young record was compacted"
 
 
-def test_batches_of_older_formats_never_get_into_a_log(storage):
+def test_batches_of_older_formats_are_never_appended(storage):
     """Magic 0 and 1 are refused where batches come in, so that compaction knows one format."""
     storage.add_topic("t", 1, **COMPACT)
     for magic in (0, 1):
@@ -370,7 +370,7 @@ def test_a_failed_request_leaves_the_old_or_the_new_state_and_no_orphan(storage,
     assert storage.manifest.image.reserved == {}
 
 
-def test_a_crash_in_a_round_leaves_a_reservation_that_ends(storage):
+def test_a_crash_in_a_round_leaves_a_reservation_that_expires(storage):
     storage.add_topic("t", 1, file_delete_delay_ms=0, **COMPACT)
     write(storage, (b"a", b"1"))
     write(storage, (b"a", b"2"))
@@ -412,14 +412,14 @@ def test_a_superseded_broker_swaps_nothing(storage):
     assert keys(storage) == before
 
 
-def test_a_log_start_that_moves_meanwhile_makes_the_round_obsolete(storage):
+def test_a_log_start_that_moves_during_a_round_makes_it_obsolete(storage):
     storage.add_topic("t", 1, **{**COMPACT, "cleanup_policy": "compact,delete", "file_delete_delay_ms": 0})
     write(storage, (b"a", b"1"))
     write(storage, (b"a", b"2"))
     write(storage, (b"a", b"3"))
 
     c = cleaner(storage)
-    real = c._pacer.acquire
+    real = c.pacer.acquire
     calls = []
 
     def acquire(count):
@@ -429,7 +429,7 @@ def test_a_log_start_that_moves_meanwhile_makes_the_round_obsolete(storage):
             storage.retention.check_once()
         real(count)
 
-    c._pacer.acquire = acquire
+    c.pacer.acquire = acquire
     assert c.run_once() is None
     assert "changed while" in c.metrics.last_error
     storage.clock.advance(RETRY_SECONDS)
@@ -473,7 +473,7 @@ def test_a_damaged_batch_leaves_the_partition_as_it_is(storage):
     assert storage.manifest.image.find(topic_id("t"), 0, 0).key == ref.key
 
 
-def test_only_compacted_topics_and_only_when_it_is_worth_it(storage):
+def test_only_compacted_topics_with_a_large_dirty_part_are_due(storage):
     storage.add_topic("d", 1, cleanup_policy="delete", min_cleanable_dirty_ratio=0, segment_ms=1)
     storage.add_topic("t", 1, cleanup_policy="compact", segment_ms=3_600_000)
     write(storage, (b"a", b"1"), topic="d")
@@ -527,18 +527,18 @@ def test_a_deleted_topic_is_not_compacted(storage):
     write(storage, (b"a", b"2"))
     c = cleaner(storage)
     partition = storage.table.partition("t", 0)
-    real = c._pacer.acquire
+    real = c.pacer.acquire
 
     def acquire(count):
         partition.deleted = True
         real(count)
 
-    c._pacer.acquire = acquire
+    c.pacer.acquire = acquire
     assert c.run_once() is None
     assert state(storage).clean_offset == 0
 
 
-def test_the_longest_pause_there_is_can_be_waited(storage):
+def test_the_longest_backoff_is_no_overflow(storage):
     class Stop(threading.Event):
         def wait(self, timeout=None):
             assert timeout <= threading.TIMEOUT_MAX

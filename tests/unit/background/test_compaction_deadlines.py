@@ -1,4 +1,4 @@
-"""When compaction gets its turn without an append: flushes that it asks for, and tombstones whose time has come."""
+"""When compaction is due without an append: flushes that it requests, and tombstones that expire."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEVER_MS = (1 << 63) - 1
 
 
 class Flushes:
-    """The flusher, as compaction sees it: counts what is asked for, and flushes at once if told to."""
+    """The flusher, as compaction sees it: counts requests, and flushes at once if told to."""
 
     def __init__(self, broker: CompactedBroker, at_once: bool = True) -> None:
         self.settings = SimpleNamespace(flush_seconds=60.0)
@@ -51,17 +51,17 @@ def test_a_record_that_may_not_wait_is_flushed_and_compacted(tmp_path: Path) -> 
     broker.s.sync()
     assert cleaner.run_once() is None
     assert flushes.asked == 0
-    assert cleaner._deadlines.seconds_to_next == pytest.approx(0.101)
+    assert cleaner.deadlines.seconds_to_next == pytest.approx(0.101)
     broker.s.clock.advance(0.101)
     assert cleaner.run_once()
     assert flushes.asked == 1
     assert broker.contents() == {1: (b"a", b"2")}
     assert cleaner.run_once() is None
-    assert cleaner._deadlines.seconds_to_next == float("inf")
+    assert cleaner.deadlines.seconds_to_next == float("inf")
     broker.close()
 
 
-def test_flushes_are_asked_for_once_per_backoff(tmp_path: Path) -> None:
+def test_flushes_are_requested_once_per_backoff(tmp_path: Path) -> None:
     broker = opened(tmp_path, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1)
     flushes = Flushes(broker)
     cleaner = broker.cleaner(flushes, backoff_ms=15_000)
@@ -71,11 +71,11 @@ def test_flushes_are_asked_for_once_per_backoff(tmp_path: Path) -> None:
         broker.s.clock.advance(1)
         cleaner.run_once()
     assert flushes.asked == 2
-    assert 0 < cleaner._deadlines.seconds_to_next < 15
+    assert 0 < cleaner.deadlines.seconds_to_next < 15
     broker.close()
 
 
-def test_a_flush_that_takes_its_time_is_awaited(tmp_path: Path) -> None:
+def test_a_slow_flush_is_awaited(tmp_path: Path) -> None:
     broker = opened(tmp_path, max_compaction_lag_ms=1000)
     flushes = Flushes(broker, at_once=False)
     cleaner = broker.cleaner(flushes)
@@ -86,15 +86,15 @@ def test_a_flush_that_takes_its_time_is_awaited(tmp_path: Path) -> None:
     assert cleaner.run_once() is None
     assert cleaner.run_once() is None
     assert flushes.asked == 1
-    assert cleaner._deadlines.awaits_flush
+    assert cleaner.deadlines.awaits_flush
     broker.s.flush()
-    assert not cleaner._deadlines.awaits_flush
+    assert not cleaner.deadlines.awaits_flush
     assert cleaner.run_once()
     assert broker.contents() == {1: (b"a", b"2")}
     broker.close()
 
 
-def test_segment_ms_rolls_what_is_dirty_enough(tmp_path: Path) -> None:
+def test_segment_ms_requests_a_flush_if_enough_is_dirty(tmp_path: Path) -> None:
     broker = opened(tmp_path, segment_ms=1000, min_cleanable_dirty_ratio=0.6)
     flushes = Flushes(broker)
     cleaner = broker.cleaner(flushes, backoff_ms=0)
@@ -123,7 +123,7 @@ def test_segment_ms_rolls_what_is_dirty_enough(tmp_path: Path) -> None:
         {"cleanup_policy": "delete", "segment_ms": 1},
     ],
 )
-def test_most_topics_ask_for_nothing(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_topics_without_a_short_limit_request_no_flush(tmp_path: Path, config: dict[str, Any]) -> None:
     broker = opened(tmp_path, **config)
     flushes = Flushes(broker)
     cleaner = broker.cleaner(flushes)
@@ -153,7 +153,7 @@ def test_an_open_transaction_needs_no_flush(tmp_path: Path) -> None:
     broker.close()
 
 
-def test_min_compaction_lag_holds_although_a_flush_was_made(tmp_path: Path) -> None:
+def test_min_compaction_lag_counts_after_a_flush_too(tmp_path: Path) -> None:
     broker = opened(tmp_path, min_compaction_lag_ms=5000, max_compaction_lag_ms=6000)
     cleaner = broker.cleaner(Flushes(broker))
     broker.write((b"a", b"1"), timestamp=NOW_MS)
@@ -190,7 +190,7 @@ def reloaded(broker: CompactedBroker) -> Any:
 
 
 @pytest.mark.parametrize("known_by", ["record", "checkpoint"])
-def test_tombstones_go_after_their_time_though_nothing_is_written(tmp_path: Path, known_by: str) -> None:
+def test_tombstones_are_removed_after_their_retention_without_an_append(tmp_path: Path, known_by: str) -> None:
     broker, horizon_ms = with_tombstone(tmp_path)
     if known_by == "checkpoint":
         broker.s.manifest.checkpoint()
@@ -199,7 +199,7 @@ def test_tombstones_go_after_their_time_though_nothing_is_written(tmp_path: Path
     cleaner = broker.cleaner()
     broker.s.clock.advance((horizon_ms - broker.s.clock.now_ms() - 1) / 1000)
     assert cleaner.run_once() is None
-    assert cleaner._next_horizon_ms == horizon_ms
+    assert cleaner.next_horizon_ms == horizon_ms
     broker.s.clock.advance(0.001)
     report = cleaner.run_once()
     assert (report.clean_offset, report.records_kept) == (3, 1)
@@ -220,7 +220,7 @@ def test_a_log_start_beyond_the_clean_part_ends_the_wait(tmp_path: Path) -> None
     broker.close()
 
 
-def test_a_horizon_that_never_comes_is_none(tmp_path: Path) -> None:
+def test_tombstones_with_endless_retention_stay(tmp_path: Path) -> None:
     broker = opened(tmp_path, delete_retention_ms=NEVER_MS, segment_ms=1, min_cleanable_dirty_ratio=0)
     broker.write((b"a", None))
     broker.s.flush()

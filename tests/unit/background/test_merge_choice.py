@@ -1,4 +1,4 @@
-"""Looking at a few references at a time finds the merges that a look at all of them finds."""
+"""Planning a window of references at a time finds the merges that planning all at once finds."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def candidates_of(image: ManifestImage) -> list[Candidate]:
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("window", [6, 9, 1000])
-def test_windows(seed: int, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_find_what_one_plan_finds(seed: int, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_choice, "WINDOW_ROWS", window)
     rng = random.Random(seed)
     clock = ManualClock(rng.choice([1_500_000, 2_500_000, 10_000_000]))
@@ -85,7 +85,7 @@ def test_windows(seed: int, window: int, monkeypatch: pytest.MonkeyPatch) -> Non
         )
 
 
-def test_nothing_is_looked_at_again_before_there_is_room_for_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_is_not_planned_again_before_a_merge_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(1_000_000)
     image = ManifestImage()
     choice = choice_of(image, clock, monkeypatch)

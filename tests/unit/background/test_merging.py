@@ -1,4 +1,4 @@
-"""Merging of objects over a real log, manifest and store: what is merged, failures at each step, readers meanwhile."""
+"""Merging of objects over a real log, manifest and store: what is merged, failures at each step, what readers see."""
 
 import contextlib
 import gc
@@ -65,11 +65,11 @@ def storage(tmp_path):
     s.close()
 
 
-def converter(s, *, epoch=1, bounds=BOUNDS, rate=0.0, locks=None, busy=lambda: False, **merger):
+def converter(s, *, epoch=1, bounds=BOUNDS, rate=0.0, locks=None, busy=lambda: False, wait=None, **merger):
     settings = ConverterSettings(io_bytes_per_second=rate, bounds=bounds, merger=MergerSettings(**merger))
     return Converter(
         s.table, s.manifest, s.store, KEYS, s.clock, s.claim, broker_epoch=epoch, settings=settings, locks=locks,
-        busy=busy,
+        busy=busy, wait=wait,
     )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def test_a_pack_stays_while_one_image_in_it_is_live(storage):
     storage.retention.delete_once()
     assert len(packs(storage)) == 1
     assert values(storage, partition=1) == [b"quiet"]
-    storage.clock.advance(3600)  # it has waited long enough for neighbours
+    storage.clock.advance(3600)  # it has waited long enough for adjacent ones
     assert c.run_once().merges == 1
     storage.clock.advance(100)
     storage.retention.delete_once()
@@ -224,7 +224,7 @@ def test_large_objects_are_copied_by_the_store(storage):
 
 
 class OddCopies(MemoryStore):
-    """Tells another CRC of what it copied, or none; and may copy the wrong bytes."""
+    """Returns another CRC of what it copied, or none; and may copy the wrong bytes."""
 
     def __init__(self, told, wrong, clock):
         super().__init__(clock)
@@ -242,7 +242,7 @@ class OddCopies(MemoryStore):
 
 @pytest.mark.parametrize("told", ["nothing", "of the source", "anything"])
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_copies_of_whose_crc_the_store_says_nothing_useful_are_read_back(tmp_path, told, wrong):
+def test_copies_without_a_useful_crc_from_the_store_are_read_back(tmp_path, told, wrong):
     clock = ManualClock(NOW_MS)
     s = opened(tmp_path, OddCopies(told, wrong, clock), clock).start()
     s.add_topic("t", 1)
@@ -283,7 +283,7 @@ def test_a_damaged_input_stays_and_the_others_are_merged(storage):
     assert values(storage, partition=2) == [b"value"] * 4
 
 
-def test_an_index_has_a_bound(storage):
+def test_the_batches_of_a_merge_fit_into_one_index(storage):
     storage.add_topic("t", 1)
     for _ in range(4):
         for _ in range(5):
@@ -307,8 +307,8 @@ def test_an_index_has_a_bound(storage):
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_merge_that_failed_comes_again_under_another_key(storage, deleted):
-    """A deletion of what it gave up may arrive late, sent by an owner that slept while another one took over."""
+def test_a_failed_merge_is_retried_under_another_key(storage, deleted):
+    """A deletion of what it released may arrive late, from an owner that was paused while another one took over."""
     storage.add_topic("t", 1)
     for n in range(4):
         write(storage, b"%d" % n)
@@ -375,7 +375,7 @@ def test_a_topic_deleted_during_a_merge_leaves_no_objects(storage):
     assert keys(storage) == set()
 
 
-def test_compacted_topics_keep_what_compaction_made(storage):
+def test_objects_written_by_compaction_are_not_merged(storage):
     storage.add_topic("t", 1, cleanup_policy="compact", min_cleanable_dirty_ratio=0, segment_ms=1)
     cleaner = Cleaner(
         storage.table, storage.manifest, storage.store, KEYS, storage.clock,
@@ -395,7 +395,7 @@ def test_compacted_topics_keep_what_compaction_made(storage):
     assert audit(storage) == []
 
 
-def test_a_partition_is_rewritten_by_one_at_a_time(storage):
+def test_only_one_rewrite_works_on_a_partition_at_a_time(storage):
     storage.add_topic("t", 1)
     for _ in range(4):
         write(storage, b"x")
@@ -438,18 +438,17 @@ def test_merging_waits_while_flushes_have_a_backlog_and_ends_at_a_stop(storage):
         c.run_once()
 
 
-def test_it_does_not_wait_for_ever(storage):
+def test_merging_waits_for_flushes_for_a_limited_time(storage):
     storage.add_topic("t", 1)
     for _ in range(4):
         write(storage, b"x")
-    c = converter(storage, busy=lambda: True)
     waited = []
 
     def wait(seconds):
         waited.append(seconds)
         storage.clock.advance(seconds)
 
-    c._wait = wait
+    c = converter(storage, busy=lambda: True, wait=wait)
     assert c.run_once() is not None
     assert sum(waited) == pytest.approx(600, abs=1)
     assert len(refs(storage)) == 1
@@ -465,17 +464,15 @@ def test_the_rate_holds_and_changes_at_run_time(storage):
         waited.append(seconds)
         storage.clock.advance(seconds)
 
-    c = converter(storage, rate=1e6)
-    c._wait = wait
-    c._pacer._wait = wait
+    c = converter(storage, rate=1e6, wait=wait)
     for _ in range(2):
-        c._acquire(100_000)
+        c.acquire(100_000)
     assert sum(waited) == pytest.approx(0.1, rel=0.1)
     c.configure(ConverterSettings(enabled=False, io_bytes_per_second=1e5))
     assert c.run_once() is None
-    c._acquire(100_000)
+    c.acquire(100_000)
     del waited[:]
-    c._acquire(1)
+    c.acquire(1)
     assert sum(waited) == pytest.approx(1, rel=0.1)
 
 
@@ -549,7 +546,7 @@ def fail_once(directory, number, where, copied, when, dies):
     s.close()
 
 
-def test_an_outage_in_the_middle_is_overcome(storage):
+def test_a_merge_is_retried_after_an_outage(storage):
     storage.add_topic("t", 1)
     for n in range(4):
         write(storage, b"%d" % n)
@@ -564,17 +561,15 @@ def test_an_outage_in_the_middle_is_overcome(storage):
     assert values(storage) == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_superseded_broker_merges_nothing(storage, tmp_path):
+def test_a_superseded_broker_merges_nothing(storage):
     history(storage, copied=False)
-    (tmp_path / "other").mkdir()
-    other = Storage(tmp_path / "other", storage.store, epoch=2, data_dir_id="dir-2")
-    NumberedLog(storage.store, KEYS.manifest_dir, 2, bytes(16), retries=ONCE)
-    other.manifest._log.seal_previous()
+    log = NumberedLog(storage.store, KEYS.manifest_dir, 2, bytes(16), retries=ONCE)
+    Manifest(log, storage.clock, root=KEYS.root).load()
+    log.seal_previous()
     before = keys(storage)
     with pytest.raises(Fenced):
         converter(storage).run_once()
     assert keys(storage) == before
-    other.close()
 
 
 # -- readers ---------------------------------------------------------------------------------------------------------
@@ -620,7 +615,7 @@ def test_readers_see_no_hole_while_objects_are_swapped_and_deleted(storage):
     assert keys(storage) == live_keys(storage)
 
 
-def test_threads_that_read_all_the_time_see_no_hole(storage):
+def test_concurrent_readers_see_no_hole(storage):
     storage.add_topic("t", 1, file_delete_delay_ms=0)
     failures, ended = [], threading.Event()
     write(storage, b"0")

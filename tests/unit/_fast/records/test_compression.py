@@ -46,7 +46,7 @@ def test_into_memory_that_is_used_again(several: list[bytes], codec: str) -> Non
 
 @pytest.mark.parametrize("codec", list(CODECS))
 def test_memory_grows_up_to_the_limit(codec: str) -> None:
-    """And no further; of damaged bytes the same is said as by `decompress`."""
+    """And no further; damaged bytes raise the same error as by `decompress`."""
     packed, out = compress(CODECS[codec], TEXT * 5), bytearray(100)
     assert decompress_into(CODECS[codec], packed, out, len(TEXT) * 5) == len(TEXT) * 5
     assert out[: len(TEXT) * 5] == TEXT * 5
@@ -215,7 +215,7 @@ def test_zstd_frames_may_follow_each_other() -> None:
 
 
 def zstd_frame(header: str) -> bytes:
-    """A frame of one empty last raw block behind a header in hex."""
+    """A frame of one empty last raw block after a header in hex."""
     return b"\x28\xb5\x2f\xfd" + bytes.fromhex(header) + b"\x01\0\0"
 
 
@@ -231,8 +231,8 @@ def zstd_frame(header: str) -> bytes:
     ],
 )
 def test_zstd_window_is_read_from_the_frame_header(header: str, window_bytes: int) -> None:
-    assert compression._check_zstd_frames(zstd_frame(header)) == window_bytes
-    assert compression._check_zstd_frames(zstd_frame("2001") + zstd_frame(header)) == max(1, window_bytes)
+    assert compression.zstd_window_bytes(zstd_frame(header)) == window_bytes
+    assert compression.zstd_window_bytes(zstd_frame("2001") + zstd_frame(header)) == max(1, window_bytes)
 
 
 @pytest.mark.parametrize("header", ["0089", "00b8", "00ff", "a000000010", "e0ffffffffffffffff"])
@@ -241,14 +241,14 @@ def test_zstd_window_is_limited(header: str) -> None:
         decompress(4, zstd_frame(header), 10)
 
 
-def test_zstd_dictionary_ids_are_stepped_over() -> None:
+def test_zstd_dictionary_ids_are_skipped() -> None:
     for header in ("0058", "015800", "02580000", "035800000000"):
-        assert compression._check_zstd_frames(zstd_frame(header)) == 2**21
+        assert compression.zstd_window_bytes(zstd_frame(header)) == 2**21
 
 
 def test_zstd_decoders_are_reused_but_not_with_large_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     idle: list[object] = []
-    monkeypatch.setattr(compression, "_zstd_decoders", idle)
+    monkeypatch.setattr(compression, "idle_zstd_decoders", idle)
     assert decompress(4, compress(4, TEXT), 10**6) == TEXT
     assert len(idle) == 1
     first = idle[0]
