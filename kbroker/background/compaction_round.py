@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker import limits
-from kbroker._fast.records.compact import BatchFilter, KeyScan
+from kbroker._fast.records.compact_filter import BatchFilter
+from kbroker._fast.records.compact_scan import KeyScan
 from kbroker._fast.records.key_map import LOAD_PERCENT, SLOT_BYTES, KeyMap
 from kbroker._fast.records.record_batch import CorruptRecordsError
 from kbroker._fast.records.section_codec import PlainSections
@@ -39,7 +40,7 @@ class RoundStopped(Exception):
 
 
 class RoundObsolete(Exception):
-    """The objects of the partition changed meanwhile: nothing was swapped, and the round may be retried."""
+    """The objects of the partition have changed: nothing was swapped, and the round may be retried."""
 
 
 @dataclass(frozen=True, slots=True)

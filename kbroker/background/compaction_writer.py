@@ -16,7 +16,7 @@ from kbroker.storage.stores.object_store import BytesBody, ObjectMeta, ObjectSto
 
 logger = logging.getLogger(__name__)
 
-# Struct OutEntry of kbroker/_fast/records/compact.pxd.
+# Struct OutEntry of kbroker/_fast/records/compact_output.pxd.
 COMPACTED_DTYPE = np.dtype(
     [
         ("base_offset", "=i8"),
@@ -138,7 +138,7 @@ class OutputWriter:
         return not self.written and (self._output is None or self._output.upload_id is None)
 
     def add(self, batches: bytes, entries: bytes) -> None:
-        """Adds the result of kbroker._fast.records.compact.BatchFilter.take. Raises StoreError."""
+        """Adds the result of kbroker._fast.records.compact_filter.BatchFilter.take. Raises StoreError."""
         if not batches:
             return
         rows = np.frombuffer(entries, COMPACTED_DTYPE)

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from kbroker._fast.records.batch_check import check_batches
-from kbroker._fast.records.compact import BatchFilter, KeyScan
+from kbroker._fast.records.compact_filter import BatchFilter
+from kbroker._fast.records.compact_scan import KeyScan
 from kbroker._fast.records.key_map import SLOT_BYTES, KeyMap
 from kbroker._fast.records.section_codec import PlainSections
 from tests.reference.compaction_history import History, Model

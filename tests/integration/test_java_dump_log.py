@@ -9,7 +9,8 @@ import java_tools
 import pytest
 from tool_shell import SHELL
 
-from kbroker._fast.records.compact import BatchFilter, KeyScan
+from kbroker._fast.records.compact_filter import BatchFilter
+from kbroker._fast.records.compact_scan import KeyScan
 from kbroker._fast.records.key_map import KeyMap
 from tests.reference.compaction_history import History
 from tests.reference.compaction_twin import parse, split

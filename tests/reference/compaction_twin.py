@@ -1,4 +1,4 @@
-"""Slow, plain twin of kbroker._fast.records.compact: log compaction record by record, with dictionaries."""
+"""Slow, plain twin of kbroker._fast.records.compact_filter: log compaction record by record, with dictionaries."""
 
 from __future__ import annotations
 

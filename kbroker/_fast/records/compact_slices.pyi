@@ -3,7 +3,7 @@ from collections.abc import Iterable
 import numpy as np
 from typing_extensions import Buffer
 
-from kbroker._fast.records.compact import BatchFilter
+from kbroker._fast.records.compact_filter import BatchFilter
 from kbroker._fast.records.key_map import KeyMap
 
 def key_entries(key_map: KeyMap) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...

@@ -1,8 +1,8 @@
-"""Log compaction cut into slices that are worked on apart (kbroker.pipeline.jobs.compact).
+"""Log compaction in slices that different workers read (kbroker.pipeline.jobs.compact).
 
-The two passes of kbroker._fast.records.compact go over a log in one piece: the first leaves a map of its keys, the second knows
-which transactions are open. Here both are taken out and put in, so that each slice of the log may be passed over
-elsewhere: keys as the 128 bits of their hash, under one secret for all slices.
+The two passes (compact_scan, compact_filter) read a log in one piece: the first leaves a map of its keys, the second
+knows which transactions are open. Here both are exported and imported, so that each slice of the log may be read by
+another worker: keys as the 128 bits of their hash, under one secret for all slices.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from kbroker._fast.records.compression import DecompressionError
 from kbroker._fast.records.record_batch import CorruptRecordsError
 
 from kbroker._fast.records.compression cimport Plain, plain_of
-from kbroker._fast.records.compact cimport BatchFilter
+from kbroker._fast.records.compact_filter cimport BatchFilter
 from kbroker._fast.base.cursor cimport Cursor, cursor_of
 from kbroker._fast.records.key_map cimport KeyMap, Slot
 from kbroker._fast.records.marker cimport MARKER_NONE, take_marker
@@ -127,5 +127,5 @@ cdef class TransactionScan:
 
     @property
     def producers(self):
-        """Producer id -> whether its transaction is open behind the slice; none of those it had nothing of."""
+        """Producer id -> whether its transaction is open after the slice, of those with batches in it."""
         return dict(self.state)

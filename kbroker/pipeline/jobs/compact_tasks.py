@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbroker import limits
-from kbroker._fast.records.compact import BatchFilter, KeyScan
+from kbroker._fast.records.compact_filter import BatchFilter
+from kbroker._fast.records.compact_scan import KeyScan
 from kbroker._fast.records.compact_slices import (
     TransactionScan,
     aborted_with_batches,

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from kbroker._fast.records.compact import KeyScan
+from kbroker._fast.records.compact_scan import KeyScan
 from kbroker._fast.records.key_map import KeyMap
 from kbroker._fast.records.record_batch import CorruptRecordsError
 from kbroker._fast.records.records import build_batch, build_control_batch, iter_batches, iter_records

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from kbroker._fast.records.compact import BatchFilter, KeyScan
+from kbroker._fast.records.compact_filter import BatchFilter
+from kbroker._fast.records.compact_scan import KeyScan
 from kbroker._fast.records.compact_slices import (
     TransactionScan,
     aborted_with_batches,

@@ -1,10 +1,11 @@
-"""Single rules of the two passes; tests/fuzz/test_fuzz_compaction.py holds whole histories against the twin."""
+"""Single rules of the two passes; tests/fuzz/test_fuzz_compaction.py compares whole histories with the twin."""
 
 import struct
 
 import pytest
 
-from kbroker._fast.records.compact import BatchFilter, KeyScan
+from kbroker._fast.records.compact_filter import BatchFilter
+from kbroker._fast.records.compact_scan import KeyScan
 from kbroker._fast.records.key_map import SLOT_BYTES, KeyMap
 from kbroker._fast.records.record_batch import CorruptRecordsError
 from kbroker._fast.records.records import (
@@ -90,7 +91,7 @@ def test_the_second_pass_takes_what_the_first_has_decompressed_while_there_is_ro
     assert [header.record_count for header, _ in whole] == [1, 1, 1, 1]
     for kept in (0, 1, 4, 6):
         sections = PlainSections(kept * 800)
-        # What was kept is not decompressed again: nobody notices that it is damaged.
+        # What was kept is not decompressed again: damage to it goes unnoticed.
         damaged = b"".join(piece[:61] + b"\xff" * (len(piece) - 61) for piece in batches[:kept])
         found = compact(*batches, sections=sections, second=damaged + b"".join(batches[kept:]))
         assert [(header, bytes(view)) for header, view in found] == whole
@@ -152,7 +153,7 @@ def test_an_aborted_record_neither_wins_nor_stays() -> None:
     assert [h.base_offset for h, _ in found] == [1, 2]
 
 
-def test_null_keys_go_below_the_end_and_stay_above_it() -> None:
+def test_null_keys_are_removed_below_the_end_and_stay_above_it() -> None:
     data = [batch(0, (None, b"1")), batch(1, (b"a", b"1")), batch(2, (None, b"2"))]
     assert [h.base_offset for h, _ in compact(*data, map_end=2)] == [1, 2]
 
@@ -171,7 +172,7 @@ def test_a_full_map_ends_before_the_batch_that_did_not_fit() -> None:
     assert (scan.full, scan.next_offset) == (True, 2)
 
 
-def test_offsets_before_the_start_are_not_put() -> None:
+def test_offsets_before_the_start_are_not_in_the_map() -> None:
     key_map = KeyMap(100 * SLOT_BYTES)
     scan = KeyScan(key_map, 1, 100)
     scan.feed(batch(0, (b"a", b""), (b"b", b"")))
@@ -201,7 +202,7 @@ def test_what_does_not_parse_is_an_error(data) -> None:
         BatchFilter(KeyMap(1000), 100, NOW_MS, DAY_MS).feed(data)
 
 
-def test_a_record_larger_than_a_page_changes_nothing_about_the_rules() -> None:
+def test_records_larger_than_a_page_follow_the_same_rules() -> None:
     big = bytes(100_000)
     data = batch(0, *[(b"k%d" % n, big) for n in range(10)], codec="zstd")
     (header, view), _ = compact(data, batch(10, *[(b"k%d" % n, b"") for n in range(0, 10, 2)]))
