@@ -21,7 +21,9 @@ from kbroker._fast.requests.wire_cursor cimport Span
 cdef enum:
     PRODUCE_VERSION_MIN = 3
     PRODUCE_VERSION_MAX = 13
+    RECORD_ERRORS_VERSION = 8
     PRODUCE_FLEXIBLE = 9
+    PRODUCE_TOPIC_ID_VERSION = 13
     PARTITIONS_PER_PRODUCE_MAX = 100000
     RELEASE_GIL_BYTES = 32768       # less is parsed or judged before the GIL could be handed over and back
 

@@ -25,9 +25,6 @@ from kbroker._fast.requests.wire_cursor cimport (
     take,
 )
 
-cdef enum:
-    TOPIC_ID_VERSION = 13
-
 
 cdef inline ProduceItem* _new_item(ProduceFrame* request) noexcept nogil:
     cdef int32_t capacity
@@ -52,7 +49,7 @@ cdef int _parse_topics(ProduceFrame* request, FrameCursor* c) noexcept nogil:
     cdef Span topic
     cdef ProduceItem* item
     for t in range(topics):
-        if request.version >= TOPIC_ID_VERSION:
+        if request.version >= PRODUCE_TOPIC_ID_VERSION:
             topic.start = <uint32_t>(c.p - c.base)
             topic.length = 16
             take(c, 16)
@@ -181,7 +178,7 @@ cdef int put_produce_topic(Response response, const ProduceFrame* request, const
     while end < request.count and request.items[end].topic_number == item.topic_number:
         end += 1
     response.reserve(item.topic.length + 16)
-    if request.version >= TOPIC_ID_VERSION:
+    if request.version >= PRODUCE_TOPIC_ID_VERSION:
         pass
     elif request.version >= PRODUCE_FLEXIBLE:
         response.put_uvarint(item.topic.length + 1)

@@ -2,7 +2,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker._fast.net.frame cimport Frame, FrameBudget
 from kbroker._fast.wal.commit cimport CommitQueue, Completion, WaitList
-from kbroker._fast.partition.partition cimport Partition, TopicRules
+from kbroker._fast.partition.partition cimport Partition
 from kbroker._fast.requests.produce_codec cimport ProduceFrame, ProduceItem
 from kbroker._fast.net.request cimport Request
 from kbroker._fast.requests.request_context cimport RequestContext
@@ -12,22 +12,21 @@ from kbroker._fast.requests.verification cimport Verifications
 cdef class ProduceRequest(Request):
     """One Produce request: judged, appended partition by partition, answered when all of it is durable.
 
-    The answer is written while appending, so the frame is given back then; a failed commit only changes error codes.
-    With object-durable partitions that wait has an end, the request's own timeout: then the answer says so, and the data
-    stays in the log. Where the WAL has no space, a compressed batch is being judged or re-encoded on a worker, or the transaction
-    coordinator is asked, the rest waits (`blocking`) and the frame is kept, until the request's own timeout.
+    The answer is written while appending, and then the frame is freed; a failed commit only changes error codes. The
+    wait for object-durable partitions ends at the request's own timeout: the answer says so, and the data stays in the
+    log. While the WAL has no space, a worker judges or re-encodes a compressed batch, or the transaction coordinator is
+    asked, the rest waits (`blocking`) and the frame is kept, until the request's own timeout.
     """
     cdef RequestContext context
     cdef Frame* produce                 # owned
     cdef FrameBudget* budget
-    cdef ProduceFrame* parsed           # owned through `produce` until its frame is given back, then directly
+    cdef ProduceFrame* parsed           # owned through `produce` until its frame is freed, then directly
     cdef list partitions                # Partition or None, one for each item
-    cdef object topic                   # look-up of the topic at hand
-    cdef int32_t looked_up
     cdef int32_t position               # next item to append
     cdef bint expired                   # no more appends: answer NOT_ENOUGH_REPLICAS
     cdef bint wants_producer            # it waits for room for a new producer id
     cdef bint failed                    # some partition has an error (acks=0 closes the connection)
+    cdef bint on_worker                 # a worker judges; the reactor leaves all but `cancelled` alone
     cdef int64_t record_errors          # to be named in the answer, of the batches judged so far
     cdef int64_t now_ms
     cdef Verifications verifications    # None: no batch had to be verified
@@ -37,32 +36,20 @@ cdef class ProduceRequest(Request):
     cdef WaitList pending_waiters
     cdef CommitQueue pending_queue      # where that goes
     cdef list object_positions          # in the answer, of the errors of object-durable partitions; None: there are none
-    cdef int run(self) except -1
-    cdef int wait_for_room(self, bint for_producer) except -1
-    cdef int start_worker(self) except -1
-    cdef bint judge_here(self) except -1
     cdef int proceed(self) except -1
-    cdef int64_t work_bytes(self, const ProduceItem* item, Partition partition) noexcept
+    cdef int look_up_all(self) except -1
+    cdef int start_worker(self) except -1
     cdef int64_t timeout_at_ms(self) noexcept
     cdef int64_t producer_timeout_at_ms(self) noexcept
-    cdef int own_frame(self) except -1
     cdef int ask_coordinator(self) except -1
-    cdef int wait_for_coordinator(self) except -1
-    cdef int take_verdicts(self) except -1
     cdef int give_up_waiting(self) except -1
-    cdef int32_t recode(self, ProduceItem* item, TopicRules topic) except -3000
-    cdef int16_t whole_error(self) except -2
-    cdef Partition look_up(self, const ProduceItem* item)
-    cdef int32_t unknown(self, const ProduceItem* item) except -3000
-    cdef int look_up_all(self) except -1
-    cdef int32_t judge(self, ProduceItem* item, Partition partition, int64_t* room) except -3000
+    cdef int run(self) except -1
     cdef int32_t append(self, ProduceItem* item, Partition partition) except -3000
+    cdef int wait_for_room(self, bint for_producer) except -1
     cdef int put(self, int16_t error, int64_t base_offset, int64_t append_time, Partition partition) except -1
     cdef int push_pending(self, Completion completion) except -1
     cdef int settle(self) except -1
     cdef int committed(self, int16_t error) except -1
-    cdef int expire_objects(self) except -1
-    cdef int put_error(self, int64_t position, int16_t error) noexcept
 
 
 cdef class ProduceCompletion(Completion):

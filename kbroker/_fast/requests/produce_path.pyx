@@ -6,28 +6,24 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp
 
+from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.kafka cimport (
-    INVALID_PRODUCER_ID_MAPPING,
-    INVALID_REQUIRED_ACKS,
-    MESSAGE_TOO_LARGE,
+    INVALID_TOPIC_EXCEPTION,
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     RECORD_LIST_TOO_LARGE,
     REQUEST_TIMED_OUT,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
-    UNSUPPORTED_COMPRESSION_TYPE,
 )
-from kbroker._fast.net.frame cimport Frame, frame_free, frame_own
+from kbroker._fast.net.frame cimport Frame, FrameBudget, frame_free, frame_own
 from kbroker._fast.wal.commit cimport CommitQueue, Completion, WaitList
-from kbroker._fast.records.decompression_memory cimport Share, memory
 from kbroker._fast.base.endian cimport store_i16, store_i64
 from kbroker._fast.partition.partition cimport AppendResult, Partition
-from kbroker._fast.partition.topic_rules cimport TopicRules
 from kbroker._fast.requests.produce_codec cimport (
     PRODUCE_FLEXIBLE,
-    RELEASE_GIL_BYTES,
+    PRODUCE_TOPIC_ID_VERSION,
+    RECORD_ERRORS_VERSION,
     ProduceFrame,
     ProduceItem,
     free_produce,
@@ -38,40 +34,19 @@ from kbroker._fast.requests.produce_codec cimport (
     put_produce_topic_end,
 )
 from kbroker._fast.partition.producer_state cimport PRODUCER_WAIT, Verification
-from kbroker._fast.records.recode cimport recode_batch
-from kbroker._fast.records.record cimport REASON_DECOMPRESSED_SIZE, REASON_TOO_LARGE
-from kbroker._fast.records.record_batch cimport (
-    VALIDATE_COMPRESSED,
-    Faults,
-    ValidationRules,
-    stamp_timestamps,
-    validate_batch,
-    validate_compressed,
-)
-from kbroker._fast.net.request cimport Request, new_response
-from kbroker._fast.requests.produce_rules cimport CODEC_MASK, depends_on_topic, is_batch, recodes, rules_of
+from kbroker._fast.records.record_batch cimport TRANSACTIONAL
+from kbroker._fast.net.request cimport Request, Response, new_response
+from kbroker._fast.requests.produce_judge cimport is_batch, judge_inline, judge_item, request_error, work_bytes
+from kbroker._fast.requests.request_context cimport RequestContext
 from kbroker._fast.requests.verification cimport VERIFY_RETRY_MS, Verifications
 from kbroker._fast.wal.ring cimport APPEND_WAIT
 
 from kbroker._fast.records.record_batch import REASONS
 
 cdef enum:
-    INVALID_TOPIC = 17
-
-cdef enum:
-    TOPIC_ID_VERSION = 13
-    ZSTD_VERSION = 7
-    RECORD_ERRORS_MAX = 10000   # of one request, after which of each batch only the first bad record is named
-    RECORD_ERRORS_VERSION = 8
-    CODEC_ZSTD = 4
-    TRANSACTIONAL = 16
     WORKER_BYTES = 16384            # of compressed batches in one request that the I/O thread judges itself
-    INLINE_BYTES = 262144           # and what these may decompress to
-    RECORD_BYTES = 4                # judging a compressed record costs as much as so many more bytes
-    RECODE_WEIGHT = 8               # re-encoding a compressed batch costs as much as judging so many times its bytes
     PRODUCER_RETRY_MS = 500         # while there is no room for a new producer id, ...
     PRODUCER_WAIT_MS_MAX = 30000    # ... for so long: its request stays in memory
-    ADD_PARTITIONS_VERSION = 12     # the request adds its partitions to the transaction (KIP-890)
 
 cdef tuple REASON_TEXTS = tuple([text.encode() for text in REASONS])
 
@@ -89,6 +64,39 @@ cdef list _record_errors(const ProduceItem* item):
     for i in range(item.faults.count):
         errors.append((item.faults.items[i].index, REASON_TEXTS[item.faults.items[i].reason]))
     return errors
+
+
+cdef object _topic_of(RequestContext context, Frame* frame, const ProduceItem* item):
+    """The item's TopicLog; None: unknown."""
+    cdef const char* name = <const char*>frame.data + item.topic.start
+    if (<ProduceFrame*>frame.parsed).version >= PRODUCE_TOPIC_ID_VERSION:
+        return context.topics_by_id.get(PyBytes_FromStringAndSize(name, 16))
+    try:
+        return context.topics_by_name.get(PyUnicode_DecodeUTF8(name, item.topic.length, NULL))
+    except UnicodeDecodeError:
+        return None
+
+
+cdef bint _is_admin_client(Frame* frame) noexcept:
+    """Whether the client is Kafka's admin tool, by its fixed client id."""
+    cdef const ProduceFrame* request = <const ProduceFrame*>frame.parsed
+    cdef int32_t length = request.client_id.length
+    return length == len(ADMIN_CLIENT_ID) and memcmp(
+        frame.data + request.client_id.start, <const char*>ADMIN_CLIENT_ID, length) == 0
+
+
+cdef int _own(Frame* frame, FrameBudget* budget) except -1:
+    """Before the request waits: its frame must not lie in scratch memory any more."""
+    if frame_own(frame, budget) < 0:
+        raise MemoryError
+    return 0
+
+
+cdef void _put_error(Response response, int64_t position, int16_t error) noexcept:
+    """Into an answer that says that its batch was appended."""
+    cdef uint8_t* data = response.out.data
+    store_i16(data + position, error)
+    store_i64(data + position + 2, -1)
 
 
 cdef class ProduceRequest(Request):
@@ -109,7 +117,7 @@ cdef class ProduceRequest(Request):
         self.partitions = []
         self.response = new_response(self.correlation_id, self.parsed.version >= PRODUCE_FLEXIBLE)
         put_produce_header(self.response, self.parsed)
-        error = self.whole_error()
+        error = request_error(self.parsed)
         if error != 0:
             for i in range(self.parsed.count):
                 self.put(error, -1, -1, None)
@@ -125,60 +133,25 @@ cdef class ProduceRequest(Request):
             return 0
         return self.run()
 
-    cdef int16_t whole_error(self) except -2:
-        """The error that concerns every partition of the request, or 0."""
-        cdef int32_t i
-        cdef int64_t producer_id = -1
-        cdef int16_t epoch = -1
+    cdef int look_up_all(self) except -1:
         cdef const ProduceItem* item
-        if self.parsed.acks < -1 or self.parsed.acks > 1:
-            return INVALID_REQUIRED_ACKS
+        cdef Partition partition
+        cdef object topic = None
+        cdef list partitions
+        cdef int32_t i, number = -1
         for i in range(self.parsed.count):
             item = &self.parsed.items[i]
-            if is_batch(item) and item.info.attributes & TRANSACTIONAL:
-                if self.parsed.transactional_id.length < 0:
-                    return TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                if item.info.producer_id < 0:
-                    continue
-                if producer_id >= 0 and (item.info.producer_id != producer_id or item.info.producer_epoch != epoch):
-                    return INVALID_PRODUCER_ID_MAPPING
-                producer_id = item.info.producer_id
-                epoch = item.info.producer_epoch
-        return 0
-
-    cdef Partition look_up(self, const ProduceItem* item):
-        cdef const char* name = <const char*>self.produce.data + item.topic.start
-        cdef list partitions
-        cdef Partition partition
-        if item.topic_number != self.looked_up or not self.partitions:
-            self.looked_up = item.topic_number
-            if self.parsed.version >= TOPIC_ID_VERSION:
-                self.topic = self.context.topics_by_id.get(PyBytes_FromStringAndSize(name, 16))
-            else:
-                try:
-                    self.topic = self.context.topics_by_name.get(PyUnicode_DecodeUTF8(name, item.topic.length, NULL))
-                except UnicodeDecodeError:
-                    self.topic = None
-        if self.topic is None:
-            return None
-        partitions = self.topic.partitions
-        if item.index < 0 or item.index >= len(partitions):
-            return None
-        partition = partitions[item.index]
-        return None if partition is None or partition.deleted else partition
-
-    cdef int32_t unknown(self, const ProduceItem* item) except -3000:
-        """The error of a partition that was not found."""
-        cdef const char* name = <const char*>self.produce.data + item.topic.start
-        if self.parsed.version < TOPIC_ID_VERSION or PyBytes_FromStringAndSize(name, 16) in self.context.topics_by_id:
-            return UNKNOWN_TOPIC_OR_PARTITION
-        return UNKNOWN_TOPIC_ID
-
-    cdef int look_up_all(self) except -1:
-        cdef int32_t i
-        for i in range(self.parsed.count):
-            self.partitions.append(self.look_up(&self.parsed.items[i]))
-        self.topic = None
+            if item.topic_number != number:
+                number = item.topic_number
+                topic = _topic_of(self.context, self.produce, item)
+            partition = None
+            if topic is not None:
+                partitions = topic.partitions
+                if 0 <= item.index < len(partitions):
+                    partition = partitions[item.index]
+                if partition is not None and partition.deleted:
+                    partition = None
+            self.partitions.append(partition)
         return 0
 
     cdef int start_worker(self) except -1:
@@ -186,48 +159,15 @@ cdef class ProduceRequest(Request):
         cdef int32_t i
         cdef int64_t work = 0
         for i in range(self.parsed.count):
-            work += self.work_bytes(&self.parsed.items[i], <Partition>self.partitions[i])
+            work += work_bytes(&self.parsed.items[i], <Partition>self.partitions[i])
         if work == 0 or self.context.executor is None:
             return 0
-        if work <= WORKER_BYTES and self.judge_here():
+        if work <= WORKER_BYTES and judge_inline(self.produce, self.partitions, self.now_ms, &self.record_errors):
             return 0
-        self.own_frame()
+        _own(self.produce, self.budget)
+        self.on_worker = True
         self.context.executor.submit(self.judge_on_worker)
         return 1
-
-    cdef bint judge_here(self) except -1:
-        """Judges what goes through a codec, until it turns out to be more than its bytes let expect: then false."""
-        cdef int32_t i, code
-        cdef int64_t room = INLINE_BYTES
-        cdef ProduceItem* item
-        cdef Partition partition
-        cdef Share share = memory.take(INLINE_BYTES, False)     # a thread that has one never waits for more
-        if share is None:
-            return False
-        try:
-            for i in range(self.parsed.count):
-                item = &self.parsed.items[i]
-                partition = self.partitions[i]
-                if self.work_bytes(item, partition) > 0:
-                    code = self.judge(item, partition, &room)
-                    if code == VALIDATE_COMPRESSED:
-                        return False
-                    item.code = code
-                    item.judged = True
-            return True
-        finally:
-            share.close()
-
-    cdef int64_t work_bytes(self, const ProduceItem* item, Partition partition) noexcept:
-        """What a codec will have to do for the batch, in bytes of judging a compressed one."""
-        cdef int64_t size = item.info.size
-        cdef bint is_recoded
-        if partition is None or item.judged or not is_batch(item):
-            return 0
-        is_recoded = recodes(item, partition.rules)
-        if item.code != VALIDATE_COMPRESSED:
-            return size if is_recoded else 0
-        return size * (RECODE_WEIGHT if is_recoded else 1) + RECORD_BYTES * <int64_t>item.info.record_count
 
     def judge_on_worker(self) -> None:
         """Judges and re-encodes what goes through a codec, while the I/O thread leaves this request alone."""
@@ -238,19 +178,15 @@ cdef class ProduceRequest(Request):
             for i in range(self.parsed.count):
                 item = &self.parsed.items[i]
                 partition = self.partitions[i]
-                if self.work_bytes(item, partition) > 0 and not self.cancelled:
-                    item.code = self.judge(item, partition, NULL)
+                if work_bytes(item, partition) > 0 and not self.cancelled:
+                    item.code = judge_item(
+                        self.produce, item, partition.rules, self.now_ms, &self.record_errors, NULL)
                     item.judged = True
         except BaseException:
             self.close_connection("failed to validate or re-encode a record batch")
             raise
+        self.on_worker = False
         self.sink.resume_later(self)
-
-    cdef int own_frame(self) except -1:
-        """Before the request waits: its frame must not lie in scratch memory any more."""
-        if frame_own(self.produce, self.budget) < 0:
-            raise MemoryError
-        return 0
 
     cdef int64_t timeout_at_ms(self) noexcept:
         return self.arrival_us // 1000 + max(self.parsed.timeout_ms, 0)
@@ -274,10 +210,10 @@ cdef class ProduceRequest(Request):
                 continue
             if item.info.producer_id < 0 or partition.leader_epoch < 0:
                 continue
-            if partition.rules.internal and not self.from_admin():
+            if partition.rules.internal and not _is_admin_client(self.produce):
                 continue
             if not item.judged:
-                item.code = self.judge(item, partition, NULL)
+                item.code = judge_item(self.produce, item, partition.rules, self.now_ms, &self.record_errors, NULL)
                 item.judged = True
             if item.code != 0 or not partition.producers.needs_verification(&item.info):
                 continue
@@ -291,26 +227,11 @@ cdef class ProduceRequest(Request):
         if not asked.ask(self.context.transactions, PyUnicode_DecodeUTF8(
                 <const char*>self.produce.data + self.parsed.transactional_id.start,
                 self.parsed.transactional_id.length, "replace")):
-            self.take_verdicts()
+            asked.settle(self.parsed.items)
             return 0
-        self.own_frame()
-        self.wait_for_coordinator()
+        _own(self.produce, self.budget)
+        self.sink.set_deadline(self, self.timeout_at_ms())
         return 1
-
-    cdef int wait_for_coordinator(self) except -1:
-        return self.sink.set_deadline(self, self.timeout_at_ms())
-
-    cdef int take_verdicts(self) except -1:
-        """What came of the questions, into the items' codes."""
-        cdef Verifications asked = self.verifications
-        cdef int32_t i
-        cdef Py_ssize_t n
-        for n in range(len(asked.places)):
-            i = asked.places[n]
-            if self.parsed.items[i].code == 0:
-                self.parsed.items[i].code = asked.settle(n)
-        asked.close()
-        return 0
 
     cdef int give_up_waiting(self) except -1:
         """Time is up, or the connection is gone: nothing more is appended."""
@@ -319,55 +240,6 @@ cdef class ProduceRequest(Request):
             self.verifications.close()
         return self.run()
 
-    cdef int32_t judge(self, ProduceItem* item, Partition partition, int64_t* room) except -3000:
-        """Validation under the topic's rules: 0 or an error.
-
-        `room`, or NULL: how many decompressed bytes may be judged here, less those that were. VALIDATE_COMPRESSED, and
-        the batch is as it was, when that is not enough.
-        """
-        cdef ValidationRules rules = rules_of(partition.rules, self.now_ms)
-        cdef const uint8_t* p = self.produce.data + item.records.start
-        cdef int32_t code = item.code
-        cdef int64_t before = 0 if room == NULL else room[0]
-        cdef Faults* faults = NULL
-        if self.parsed.version >= RECORD_ERRORS_VERSION and self.record_errors < RECORD_ERRORS_MAX:
-            faults = &item.faults
-        if item.records.length > 0 and depends_on_topic(item, &rules):
-            if item.records.length > RELEASE_GIL_BYTES:
-                with nogil:
-                    code = validate_batch(p, item.records.length, &rules, &item.info, &item.result, faults)
-            else:
-                code = validate_batch(p, item.records.length, &rules, &item.info, &item.result, faults)
-        if (
-            (code == 0 or code == VALIDATE_COMPRESSED)
-            and self.parsed.version < ZSTD_VERSION
-            and item.info.attributes & CODEC_MASK == CODEC_ZSTD
-        ):
-            return UNSUPPORTED_COMPRESSION_TYPE
-        if code == VALIDATE_COMPRESSED:
-            code = validate_compressed(p, &rules, &item.info, &item.result, faults, room)
-            if code == 0 and room != NULL and (item.result.renumber or recodes(item, partition.rules)):
-                room[0] -= RECODE_WEIGHT * (before - room[0])
-                if room[0] < 0:
-                    return VALIDATE_COMPRESSED
-        self.record_errors += item.faults.count
-        if code == 0:
-            stamp_timestamps(self.produce.data + item.records.start, &item.info, &rules, &item.result)
-            if item.result.renumber or recodes(item, partition.rules):
-                code = self.recode(item, partition.rules)
-        return code
-
-    cdef int32_t recode(self, ProduceItem* item, TopicRules topic) except -3000:
-        """Re-encodes a valid batch as the topic's compression.type says: 0 or an error."""
-        cdef int codec = topic.codec if topic.codec >= 0 else item.info.attributes & CODEC_MASK
-        cdef object level = topic.codec_level if topic.codec >= 0 else None
-        cdef int32_t code = recode_batch(
-            self.produce.data + item.records.start, &item.info, codec, level, topic.max_message_bytes,
-            item.result.renumber, &item.recoded)
-        if code != 0:
-            item.result.reason = REASON_TOO_LARGE if code == MESSAGE_TOO_LARGE else REASON_DECOMPRESSED_SIZE
-        return code
-
     cdef int32_t append(self, ProduceItem* item, Partition partition) except -3000:
         """0 or an error once items[position] is settled (self.pending_end_lsn is set where appended), APPEND_WAIT."""
         cdef AppendResult result
@@ -375,15 +247,18 @@ cdef class ProduceRequest(Request):
         cdef Verification guard = None
         cdef bint verify = True
         if partition is None:
-            return self.unknown(item)
-        if partition.rules.internal and not self.from_admin():
-            return INVALID_TOPIC
+            if self.parsed.version < PRODUCE_TOPIC_ID_VERSION:
+                return UNKNOWN_TOPIC_OR_PARTITION
+            topic = _topic_of(self.context, self.produce, item)
+            return UNKNOWN_TOPIC_ID if topic is None else UNKNOWN_TOPIC_OR_PARTITION
+        if partition.rules.internal and not _is_admin_client(self.produce):
+            return INVALID_TOPIC_EXCEPTION
         if partition.leader_epoch < 0:
             return NOT_LEADER_OR_FOLLOWER
         if self.expired and not item.judged and is_batch(item):
             return NOT_ENOUGH_REPLICAS      # no client waits for it any more: no codec work on this thread
         if not item.judged:
-            item.code = self.judge(item, partition, NULL)
+            item.code = judge_item(self.produce, item, partition.rules, self.now_ms, &self.record_errors, NULL)
             item.judged = True
         if item.code != 0:
             return item.code
@@ -420,17 +295,12 @@ cdef class ProduceRequest(Request):
             self.object_positions.append(item.error_position)
         return 0
 
-    def from_admin(self) -> bool:
-        """Whether the client is Kafka's admin tool, by its fixed client id."""
-        cdef int32_t length = self.parsed.client_id.length
-        return length == len(ADMIN_CLIENT_ID) and memcmp(
-            self.produce.data + self.parsed.client_id.start, <const char*>ADMIN_CLIENT_ID, length) == 0
-
     cdef int run(self) except -1:
         """Appends from items[position] on, as far as the WAL has space."""
         cdef ProduceItem* item
         cdef int32_t code, before
         cdef Partition partition
+        invariant(not self.on_worker)
         while self.position < self.parsed.count:
             before = self.position
             item = &self.parsed.items[before]
@@ -444,11 +314,11 @@ cdef class ProduceRequest(Request):
         return self.settle()
 
     cdef int wait_for_room(self, bint for_producer) except -1:
-        """Of the log, whose progress wakes it, or for a producer id, which is asked again now and then. Until the time-out."""
+        """In the log, whose progress resumes the request, or for a producer id, which is tried again. Has a time-out."""
         self.push_pending(None)
         if not self.stalled:
             self.stalled = True
-            self.own_frame()
+            _own(self.produce, self.budget)
         self.wants_producer = for_producer
         if for_producer:
             return self.sink.set_deadline(self, min(self.sink.loop_ms + PRODUCER_RETRY_MS, self.producer_timeout_at_ms()))
@@ -496,7 +366,7 @@ cdef class ProduceRequest(Request):
         return 0
 
     cdef int settle(self) except -1:
-        """All partitions have their answer: gives the frame back and waits for the WAL, or for the objects."""
+        """All partitions have their answer: frees the frame and waits for the WAL, or for the objects."""
         cdef ProduceCompletion completion
         cdef CommitQueue last = self.sink.wal.commits
         put_produce_end(self.response, self.parsed)
@@ -531,7 +401,7 @@ cdef class ProduceRequest(Request):
         if error != 0:
             for i in range(self.parsed.count):
                 if self.parsed.items[i].error_position > 0:
-                    self.put_error(self.parsed.items[i].error_position, error)
+                    _put_error(self.response, self.parsed.items[i].error_position, error)
         if self.parsed.acks == 0:
             self.response = None
             if self.failed:
@@ -539,20 +409,6 @@ cdef class ProduceRequest(Request):
                 self.close_reason = "a produce request without acknowledgement failed"
         self.done = True
         return self.sink.finish(self)
-
-    cdef int put_error(self, int64_t position, int16_t error) noexcept:
-        cdef uint8_t* data = self.response.out.data
-        store_i16(data + position, error)
-        store_i64(data + position + 2, -1)
-        return 0
-
-    cdef int expire_objects(self) except -1:
-        """The data is not in objects in time. It may still get there: the same error as a replica's delay in Kafka."""
-        if self.sink.wal.durable() < self.end_lsn:
-            return self.committed(REQUEST_TIMED_OUT)
-        for position in self.object_positions:
-            self.put_error(position, REQUEST_TIMED_OUT)
-        return self.committed(0)
 
     cdef int resume(self) except -1:
         cdef Verifications asked = self.verifications
@@ -562,11 +418,11 @@ cdef class ProduceRequest(Request):
             return self.give_up_waiting()
         if asked is not None and asked.is_open():
             if not asked.answered:
-                return 0        # woken for something that is over
+                return 0        # resumed for something that has been settled
             if asked.must_retry(self.sink.loop_ms):
                 return self.sink.set_deadline(self, min(self.sink.loop_ms + VERIFY_RETRY_MS, self.timeout_at_ms()))
             self.sink.clear_deadline(self)
-            self.take_verdicts()
+            asked.settle(self.parsed.items)
         return self.proceed()
 
     cdef int expire(self) except -1:
@@ -574,10 +430,15 @@ cdef class ProduceRequest(Request):
         if self.done or (self.produce == NULL and self.object_positions is None):
             return 0
         if self.produce == NULL:
-            return self.expire_objects()
+            # The data is not in objects in time. It may still get there: the same error as a replica's delay in Kafka.
+            if self.sink.wal.durable() < self.end_lsn:
+                return self.committed(REQUEST_TIMED_OUT)
+            for position in self.object_positions:
+                _put_error(self.response, position, REQUEST_TIMED_OUT)
+            return self.committed(0)
         if asked is not None and asked.is_open() and asked.answered and self.sink.loop_ms < self.timeout_at_ms():
             asked.ask_again(self.context.transactions)
-            return self.wait_for_coordinator()
+            return self.sink.set_deadline(self, self.timeout_at_ms())
         if self.wants_producer and self.sink.loop_ms < self.producer_timeout_at_ms():
             return self.run()
         return self.give_up_waiting()

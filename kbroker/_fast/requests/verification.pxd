@@ -4,6 +4,7 @@ from kbroker._fast.partition.partition cimport Partition
 from kbroker._fast.partition.producer_state cimport Verification
 from kbroker._fast.records.record_batch cimport BatchInfo
 from kbroker._fast.net.request cimport Request
+from kbroker._fast.requests.produce_codec cimport ProduceItem
 
 cdef enum:
     VERIFY_RETRY_MS = 20            # add.partitions.to.txn.retry.backoff.ms
@@ -11,15 +12,15 @@ cdef enum:
 
 
 cdef class Verifications:
-    """What one Produce request asks the transaction coordinator (KIP-890), and what came of it.
+    """What one Produce request asks the transaction coordinator (KIP-890), and the answers.
 
-    Places are the numbers of the request's items. Every question is given back to its partition's producer state exactly
-    once: by `settle`, or by `close` for those that have no answer.
+    Places are the numbers of the request's items. Every question ends in its partition's producer state exactly once:
+    by `settle`, or by `close` for those that have no answer yet.
     """
     cdef readonly bint disabled             # transaction.partition.verification.enable is off
     cdef readonly list places
     cdef list partitions                    # by place in `places`
-    cdef list guards                        # Verification, None once given back
+    cdef list guards                        # Verification, None once ended
     cdef list tickets
     cdef dict settled_guards                # item -> Verification, of what was verified
     cdef dict messages                      # item -> bytes
@@ -40,10 +41,11 @@ cdef class Verifications:
     cdef bint ask(self, object coordinator, str transactional_id) except -1
     cdef int ask_again(self, object coordinator) except -1
     cdef int send(self, object coordinator, list partitions) except -1
-    # Whether the transaction before is still ending, which a version 2 client need not hear of at once (KIP-890).
+    # Whether the previous transaction is still ending, which is not reported to a version 2 client at once (KIP-890).
     cdef bint must_retry(self, int64_t loop_ms) except -1
-    # The error code of places[n]: 0 when it may be appended under guard_of() its item.
-    cdef int32_t settle(self, Py_ssize_t n) except -3000
+    # Writes the answers into the codes of the request's items and closes: 0 may be appended under guard_of() the item.
+    cdef int settle(self, ProduceItem* items) except -1
+    cdef int32_t settle_one(self, Py_ssize_t n) except -3000
     cdef int32_t translate(self, int32_t item, int32_t code) except -3000
     cdef int close(self) except -1
     cdef Verification guard_of(self, int32_t item)
@@ -51,5 +53,5 @@ cdef class Verifications:
 
 
 cdef class Answer:
-    """Waits for one answer of the coordinator, on whatever thread it comes."""
+    """Waits for one answer of the coordinator, which may come on any thread."""
     cdef Verifications verifications        # None: it waits no more

@@ -1,7 +1,7 @@
 """Produce asks the transaction coordinator before a producer's first batch of a transaction in a partition (KIP-890).
 
 Clients up to Produce version 11 have added the partition themselves, and it is only verified; from version 12 on the
-request adds it. Errors that mean "not now" become NOT_ENOUGH_REPLICAS, which every client retries without further ado.
+request adds it. Errors that mean "not now" become NOT_ENOUGH_REPLICAS, which every client retries.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t
@@ -23,6 +23,7 @@ from kbroker._fast.partition.partition cimport Partition
 from kbroker._fast.partition.producer_state cimport Verification
 from kbroker._fast.records.record_batch cimport BatchInfo
 from kbroker._fast.net.request cimport Request
+from kbroker._fast.requests.produce_codec cimport ProduceItem
 
 
 cdef enum:
@@ -106,7 +107,17 @@ cdef class Verifications:
             self.retry_until_ms = loop_ms + VERIFY_RETRY_TOTAL_MS
         return loop_ms < self.retry_until_ms
 
-    cdef int32_t settle(self, Py_ssize_t n) except -3000:
+    cdef int settle(self, ProduceItem* items) except -1:
+        cdef Py_ssize_t n
+        cdef int32_t item
+        for n in range(len(self.places)):
+            item = self.places[n]
+            if items[item].code == 0:
+                items[item].code = self.settle_one(n)
+        return self.close()
+
+    cdef int32_t settle_one(self, Py_ssize_t n) except -3000:
+        """The error code of places[n]."""
         cdef Verification guard = <Verification>self.guards[n]
         cdef Partition partition = <Partition>self.partitions[n]
         cdef int32_t item = self.places[n]
@@ -114,7 +125,7 @@ cdef class Verifications:
         if not self.disabled:
             code = self.codes.get((partition.topic, partition.index), COORDINATOR_NOT_AVAILABLE)
             if code == 0 and guard.last_ticket != <int64_t>self.tickets[n]:
-                code = NETWORK_EXCEPTION    # the producer has asked again meanwhile, on another connection
+                code = NETWORK_EXCEPTION    # the producer has since asked again, on another connection
         partition.producers.end_verification(guard, self.disabled or _is_final(code))
         self.guards[n] = None
         if code == 0:
