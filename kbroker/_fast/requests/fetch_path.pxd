@@ -5,7 +5,7 @@ from kbroker._fast.requests.fetch_codec cimport FetchFrame
 from kbroker._fast.requests.fetch_session cimport FetchSession, FetchSlot
 from kbroker._fast.wal.read_plan cimport ReadPlan
 from kbroker._fast.net.frame cimport FrameBudget
-from kbroker._fast.net.request cimport Request, Response
+from kbroker._fast.net.request cimport Request
 from kbroker._fast.requests.request_context cimport RequestContext
 
 
@@ -40,11 +40,6 @@ cdef class FetchRequest(Request):
     cdef int park(self) except -1
     cdef int leave(self) except -1
     cdef int answer(self, ReadPlan plan) except -1
-    cdef int read_ahead(self, Response response, ReadPlan plan) except -1
-    cdef int32_t mark_included(self) except -1
-    cdef list aborted_in(self, FetchSlot slot)
-    cdef int16_t told_error(self, FetchSlot slot) noexcept
-    cdef int rotate(self) except -1
 
 
 cdef class FetchWait(Waiter):

@@ -1,7 +1,5 @@
 """What a Fetch request goes through between its frame and its answer (KIP-74, 227, 320, 516)."""
 
-import operator
-from bisect import bisect_left, bisect_right
 from functools import partial
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -21,6 +19,7 @@ from kbroker._fast.base.kafka cimport (
     UNSUPPORTED_COMPRESSION_TYPE,
 )
 from kbroker._fast.wal.commit cimport Waiter
+from kbroker._fast.requests.fetch_answer cimport add_read_ahead, mark_included, put_slots
 from kbroker._fast.requests.fetch_codec cimport (
     FETCH_FLEXIBLE,
     FETCH_TOPIC_ID_VERSION,
@@ -28,56 +27,18 @@ from kbroker._fast.requests.fetch_codec cimport (
     FetchEntry,
     FetchFrame,
     put_fetch_header,
-    put_fetch_partition,
-    put_fetch_partition_end,
     put_fetch_tags,
-    put_fetch_topic,
 )
 from kbroker._fast.requests.fetch_session cimport FetchSession, FetchSessions, FetchSlot
-from kbroker._fast.partition.batch_index cimport READ_COLD, ReadHint
+from kbroker._fast.partition.batch_index cimport READ_COLD
 from kbroker._fast.partition.partition cimport Partition
 from kbroker._fast.wal.read_plan cimport ReadPlan
-from kbroker._fast.partition.producer_state cimport aborted_between
-from kbroker._fast.records.record_batch cimport CONTROL, TRANSACTIONAL, BatchInfo, parse_header
 from kbroker._fast.net.frame cimport Frame, frame_free
 from kbroker._fast.net.request cimport Request, Response, new_response
 
 
 cdef enum:
-    COPY_BELOW_BYTES = 2048     # smaller batches are gathered by copy: one piece of a system call costs about as much
-    LEADER_HINT_VERSION = 16
     ZSTD_VERSION = 10
-    STORAGE_ERROR_VERSION = 6
-
-
-_first_offset = operator.itemgetter(1)
-cdef list NONE_ABORTED = []     # stays empty
-
-
-cdef list _aborted_with_data(list aborted, object parts):
-    """(producer id, first offset) of the aborted transactions of which these batches hold records.
-
-    Compaction may have taken a transaction and its marker out of an object while the log still has them. Told of it, a
-    client would wait for the marker, and skip what the producer has committed since.
-    """
-    cdef const uint8_t[::1] part
-    cdef BatchInfo info
-    cdef Py_ssize_t position
-    cdef dict offsets = {}  # producer id -> base offsets of its transactional batches, ascending
-    cdef list found = []
-    if not aborted:
-        return found
-    for part in parts:
-        position = 0
-        while position < part.shape[0] and parse_header(&part[position], part.shape[0] - position, &info) == 0:
-            if info.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL and info.record_count > 0:
-                offsets.setdefault(info.producer_id, []).append(info.base_offset)
-            position += info.size
-    for producer_id, first, last, _ in aborted:
-        own = offsets.get(producer_id)
-        if own is not None and bisect_left(own, first) < bisect_right(own, last):
-            found.append((producer_id, first))
-    return found
 
 
 cdef class FetchRequest(Request):
@@ -201,9 +162,7 @@ cdef class FetchRequest(Request):
         if partition is None or partition.deleted:
             self.look_up(slot)
             if slot.partition is not partition:  # what was read is of a deleted topic, not of its namesake
-                slot.cold = None
-                slot.cold_error = 0
-                slot.cold_asked = False
+                slot.forget_cold()
                 if self.wait is not None:
                     if partition is not None:
                         partition.waiters.discard(self.wait)
@@ -368,153 +327,29 @@ cdef class FetchRequest(Request):
             self.sink.clear_deadline(self)
         return 0
 
-    cdef int32_t mark_included(self) except -1:
-        """Marks the partitions that the answer lists; returns how many runs of one topic they form."""
-        cdef FetchSlot slot
-        cdef bytes topic = None
-        cdef int32_t topics = 0
-        for slot in self.slots:
-            if slot.error != 0:
-                slot.forget_offsets()
-            slot.included = (
-                not self.incremental
-                or slot.bytes > 0
-                or slot.error != 0
-                or slot.diverging_end >= 0
-                or slot.high_watermark != slot.told_high_watermark
-                or slot.log_start != slot.told_log_start
-            )
-            if slot.included and (topics == 0 or slot.topic != topic):
-                topics += 1
-                topic = slot.topic
-        return topics
-
     cdef int answer(self, ReadPlan plan) except -1:
         cdef int16_t version = self.api_version
         cdef Response response = new_response(self.correlation_id, version >= FETCH_FLEXIBLE)
-        cdef FetchSlot slot, other
-        cdef list aborted
-        cdef list slots = self.slots
-        cdef Py_ssize_t i, j
-        cdef Py_ssize_t count = len(slots)
-        cdef int32_t partitions
-        cdef bytes topic = None
-        cdef bint opened = False
-        put_fetch_header(response, version, 0, 0 if self.session is None else self.session.session_id, self.mark_included())
+        cdef FetchSession session = self.session
+        cdef FetchSlot slot
+        put_fetch_header(response, version, 0, 0 if session is None else session.session_id,
+                         mark_included(self.slots, self.incremental))
         if plan.count > 0:
             response.keep_plan(plan)
-        for i in range(count):
-            slot = <FetchSlot>slots[i]
-            if not slot.included:
-                continue
-            if not opened or slot.topic != topic:
-                if opened:
-                    put_fetch_tags(response, version)
-                opened = True
-                topic = slot.topic
-                partitions = 0
-                for j in range(i, count):
-                    other = <FetchSlot>slots[j]
-                    if other.included:
-                        if other.topic != topic:
-                            break
-                        partitions += 1
-                put_fetch_topic(response, version, topic, partitions)
-            aborted = None
-            if self.read_committed:
-                aborted = self.aborted_in(slot) if slot.bytes > 0 and slot.aborted else NONE_ABORTED
-            put_fetch_partition(response, version, slot.index, self.told_error(slot), slot.high_watermark,
-                                slot.last_stable_offset, slot.log_start, aborted, slot.bytes)
-            if slot.end_ref > slot.first_ref:
-                response.add_plan(self.sink.wal, plan, slot.first_ref, slot.end_ref, COPY_BELOW_BYTES)
-            elif slot.bytes > 0:
-                for part in slot.cold:
-                    response.add_object(part)
-            put_fetch_partition_end(response, version, slot.diverging_epoch, slot.diverging_end, self.context.node_id,
-                                    slot.leader_epoch if version >= LEADER_HINT_VERSION else -1)
-            slot.told_high_watermark = slot.high_watermark
-            slot.told_log_start = slot.log_start
-        if opened:
-            put_fetch_tags(response, version)
+        put_slots(response, version, self.slots, plan, self.sink.wal, self.read_committed, self.context.node_id)
         put_fetch_tags(response, version)
         response.finish()
-        self.read_ahead(response, plan)
-        self.rotate()
-        for slot in slots:
-            slot.cold = None
-            slot.cold_error = 0
-            slot.cold_asked = False
+        add_read_ahead(response, self.slots, plan, self.sink.wal)
+        if session is not None:
+            session.rotate(self.slots)
+        for slot in self.slots:
+            slot.forget_cold()
             slot.aborted = None
-        if self.session is not None:
-            self.session.busy = False
+        if session is not None:
+            session.busy = False
         self.response = response
         self.done = True
         return self.sink.finish(self)
-
-    cdef int read_ahead(self, Response response, ReadPlan plan) except -1:
-        """Has what the next answer will send, if it has left memory, read while this one goes out."""
-        cdef FetchSlot slot
-        cdef Partition partition
-        cdef ReadPlan ahead = None
-        cdef ReadHint hint
-        cdef int64_t limit, offset
-        for slot in self.slots:
-            if slot.end_ref == slot.first_ref or self.sink.wal.holds(plan.refs[slot.end_ref - 1].lsn):
-                continue
-            partition = slot.partition
-            offset = slot.next_offset
-            if not slot.fetch_offset < offset < slot.upper:
-                continue
-            if ahead is None:
-                ahead = ReadPlan()
-            limit = min(<int64_t>slot.max_bytes, self.sink.wal.cache.ahead_bytes() - ahead.total_bytes)
-            if limit <= 0:
-                break
-            hint = partition.hint
-            try:
-                partition.plan_read(offset, slot.upper, limit, False, ahead)
-            except Exception:
-                pass        # the fetch that reads it meets the error and reports it
-            partition.hint = hint
-        if ahead is not None and ahead.count > 0:
-            response.add_ahead(self.sink.wal, ahead)
-            response.keep_plan(ahead)
-        return 0
-
-    cdef list aborted_in(self, FetchSlot slot):
-        """(producer id, first offset) of the aborted transactions that overlap the data sent, by first offset."""
-        cdef list aborted
-        if slot.end_ref > slot.first_ref:
-            aborted = aborted_between(slot.aborted, slot.fetch_offset, slot.end_offset)
-        else:
-            aborted = _aborted_with_data(slot.aborted, slot.cold)
-        aborted.sort(key=_first_offset)
-        return aborted
-
-    cdef int16_t told_error(self, FetchSlot slot) noexcept:
-        """Clients of before version 6 take KAFKA_STORAGE_ERROR, which they do not know, for a failure for good."""
-        if slot.error == KAFKA_STORAGE_ERROR and self.api_version < STORAGE_ERROR_VERSION:
-            return NOT_LEADER_OR_FOLLOWER
-        return slot.error
-
-    cdef int rotate(self) except -1:
-        """Serves first, next time, the partitions that got nothing because the others took the room (KIP-74, KIP-227)."""
-        cdef FetchSlot slot
-        cdef dict known
-        if self.session is None:
-            return 0
-        for slot in self.slots:
-            if slot.bytes == 0 and slot.error == 0 and slot.fetch_offset < slot.upper:
-                break
-        else:
-            return 0
-        known = self.session.slots
-        for slot in self.slots:
-            key = (slot.topic, slot.index)
-            if slot.bytes > 0 and known.get(key) is slot:
-                del known[key]
-                known[key] = slot
-        return 0
 
     cdef int resume(self) except -1:
         if self.done or self.wait is None or not self.moved():
@@ -543,10 +378,7 @@ cdef int _ask(FetchSlot slot, const FetchEntry* entry) except -1:
     slot.fetch_offset = entry.fetch_offset
     slot.last_fetched_epoch = entry.last_fetched_epoch
     slot.max_bytes = entry.max_bytes
-    slot.cold = None
-    slot.cold_error = 0
-    slot.cold_asked = False
-    return 0
+    return slot.forget_cold()
 
 
 cdef class FetchWait(Waiter):
@@ -557,7 +389,7 @@ cdef class FetchWait(Waiter):
 
 
 def _deliver(Partition partition not None, ColdAnswer answer not None, result):
-    """Drops what was read of another partition than the one the slot stands for by now."""
+    """Drops what was read of another partition than the slot's present one."""
     if answer.slot is not None and (<FetchSlot>answer.slot).partition is not partition:
         answer.request = None
         answer.slot = None

@@ -4,7 +4,7 @@ from kbroker._fast.partition.partition cimport Partition
 
 
 cdef class FetchSlot:
-    """One partition of a fetch: what the client asked, and what this turn found. Lives as long as its session."""
+    """One partition of a fetch: what the client asked, and what this attempt found. Lives as long as its session."""
     cdef bytes topic                # name, or topic id
     cdef int32_t index
     cdef int32_t current_leader_epoch
@@ -13,10 +13,10 @@ cdef class FetchSlot:
     cdef int64_t fetch_offset
     cdef object topic_log
     cdef Partition partition        # None: unknown
-    # What the session's client was told last.
+    # What the last answer of the session said.
     cdef int64_t told_high_watermark
     cdef int64_t told_log_start
-    # This turn.
+    # This attempt.
     cdef int16_t error
     cdef int32_t leader_epoch       # sent with an error, -1: not
     cdef int64_t high_watermark
@@ -25,7 +25,7 @@ cdef class FetchSlot:
     cdef int64_t upper              # the fetch reads below it
     cdef int32_t diverging_epoch
     cdef int64_t diverging_end      # -1: none
-    cdef int64_t next_offset        # where its next read goes on, when the plan ended before the arena; else anything
+    cdef int64_t next_offset        # where its next read continues, if the plan ended before the arena; else undefined
     cdef int64_t end_offset         # after the batches of the plan, if there are any
     cdef int32_t first_ref          # batches [first_ref, end_ref) of the plan
     cdef int32_t end_ref
@@ -37,6 +37,7 @@ cdef class FetchSlot:
     cdef bint included
     cdef int clear(self) except -1
     cdef int forget_offsets(self) except -1
+    cdef int forget_cold(self) except -1
 
 
 cdef class FetchSession:
@@ -47,6 +48,7 @@ cdef class FetchSession:
     cdef readonly dict slots                # (topic, index) -> FetchSlot, in the order they are served
     cdef int64_t used_ms
     cdef bint busy                          # a request is at work on its slots
+    cdef int rotate(self, list slots) except -1
 
 
 cdef class FetchSessions:

@@ -16,7 +16,7 @@ cdef class FetchSlot:
         self.told_log_start = -1
 
     cdef int clear(self) except -1:
-        """Forgets the last turn."""
+        """Forgets the last attempt."""
         self.error = 0
         self.leader_epoch = -1
         self.forget_offsets()
@@ -37,9 +37,32 @@ cdef class FetchSlot:
         return 0
 
 
+    cdef int forget_cold(self) except -1:
+        """Forgets what was read from objects."""
+        self.cold = None
+        self.cold_error = 0
+        self.cold_asked = False
+        return 0
+
+
 cdef class FetchSession:
     def __len__(self):
         return len(self.slots)
+
+    cdef int rotate(self, list slots) except -1:
+        """Serves partitions that got nothing for lack of room first in the next request (KIP-74, KIP-227)."""
+        cdef FetchSlot slot
+        for slot in slots:
+            if slot.bytes == 0 and slot.error == 0 and slot.fetch_offset < slot.upper:
+                break
+        else:
+            return 0
+        for slot in slots:
+            key = (slot.topic, slot.index)
+            if slot.bytes > 0 and self.slots.get(key) is slot:
+                del self.slots[key]
+                self.slots[key] = slot
+        return 0
 
 
 cdef class FetchSessions:
@@ -60,7 +83,7 @@ cdef class FetchSessions:
         return session
 
     cdef FetchSession open(self, bint uses_topic_ids, dict slots, int64_t now_ms):
-        """A new session, or None when there is no room: the client then goes on without."""
+        """A new session, or None when there is no room: the client then fetches without one."""
         cdef FetchSession session
         if len(self.sessions) >= self.slots_max and not self.make_room(len(slots), now_ms):
             return None

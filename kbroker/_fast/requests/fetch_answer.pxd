@@ -1,0 +1,16 @@
+# Writes the answer of a Fetch request from the slots that were served. No state but that of the slots.
+
+from libc.stdint cimport int16_t, int32_t
+
+from kbroker._fast.net.request cimport Response
+from kbroker._fast.wal.read_plan cimport ReadPlan
+from kbroker._fast.wal.wal cimport Wal
+
+# Marks the partitions that the answer lists, only changed ones if `incremental`; returns how many runs of one topic they
+# form.
+cdef int32_t mark_included(list slots, bint incremental) except -1
+# The marked partitions, with what `plan` or the cold reader has found of them.
+cdef int put_slots(Response response, int16_t version, list slots, ReadPlan plan, Wal wal, bint read_committed,
+                   int32_t node_id) except -1
+# Has what the next answer will send, if it has left memory, read while this one is sent.
+cdef int add_read_ahead(Response response, list slots, ReadPlan plan, Wal wal) except -1
