@@ -130,7 +130,7 @@ class CompactionDeadlines:
         except (OSError, CorruptionError):
             return None  # the flusher reads the same bytes and reports it
         if not data:
-            return None  # flushed meanwhile
+            return None  # flushed since
         header, _ = next(iter_batches(data))
         if header.max_timestamp < 0:
             return None

@@ -60,7 +60,7 @@ class MergeChoice:
         self._left_alone: dict[Place, set[int]] = {}
 
     def leave_alone(self, place: Place, base_offset: int) -> None:
-        """Excludes the object that begins there: a merge of it failed for good."""
+        """Excludes the object that begins there: a merge of it can never succeed."""
         self._left_alone.setdefault(place, set()).add(base_offset)
 
     def due(self) -> Iterator[Merge]:

@@ -29,7 +29,7 @@ def read_partition(
 ) -> Iterator[Block]:
     """Every batch with an offset from the log start to the end of `state`, in blocks.
 
-    `reload` returns the current manifest: a running broker replaces objects meanwhile, and deletes the old ones.
+    `reload` returns the current manifest: a running broker replaces objects, and deletes the old ones.
     Raises StoreError, CorruptionError.
     """
     offset, end_offset = state.log_start_offset, state.end_offset

@@ -80,7 +80,7 @@ class ImportTarget:
             cluster_id = find_cluster(self.config, identity.cluster_id, self.store.retrying).cluster_id
             holder = newest_claim(self.store.retrying, ObjectKeys(cluster_id).root)
         except (StoreError, CorruptionError) as error:
-            raise StartError(f"cannot tell who owns the cluster: {error}") from None
+            raise StartError(f"cannot tell which broker owns the cluster: {error}") from None
         if holder is not None and not holder.released:
             raise StartError(
                 f"cluster {cluster_id} was not released by epoch {holder.epoch} (host {holder.host}, pid "

@@ -49,6 +49,7 @@ cdef class ColumnBuilder:
     """Rows of the columns asked for. One thread at a time; the GIL is released while a batch is decoded."""
     cdef readonly int64_t rows
     cdef int wanted
+    cdef bint running         # a thread is in it, perhaps without the GIL
     cdef BytesColumn key, value, header_key, header_value
     cdef Growable offset, timestamp, timestamp_type
     cdef Growable list_validity, list_offsets

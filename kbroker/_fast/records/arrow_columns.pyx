@@ -13,6 +13,7 @@ from libc.string cimport memcpy
 from kbroker import limits
 from kbroker._fast.records.compression import DecompressionError, decompress_into
 from kbroker._fast.base.cursor cimport Cursor, cursor_of, left, take_bytes, take_varint
+from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.records.record cimport (
     REASON_NONE,
     REASON_OFFSET_DELTA,
@@ -41,7 +42,7 @@ cdef enum:
     RECORD_BYTES_MIN = 7      # length, attributes, two deltas, two lengths, header count: a byte each
     FIRST_CAPACITY = 4096
     MICROS_PER_MILLI = 1000
-    COUNTED_ROWS_MAX = 1 << 20    # of a batch whose records nobody has looked at
+    COUNTED_ROWS_MAX = 1 << 20    # of a batch whose records are not parsed
 
 _FAULTS = {
     RECORD_INCOMPLETE: "the record ends beyond the batch",
@@ -53,7 +54,7 @@ _FAULTS = {
 # -- growing memory -------------------------------------------------------------------------------------------
 
 cdef inline int reserve(Growable* g, Py_ssize_t more) noexcept nogil:
-    """Room for `more` bytes behind size. 0, or FAULT_NO_MEMORY; what is there stays."""
+    """Room for `more` bytes after `size`. 0 or FAULT_NO_MEMORY; the content stays."""
     cdef Py_ssize_t capacity
     cdef uint8_t* base
     if g.capacity - g.size >= more:
@@ -241,9 +242,9 @@ cdef class ColumnBuilder:
             aborted=None, int64_t rows_max=INT64_MAX, int64_t bytes_max=INT64_MAX):
         """Adds the records of whole batches from byte `position` on; returns where it stopped.
 
-        It stops at the end, or behind the batch that made `rows_max` or `bytes_max` full. Control batches are left
-        out, and with `aborted`, ranges (first, last offset) by producer id, those of aborted transactions. CRCs are
-        the caller's to check. Raises CorruptRecordsError with the position of the batch; then drop the builder.
+        It stops at the end, or after the batch that made `rows_max` or `bytes_max` full. Control batches are left
+        out, and with `aborted`, ranges (first, last offset) by producer id, those of aborted transactions. The caller
+        checks CRCs. Raises CorruptRecordsError with the position of the batch; then drop the builder.
         """
         cdef Py_ssize_t end = batches.shape[0]
         cdef BatchInfo info
@@ -316,13 +317,16 @@ cdef class ColumnBuilder:
             c = cursor_of(<const uint8_t*>PyByteArray_AS_STRING(self.plain), plain_bytes)
         if <int64_t>info.record_count * RECORD_BYTES_MIN > left(&c):
             raise CorruptRecordsError(reason_text(REASON_RECORD_COUNT_LESS), position)
+        invariant(not self.running)
+        self.running = True
         with nogil:
             fault = self.decode(info, &c, bounds)
+        self.running = False
         if fault == FAULT_NO_MEMORY:
             raise MemoryError
         if fault != REASON_NONE:
             text = _FAULTS.get(fault) or reason_text(fault)
-            raise CorruptRecordsError(f"the record behind {self.rows - rows} good ones: {text}", position)
+            raise CorruptRecordsError(f"the record after {self.rows - rows} good ones: {text}", position)
         return 0
 
     cdef int decode(self, const BatchInfo* info, Cursor* c, const RowBounds* bounds) noexcept nogil:

@@ -1,11 +1,11 @@
 """The sizes that compressed bytes claim, found without decompressing them.
 
-    gzip    the trailer's ISIZE (RFC 1952), which zlib holds against what it decompressed
+    gzip    the trailer's ISIZE (RFC 1952), which zlib compares with what it decompressed
     snappy  the length before each block; raw ones, without framing, are one block, decompressed as a whole
     lz4     the content size, or the blocks, each of at most the frame's largest block
     zstd    the content size, or the blocks (RFC 8878), each of at most 128 KiB; a decoder keeps one window of it
 
-A claim may be a lie. Whoever relies on it decompresses no more than it says.
+A claim may be false: a caller that relies on it decompresses no more than it says.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t

@@ -21,7 +21,7 @@ cdef class Plain:
 
 # All of `body` decompressed. DecompressionError when it is bad or larger than any batch may be.
 cdef Plain plain_of(int codec, body)
-# Bytes that were decompressed otherwise, and what was taken for them.
+# Bytes that were decompressed elsewhere, and the share that was taken for them.
 cdef Plain plain_held(bytes data, Share share)
 
 

@@ -1,10 +1,10 @@
-# The memory that decompression may take, of the whole process.
+# The memory that decompression may take in the whole process.
 
 from libc.stdint cimport int64_t
 
 
 cdef class Share:
-    """Memory that one decompression has taken; given back by `close`, at the latest when it is dropped."""
+    """Memory that one decompression has taken; released by `close`, at the latest when it is dropped."""
     cdef DecompressionMemory memory
     cdef readonly int64_t bytes
     cdef unsigned long holder          # the thread that took it
@@ -13,7 +13,7 @@ cdef class Share:
 
 
 cdef class DecompressionMemory:
-    """Counters change only while the GIL is held, and nothing between two of them lets it go."""
+    """The GIL protects the counters: it is not released between two that change together."""
     cdef public int64_t limit
     cdef readonly int64_t used
     cdef readonly int64_t waits        # takes that had to wait
@@ -21,7 +21,7 @@ cdef class DecompressionMemory:
     cdef object waiting                # deque of (bytes, lock), oldest first
     cdef dict held                     # thread -> how many shares it has
 
-    # n bytes, or all there is where n is more. Where others have them: waits its turn, or returns None.
+    # n bytes, or the whole budget if n is more. While they are in use: waits its turn, or returns None.
     cdef Share take(self, int64_t n, bint wait)
     cdef Share _charged(self, int64_t n)
     cdef int _give(self, int64_t n) except -1

@@ -1,4 +1,4 @@
-"""One budget for everything that is decompressed at a time, whatever the codec and the place.
+"""One budget for all concurrent decompression, of any codec and for any purpose.
 
 Each decompression takes a share first: the headers of the compressed bytes tell what it needs (compressed_size).
 A share that is larger than the whole budget gets all of it, alone: it is for data that was accepted under a larger
@@ -15,7 +15,7 @@ from libc.stdint cimport int64_t
 from kbroker import limits
 
 
-@cython.no_gc_clear     # its end gives the memory back
+@cython.no_gc_clear     # its end releases the memory
 cdef class Share:
     def __dealloc__(self):
         if self.memory is not None:
@@ -28,7 +28,7 @@ cdef class Share:
         self.close()
 
     def close(self):
-        """Gives it back; may be called again."""
+        """Releases it; may be called again."""
         cdef DecompressionMemory memory = self.memory
         cdef object others
         if memory is None:
@@ -78,8 +78,8 @@ cdef class DecompressionMemory:
         turn = allocate_lock()
         turn.acquire()
         self.waiting.append((n, turn))
-        self._give(0)                   # what was given back since the look above: what comes between may collect garbage
-        turn.acquire()                  # released by what gives memory back, which has charged it then
+        self._give(0)                   # what was released since the check above: garbage collection may run in between
+        turn.acquire()                  # released by a thread that frees memory and has charged this share
         return self._charged(n)
 
     cdef Share _charged(self, int64_t n):

@@ -8,7 +8,7 @@
     20     8    maxTimestamp i64
     28     4    recordCount i32
 
-The searches trust what `verify` has accepted; they stay inside the buffer whatever it holds.
+The searches rely on `verify`, but stay inside the buffer whatever it holds.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize

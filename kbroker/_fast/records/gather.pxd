@@ -29,8 +29,8 @@ cdef class BatchScan:
     The bytes fed must be the batches of `entries` one after another, cut anywhere. Each batch must be what its entry
     says (base offset, size, last offset delta) and carry a right CRC; of bytes that are trusted only the header is read,
     and `crc` is what follows from the CRC that it carries. The fields of the batches that ended in the last
-    feed stand in the column arrays until the next feed; `record_counts` is for the whole scan.
-    Owner of all arrays: this object. `entries` is borrowed and must not change meanwhile.
+    feed are in the column arrays until the next feed; `record_counts` is for the whole scan.
+    Owner of all arrays: this object. `entries` is borrowed and must not change during the scan.
     """
     cdef readonly object entries
     cdef readonly Py_ssize_t done               # batches that have ended
@@ -59,9 +59,9 @@ cdef class BatchScan:
     cdef uint32_t batch_crc
     cdef bint carried                           # some of the current batch is trusted: its CRC is the one it carries
     cdef uint8_t capture[SCAN_CAPTURE_BYTES]
-    # Takes bytes of which the first batch that ends gets the columns at `ended`; returns the next free place. Those that
-    # are `trusted` are read in small batches alone, where adding up CRCs costs more; so `p` may be NULL for those of a
-    # large one behind its first SCAN_CAPTURE_BYTES.
+    # Takes bytes; the first batch that ends in them gets the columns at `ended`. Returns the next free place. Of
+    # `trusted` bytes only small batches are read, for which combining CRCs costs more; so `p` may be NULL for those of
+    # a large one after its first SCAN_CAPTURE_BYTES.
     cdef Py_ssize_t walk(self, const uint8_t* p, Py_ssize_t n, bint trusted, Py_ssize_t ended,
                          int* problem) noexcept nogil
     cdef int raise_problem(self, int problem) except -1

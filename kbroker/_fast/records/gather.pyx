@@ -11,7 +11,7 @@ from kbroker._fast.records.marker cimport MARKER_NONE, take_marker
 from kbroker._fast.records.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL
 
 cdef enum:
-    COMBINED_BYTES_MIN = 2048   # of a smaller batch a second look at its bytes costs less than the arithmetic
+    COMBINED_BYTES_MIN = 2048   # of a smaller batch, reading its bytes again costs less than combining CRCs
 
 PROBLEMS = (
     "",

@@ -18,8 +18,8 @@ cdef struct KeyHash:
 cdef class KeyMap:
     """Owns its slots. What is declared here may run without the GIL; one thread at a time.
 
-    A look-up costs one fetch from memory as good as always. Who has several keys at hand prepares them all first, so
-    that these fetches go on side by side.
+    A look-up nearly always costs one fetch from memory. A caller with several keys prepares them all first, so that
+    these fetches overlap.
     """
     cdef Slot* slots
     cdef uint64_t slot_count
@@ -27,7 +27,7 @@ cdef class KeyMap:
     cdef uint64_t secret_high
     cdef readonly int64_t limit               # keys it takes
     cdef readonly int64_t size                # keys in it
-    # The key's hash; its slot is on its way into the cache.
+    # The key's hash; prefetches its slot into the CPU cache.
     cdef void prepare(self, const uint8_t* key, Py_ssize_t length, KeyHash* out) noexcept nogil
     # Raises the key's offset to `offset`, never lowers it. 0; -1: the key is new and the map is full.
     cdef int put_hash(self, const KeyHash* key, int64_t offset) noexcept nogil

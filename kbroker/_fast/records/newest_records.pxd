@@ -27,8 +27,8 @@ cdef struct OpenTransaction:
 
 
 cdef class NewestRecords:
-    """Owns copies of the records it keeps; borrows each block for its call. One thread at a time; `feed` lets others
-    run meanwhile."""
+    """Owns copies of the records it keeps; borrows each block for its call. One thread at a time; `feed`
+    releases the GIL."""
     cdef Table settled                        # outside of transactions, or of committed ones
     cdef OpenTransaction** open               # by producer id
     cdef Py_ssize_t open_count
@@ -36,7 +36,7 @@ cdef class NewestRecords:
     cdef uint64_t secret_low
     cdef uint64_t secret_high
     cdef int64_t start_offset
-    cdef readonly int64_t next_offset         # behind the last batch that was fed
+    cdef readonly int64_t next_offset         # after the last batch that was fed
     cdef readonly int64_t total_bytes         # of all batches, control batches among them
     cdef readonly int64_t total_records       # in them, without control records
     cdef object suspects                      # keys of which not every record counts; None: there are none
@@ -44,6 +44,7 @@ cdef class NewestRecords:
     cdef bint has_suspects
     cdef object failure                       # what `counts` raised
     cdef BatchInfo info
+    cdef bint running                         # a thread is in it, perhaps without the GIL
     # Walks batches until one needs the GIL. 0, a REASON_ of record.pxd, or a RUN_.
     cdef int run(self, const uint8_t* p, Py_ssize_t n, Py_ssize_t* position) noexcept nogil
     cdef int take_batch(self, Cursor* c) noexcept nogil
@@ -51,7 +52,7 @@ cdef class NewestRecords:
     cdef int take_control(self, Cursor* c) noexcept nogil
     cdef int put(self, Table* table, int64_t offset, const uint8_t* key, int32_t key_length, const uint8_t* value,
                  int32_t value_length) noexcept nogil
-    # 1: the record does not count; -1: `failure` says why nobody knows.
+    # 1: the record does not count; -1: unknown, `failure` says why.
     cdef int skips(self, const RecordView* record) noexcept with gil
     # Where the producer's transaction is in `open`, or would be.
     cdef Py_ssize_t place_of(self, int64_t producer_id) noexcept nogil

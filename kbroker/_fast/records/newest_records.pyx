@@ -2,8 +2,8 @@
 
 A coordinator's state follows from the newest records alone: compaction could have removed the others at any time. A
 record of a transaction counts at its own place in the log once the transaction's marker commits it, and never when
-that aborts it; what is open at the end is handed over with its producer. Tombstones are records like others, but one
-outside of transactions also takes away what open ones have written for its key.
+that aborts it; what is open at the end is returned with its producer. Tombstones are records like others, but one
+outside of transactions also removes what open ones have written for its key.
 
 Batches are parsed and CRC-checked without the GIL. Blocks come from disk and objects: whatever they hold, the result is
 right or CorruptRecordsError is raised.
@@ -22,6 +22,7 @@ from kbroker._fast.records.record_batch import REASONS, CorruptRecordsError
 from kbroker._fast.records.compression cimport Plain, plain_of
 from kbroker._fast.base.crc32c cimport crc32c_c
 from kbroker._fast.base.cursor cimport Cursor, cursor_of, left
+from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.records.key_map cimport siphash
 from kbroker._fast.records.marker cimport MARKER_COMMIT, MARKER_NONE, take_marker
 from kbroker._fast.records.record cimport (
@@ -196,8 +197,8 @@ cdef class NewestRecords:
     def __cinit__(self, int64_t start_offset=0, suspects=None, counts=None):
         """Takes records at offsets from ``start_offset`` on.
 
-        ``counts(key, value)`` is asked for each record of a key in ``suspects``: one for which it says False is as if
-        it were not there.
+        ``counts(key, value)`` is called for each record of a key in ``suspects``; one for which it returns False is
+        ignored.
         """
         cdef uint64_t halves[2]
         cdef bytes secret = os.urandom(sizeof(halves))
@@ -214,7 +215,7 @@ cdef class NewestRecords:
         free(self.open)
 
     def feed(self, const uint8_t[::1] block not None):
-        """Takes whole batches that follow those before; one that was fed before is passed over. CorruptRecordsError,
+        """Takes whole batches that follow those before; one that was fed before is skipped. CorruptRecordsError,
         or what ``counts`` raises."""
         cdef Py_ssize_t position = 0
         cdef Py_ssize_t n = block.shape[0]
@@ -222,8 +223,11 @@ cdef class NewestRecords:
         cdef Cursor c
         cdef Plain plain
         while position < n:
+            invariant(not self.running)
+            self.running = True
             with nogil:
                 status = self.run(&block[0], n, &position)
+            self.running = False
             if status == RUN_NEEDS_PYTHON:
                 body = memoryview(block)[position + BATCH_HEADER_BYTES:position + self.info.size]
                 try:
@@ -371,7 +375,7 @@ cdef class NewestRecords:
         return begun
 
     cdef int end_transaction(self, int64_t producer_id, bint commit) noexcept nogil:
-        """Its records become settled at their own places in the log, or go."""
+        """Its records become settled at their own places in the log, or are dropped."""
         cdef Py_ssize_t at = self.place_of(producer_id)
         cdef OpenTransaction* ended
         cdef const Entry* entry
@@ -399,7 +403,7 @@ cdef class NewestRecords:
 
     def take(self):
         """All that was collected, in the order of the log: (offset, key, value, producer id, producer epoch), with
-        producer id -1 but for records of transactions that are still open. Leaves nothing behind."""
+        producer id -1 but for records of transactions that are still open. Then it is empty."""
         cdef list found = []
         cdef Py_ssize_t i
         _append_all(found, &self.settled, -1, -1)
@@ -419,7 +423,7 @@ cdef class NewestRecords:
 
 
 def next_offset_of(const uint8_t[::1] block not None):
-    """The offset behind the last of the whole batches in ``block``; no CRC is checked. CorruptRecordsError."""
+    """The offset after the last of the whole batches in ``block``; no CRC is checked. CorruptRecordsError."""
     cdef Py_ssize_t position = 0
     cdef Py_ssize_t n = block.shape[0]
     cdef BatchInfo info

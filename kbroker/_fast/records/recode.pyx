@@ -43,7 +43,7 @@ cdef int64_t _renumber(Cursor* c, uint8_t* out) noexcept nogil:
     cdef const uint8_t* after
     cdef Cursor body
     cdef int32_t length, delta, index = 0
-    cdef int64_t timestamp_delta, before, behind
+    cdef int64_t timestamp_delta, before, rest
     cdef signed char attributes
     while left(c) > 0:
         if take_varint(c, &length) < 0:
@@ -58,12 +58,12 @@ cdef int64_t _renumber(Cursor* c, uint8_t* out) noexcept nogil:
         if take_varint(&body, &delta) < 0:
             return -1
         after = body.p
-        behind = left(&body)
-        to = put_varlong(to, before + size_of_varlong(index) + behind)
+        rest = left(&body)
+        to = put_varlong(to, before + size_of_varlong(index) + rest)
         memcpy(to, start, before)
         to = put_varlong(to + before, index)
-        memcpy(to, after, behind)
-        to += behind
+        memcpy(to, after, rest)
+        to += rest
         index += 1
     return to - out
 
@@ -71,7 +71,7 @@ cdef int64_t _renumber(Cursor* c, uint8_t* out) noexcept nogil:
 def _renumbered(int codec, body, int32_t count):
     """The records with offset deltas 0, 1, 2, ... in pieces, after they have been in memory as a whole.
 
-    What moves megabytes does so without the GIL: else the I/O threads would stand still for tens of milliseconds.
+    Megabytes are moved without the GIL: else the I/O threads would stop for tens of milliseconds.
     """
     cdef uint8_t* plain = NULL
     cdef uint8_t* out = NULL

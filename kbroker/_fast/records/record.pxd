@@ -45,7 +45,7 @@ cdef enum:
     REASON_DECOMPRESSION = 26
     REASON_DECOMPRESSED_SIZE = 27
     REASON_RECORD_SIZE = 28
-    # Not an error by itself: the bytes at hand end inside the record.
+    # Not an error by itself: the bytes end inside the record.
     RECORD_INCOMPLETE = -1
 
 cdef struct RecordView:
@@ -60,7 +60,7 @@ cdef struct RecordView:
     Cursor headers            # over the headers, already checked
 
 
-# Reads the record at c and moves c behind it. 0, RECORD_INCOMPLETE (c unmoved), or a REASON_ of this record.
+# Reads the record at c and moves c past it. 0, RECORD_INCOMPLETE (c unmoved), or a REASON_ of this record.
 cdef inline int take_record(Cursor* c, RecordView* out) noexcept nogil:
     cdef Cursor at = c[0]
     cdef Cursor body

@@ -50,7 +50,7 @@ cdef struct ValidationRules:
     int64_t timestamp_before_max_ms
     int64_t timestamp_after_max_ms
     int64_t max_message_bytes
-    int64_t max_decompressed_message_bytes    # of one compressed record, behind its length
+    int64_t max_decompressed_message_bytes    # of one compressed record, after its length
     bint compacted            # null keys are refused
     bint log_append_time
 
@@ -68,7 +68,7 @@ cdef struct Fault:
     int32_t reason                # REASON_
 
 cdef struct Faults:
-    # The records that the rules refuse, at most RECORD_FAULTS_MAX. Owner: who passes it, zeroed; ended by free(items).
+    # The records that the rules refuse, at most RECORD_FAULTS_MAX. Owner: the caller, which zeroes it and frees `items`.
     Fault* items
     int32_t count
     int32_t capacity

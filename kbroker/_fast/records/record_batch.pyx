@@ -248,7 +248,7 @@ cdef struct Judge:
     int64_t timestamp_min         # of what the topic accepts
     int64_t timestamp_max
     int64_t max_timestamp
-    int64_t record_bytes_max      # of one record behind its length
+    int64_t record_bytes_max      # of one record after its length
     int32_t index                 # of the next record
     int32_t first_bad_record
     int32_t reason
@@ -286,7 +286,7 @@ cdef Judge _judge(const ValidationRules* rules, const BatchInfo* info, Faults* f
 
 
 cdef void _name(Faults* faults, int32_t index, int32_t reason) noexcept nogil:
-    """Notes one more; where memory is short those before it are what is known."""
+    """Notes one more; without memory for it those before it stay."""
     cdef int32_t capacity
     cdef void* items
     if faults.count == faults.capacity:
@@ -334,7 +334,7 @@ cdef inline int _judge_record(Judge* j, int64_t timestamp_delta, int32_t offset_
 
 
 cdef int64_t _body_bytes(const uint8_t* start, const uint8_t* end) noexcept nogil:
-    """Bytes of a record behind its length, which is a varint."""
+    """Bytes of a record after its length, which is a varint."""
     while start[0] & 0x80:
         start += 1
     return end - start - 1

@@ -1,5 +1,6 @@
-# Checked reading of request frames, on top of plain bounds checks (cursor.pxd). The first read beyond the end sets `failed`; from then on every read gives 0 and moves
-# nothing, so a parser checks once at the end of a structure, and before it allocates or loops over a count.
+# Checked reading of request frames, on top of plain bounds checks (cursor.pxd). The first read beyond the end sets
+# `failed`; from then on every read gives 0 and moves nothing, so a parser checks once at the end of a structure, and
+# before it allocates or loops over a count.
 #
 # Primitive types (Kafka protocol guide), big-endian:
 #   INT8..INT64        fixed width

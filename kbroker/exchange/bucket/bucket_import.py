@@ -27,8 +27,8 @@ class BucketImport:
 
     Args:
         names: topics to import; None: all.
-        check_source: called after all reads and before the commit; raises SourceError when the source has changed
-            meanwhile.
+        check_source: called after all reads and before the commit; raises SourceError when the source has
+            changed.
         copies: server-side copies from the source, if possible; objects that are too small are joined and sent.
     """
 

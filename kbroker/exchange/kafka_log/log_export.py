@@ -68,7 +68,7 @@ class KafkaLogExport:
     Args:
         store, manifest, metadata: the cluster's bucket and the state of its logs.
         ids: topic ids of the target by name; None: a whole log folder is written, with kbroker's ids.
-        reload: returns the current manifest, in case the broker has replaced an object meanwhile.
+        reload: returns the current manifest, in case the broker has replaced an object.
         clean: marks a clean stop, so that Kafka does not read every batch when it starts.
     """
 

@@ -73,8 +73,8 @@ class PrefixReader:
         while (prefix.number + 1, self._authority) in self._records and self._take_next(prefix):
             prefix.number += 1
         self._note_end(prefix)
-        for found in self._behind(prefix):
-            self._take_behind(prefix, found)
+        for found in self._later(prefix):
+            self._take_later(prefix, found)
         return prefix
 
     def _newest_checkpoint(self) -> ReadablePrefix:
@@ -113,13 +113,13 @@ class PrefixReader:
         return True
 
     def _note_end(self, prefix: ReadablePrefix) -> None:
-        behind = [key for key in self._records if key[0] > prefix.number and key[1] >= self._authority]
+        later = [key for key in self._records if key[0] > prefix.number and key[1] >= self._authority]
         missing = (prefix.number + 1, self._authority)
-        if behind and missing not in self._records:
+        if later and missing not in self._records:
             key = self._directory + record_name(*reversed(missing))
             prefix.faults.append(f"manifest record {missing[0]} is missing: {key}")
 
-    def _behind(self, prefix: ReadablePrefix) -> Iterator[ManifestRecord]:
+    def _later(self, prefix: ReadablePrefix) -> Iterator[ManifestRecord]:
         """Readable records after the first damage. Whether each was committed is unknown."""
         for number, epoch in sorted(self._records):
             if number <= prefix.number or epoch < self._authority:
@@ -133,7 +133,7 @@ class PrefixReader:
                 if number > prefix.number + 1:
                     prefix.faults.append(f"manifest record {number} cannot be read: {error}")
 
-    def _take_behind(self, prefix: ReadablePrefix, record: ManifestRecord) -> None:
+    def _take_later(self, prefix: ReadablePrefix, record: ManifestRecord) -> None:
         prefix.records_after += 1
         for position, delta in record.partitions.items():
             ends = [row.end_offset for row in delta.added] + [delta.end_offset or 0]

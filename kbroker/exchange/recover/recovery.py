@@ -109,7 +109,7 @@ class Recovery:
         try:
             holder = newest_claim(self._store, self._keys.root)
         except CorruptionError as error:
-            raise StartError(f"cannot tell who owns the cluster: {error}; nothing was changed") from None
+            raise StartError(f"cannot tell which broker owns the cluster: {error}; nothing was changed") from None
         if holder is not None and not holder.released and not take_over:
             raise StartError(
                 f"cluster {self._keys.cluster_id} was not released by epoch {holder.epoch} (host {holder.host}, pid "
@@ -216,7 +216,7 @@ class Recovery:
             owned.check()
             return restart.finish(payload), findings
         except (Fenced, Superseded) as error:
-            raise StartError(f"another broker has taken over the cluster meanwhile: {error}") from None
+            raise StartError(f"another broker has taken over the cluster: {error}") from None
 
     def _image(self, findings: Findings) -> ManifestImage:
         maker = ObjectMaker(self._store, self._keys, self._retries)

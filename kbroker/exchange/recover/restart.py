@@ -31,7 +31,7 @@ from kbroker.storage.stores.conditional_write import create_once
 from kbroker.storage.stores.object_store import ObjectStore
 from kbroker.storage.stores.retry_policy import RetryPolicy
 
-STEP = 1_000_000  # restarts are at its multiples: beyond the numbers that a running owner could reach meanwhile
+STEP = 1_000_000  # restarts are at its multiples: beyond the numbers that a running owner could reach
 TRIES = 10
 
 
@@ -69,7 +69,7 @@ class LogRestart:
         data = encode_frame(FrameKind.CHECKPOINT, self.number, self._owner, self._nonce, content)
         present = create_once(self._store, key, data, self._retries, NUMBERED_LOG_OBJECT_BYTES_MAX)
         if present is not None:
-            raise SourceError(f"{key}: another recovery has finished meanwhile")
+            raise SourceError(f"{key}: another recovery has finished")
         return key
 
     def _list(self) -> None:

@@ -212,7 +212,7 @@ class Merger:
     # -- the record --------------------------------------------------------------------------------------------
 
     def _swap(self, outputs: list[_Output], reserved: ReservedKeys, report: MergeReport) -> None:
-        """Commits the record: outputs for inputs, except where the inputs have changed meanwhile."""
+        """Commits the record: outputs for inputs, except where the inputs have changed."""
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
             files: list[list[Any]] = []
@@ -237,7 +237,7 @@ class Merger:
 
         self._manifest.commit(change)
         if not report.merges:
-            raise MergeObsolete(f"{outputs[0].key}: the objects that it was merged from have changed meanwhile")
+            raise MergeObsolete(f"{outputs[0].key}: the objects that it was merged from have changed")
 
 
 def _add_delta(partitions: dict[str, dict[str, dict[str, Any]]], merge: Merge, built: BuiltImage, file: int) -> None:

@@ -86,7 +86,7 @@ class JobNote(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of one partition's swap: SWAPPED, OBSOLETE (its objects changed meanwhile), REFUSED."""
+    """The outcome of one partition's swap: SWAPPED, OBSOLETE (its inputs have changed), REFUSED."""
 
     partition: int
     status: str

@@ -2,7 +2,7 @@
 manifest record swaps.
 
 The outputs are first reserved in the manifest, then verified, then named or released. So each of them ends live, or
-deleted when its reservation is over. Judging a proposal again is harmless: a swap that was done is recognised.
+is deleted when its reservation expires. Judging a proposal again is harmless: a swap that was done is recognised.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kbroker.storage.stores.object_store import NotFound, ObjectStore, Precondit
 
 logger = logging.getLogger(__name__)
 
-CHANGED = "the partition's objects changed meanwhile"
+CHANGED = "the partition's objects have changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class PlaceRules:
 
 
 class _Refused(Exception):
-    """This swap is refused for good; the message says why."""
+    """This swap is refused and not retried; the message says why."""
 
 
 class ProposalJudge:
@@ -246,11 +246,11 @@ class ProposalJudge:
         if (more := _more_than(inputs, swap)) is not None:
             return REFUSED, more
         if not reserved.held(image, [file.key for file in swap.files]):
-            return REFUSED, "the reservation of an output is over"
+            return REFUSED, "the reservation of an output has expired"
         upper = min(state.end_offset, state.last_stable_offset, inputs[-1].end_offset)
         if not state.clean_offset <= swap.clean_offset <= upper:
             if swap.clean_offset < state.clean_offset:
-                return OBSOLETE, f"compaction has been up to offset {state.clean_offset} meanwhile"
+                return OBSOLETE, f"compaction has since reached offset {state.clean_offset}"
             return REFUSED, f"clean offset {swap.clean_offset} is above {upper}"
         return None
 

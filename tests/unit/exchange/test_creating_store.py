@@ -1,4 +1,4 @@
-"""Conditional creations whose answers are lost, or are 503: tried again until it is certain what became of them."""
+"""Conditional creations whose answers are lost, or are 503: retried until their outcome is certain."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def store(faulty: FaultyStore) -> CreatingStore:
 
 
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
-def test_a_put_that_failed_is_tried_again(faulty: FaultyStore, store: CreatingStore, when: When) -> None:
+def test_a_put_that_failed_is_retried(faulty: FaultyStore, store: CreatingStore, when: When) -> None:
     faulty.inject(Fault("put", when))
     meta = store.put("k", BytesBody(b"ours"), if_none_match=True)
     assert (faulty.get("k"), meta.etag) == (b"ours", faulty.head("k").etag)
@@ -71,7 +71,7 @@ def test_an_upload_that_was_completed_is_found(faulty: FaultyStore, store: Creat
         store.complete_multipart("l", lost, parts, if_none_match=True)
 
 
-def test_what_stays_unknown_is_said(faulty: FaultyStore, store: CreatingStore) -> None:
+def test_an_outcome_that_stays_unknown_is_an_error(faulty: FaultyStore, store: CreatingStore) -> None:
     for operation in ("put", "head"):
         faulty.inject(Fault(operation, times=1000))
     with pytest.raises(OutcomeUnknown):

@@ -66,7 +66,7 @@ def test_index_must_agree() -> None:
             check_batches(data, 10, wrong)
 
 
-def test_a_negative_count_is_found_behind_a_right_crc() -> None:
+def test_a_negative_count_is_found_although_the_crc_is_right() -> None:
     bad = bytearray(batches(10))
     bad[57] = 0x80
     seal(bad)

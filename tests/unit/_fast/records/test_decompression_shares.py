@@ -36,7 +36,7 @@ def waiting(memory: DecompressionMemory, count: int) -> None:
     until(lambda: memory.waits == count, f"{count} that wait")
 
 
-def test_waiters_have_their_turns_in_order() -> None:
+def test_waiters_are_served_in_order() -> None:
     memory = DecompressionMemory(100)
     order: list[int] = []
 
@@ -63,7 +63,7 @@ def test_a_thread_that_has_a_share_does_not_wait_for_itself() -> None:
     assert (memory.used, memory.waits) == (0, 0)
 
 
-def test_more_than_there_is_gets_all_of_it() -> None:
+def test_a_share_above_the_budget_gets_all_of_it() -> None:
     memory = DecompressionMemory(100)
     with memory.share(10**9) as share:
         assert share.bytes == memory.used == 100
@@ -71,13 +71,13 @@ def test_more_than_there_is_gets_all_of_it() -> None:
     assert memory.used == 0
 
 
-def test_a_share_that_is_dropped_is_given_back() -> None:
+def test_a_share_that_is_dropped_is_released() -> None:
     memory = DecompressionMemory(100)
     memory.share(70)
     assert memory.used == 0
 
 
-def test_many_threads_never_take_more_than_there_is() -> None:
+def test_many_threads_never_take_more_than_the_budget() -> None:
     memory = DecompressionMemory(1000)
     above: list[int] = []
 
@@ -92,7 +92,7 @@ def test_many_threads_never_take_more_than_there_is() -> None:
     assert (above, memory.used) == ([], 0)
 
 
-def test_what_does_not_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_does_not_wait_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decompression, "limit", 1 << 20)
     body = compress(4, bytes(1 << 18))
     with decompression.share(1 << 20), pytest.raises(DecompressionBusy):
@@ -131,7 +131,7 @@ def test_a_record_above_its_limit_is_refused(codec: int) -> None:
 
 
 @given(st.binary(max_size=2000), st.integers(1, 400), st.sampled_from(CODECS))
-def test_a_claim_is_never_less_than_what_comes(seed: bytes, times: int, codec: int) -> None:
+def test_a_claim_is_never_less_than_the_decompressed_size(seed: bytes, times: int, codec: int) -> None:
     data = seed * times
     forms = [compress(codec, data)]
     if codec == 2 and data:
@@ -156,7 +156,7 @@ def test_any_bytes_may_claim_anything(data: bytes, codec: int) -> None:
         assert claim is None or (claim[0] >= 0 and claim[2] >= 0)
 
 
-def test_a_gzip_trailer_that_lies_is_found_out() -> None:
+def test_a_gzip_trailer_with_a_false_size_is_an_error() -> None:
     batch = bytearray(build_batch([(None, bytes(1 << 20), 0, [])], codec=1))
     batch[-4:] = (1000).to_bytes(4, "little")
     with pytest.raises(CorruptRecordsError):

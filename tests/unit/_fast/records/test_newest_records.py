@@ -119,7 +119,7 @@ def test_an_aborted_transaction_leaves_nothing() -> None:
     assert log.found().take() == [(0, b"a", b"before", -1, -1)]
 
 
-def test_a_tombstone_takes_away_what_open_transactions_wrote() -> None:
+def test_a_tombstone_removes_what_open_transactions_wrote() -> None:
     log = Log()
     log.transactional(7, 0, (b"a", b"1"), (b"b", b"2"))
     log.transactional(8, 0, (b"a", b"3"))
@@ -173,7 +173,7 @@ def test_many_keys() -> None:
     assert log.found().take() == log.expected()
 
 
-def test_what_was_fed_before_is_passed_over() -> None:
+def test_batches_that_were_fed_before_are_skipped() -> None:
     log = Log()
     log.plain((b"a", b"1"))
     log.plain((b"a", b"2"))
@@ -185,7 +185,7 @@ def test_what_was_fed_before_is_passed_over() -> None:
     assert collector.take() == []
 
 
-def test_suspects_count_where_they_are_said_to() -> None:
+def test_records_of_suspects_count_where_the_judge_says_so() -> None:
     log = Log()
     log.plain((b"a", b"known"), (b"b", b"x"))
     log.plain((b"a", b"future"), (b"b", b"future"))
@@ -230,7 +230,7 @@ def test_half_a_batch_is_an_error() -> None:
             next_offset_of(log.batches[0][:length])
 
 
-def test_the_offset_behind_a_block() -> None:
+def test_the_offset_after_a_block() -> None:
     log = Log()
     log.plain((b"a", b"1"), (b"b", b"1"))
     log.plain((b"a", b"2"))

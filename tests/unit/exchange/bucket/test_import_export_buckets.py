@@ -1,4 +1,4 @@
-"""Topics of klite's and KafScale's buckets come in with offsets unchanged, and go out into such buckets."""
+"""Topics of klite's and KafScale's buckets are imported with offsets unchanged, and exported into such buckets."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def test_topics_that_cannot_be_are_refused(config: BrokerConfig, name: str, part
 
 
 @pytest.mark.parametrize("first", [0, 3])
-def test_an_export_reads_on_in_what_the_broker_has_put_in_the_place_of_objects(first: int) -> None:
+def test_an_export_continues_in_the_objects_that_replaced_others(first: int) -> None:
     """Merged with what came later: of that nothing is exported."""
     bucket = ObjectBucket()
     gone = [bucket.klix("t", 0, batches(base, 5)) for base in (0, 15)]

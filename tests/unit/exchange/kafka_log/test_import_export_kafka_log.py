@@ -1,4 +1,4 @@
-"""Import of a folder and export of what came of it, without a Kafka: state, log starts, damage, refusals."""
+"""Import of a folder and export of the result, without a Kafka: state, log starts, damage, refusals."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_an_interrupted_import_creates_no_topic(
     assert logs(done.export(tmp_path / "out", "t") / "t-0") == b"".join(BATCHES)
 
 
-def test_what_a_failed_import_deletes_late_is_nothing_of_the_next_one(
+def test_a_late_delete_of_a_failed_import_does_not_touch_the_next_one(
     tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
@@ -434,7 +434,7 @@ def test_topics_of_one_id_get_ids_of_their_own(tmp_path: Path, config: BrokerCon
     assert done.faults == []
 
 
-def test_a_topic_that_was_deleted_comes_again_with_another_id(tmp_path: Path, config: BrokerConfig) -> None:
+def test_a_deleted_topic_is_imported_again_with_another_id(tmp_path: Path, config: BrokerConfig) -> None:
     folder = write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
     (folder / "partition.metadata").write_bytes(encode_partition_metadata(TOPIC_ID))
     assert Imported(tmp_path / "kafka", config).metadata.by_name["t"].topic_id == TOPIC_ID
@@ -455,7 +455,7 @@ def test_names_that_no_topic_may_have_are_refused(tmp_path: Path, config: Broker
         Imported(tmp_path / "kafka", config)
 
 
-def test_a_partition_that_metadata_makes_up_does_not_fill_memory(
+def test_a_huge_partition_number_in_metadata_is_refused(
     tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_segments(tmp_path / "kafka" / "t-0", {0: BATCHES})
@@ -506,7 +506,7 @@ def test_an_import_notes_data_in_remote_storage(tmp_path: Path, config: BrokerCo
     assert said == ["t: data in remote storage is not imported"]
 
 
-def test_an_import_takes_no_cluster_from_a_broker_that_starts_meanwhile(
+def test_an_import_takes_no_cluster_from_a_broker_that_starts_at_the_same_time(
     tmp_path: Path, config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts_now = ImportTarget(config, ManualClock()).open(0)  # as a broker would, after the check of the owner

@@ -146,7 +146,7 @@ def test_aborted_transactions_go_where_their_markers_are(tmp_path: Path) -> None
     assert txn_indexes(tmp_path) == {segment_name(entry[2], ".txnindex"): [entry] for entry in aborted}
 
 
-def test_transactions_whose_markers_compaction_has_taken_are_not_listed(tmp_path: Path) -> None:
+def test_transactions_without_a_marker_after_compaction_are_not_listed(tmp_path: Path) -> None:
     """Kafka would take what their producers have committed since for aborted."""
     aborted = [(1, 0, 3, 4), (2, 1, 9, 10), (3, 5, 11, 12), (4, 12, 14, 15), (5, 16, 17, 18)]
     writer = SegmentWriter(tmp_path, 0, aborted)

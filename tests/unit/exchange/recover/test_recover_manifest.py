@@ -66,7 +66,7 @@ def lose_everything(cluster):
 
 
 DAMAGES = {
-    "the first record behind the checkpoint": lambda cluster: damage_record(cluster, 0),
+    "the first record after the checkpoint": lambda cluster: damage_record(cluster, 0),
     "a record": lambda cluster: damage_record(cluster, 5),
     "the last record": lambda cluster: damage_record(cluster, -1),
     "a missing record": lambda cluster: remove_record(cluster, 6),
@@ -213,7 +213,7 @@ def test_after_a_failure_at_any_request_it_can_be_run_again(when):
     cluster.store = cluster.copied()
     counting = FaultyStore(cluster.store)
     cluster.recover(counting)
-    left_out = ("list",) if when is When.AFTER else ()  # what comes after a listing is no fault of it
+    left_out = ("list",) if when is When.AFTER else ()  # changes after a listing are no fault
     operations = [operation for operation, _ in counting.operations if operation not in left_out]
     expected = cluster.facts(cluster.loaded())
     assert {place: facts["end"] for place, facts in expected.items()} == {
@@ -346,7 +346,7 @@ def test_objects_of_unknown_topics_and_damaged_ones_are_reported_and_kept(cluste
     assert not image.is_known(stranger)
 
 
-def test_a_rewrite_whose_last_object_is_missing_gives_way_to_what_it_was_made_of(cluster):
+def test_the_inputs_of_a_rewrite_are_used_if_its_last_object_is_missing(cluster):
     """Outputs of a compaction that was cut short cover only a part: their inputs hold all of it."""
     cluster.start()
     base = cluster.end("compacted")

@@ -33,7 +33,7 @@ def loaded(bucket, whole=True):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_several_images_as_one(whole):
+def test_index_and_reference_of_several_images_as_one(whole):
     bucket = ObjectBucket()
     bucket.klix("t", 0, batches(0, 5))
     bucket.pack([("t", 0, batches(15, 2)), ("u", 0, batches(0, 3))])
@@ -46,7 +46,7 @@ def test_several_images_as_one(whole):
     assert built.max_timestamp == max(ref.max_timestamp for ref in bucket.image.objects_from(topic_id("t"), 0))
 
 
-def test_gaps_between_images_do_not_stay_in_memory():
+def test_gaps_between_images_are_not_kept_in_memory():
     """Images of a few bytes may lie far apart in a pack: they come with one request, and only they are kept."""
     bucket = ObjectBucket()
     wide = batches(0, 1, size=20_000)

@@ -26,7 +26,7 @@ def due(*objects, bounds=LIMITS):
     return plan_merges(objects, bounds, NOW).due
 
 
-def test_enough_neighbours_are_merged():
+def test_enough_adjacent_objects_are_merged():
     assert due(*[flushed()] * 3) == []
     assert due(*[flushed()] * 4) == [(0, 4)]
     assert due(*[flushed()] * 5) == [(0, 5)]
@@ -75,7 +75,7 @@ def test_an_image_leaves_its_pack_in_time():
     assert plan_merges([flushed()], LIMITS, NOW).look_again_ms == NEVER_MS
 
 
-def test_what_is_settled():
+def test_which_objects_no_later_plan_will_merge():
     final = merged(4, FINAL)
     assert plan_merges([], LIMITS, NOW).settled == 0
     assert plan_merges([final] * 3, LIMITS, NOW).settled == 3

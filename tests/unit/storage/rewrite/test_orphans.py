@@ -83,7 +83,7 @@ def test_a_superseded_orphan_is_reported_and_deleted_after_a_grace_time(place):
         (leftover("other"), encode_object(batches(3, 2))),  # of a topic that is not in the manifest
         (leftover(partition=1), encode_object(batches(3, 2))),
         (leftover(), b"not an object"),
-        (pack_key(5, 0), pack_of("t", 0, batches(3, 2))),  # of our own epoch: a flush may be at it
+        (pack_key(5, 0), pack_of("t", 0, batches(3, 2))),  # of our own epoch: a flush may be storing it
         (pack_key(6, 0), pack_of("t", 0, batches(3, 2))),
         (pack_key(4, 0), pack_of("t", 1, batches(3, 2))),
         (pack_key(4, 0), b"not a pack"),
@@ -105,7 +105,7 @@ def test_orphans_of_a_dropped_topic_are_deleted(place):
     assert place.sweep() == ([pack, orphan], [pack, orphan])
 
 
-def test_packs_of_earlier_epochs(place):
+def test_only_packs_of_earlier_epochs_are_deleted(place):
     orphan = place.put(pack_key(4, 7), pack_of("t", 0, batches(3, 2)))
     merged = place.put(pack_key(4, 7, 1), pack_of("t", 0, batches(3, 2)))
     place.clock.advance(OLD_SECONDS)
@@ -134,7 +134,7 @@ def test_what_lies_below_the_log_start_is_superseded(place):
 
 
 def test_what_deleterecords_has_passed_is_not_superseded_before_it_is_flushed(place):
-    """It may be in the hands of a flush that began before: queued, its key could never be named."""
+    """A flush that began before may be storing it: once queued, its key could never be named."""
     in_flight = place.put(leftover(base=30, generation=0), encode_object(batches(30, 2)))
     place.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 36}}}})
     place.clock.advance(OLD_SECONDS)

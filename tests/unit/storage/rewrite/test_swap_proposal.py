@@ -137,7 +137,7 @@ def test_of_two_partitions_one_may_be_obsolete(tmp_path):
     side.s.close()
 
 
-def test_the_broker_forgets_aborted_transactions_of_the_part_that_its_log_serves_no_more(side):
+def test_a_swap_removes_aborted_transactions_that_the_log_serves_no_longer(side):
     fill(side)
     job, proposal = side.proposed()
     clean_offset = proposal.swaps[0].clean_offset
@@ -218,7 +218,7 @@ def other_key(proposal, key):
         (lambda p: changed(p, files=(), added=()), "objects cannot stay as they are"),
     ],
 )
-def test_what_is_wrong_with_a_swap_is_said(side, change, reason):
+def test_a_refused_swap_says_why(side, change, reason):
     fill(side)
     job, proposal = side.proposed()
     store_proposal(side, encode_proposal(change(proposal)), job.id)
@@ -306,7 +306,7 @@ def test_a_live_key_is_not_taken_again(side):
 # -- judged again -------------------------------------------------------------------------------------------------
 
 
-def test_a_proposal_judged_again_says_the_same(side):
+def test_a_proposal_judged_again_has_the_same_answer(side):
     fill(side)
     job, _ = side.proposed()
     assert side.inbox.look() == 1
@@ -406,7 +406,7 @@ def test_the_broker_leaves_the_partitions_of_a_job_alone_while_it_lives(side):
     side.inbox.look()
     assert not side.by_broker()
     side.s.clock.advance(1)
-    side.inbox.look()  # no sign of life for too long
+    side.inbox.look()  # no heartbeat for too long
     assert side.by_broker()
     run.job.beat()
     side.write((b"a", b"5"))
@@ -417,7 +417,7 @@ def test_the_broker_leaves_the_partitions_of_a_job_alone_while_it_lives(side):
     assert side.by_broker()
 
 
-def test_a_proposal_waits_while_the_broker_is_at_work_on_the_partition(side):
+def test_a_proposal_waits_while_the_broker_rewrites_the_partition(side):
     fill(side)
     job, _ = side.proposed()
     assert side.locks.acquire((topic_id("t"), 0))

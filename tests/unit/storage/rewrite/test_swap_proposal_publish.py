@@ -62,7 +62,7 @@ def cluster(tmp_path):
     found.side.s.close()
 
 
-def test_a_broker_that_runs_answers(cluster):
+def test_a_running_broker_answers(cluster):
     cluster.on_wait = cluster.side.inbox.look
     result = cluster.publish()
     assert [outcome.status for outcome in result.outcomes] == [SWAPPED]
@@ -70,7 +70,7 @@ def test_a_broker_that_runs_answers(cluster):
     assert newest_claim(cluster.store, KEYS.root).epoch == 1
 
 
-def test_no_broker_runs_and_the_job_does_it_itself(cluster):
+def test_without_a_running_broker_the_job_swaps_by_itself(cluster):
     cluster.stop_broker()
     result = cluster.publish()
     assert [outcome.status for outcome in result.outcomes] == [SWAPPED]
@@ -98,7 +98,7 @@ def test_a_broker_that_stops_while_the_job_waits(cluster):
     assert cluster.contents() == {1: b"1", 2: b"2"}
 
 
-def test_a_broker_that_starts_at_the_same_moment_is_not_claimed_away_from(cluster):
+def test_a_job_does_not_take_the_claim_of_a_broker_that_starts_at_the_same_moment(cluster):
     """The job takes exactly the epoch after the one it saw released, or none."""
     cluster.stop_broker()
     started = []
@@ -116,7 +116,7 @@ def test_a_broker_that_starts_at_the_same_moment_is_not_claimed_away_from(cluste
     assert newest_claim(cluster.store, KEYS.root).epoch == 2
 
 
-def test_a_broker_that_starts_while_the_job_owns_fences_it_off(cluster):
+def test_a_broker_that_starts_while_the_job_owns_the_cluster_fences_the_job(cluster):
     cluster.stop_broker()
     started = []
 
