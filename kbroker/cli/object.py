@@ -26,9 +26,8 @@ from kbroker.cli.object_show import (
 )
 from kbroker.cli.record_json import record_json
 from kbroker.errors import CorruptionError
-from kbroker.storage.flush.kfs_flush import segment_key_of
 from kbroker.storage.formats.kfs import HEADER_BYTES
-from kbroker.storage.formats.kfs_keys import KfsKey
+from kbroker.storage.formats.kfs_keys import KfsKey, segment_key_of
 from kbroker.storage.formats.klix import KlixFooter
 from kbroker.storage.formats.object_keys import KlixKey, PackKey
 from kbroker.storage.formats.pack import PackDirectory, PackImage

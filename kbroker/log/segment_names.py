@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kbroker.clock import Clock
 from kbroker.log.log_table import LogTable
-from kbroker.storage.flush.kfs_flush import index_key_of
 from kbroker.storage.flush.upload import Claim
-from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
+from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX, index_key_of
 from kbroker.storage.formats.object_keys import OWN_FOLDERS, ObjectKeys, segment_key
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.object_store import ObjectStore, StoreUnavailable

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbroker._fast.records.records import iter_batches, iter_records, parse_marker
-from kbroker.storage.flush.kfs_flush import index_key_of
+from kbroker.storage.formats.kfs_keys import index_key_of
 from kbroker.storage.formats.object_keys import KfsKey, KlixKey, PackKey
 from kbroker.storage.read.object_reader import ObjectReader
 from tests.simulation.bucket import FOREIGN

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.cluster.image import CONSUMER_OFFSETS, INTERNAL_TOPICS, MetadataImage, TopicImage
 from kbroker.exchange.batch_block import Block
+from kbroker.exchange.bucket.kfs_pairs import store_pair
 from kbroker.exchange.bucket.klite_metadata import METADATA_LOG, KliteTopic, encode_metadata_log
 from kbroker.exchange.bucket_log import image_footer, read_object, read_partition
 from kbroker.exchange.committed_offsets import OffsetFold
@@ -21,7 +22,6 @@ from kbroker.exchange.partition_source import ExportedPartition, ExportError, Pa
 from kbroker.exchange.partition_upload import block_end
 from kbroker.exchange.server_copy import ServerCopy, fits
 from kbroker.storage.formats.kfs_keys import topic_prefix
-from kbroker.storage.formats.kfs_pairs import store_pair
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key
 from kbroker.storage.manifest.image import ManifestImage

@@ -12,6 +12,7 @@ import numpy as np
 from kbroker._fast.records.records import parse_batch_header
 from kbroker.errors import CorruptionError
 from kbroker.exchange.batch_block import ENTRY_DTYPE, Block
+from kbroker.exchange.bucket.kfs_pairs import KfsPair, list_pairs, read_segment
 from kbroker.exchange.bucket.klite_metadata import (
     FRAME_HEADER_BYTES,
     LEASE,
@@ -24,7 +25,6 @@ from kbroker.exchange.partition_upload import StoredBatches
 from kbroker.exchange.server_copy import fits
 from kbroker.exchange.source_error import SourceError
 from kbroker.storage.formats.kfs import FOOTER_BYTES, HEADER_BYTES, batches_of
-from kbroker.storage.formats.kfs_pairs import KfsPair, list_pairs, read_segment
 from kbroker.storage.formats.object_keys import KlixKey, parse_key
 from kbroker.storage.stores.conditional_write import read_back
 from kbroker.storage.stores.object_store import NotFound, ObjectMeta, ObjectStore, read_whole

@@ -38,8 +38,8 @@ from kbroker.exchange.kafka_log.segment_writer import SEGMENT_BYTES, SegmentWrit
 from kbroker.exchange.partition_source import ExportedPartition, ExportError, PartitionSource
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.stores.local_files import sync_directory
 from kbroker.storage.stores.object_store import ObjectStore
-from kbroker.storage.wal.files import sync_directory
 
 OWN_CONFIGS = "kbroker."  # keys that only kbroker knows
 

@@ -21,11 +21,11 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker.limits import MIB
 from kbroker.pipeline.export.parquet_files import Sink
 from kbroker.pipeline.options import OptionError
+from kbroker.storage.stores.local_files import sync_directory
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreDenied, StoreError, UploadedPart
 from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import FILE_SCHEME, S3_SCHEME, folder_of, open_store, split_file_url
 from kbroker.storage.stores.store_wrappers import RetryingStore
-from kbroker.storage.wal.files import sync_directory
 
 STATE_FOLDER = "_kbroker_export"  # readers of Parquet folders leave out what begins with _
 STAGING_FOLDER = "staging"

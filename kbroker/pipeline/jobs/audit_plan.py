@@ -9,7 +9,7 @@ from kbroker.limits import KIB, MIB
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.jobs.audit_tasks import AuditTask, Fault, Holder
 from kbroker.pipeline.options import Place
-from kbroker.storage.flush.kfs_flush import index_key_of, segment_key_of
+from kbroker.storage.formats.kfs_keys import index_key_of, segment_key_of
 from kbroker.storage.formats.object_keys import KlixKey, PackKey
 from kbroker.storage.manifest.partition_state import KFS, PACK, PartitionState
 from kbroker.storage.read.object_audit import NamedImage

@@ -2,7 +2,7 @@
 
 The key below the root is `<topic>/<partition>/segment-<base>.kfs`: the root is KafScale's namespace. The
 manifest reference is of the batches, so `start` is the header's length and `length` that of the batches alone;
-readers find batches in it as in a KLIX image, by an index that `klix_footer` makes.
+readers find batches in it as in a KLIX image, by an index that `kfs_read.klix_footer` makes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from typing import Any
 import numpy as np
 
 from kbroker._fast.base.crc32c import combine, crc32c
-from kbroker._fast.records import footer as klix_entries
-from kbroker.errors import CorruptionError
-from kbroker.storage.formats.kfs import HEADER_BYTES, KfsSegment, encode_footer, encode_header
+from kbroker.storage.formats.kfs import HEADER_BYTES, encode_footer, encode_header
 from kbroker.storage.formats.kfs_index import encode_index
-from kbroker.storage.formats.kfs_keys import INDEX_SUFFIX, SEGMENT_SUFFIX, kfs_key
-from kbroker.storage.formats.klix import KlixFooter
 from kbroker.storage.stores.joined_body import JoinedBody
 from kbroker.storage.stores.object_store import BodySource, BytesBody
 
@@ -46,38 +42,3 @@ def build_pair(entries: Any, record_counts: Any, batches: BodySource, body_crc32
     index = encode_index(zip(*(column.tolist() for column in columns), strict=True))
     whole = JoinedBody([BytesBody(header), batches, BytesBody(footer)])
     return BuiltPair(whole, crc32c(footer, crc), index, HEADER_BYTES, batches.length, body_crc32c)
-
-
-def pair_keys(topic: str, partition: int, base_offset: int) -> tuple[str, str]:
-    """Keys of segment and index below the root."""
-    root = "."  # any namespace: it is removed below
-    keys = (kfs_key(root, topic, partition, base_offset, suffix) for suffix in (SEGMENT_SUFFIX, INDEX_SUFFIX))
-    segment, index = (key[len(root) + 1 :] for key in keys)
-    return segment, index
-
-
-def index_key_of(segment_key: str) -> str:
-    """The key of the index of a segment."""
-    return segment_key.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX
-
-
-def segment_key_of(key: str) -> str:
-    """The key of the segment if `key` is that of an index, else `key`."""
-    return key.removesuffix(INDEX_SUFFIX) + SEGMENT_SUFFIX if key.endswith(INDEX_SUFFIX) else key
-
-
-def klix_footer(segment: KfsSegment, name: str = "segment") -> KlixFooter:
-    """A dense index of a segment's batches, with positions from the first of them. CorruptionError.
-
-    The batches need not have been checked before (kfs.open_segment): this checks that they are whole, ascend and match
-    the footer; their CRCs are checked when they are read.
-    """
-    try:
-        footer = KlixFooter(klix_entries.encode_batches(segment.body), len(segment.body))
-    except klix_entries.FooterError as error:
-        raise CorruptionError(f"{name}: {error}") from None
-    if not len(footer) or (footer.base_offset, footer.end_offset) != (segment.header.base_offset, segment.end_offset):
-        raise CorruptionError(
-            f"{name}: its batches are not those of offsets {segment.header.base_offset} to {segment.footer.last_offset}"
-        )
-    return footer

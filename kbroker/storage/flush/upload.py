@@ -18,8 +18,8 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.storage.flush.body import BuiltImage, BuiltObject
-from kbroker.storage.flush.kfs_flush import pair_keys
 from kbroker.storage.flush.pacing import PacedBody, Pacer
+from kbroker.storage.formats.kfs_keys import pair_keys
 from kbroker.storage.formats.object_keys import ObjectKeys, klix_key, pack_key
 from kbroker.storage.stores.object_store import (
     BodySource,

@@ -63,6 +63,22 @@ def parse_kfs_key(key: str) -> KfsKey | None:
     return KfsKey(match["namespace"], match["topic"], partition, base, match["suffix"] == INDEX_SUFFIX)
 
 
+def pair_keys(topic: str, partition: int, base_offset: int) -> tuple[str, str]:
+    """Keys of a segment and its index below the namespace."""
+    segment = kfs_key(".", topic, partition, base_offset).removeprefix("./")
+    return segment, index_key_of(segment)
+
+
+def index_key_of(segment_key: str) -> str:
+    """The key of the index of a segment."""
+    return segment_key.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX
+
+
+def segment_key_of(key: str) -> str:
+    """The key of the segment if `key` is that of an index, else `key`."""
+    return key.removesuffix(INDEX_SUFFIX) + SEGMENT_SUFFIX if key.endswith(INDEX_SUFFIX) else key
+
+
 def _offset(base_offset: int) -> int:
     if not 0 <= base_offset < 1 << 63:
         raise ValueError(f"out of range for an object key: offset {base_offset}")

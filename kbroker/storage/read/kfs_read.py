@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kbroker._fast.records import footer as klix_entries
 from kbroker.errors import CorruptionError
-from kbroker.storage.flush.kfs_flush import klix_footer
 from kbroker.storage.formats.kfs import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -49,6 +49,23 @@ def segment_bytes(store: ObjectStore, key: str, size: int, etag: str) -> bytes:
     if len(data) != size:
         raise CorruptionError(f"{key}: {len(data)} bytes at 0, {size} expected")
     return data
+
+
+def klix_footer(segment: KfsSegment, name: str = "segment") -> KlixFooter:
+    """A dense index of a segment's batches, with positions from the first of them. CorruptionError.
+
+    The batches need not have been checked before (kfs.open_segment): this checks that they are whole, ascend and match
+    the footer; their CRCs are checked when they are read.
+    """
+    try:
+        footer = KlixFooter(klix_entries.encode_batches(segment.body), len(segment.body))
+    except klix_entries.FooterError as error:
+        raise CorruptionError(f"{name}: {error}") from None
+    if not len(footer) or (footer.base_offset, footer.end_offset) != (segment.header.base_offset, segment.end_offset):
+        raise CorruptionError(
+            f"{name}: its batches are not those of offsets {segment.header.base_offset} to {segment.footer.last_offset}"
+        )
+    return footer
 
 
 def load_ref(store: ObjectStore, ref: ObjectRef) -> LoadedSegment:

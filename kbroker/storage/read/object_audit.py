@@ -12,10 +12,9 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import BatchHeader, iter_batches
 from kbroker.errors import CorruptionError
 from kbroker.limits import MANIFEST_PART_BYTES_MAX, MIB, NUMBERED_LOG_OBJECT_BYTES_MAX
-from kbroker.storage.flush.kfs_flush import index_key_of, segment_key_of
 from kbroker.storage.formats.kfs import KfsSegment, batches_of
 from kbroker.storage.formats.kfs_index import INDEX_BYTES_MAX, INDEX_HEADER_BYTES, KfsIndex, is_own_header, parse_index
-from kbroker.storage.formats.kfs_keys import KfsKey
+from kbroker.storage.formats.kfs_keys import KfsKey, index_key_of, segment_key_of
 from kbroker.storage.formats.klix import KlixFooter, NeedMore
 from kbroker.storage.formats.object_keys import (
     CLAIMS_DIR,

@@ -23,11 +23,10 @@ from kbroker import limits
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
-from kbroker.storage.flush.kfs_flush import index_key_of, segment_key_of
 from kbroker.storage.flush.upload import Claim
 from kbroker.storage.formats.kfs import open_segment
 from kbroker.storage.formats.kfs_index import rebuild_index
-from kbroker.storage.formats.kfs_keys import KfsKey
+from kbroker.storage.formats.kfs_keys import KfsKey, index_key_of, segment_key_of
 from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys, PackKey
 from kbroker.storage.manifest.image import ManifestImage

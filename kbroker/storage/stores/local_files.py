@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 from kbroker._fast.base.crc32c import crc32c as crc32c_of_bytes
@@ -31,6 +32,15 @@ def write_durably(descriptor: int, pieces: Iterator[memoryview]) -> tuple[int, i
             _push_out(descriptor, pushed, position - pushed)
             pushed = position
     return position, crc
+
+
+def sync_directory(directory: Path | str) -> None:
+    """Makes creations, renames and removals in ``directory`` durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _push_out(descriptor: int, start: int, length: int) -> None:

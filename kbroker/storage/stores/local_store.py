@@ -25,7 +25,7 @@ from kbroker.clock import Clock, SystemClock
 from kbroker.errors import CorruptionError
 from kbroker.limits import LEDGER_ROOM_BYTES_MAX, LEDGER_ROOM_PART
 from kbroker.storage.formats.object_keys import is_ledger_key
-from kbroker.storage.stores.local_files import write_durably
+from kbroker.storage.stores.local_files import sync_directory, write_durably
 from kbroker.storage.stores.local_paths import key_path, walk
 from kbroker.storage.stores.object_store import (
     KEY_BYTES_MAX,
@@ -48,7 +48,6 @@ from kbroker.storage.stores.object_store import (
     check_range,
 )
 from kbroker.storage.stores.regular_file import NotRegularFile, is_folder, open_regular, opened_regular, read_regular
-from kbroker.storage.wal.files import sync_directory
 
 TEMPORARY_FOLDER = ".tmp"
 UPLOADS_FOLDER = ".multipart"

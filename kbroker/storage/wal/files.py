@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kbroker._fast.base.crc32c import crc32c
+from kbroker.storage.stores.local_files import sync_directory
 
 HEADER_BYTES = 4096
 VERSION = 1
@@ -101,15 +102,6 @@ def segment_path(directory: Path, first_lsn: int) -> Path:
 def index_path(segment: Path) -> Path:
     """The index file beside a segment."""
     return segment.with_suffix(".idx")
-
-
-def sync_directory(directory: Path | str) -> None:
-    """Makes creations, renames and removals in ``directory`` durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def write_fully(fd: int, data: bytes | memoryview, position: int) -> None:

@@ -12,13 +12,13 @@ from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.records import TopicCreated
 from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket.bucket_export import BucketExport
+from kbroker.exchange.bucket.kfs_pairs import list_pairs, read_segment
 from kbroker.exchange.bucket_log import read_partition
 from kbroker.limits import SWEEP_AGE_MS
 from kbroker.log.segment_names import DOUBT_SECONDS, SegmentNames
-from kbroker.storage.flush.kfs_flush import index_key_of
 from kbroker.storage.flush.upload import ClaimLost
 from kbroker.storage.formats.kfs_index import parse_index
-from kbroker.storage.formats.kfs_pairs import list_pairs, read_segment
+from kbroker.storage.formats.kfs_keys import index_key_of
 from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.manifest.partition_state import KFS
 from kbroker.storage.read.object_audit import BucketAudit, audit_image

@@ -16,6 +16,7 @@ from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket.bucket_export import BucketExport
 from kbroker.exchange.bucket.bucket_import import BucketImport
 from kbroker.exchange.bucket.bucket_source import KliteBucket, SourceTopic, kafscale_topics, last_leader_epoch
+from kbroker.exchange.bucket.kfs_pairs import list_pairs, read_segment
 from kbroker.exchange.bucket.klite_metadata import KliteTopic, parse_metadata_log
 from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.import_target import ImportTarget
@@ -23,7 +24,6 @@ from kbroker.exchange.partition_source import ExportError
 from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport
 from kbroker.storage.formats.kfs_index import parse_index
-from kbroker.storage.formats.kfs_pairs import list_pairs, read_segment
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores.memory_store import MemoryStore

@@ -13,8 +13,8 @@ from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.partition_upload import scan_block
 from kbroker.exchange.recover.recovery import Recovery
 from kbroker.storage.flush.fold import PartitionFold
-from kbroker.storage.flush.kfs_flush import pair_keys
 from kbroker.storage.formats.kfs import encode_footer, encode_header
+from kbroker.storage.formats.kfs_keys import pair_keys
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key, pack_key
 from kbroker.storage.formats.pack import PackImage, encode_directory

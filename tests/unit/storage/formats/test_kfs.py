@@ -12,13 +12,20 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch, iter_batches
 from kbroker._fast.wal.index_dtype import INDEX_DTYPE
 from kbroker.errors import CorruptionError
-from kbroker.storage.flush.kfs_flush import build_pair, index_key_of, klix_footer, pair_keys
+from kbroker.storage.flush.kfs_flush import build_pair
 from kbroker.storage.formats.kfs import FOOTER_BYTES, HEADER_BYTES, encode_segment, parse_segment
 from kbroker.storage.formats.kfs_index import encode_index, parse_index, rebuild_index
-from kbroker.storage.formats.kfs_keys import INDEX_SUFFIX, KfsKey, kfs_key, parse_kfs_key, partition_prefix
-from kbroker.storage.formats.kfs_pairs import list_pairs, read_segment, store_pair
-from kbroker.storage.stores.memory_store import MemoryStore
-from kbroker.storage.stores.object_store import BytesBody, PreconditionFailed
+from kbroker.storage.formats.kfs_keys import (
+    INDEX_SUFFIX,
+    KfsKey,
+    index_key_of,
+    kfs_key,
+    pair_keys,
+    parse_kfs_key,
+    partition_prefix,
+)
+from kbroker.storage.read.kfs_read import klix_footer
+from kbroker.storage.stores.object_store import BytesBody
 
 # One record, key k, value v, timestamp 1700000000000, offset 0, leader epoch 0.
 ONE = bytes.fromhex(
@@ -173,52 +180,6 @@ def test_keys() -> None:
     ):
         with pytest.raises(ValueError, match=r"not a|out of range"):
             kfs_key(*arguments)
-
-
-def index_of(store, pair):
-    return parse_index(store.get(pair.index.key), pair.key.base_offset, pair.segment.size)
-
-
-def test_pairs_are_stored_found_and_read() -> None:
-    store = MemoryStore()
-    first = store_pair(store, "default", "t", 0, batches(3, 4), 5)
-    assert (first.base_offset, first.end_offset) == (0, 7)
-    assert store_pair(store, "default", "t", 0, batches(3, 4), 6).segment.etag == first.segment.etag  # tried again
-    store_pair(store, "default", "t", 0, batches(2, base=7), 5)
-    store_pair(store, "default", "t", 1, batches(1), 5)
-    with pytest.raises(PreconditionFailed):
-        store_pair(store, "default", "t", 0, batches(8), 5)
-    pairs, lone = list_pairs(store, "default/")
-    assert lone == []
-    assert [(pair.key.partition, pair.key.base_offset) for pair in pairs] == [(0, 0), (0, 7), (1, 0)]
-    assert bytes(read_segment(store, pairs[0]).body) == batches(3, 4)
-    assert index_of(store, pairs[0]).offsets == (0,)
-
-
-def test_one_of_a_pair() -> None:
-    store = MemoryStore()
-    store_pair(store, "default", "t", 0, batches(3, 4), 5)
-    store_pair(store, "default", "t", 0, batches(200, 2, base=7), 5)
-    (first, second), _ = list_pairs(store, "default/")
-    store.delete([second.index.key, first.segment.key])
-    (left,), lone = list_pairs(store, "default/")
-    assert lone == [first.index.key]
-    assert left.index is None
-    # What an interrupted store_pair left is made whole by another one.
-    assert store_pair(store, "default", "t", 0, batches(200, 2, base=7), 9).segment == left.segment
-    (whole,), _ = list_pairs(store, "default/")
-    assert index_of(store, whole).offsets == (7, 207)
-    store.put(whole.index.key, b"damaged")
-    with pytest.raises(PreconditionFailed):
-        store_pair(store, "default", "t", 0, batches(200, 2, base=7), 9)
-
-
-def test_a_segment_under_another_key() -> None:
-    store = MemoryStore()
-    store.put(kfs_key("n", "t", 0, 5), encode_segment(batches(1), 0))
-    (pair,), _ = list_pairs(store, "n/")
-    with pytest.raises(CorruptionError, match="begins at offset 0"):
-        read_segment(store, pair)
 
 
 def test_a_flush_makes_the_same_pair() -> None:

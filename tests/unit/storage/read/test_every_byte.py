@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.storage.flush.kfs_flush import index_key_of
 from kbroker.storage.formats.kfs import parse_segment
 from kbroker.storage.formats.kfs_index import INDEX_HEADER_BYTES, rebuild_index
-from kbroker.storage.formats.kfs_keys import KfsKey
+from kbroker.storage.formats.kfs_keys import KfsKey, index_key_of
 from kbroker.storage.formats.object_keys import KlixKey, PackKey
 from kbroker.storage.formats.pack import ENTRY_BYTES, FOOTER_BYTES
 from kbroker.storage.manifest import parts as manifest_parts
