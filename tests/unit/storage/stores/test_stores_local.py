@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.clock import ManualClock
 from kbroker.limits import MIB
-from kbroker.storage.stores import local_files, local_store
+from kbroker.storage.stores import local_files, local_folder
 from kbroker.storage.stores.local_paths import key_path
 from kbroker.storage.stores.local_store import LocalStore
 from kbroker.storage.stores.object_store import (
@@ -270,4 +270,4 @@ def test_store_urls(tmp_path: Path) -> None:
     opened = open_store(f"file:{tmp_path}/new", create=True)
     with pytest.raises(NotFound):
         opened.head("k")
-    assert local_store.TEMPORARY_AGE_MS > 60_000
+    assert local_folder.TEMPORARY_AGE_MS > 60_000
