@@ -31,7 +31,7 @@ import numpy as np
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.clock import Clock, SystemClock
 from kbroker.limits import MIB
-from kbroker.storage.read.range_cache import ObjectId
+from kbroker.storage.read.cached_pieces import ObjectId
 from kbroker.storage.stores.regular_file import open_regular, opened_regular
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from kbroker.storage.formats.klix import KlixFooter
-from kbroker.storage.read.range_cache import ObjectId
+from kbroker.storage.read.cached_pieces import ObjectId
 from kbroker.storage.read.single_flight import SingleFlight
 
 

@@ -19,12 +19,13 @@ from kbroker.limits import KIB, MIB
 from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import KFS, ObjectRef
+from kbroker.storage.read.cached_pieces import Cut, ObjectId, Piece
 from kbroker.storage.read.coalesced_reads import CoalescedReads
 from kbroker.storage.read.folder_cache import FolderCache
 from kbroker.storage.read.footer_cache import FooterCache
 from kbroker.storage.read.kfs_read import load_ref
 from kbroker.storage.read.object_span import GET_BYTES_MAX, ObjectBatches, Owner, Span, image_id
-from kbroker.storage.read.range_cache import Cut, Load, Loader, ObjectId, Piece, RangeCache
+from kbroker.storage.read.range_cache import Load, Loader, RangeCache
 from kbroker.storage.read.read_ahead import Place, ReadAhead, Stream
 from kbroker.storage.read.read_sharing import ReaderPositions
 from kbroker.storage.read.timestamp_lookup import TimestampLookup

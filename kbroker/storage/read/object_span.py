@@ -12,7 +12,7 @@ from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.storage.formats.klix import KlixFooter
 from kbroker.storage.manifest.partition_state import ObjectRef
-from kbroker.storage.read.range_cache import Cut, ObjectId
+from kbroker.storage.read.cached_pieces import Cut, ObjectId
 from kbroker.storage.read.read_sharing import OffsetRange
 
 Owner = tuple[bytes, int]  # topic id, partition

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from kbroker.limits import KIB, MIB
-from kbroker.storage.read.range_cache import ObjectId
+from kbroker.storage.read.cached_pieces import ObjectId
 
 WINDOW_BYTES_MIN = 512 * KIB
 WINDOW_BYTES_MAX = 32 * MIB

@@ -239,13 +239,13 @@ def test_memory_held_by_clients_that_do_not_read_puts_reads_off(setup) -> None:
     setup.bucket.klix("t", 0, batches(0, 4))
     setup.bucket.klix("t", 0, batches(12, 4))
     setup.partition.wal_start = 24
-    setup.reader.ranges.capacity_bytes = 0
+    setup.reader.ranges.pieces.capacity_bytes = 0
     held = setup.ask(0).get()
     assert held
     assert setup.ask(12).get()  # pushes the first one out of the cache; it stays in memory for its holder
     assert setup.ask(0).get() == []
     assert setup.cold.deferred == 1
-    setup.reader.ranges.capacity_bytes = 64 * MIB
+    setup.reader.ranges.pieces.capacity_bytes = 64 * MIB
     assert base_offsets(setup.ask(0).get()) == [0, 3, 6, 9]
 
 

@@ -332,7 +332,7 @@ def test_memory_held_by_answers_is_about_what_they_show() -> None:
     for offset in range(0, 6000, 60):
         reader.read(T, 0, offset, FOREVER, 1)
     assert reader.ranges.lent_bytes <= PIECE_BYTES
-    assert reader.ranges.used_bytes <= reader.ranges.capacity_bytes
+    assert reader.ranges.used_bytes <= reader.ranges.pieces.capacity_bytes
     assert offsets(held[0]) in (list(range(12)), list(range(15)))
 
 
@@ -437,7 +437,7 @@ def test_many_streams_do_not_read_everything_again_and_again() -> None:
                 del places[partition]
     total = 64 * 40 * 6600 * 3
     assert sum(length for _, _, length in bucket.store.gets) < 8 * total
-    assert reader.ranges.used_bytes <= reader.ranges.capacity_bytes
+    assert reader.ranges.used_bytes <= reader.ranges.pieces.capacity_bytes
 
 
 def crowd_gets(bucket: ObjectBucket, weights: list[int], keep: bool = True) -> list[int]:
@@ -446,7 +446,7 @@ def crowd_gets(bucket: ObjectBucket, weights: list[int], keep: bool = True) -> l
     background = []
     reader.start_read_ahead(lambda owner, call: background.append(call))
     if not keep:
-        reader.ranges._distance = lambda offsets: None
+        reader.ranges.pieces.distance = lambda offsets: None
     bucket.store.gets.clear()
     turns = random.Random(11)
     places = dict.fromkeys(range(len(weights)), 0)
@@ -462,7 +462,7 @@ def crowd_gets(bucket: ObjectBucket, weights: list[int], keep: bool = True) -> l
             places[number] = found.next_offset
             if found.next_offset == 400:
                 del places[number]
-    assert reader.ranges.used_bytes <= reader.ranges.capacity_bytes
+    assert reader.ranges.used_bytes <= reader.ranges.pieces.capacity_bytes
     return [length for _, _, length in bucket.store.gets]
 
 

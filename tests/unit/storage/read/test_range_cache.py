@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from kbroker.storage.formats.klix import encode_object
+from kbroker.storage.read.cached_pieces import Cut
 from kbroker.storage.read.footer_cache import FooterCache
-from kbroker.storage.read.range_cache import Cut, RangeCache
+from kbroker.storage.read.range_cache import RangeCache
 from kbroker.storage.read.read_sharing import OffsetRange
 from kbroker.storage.read.single_flight import SingleFlight
 from tests.unit.storage.read.object_bucket import batches, parsed
@@ -159,17 +160,17 @@ def test_a_reader_that_continues_within_a_piece_reads_it_once() -> None:
     cache.load(ONE, 0, 20, loader, until=5)
     for start in range(5, 20, 5):
         cache.get(ONE, start, start + 5)
-    assert (len(cache._once), len(cache._again)) == (1, 0)
+    assert (len(cache.pieces.once), len(cache.pieces.again)) == (1, 0)
     cache.get(ONE, 10, 15)
-    assert (len(cache._once), len(cache._again)) == (0, 1)
+    assert (len(cache.pieces.once), len(cache.pieces.again)) == (0, 1)
 
 
 def test_what_is_read_again_takes_at_most_half() -> None:
     cache, loader = RangeCache(100), Loader(20)
     for _ in range(2):
         cache.load(ONE, 0, 80, loader)
-    assert cache._again.used_bytes == 40
-    assert cache._once.used_bytes == 40
+    assert cache.pieces.again.used_bytes == 40
+    assert cache.pieces.once.used_bytes == 40
 
 
 def test_reading_ahead_skips_what_is_there_or_on_its_way() -> None:
