@@ -487,7 +487,7 @@ def simulated(seed: int) -> Iterator[None]:
         patch.setattr(os, "urandom", rng.randbytes)
         patch.setattr("kbroker.storage.flush.steps.ThreadPoolExecutor", InlineExecutor)
         patch.setattr("kbroker.storage.stores.hedged_put.ThreadPoolExecutor", InlineExecutor)
-        patch.setattr("kbroker.storage.ledger.numbered_log.ThreadPoolExecutor", InlineExecutor)
+        patch.setattr("kbroker.storage.ledger.loaded_log.ThreadPoolExecutor", InlineExecutor)
         state = random.getstate()
         random.seed(seed)
         try:

@@ -14,6 +14,7 @@ from kbroker.log.log_starts import LogStarts
 from kbroker.storage.flush.fold import PartitionFold
 from kbroker.storage.flush.steps import FlushSteps
 from kbroker.storage.ledger import numbered_log
+from kbroker.storage.ledger.loaded_log import LoadedLog
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.rewrite import orphans
@@ -43,24 +44,24 @@ def take_over_without_seal(patch: pytest.MonkeyPatch) -> None:
     """A new owner appends in its own epoch, and leaves the old owner's next key free."""
 
     def wrong(self: Any, *, accept_more: bool) -> None:
-        if self._authority > self._epoch:
+        log = self._log
+        if log.authority > self._epoch:
             self._fail_locked(Fenced("another epoch owns the log"))
         if self._owned_from is None:
-            self._owned_from = self._last
-        self._authority = self._epoch
+            self._owned_from = log.last
+        log.authority = self._epoch
 
-    def unsealed(self: Any, report: Any) -> None:
-        for number, epoch in sorted(self._keys):
-            if number == self._last + 1:
-                self._authority = epoch
-                self._load_one(number, epoch)
+    def unsealed(self: Any) -> set[tuple[int, int]]:
+        visited = set()
+        for number, epoch in sorted(self.keys):
+            if number == self.last + 1:
+                self.authority = epoch
+                self.advance(self._read(self.record_key(number, epoch)))
+                visited.add((number, epoch))
+        return visited
 
-    def load_one(self: Any, number: int, epoch: int) -> None:
-        self._advance_locked(self._read(self._record_key(number, epoch)))
-
-    patch.setattr(NumberedLog, "_seal_locked", wrong)
-    patch.setattr(NumberedLog, "_load_one", load_one, raising=False)
-    patch.setattr(NumberedLog, "_load_records_locked", unsealed)
+    patch.setattr(NumberedLog, "_own_locked", wrong)
+    patch.setattr(LoadedLog, "_load_records", unsealed)
 
 
 def time_out_taken_as_fence(patch: pytest.MonkeyPatch) -> None:
