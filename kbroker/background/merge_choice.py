@@ -181,7 +181,7 @@ class MergeChoice:
             if not np.array_equal(state.rows(first, first + len(rows)), rows):
                 return None
             refs = tuple(image.ref(RefRow(*row)) for row in rows.tolist())
-            generation = image.files.generation[int(rows[0, 8])] >> 1
+            generation = image.files.keys.generation[int(rows[0, 8])] >> 1
         return Merge(
             topic_log.name,
             (partition.topic_id, partition.index),
@@ -203,11 +203,11 @@ class _Facts(NamedTuple):
 def _facts(files: FileTable, rows: np.ndarray) -> _Facts:
     """The caller holds the image's lock."""
     places = rows[:, 8]
-    prefix = np.frombuffer(files.prefix, np.int32)[places]
+    prefix = np.frombuffer(files.keys.prefix, np.int32)[places]
     ours = prefix >= 0
     return _Facts(
-        np.where(ours, np.frombuffer(files.generation, np.int32)[places] >> 1, FINAL),
-        ours & (prefix == files.prefix_place(PACKS_DIR)),
+        np.where(ours, np.frombuffer(files.keys.generation, np.int32)[places] >> 1, FINAL),
+        ours & (prefix == files.keys.prefix_place(PACKS_DIR)),
         np.frombuffer(files.created_ms, np.int64)[places],
     )
 

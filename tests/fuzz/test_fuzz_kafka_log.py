@@ -35,6 +35,7 @@ from kbroker.exchange.kafka_log.txn_index import encode_txn_index, parse_txn_ind
 from kbroker.exchange.source_error import SourceError
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores.memory_store import MemoryStore
 from tests.unit.exchange.kafka_log.kafka_log_builder import data_batch, marker, write_segments
@@ -165,10 +166,10 @@ def check(folder: PartitionFolder, cut: bool) -> bool:
         image = ManifestImage(keys.root)
         files = [written.file() for written in part.objects]
         delta = {**part.delta, "s": part.base_offset, "r": [written.ref(n) for n, written in enumerate(part.objects)]}
-        image.apply({"v": 1, "t": 0, "f": files, "p": {TOPIC_ID.hex(): {"0": delta}}})
+        apply_payload(image, {"v": 1, "t": 0, "f": files, "p": {TOPIC_ID.hex(): {"0": delta}}})
     except (CorruptionError, SourceError):
         return False
-    image.apply({"v": 1, "t": 0, "p": {TOPIC_ID.hex(): {"0": {"s": part.log_start_offset}}}})
+    apply_payload(image, {"v": 1, "t": 0, "p": {TOPIC_ID.hex(): {"0": {"s": part.log_start_offset}}}})
     audit = BucketAudit(store, keys, image)
     assert list(audit.faults()) == []
     assert audit.orphans == []

@@ -29,10 +29,10 @@ def rss_bytes() -> int:
 def add_files(files: FileTable, **columns: Any) -> None:
     """Adds stored objects with these columns, arrays of one length."""
     for name, values in columns.items():
-        column = getattr(files, name)
+        column = files.live if name == "live" else files.columns[name]
         column.frombytes(np.asarray(values).astype(np.dtype(column.typecode)).tobytes())
     files.count_again()
-    assert files.index_keys() is None
+    assert files.keys.sort() is None
 
 
 def of_objects(image: ManifestImage, topic: str, topic_id: bytes, partitions: int, objects: int) -> None:
@@ -43,7 +43,7 @@ def of_objects(image: ManifestImage, topic: str, topic_id: bytes, partitions: in
     partition, base = number // each, number % each * OFFSETS
     zero = np.zeros(objects, np.int64)
     crc = random.integers(0, 1 << 32, objects)
-    prefix = image.files.prefix_place(f"{topic}-{topic_id.hex()}")
+    prefix = image.files.keys.prefix_place(f"{topic}-{topic_id.hex()}")
     add_files(
         image.files, size=zero + OBJECT_BYTES, crc32c=crc, created_ms=FIRST_MS + number, prefix=zero + prefix,
         first=partition, second=base, generation=zero + 5, rewrite=random.integers(0, 1 << 63, objects),
@@ -64,7 +64,7 @@ def of_packs(image: ManifestImage, topic_id: bytes, partitions: int, images: int
     zero = np.zeros(packs, np.int64)
     add_files(
         image.files, size=zero + partitions * 1_000, crc32c=number, created_ms=FIRST_MS + number,
-        prefix=zero + image.files.prefix_place(PACKS_DIR), first=zero + 1, second=number, generation=zero + 2,
+        prefix=zero + image.files.keys.prefix_place(PACKS_DIR), first=zero + 1, second=number, generation=zero + 2,
         rewrite=zero, etag_first=number, etag_second=number, etag_form=zero + FORM_MD5, live=zero + partitions,
     )  # fmt: skip
     pack, partition = np.tile(number, partitions), np.repeat(np.arange(partitions, dtype=np.int64), packs)

@@ -11,6 +11,7 @@ from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import RefRow
 from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
+from kbroker.storage.manifest.record_apply import apply_record
 
 
 class _Files:
@@ -43,9 +44,9 @@ def build_image(
             second[partition.position] = moved
     image = ManifestImage(prefix.image.root)
     for named, deltas in ((files.entries, first), ([], second)):
-        image.apply_record(ManifestRecord(now_ms, None, tuple(named), deltas, (), (), ()))
+        apply_record(image, ManifestRecord(now_ms, None, tuple(named), deltas, (), (), ()))
     for key, created_ms in files.created_ms.items():
-        place = image.files.place_of(key)
+        place = image.files.keys.place_of(key)
         assert place is not None
         image.files.created_ms[place] = max(created_ms, 0)
     _carry_over(prefix, partitions, image)

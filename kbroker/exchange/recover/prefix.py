@@ -33,6 +33,7 @@ from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import PARTS_SUFFIX, RECORD_KIND
 from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.manifest.record import CHECKPOINT_VERSION, VERSION, ManifestRecord, parse_record
+from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.stores.object_store import NotFound, ObjectStore
 
 VERSION_AT = len(MAGIC)  # in an object of the log
@@ -105,7 +106,7 @@ class PrefixReader:
             if frame.kind is FrameKind.SEAL:
                 self._authority = successor(frame, key)
                 return True
-            prefix.image.apply(_content(frame, key, VERSION), f"manifest record {number}")
+            apply_payload(prefix.image, _content(frame, key, VERSION), f"manifest record {number}")
         except (CorruptionError, NotFound) as error:
             prefix.faults.append(f"manifest record {number} cannot be read: {error}")
             return False

@@ -4,11 +4,12 @@ Keys: ``<directory>/<broker epoch>-<number>.rec`` and ``<directory>/checkpoint-<
 grow by 1 over all epochs. A record exists once its conditional put has made the object; after a lost answer the key
 is read back, and only what is there decides.
 
-Which epoch may append is part of the log. It begins with a seal under epoch 0; a seal at number n under epoch E, by epoch S,
-means: E's last record is n - 1, and S appends from n + 1. A successor creates the seal under the very key that the
-old owner's next record would need, so exactly one of the two succeeds, however late a request arrives. Therefore seals
-are never deleted: an owner that was paused for a year still finds its next key taken. Other records are deleted once
-checkpoints cover them; a record that a paused owner then creates under such a key is void, as those checkpoints show.
+Which epoch may append is part of the log. It begins with a seal under epoch 0; a seal at number n under epoch E, by
+epoch S, means: E's last record is n - 1, and S appends from n + 1. A successor creates the seal under the very key that
+the old owner's next record would need, so exactly one of the two succeeds, however late a request arrives. Therefore
+seals are never deleted: an owner that was paused for a year still finds its next key taken. Other records are deleted
+once checkpoints cover them; a record that a paused owner then creates under such a key is void, as those checkpoints
+show.
 """
 
 from __future__ import annotations

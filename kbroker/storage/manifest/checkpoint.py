@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from kbroker.lazy_numpy import np
 from kbroker.storage.manifest.checkpoint_load import load_checkpoint
 from kbroker.storage.manifest.checkpoint_v1 import read_checkpoint_v1
-from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, COLUMNS, PREFIX_NONE, FileTable
+from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, FileTable
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.key_table import PREFIX_NONE
 from kbroker.storage.manifest.part import PartKind, encode_part
 from kbroker.storage.manifest.partition_state import PartitionState, RowBlock
 from kbroker.storage.manifest.parts import AHEAD, THREADS, PartFolder, PartRef, ahead
@@ -281,7 +282,7 @@ def _state_json(state: PartitionState) -> dict[str, Any]:
 def _copy_files(files: FileTable, chunk: int) -> tuple[dict[str, Any], list[np.ndarray]]:
     """JSON and columns of the part of one chunk; no columns when it is empty."""
     first, last = chunk << CHUNK_BITS, min((chunk + 1) << CHUNK_BITS, files.places)
-    columns = {name: _slice(getattr(files, name), first, last) for name, _ in COLUMNS}
+    columns = {name: _slice(column, first, last) for name, column in files.columns.items()}
     prefix = columns["prefix"]
     gone = prefix == PREFIX_NONE
     if gone.all():
@@ -294,8 +295,8 @@ def _copy_files(files: FileTable, chunk: int) -> tuple[dict[str, Any], list[np.n
     columns["prefix"] = np.where(prefix >= 0, local, prefix)
     about = {
         "i": chunk,
-        "k": [files.prefixes[place] for place in used.tolist()],
-        "o": {str(place - first): key for place, key in files.other_keys.items() if first <= place < last},
+        "k": [files.keys.prefixes[place] for place in used.tolist()],
+        "o": {str(place - first): key for place, key in files.keys.others.items() if first <= place < last},
         "e": {str(place - first): etag for place, etag in files.other_etags.items() if first <= place < last},
     }
     return about, list(columns.values())

@@ -8,15 +8,9 @@ from typing import Any
 from kbroker.lazy_numpy import np
 from kbroker.storage.formats.object_keys import PACKS_DIR
 from kbroker.storage.manifest.checkpoint_v1 import check_ends, check_files, read_state
-from kbroker.storage.manifest.files import (
-    CHUNK_BITS,
-    CHUNK_FILES,
-    COLUMNS,
-    PREFIX_NONE,
-    PREFIX_OTHER,
-    FileTable,
-)
+from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, COLUMNS, FileTable
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.key_table import PREFIX_NONE, PREFIX_OTHER
 from kbroker.storage.manifest.keys import FORM_BITS, FORM_FOLDER, FORM_OTHER, GENERATION_MAX, PARTS_MAX, is_prefix
 from kbroker.storage.manifest.part import Part, PartKind, decode_part
 from kbroker.storage.manifest.partition_state import COLUMNS as ROW_COLUMNS
@@ -65,8 +59,8 @@ class _Loader:
             raise parser.fail(f"{what}: {rows} objects in one chunk")
         self._check_files(columns, about, what)
         self._pad(files, first)
-        for name, code in COLUMNS:
-            getattr(files, name).frombytes(columns[name].astype(np.dtype(code)).tobytes())
+        for name, column in files.columns.items():
+            column.frombytes(columns[name].astype(np.dtype(column.typecode)).tobytes())
         files.live.frombytes(bytes(4 * rows))
         self._other(about, columns, first, what)
 
@@ -96,18 +90,17 @@ class _Loader:
             ("ETag", (form >= 0) & ((form >> FORM_BITS == 0) | md5) & (form >> FORM_BITS <= PARTS_MAX)),
         ):
             _require(parser, what, good | (prefix == PREFIX_NONE), name)
-        places = np.array([self.image.files.prefix_place(text) for text in prefixes], np.int32)
+        places = np.array([self.image.files.keys.prefix_place(text) for text in prefixes], np.int32)
         prefix[used] = places[prefix[used]]
 
     def _pad(self, files: FileTable, first: int) -> None:
         """Adds free places up to the end of the previous chunk."""
         missing = first - files.places
-        for name, _ in COLUMNS:
-            column = getattr(files, name)
+        for column in files.columns.values():
             column.frombytes(bytes(missing * column.itemsize))
         files.live.frombytes(bytes(4 * missing))
         if missing:
-            np.frombuffer(files.prefix, np.int32)[first - missing :] = PREFIX_NONE
+            np.frombuffer(files.keys.prefix, np.int32)[first - missing :] = PREFIX_NONE
 
     def _other(self, about: dict[str, Any], columns: dict[str, np.ndarray], first: int, what: str) -> None:
         """Keys and ETags that are kept as strings."""
@@ -120,7 +113,7 @@ class _Loader:
             raise parser.fail(f"{what}: keys or ETags are missing")
         for place in raw_keys:
             key = parser.key(keys.get(str(place)), f"{what}.o")
-            if not files.load_other(first + place, key):
+            if not files.keys.load_other(first + place, key):
                 raise parser.fail(f"object {key} is named twice")
         for place in raw_etags:
             files.other_etags[first + place] = parser.text(etags.get(str(place)), f"{what}.e")
@@ -129,9 +122,9 @@ class _Loader:
         """After all objects: none may be there twice."""
         files = self.image.files
         files.count_again()
-        twice = files.index_keys()
-        if twice is not None or any(files.place_of(key) != place for place, key in files.other_keys.items()):
-            raise self.parser.fail(f"object {files.key(twice or 0)} is named twice")
+        twice = files.keys.sort()
+        if twice is not None or any(files.keys.place_of(key) != place for place, key in files.keys.others.items()):
+            raise self.parser.fail(f"object {files.keys.key(twice or 0)} is named twice")
 
     # -- references --------------------------------------------------------------------------------------------
 
@@ -147,7 +140,7 @@ class _Loader:
         _require(parser, what, chunks[at] == chunk if len(chunks) else known, "object")
         place = at << CHUNK_BITS | place
         _require(parser, what, place < files.places, "object")
-        prefix = np.frombuffer(files.prefix, np.int32)
+        prefix = np.frombuffer(files.keys.prefix, np.int32)
         size = np.frombuffer(files.size, np.int64)
         for name, good in (
             ("object", prefix[place] != PREFIX_NONE),

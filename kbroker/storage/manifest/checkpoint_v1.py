@@ -13,8 +13,8 @@ from base64 import b64decode
 from typing import Any
 
 from kbroker.lazy_numpy import np
-from kbroker.storage.manifest.files import PREFIX_NONE
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.key_table import PREFIX_NONE
 from kbroker.storage.manifest.partition_state import PartitionState, RefRow
 from kbroker.storage.manifest.record import UINT32_MAX, RecordParser
 
@@ -79,9 +79,9 @@ def check_ends(parser: RecordParser, state: PartitionState, end_offset: int, wha
 def check_files(parser: RecordParser, image: ManifestImage) -> None:
     """Every object has references and is not queued for deletion."""
     files = image.files
-    there = np.frombuffer(files.prefix, np.int32) != PREFIX_NONE
+    there = np.frombuffer(files.keys.prefix, np.int32) != PREFIX_NONE
     unused = np.flatnonzero(there & (np.frombuffer(files.live, np.int32) < 1))
-    dead = [files.key(int(place)) for place in unused[:1]]
+    dead = [files.keys.key(int(place)) for place in unused[:1]]
     dead += [key for key in (*image.deletions, *image.reserved) if image.is_live(key)]
     if dead:
         raise parser.fail(f"object {dead[0]} holds nothing, or is both live and to be deleted")
@@ -97,7 +97,8 @@ def _read_partition(parser: RecordParser, state: PartitionState, value: Any, wha
         if not sane or not 0 <= row.crc32c <= UINT32_MAX or row.record_count < 0:
             raise parser.fail(f"{what}: reference {tuple(row)} cannot be")
         if row.start + row.length > files.size[row.file]:
-            raise parser.fail(f"{what}: bytes {row.start}+{row.length} are beyond the end of {files.key(row.file)}")
+            key = files.keys.key(row.file)
+            raise parser.fail(f"{what}: bytes {row.start}+{row.length} are beyond the end of {key}")
         if state.object_count and row.base_offset != state.end_offset:
             raise parser.fail(f"{what}: an object at offset {row.base_offset} follows {state.end_offset}")
         files.live[row.file] += 1

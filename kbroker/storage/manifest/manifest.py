@@ -22,6 +22,8 @@ from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoin
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.manifest.record import VERSION, ManifestRecord
+from kbroker.storage.manifest.record_apply import apply_record
+from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -127,8 +129,8 @@ class Manifest:
             name = f"manifest record {number}"
             if kind != RECORD_KIND:
                 raise CorruptionError(f"{name}: unknown kind {kind!r}: a newer kbroker wrote it")
-            record = loaded[0].judge(payload, name)
-            loaded[0].apply_record(record)
+            record = check_record(loaded[0], payload, name)
+            apply_record(loaded[0], record)
             self._count(record)
 
         with self._lock:
@@ -176,7 +178,7 @@ class Manifest:
             if payload is None:
                 return None
             payload = {"v": VERSION, "t": self._clock.now_ms(), **payload}
-            record = self.image.judge(payload, "new manifest record")
+            record = check_record(self.image, payload, "new manifest record")
             self._in_doubt = (payload, record, before_apply)
             self._settle_locked()
             due = self._begin_checkpoint_locked()
@@ -227,7 +229,7 @@ class Manifest:
             raise
         if before_apply is not None:
             before_apply()
-        self.image.apply_record(record)
+        apply_record(self.image, record)
         self._in_doubt = None
         self._count(record)
 

@@ -108,7 +108,7 @@ class RowBlock:
 
 
 class PartitionState:
-    """The manifest's state of one partition. Changed only by ManifestImage, under its lock.
+    """The manifest's state of one partition. Changed only under the image's lock (record_apply).
 
     log_start_offset may be above end_offset: DeleteRecords may pass what is flushed. `appended_count` and
     `appended_bytes` only grow: objects appended since this process has the partition.

@@ -281,7 +281,7 @@ class BucketAudit:
         except CorruptionError as error:
             yield str(error)
             return
-        place = self._image.files.place_of(self._keys.relative(ref.key))
+        place = self._image.files.keys.place_of(self._keys.relative(ref.key))
         if place is not None and crc32c(segment.whole) != (crc := self._image.files.crc32c[place]):
             yield f"{ref.key}: CRC-32C {crc32c(segment.whole):08x} of the whole, the manifest says {crc:08x}"
         if crc32c(segment.body) != ref.crc32c:

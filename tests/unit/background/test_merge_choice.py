@@ -13,6 +13,7 @@ from kbroker.clock import ManualClock
 from kbroker.storage.formats.object_keys import klix_key, pack_key, parse_key
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import PACK
+from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.rewrite.merge_plan import Candidate, MergeLimits, plan_merges
 
 TOPIC = bytes(range(16))
@@ -38,7 +39,7 @@ def image_of(rng: random.Random, count: int) -> ManifestImage:
         end, length, time_ms = offset + rng.randint(1, 3), rng.randint(1, 30), 1_000_000 + number * rng.randint(1, 900)
         row = [0, offset, end, 0, length, 1, 1, rng.choice([time_ms, -1]), 1]
         delta = {"p": {TOPIC.hex(): {"0": {"r": [row]}}}}
-        image.apply({"v": 1, "t": 1_000_000 + number * 3, "f": [[key, 30, "e", 1]], **delta})
+        apply_payload(image, {"v": 1, "t": 1_000_000 + number * 3, "f": [[key, 30, "e", 1]], **delta})
         offset = end
     return image
 
@@ -95,7 +96,7 @@ def test_a_partition_is_not_planned_again_before_a_merge_is_possible(monkeypatch
     for number in range(4):
         row = [0, number, number + 1, 0, 2, 1, 1, 1, 1]
         payload = {"f": [[klix_key("t", TOPIC, 0, number), 9, "e", 1]], "p": {TOPIC.hex(): {"0": {"r": [row]}}}}
-        image.apply({"v": 1, "t": 1_000_000, **payload})
+        apply_payload(image, {"v": 1, "t": 1_000_000, **payload})
         merges = list(choice.due())
     assert len(looked) == 2  # the first one alone, and the fan-in
     assert [len(merge.inputs) for merge in merges] == [4]
@@ -108,8 +109,8 @@ def test_objects_that_changed_since_the_plan_are_left_out(monkeypatch: pytest.Mo
     for number in range(10):
         row = [0, number, number + 1, 0, 9, 1, 1, 1, 1]
         payload = {"f": [[klix_key("t", TOPIC, 0, number), 9, "e", 1]], "p": {TOPIC.hex(): {"0": {"r": [row]}}}}
-        image.apply({"v": 1, "t": 1_000_000, **payload})
+        apply_payload(image, {"v": 1, "t": 1_000_000, **payload})
     found = choice.due()
     assert [ref.base_offset for ref in next(found).inputs] == [0, 1, 2, 3, 4]
-    image.apply({"v": 1, "t": 1, "p": {TOPIC.hex(): {"0": {"s": 6}}}})
+    apply_payload(image, {"v": 1, "t": 1, "p": {TOPIC.hex(): {"0": {"s": 6}}}})
     assert list(found) == []

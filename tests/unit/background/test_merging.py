@@ -274,7 +274,7 @@ def test_a_damaged_input_stays_and_the_others_are_merged(storage):
     bad[ref.start + 70] ^= 1
     meta = storage.store.put(ref.key, bytes(bad))
     files = storage.manifest.image.files
-    files.set_etag(files.place_of(KEYS.relative(ref.key)), meta.etag)
+    files.set_etag(files.keys.place_of(KEYS.relative(ref.key)), meta.etag)
     c = converter(storage)
     c.run_once()
     assert [len(refs(storage, partition=partition)) for partition in range(3)] == [1, 4, 1]

@@ -4,7 +4,8 @@ import pytest
 
 from kbroker.storage.formats.object_keys import klix_key, pack_key
 from kbroker.storage.manifest.deletions import DeleteQueue
-from kbroker.storage.manifest.files import PREFIX_OTHER, FileTable
+from kbroker.storage.manifest.files import FileTable
+from kbroker.storage.manifest.key_table import PREFIX_OTHER
 from kbroker.storage.manifest.keys import (
     hash_key,
     hash_keys,
@@ -75,24 +76,24 @@ def test_a_table_is_a_dict_with_places_given_again():
             places[key] = table.add(key, serial, etag, serial, serial + 1)
             model[key] = (serial, etag, serial, serial + 1)
         if rng.random() < 0.01:
-            assert table.index_keys() is None
+            assert table.keys.sort() is None
         if serial % 100 == 0:
             assert {f.key: (f.size, f.etag, f.crc32c, f.created_ms) for f in table.values()} == model
-            assert all(table.place_of(key) == place for key, place in places.items())
+            assert all(table.keys.place_of(key) == place for key, place in places.items())
             assert len(table) == len(model)
     assert table.places < 1800
-    assert table.place_of(klix_key("t", TOPIC, 0, 10**9)) is None
-    assert table.place_of("nothing") is None
+    assert table.keys.place_of(klix_key("t", TOPIC, 0, 10**9)) is None
+    assert table.keys.place_of("nothing") is None
 
 
 def test_two_keys_of_one_hash_are_kept_apart(monkeypatch):
-    monkeypatch.setattr("kbroker.storage.manifest.files.hash_key", lambda values: 5)
+    monkeypatch.setattr("kbroker.storage.manifest.key_table.hash_key", lambda values: 5)
     table = FileTable()
     places = [table.add(pack_key(1, n), 1, "e", 1, 1) for n in range(3)]
-    assert [table.place_of(pack_key(1, n)) for n in range(4)] == [*places, None]
-    assert table.prefix[places[1]] == PREFIX_OTHER
+    assert [table.keys.place_of(pack_key(1, n)) for n in range(4)] == [*places, None]
+    assert table.keys.prefix[places[1]] == PREFIX_OTHER
     table.remove(places[0])
-    assert [table.place_of(pack_key(1, n)) for n in range(3)] == [None, *places[1:]]
+    assert [table.keys.place_of(pack_key(1, n)) for n in range(3)] == [None, *places[1:]]
 
 
 def test_references_are_counted_off_together():

@@ -8,6 +8,7 @@ from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import klix_key, pack_key
 from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.read.object_reader import cache_beside
 
 TOPIC = bytes(range(16))
@@ -35,11 +36,15 @@ def record(files=(), partitions=None, **other):
     return json.loads(json.dumps(payload))
 
 
+def live_references(image, key):
+    return image.files.live[image.files.keys.place_of(key)]
+
+
 def flushed(*bounds):
     """An image with objects of partition 0 that start and end at the bounds."""
     image = ManifestImage("root/")
     for base, end in itertools.pairwise(bounds):
-        image.apply(record([file(klix(base))], {0: {"e": end, "l": end, "r": [ref(0, base, end)]}}))
+        apply_payload(image, record([file(klix(base))], {0: {"e": end, "l": end, "r": [ref(0, base, end)]}}))
     return image
 
 
@@ -88,25 +93,25 @@ def test_a_record_that_does_not_fit_is_refused_by_name_and_changes_nothing(bad, 
     image = flushed(0, 10, 25, 30)
     before = write_checkpoint(image)
     with pytest.raises(CorruptionError, match=message) as caught:
-        image.apply(bad, "manifest record 77")
+        apply_payload(image, bad, "manifest record 77")
     assert "manifest record 77" in str(caught.value)
     assert write_checkpoint(image) == before
 
 
 def test_wal_position_never_decreases():
     image = flushed(0, 10)
-    image.apply(record(w=["dir-a", 500]))
+    apply_payload(image, record(w=["dir-a", 500]))
     assert image.wal_flushed_lsn("dir-a") == 500
     assert image.wal_flushed_lsn("dir-b") is None
     with pytest.raises(CorruptionError, match="goes back"):
-        image.apply(record(w=["dir-a", 499]))
-    image.apply(record(w=["dir-b", 1]))
+        apply_payload(image, record(w=["dir-a", 499]))
+    apply_payload(image, record(w=["dir-b", 1]))
 
 
 def test_log_start_drops_objects_below_it_and_queues_their_keys():
     image = flushed(0, 10, 25, 30)
-    image.apply(record([], {0: {"h": [[1, 0], [2, 12], [3, 26]], "a": [[5, 2, 8, 9], [6, 11, 26, 27]]}}))
-    image.apply(record([], {0: {"s": 26, "g": 60}}))
+    apply_payload(image, record([], {0: {"h": [[1, 0], [2, 12], [3, 26]], "a": [[5, 2, 8, 9], [6, 11, 26, 27]]}}))
+    apply_payload(image, record([], {0: {"s": 26, "g": 60}}))
     state = image.partition(TOPIC, 0)
     assert (state.log_start_offset, state.object_count, state.data_bytes) == (26, 1, 100)
     assert state.leader_epochs == ((3, 26),)
@@ -116,37 +121,37 @@ def test_log_start_drops_objects_below_it_and_queues_their_keys():
     assert image.due_deletions(5059, 10) == []
     assert image.due_deletions(5060, 10) == [klix(0), klix(10)]
     assert image.due_deletions(5060, 1) == [klix(0)]
-    image.apply(record(x=[klix(0)]))
+    apply_payload(image, record(x=[klix(0)]))
     assert image.deletions == {klix(10): 5060}
     with pytest.raises(CorruptionError, match="log start offset goes back"):
-        image.apply(record([], {0: {"s": 25}}))
+        apply_payload(image, record([], {0: {"s": 25}}))
 
 
 def test_log_start_above_the_flushed_end():
     image = flushed(0, 10)
-    image.apply(record([], {0: {"s": 15}}))
+    apply_payload(image, record([], {0: {"s": 15}}))
     assert image.partition(TOPIC, 0).end_offset == 10
     in_order = record([file(klix(10))], {0: {"r": [ref(0, 10, 20)], "e": 20}})
     after_loss = record([file(klix(15))], {0: {"r": [ref(0, 15, 20)], "e": 20}})
     for payload in (in_order, after_loss):
         other = read_checkpoint(json.loads(json.dumps(write_checkpoint(image))), "", "c")
-        other.apply(payload)
+        apply_payload(other, payload)
         assert other.partition(TOPIC, 0).end_offset == 20
     with pytest.raises(CorruptionError, match="follows 10"):
-        image.apply(record([file(klix(16))], {0: {"r": [ref(0, 16, 20)], "e": 20}}))
+        apply_payload(image, record([file(klix(16))], {0: {"r": [ref(0, 16, 20)], "e": 20}}))
 
 
 def test_a_pack_is_deleted_when_no_image_in_it_is_live():
     image = ManifestImage()
     key = pack_key(1, 0)
     deltas = {n: {"e": 5, "r": [ref(0, 0, 5, start=n * 100)]} for n in range(3)}
-    image.apply(record([file(key, 300)], deltas))
-    assert image.live_images(key) == 3
+    apply_payload(image, record([file(key, 300)], deltas))
+    assert live_references(image, key) == 3
     assert image.find(TOPIC, 2, 3).start == 200
-    image.apply(record([], {0: {"s": 5}, 1: {"s": 5, "g": 9}}))
-    assert image.live_images(key) == 1
+    apply_payload(image, record([], {0: {"s": 5}, 1: {"s": 5, "g": 9}}))
+    assert live_references(image, key) == 1
     assert not image.deletions
-    image.apply(record(d={HEX: 70}))
+    apply_payload(image, record(d={HEX: 70}))
     assert image.deletions == {key: 5070}
     assert not image.is_live(key)
     assert image.partition(TOPIC, 2) is None
@@ -154,26 +159,26 @@ def test_a_pack_is_deleted_when_no_image_in_it_is_live():
 
 def test_rewritten_objects_replace_what_they_cover():
     image = flushed(0, 10, 25, 30)
-    image.apply(record([file(klix(0, 1))], {0: {"m": [0, 10], "r": [ref(0, 0, 25)], "g": 3}}))
+    apply_payload(image, record([file(klix(0, 1))], {0: {"m": [0, 10], "r": [ref(0, 0, 25)], "g": 3}}))
     assert [(r.base_offset, r.end_offset) for r in image.objects_from(TOPIC, 0)] == [(0, 25), (25, 30)]
     assert set(image.deletions) == {klix(0), klix(10)}
     with pytest.raises(CorruptionError, match="replaces offsets"):
-        image.apply(record([file(klix(0, 2))], {0: {"m": [0], "r": [ref(0, 0, 24)]}}))
+        apply_payload(image, record([file(klix(0, 2))], {0: {"m": [0], "r": [ref(0, 0, 24)]}}))
 
 
 def test_a_key_waiting_for_deletion_is_not_named_again():
     image = flushed(0, 10)
-    image.apply(record([], {0: {"s": 10}}))
+    apply_payload(image, record([], {0: {"s": 10}}))
     with pytest.raises(CorruptionError, match="earlier record"):
-        image.apply(record([file(klix(0))], {1: {"r": [ref(0, 0, 5)]}}))
+        apply_payload(image, record([file(klix(0))], {1: {"r": [ref(0, 0, 5)]}}))
 
 
 def full_image():
     image = flushed(0, 10, 25)
     producers = [[7, 1, -1, 4000, -1, [[4, 9, 0, 4000]]], [8, 0, 3, 10, 12, []]]
-    image.apply(record([], {0: {"o": [[8, 12]], "l": 12, "h": [[1, 0], [4, 10]], "b": producers}}))
-    image.apply(record([file(pack_key(1, 0), 200)], {1: {"e": 3, "r": [ref(0, 0, 3)]}, 2: {"r": [ref(0, 0, 4)]}}))
-    image.apply(record([], {0: {"s": 11, "g": 60}}, w=["dir", 4096], q=[["left/over", 99]]))
+    apply_payload(image, record([], {0: {"o": [[8, 12]], "l": 12, "h": [[1, 0], [4, 10]], "b": producers}}))
+    apply_payload(image, record([file(pack_key(1, 0), 200)], {1: {"e": 3, "r": [ref(0, 0, 3)]}, 2: {"r": [ref(0, 0, 4)]}}))
+    apply_payload(image, record([], {0: {"s": 11, "g": 60}}, w=["dir", 4096], q=[["left/over", 99]]))
     return image
 
 
@@ -185,9 +190,9 @@ def test_checkpoint_round_trip():
     assert list(again.objects_from(TOPIC, 0)) == list(image.objects_from(TOPIC, 0))
     assert again.partition(TOPIC, 0).producers == image.partition(TOPIC, 0).producers
     assert again.partition(TOPIC, 0).open_transactions == ((8, 12),)
-    assert again.live_images(pack_key(1, 0)) == 2
+    assert live_references(again, pack_key(1, 0)) == 2
     assert again.deletions == {klix(0): 5060, "left/over": 99}
-    again.apply(record([file(klix(25))], {0: {"e": 30, "r": [ref(0, 25, 30)]}}))
+    apply_payload(again, record([file(klix(25))], {0: {"e": 30, "r": [ref(0, 25, 30)]}}))
     assert again.find(TOPIC, 0, 26).key == "root/" + klix(25)
 
 
@@ -214,8 +219,8 @@ def test_silent_producers_expire_unless_a_transaction_is_open():
 def test_a_producer_with_old_timestamps_expires_by_the_record_that_named_it():
     image = ManifestImage()
     entries = [[number, 0, -1, timestamp, -1, []] for number, timestamp in ((1, 10), (2, 7000), (3, 10))]
-    image.apply(record([], {0: {"b": entries}}))  # at 5000
-    image.apply(record([], {0: {"b": entries[2:]}}, t=6000))
+    apply_payload(image, record([], {0: {"b": entries}}))  # at 5000
+    apply_payload(image, record([], {0: {"b": entries[2:]}}, t=6000))
     for expiry_ms, left in ((5999, {1, 2, 3}), (6000, {2, 3}), (6999, {2, 3}), (7000, {2}), (8000, set())):
         image.changed.clear()
         before = set(image.partition(TOPIC, 0).producers)
@@ -247,12 +252,13 @@ def test_many_references_are_small():
     import tracemalloc
 
     image = ManifestImage()
-    image.apply(record([file(pack_key(1, 0), 10**9)], {n: {"r": [ref(0, 0, 5, start=n * 100)]} for n in range(1000)}))
+    first = {n: {"r": [ref(0, 0, 5, start=n * 100)]} for n in range(1000)}
+    apply_payload(image, record([file(pack_key(1, 0), 10**9)], first))
     tracemalloc.start()
     for flush in range(1, 21):
         deltas = {n: {"r": [ref(0, flush * 5, flush * 5 + 5, start=n * 100)]} for n in range(1000)}
         payload = record([file(pack_key(1, flush), 10**9)], deltas)
-        image.apply(payload)
+        apply_payload(image, payload)
         del payload, deltas
     grown = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
@@ -261,10 +267,10 @@ def test_many_references_are_small():
 
 def test_compaction_replaces_many_objects_by_few_and_moves_the_clean_offset():
     image = flushed(0, 10, 25, 30, 44)
-    image.apply(record(u=[[klix(0, 1), 9000], [klix(20, 1), 9000]]))
+    apply_payload(image, record(u=[[klix(0, 1), 9000], [klix(20, 1), 9000]]))
     assert image.reserved == {klix(0, 1): 9000, klix(20, 1): 9000}
     swap = {"r": [ref(0, 0, 20), ref(1, 20, 30)], "m": [25, 0, 10], "c": 28, "g": 100}
-    image.apply(record([file(klix(0, 1)), file(klix(20, 1))], {0: swap}))
+    apply_payload(image, record([file(klix(0, 1)), file(klix(20, 1))], {0: swap}))
     assert [(r.base_offset, r.end_offset) for r in image.objects_from(TOPIC, 0)] == [(0, 20), (20, 30), (30, 44)]
     assert image.partition(TOPIC, 0).clean_offset == 28
     assert image.reserved == {}
@@ -275,14 +281,14 @@ def test_compaction_replaces_many_objects_by_few_and_moves_the_clean_offset():
 
 def test_a_reservation_ends_by_a_name_by_giving_up_or_by_time():
     image = flushed(0, 10)
-    image.apply(record(u=[[klix(0, 1), 9000], [klix(0, 2), 9000], [klix(0, 3), 9500]]))
-    image.apply(record(q=[[klix(0, 2), 6000]]))
+    apply_payload(image, record(u=[[klix(0, 1), 9000], [klix(0, 2), 9000], [klix(0, 3), 9500]]))
+    apply_payload(image, record(q=[[klix(0, 2), 6000]]))
     assert image.deletions == {klix(0, 2): 6000}
     assert image.due_deletions(8999, 10) == [klix(0, 2)]
     assert image.due_deletions(9000, 10) == [klix(0, 2), klix(0, 1)]
     again = read_checkpoint(json.loads(json.dumps(write_checkpoint(image))), "root/", "checkpoint 1")
     assert again.reserved == {klix(0, 1): 9000, klix(0, 3): 9500}
-    image.apply(record(x=[klix(0, 1), klix(0, 2)]))
+    apply_payload(image, record(x=[klix(0, 1), klix(0, 2)]))
     assert image.reserved == {klix(0, 3): 9500}
     assert image.deletions == {}
 
@@ -303,15 +309,15 @@ def test_a_reservation_ends_by_a_name_by_giving_up_or_by_time():
 )
 def test_reservations_and_clean_offsets_that_cannot_be_are_refused(bad, message):
     image = flushed(0, 10)
-    image.apply(record(partitions={0: {"c": 5}}, u=[[klix(0, 1), 9000]], q=[[klix(0, 9), 9000]]))
+    apply_payload(image, record(partitions={0: {"c": 5}}, u=[[klix(0, 1), 9000]], q=[[klix(0, 9), 9000]]))
     with pytest.raises(CorruptionError, match=message):
-        image.apply(bad)
+        apply_payload(image, bad)
 
 
 def test_aborted_transactions_without_batches_leave_the_list():
     image = flushed(0, 10)
-    image.apply(record(partitions={0: {"a": [[7, 1, 3, 4], [8, 2, 5, 6], [7, 6, 8, 9]]}}))
-    image.apply(record(partitions={0: {"k": [3, 8], "a": [[9, 1, 9, 10]]}}))
+    apply_payload(image, record(partitions={0: {"a": [[7, 1, 3, 4], [8, 2, 5, 6], [7, 6, 8, 9]]}}))
+    apply_payload(image, record(partitions={0: {"k": [3, 8], "a": [[9, 1, 9, 10]]}}))
     assert image.partition(TOPIC, 0).aborted == ((8, 2, 5, 6), (9, 1, 9, 10))
 
 
@@ -322,7 +328,7 @@ def test_memory_of_the_manifest_is_taken_from_the_cache_of_reads():
     assert cache_beside(image, 64 << 20) == 64 << 20  # a small one is not counted
     key = klix_key("t", TOPIC, 9, 0)
     delta = {"r": [[0, 0, 1, 0, 10, 1, 1, 1, 1]]}
-    image.apply({"v": 1, "t": 1, "f": [[key, 10, "e", 1]], "p": {HEX: {"9": delta}}})
+    apply_payload(image, {"v": 1, "t": 1, "f": [[key, 10, "e", 1]], "p": {HEX: {"9": delta}}})
     assert image.memory_bytes >= before + 2 * 72
     taken = SimpleNamespace(memory_bytes=(4 << 20) + 1000)
     assert cache_beside(taken, 1 << 20) == (1 << 20) - 1000

@@ -218,7 +218,7 @@ def test_checkpoints_of_version_1_are_read():
     assert [(ref.key, ref.etag, ref.size) for ref in image.objects_from(TOPIC, 0)] == [
         ("root/" + klix_key("t", TOPIC, 0, 10), "etag-00000010.obj", 100)
     ]
-    assert image.live_images(pack_key(1, 0)) == 2
+    assert image.files.live[image.files.keys.place_of(pack_key(1, 0))] == 2
     assert image.deletions == {klix_key("t", TOPIC, 0, 0): 5060, "left/over": 99}
     assert image.partition(TOPIC, 0).open_transactions == ((8, 12),)
     assert set(image.partition(TOPIC, 0).producers) == {7, 8}
@@ -283,7 +283,7 @@ def test_a_change_inside_of_a_part_is_found(store):
             found = list(image.objects_from(state.topic_id, state.partition))
             assert [ref.base_offset for ref in found[1:]] == [ref.end_offset for ref in found[:-1]]
             assert all(ref.start + ref.length <= ref.size for ref in found)
-        assert all(file.live > 0 and image.files.place_of(file.key) is not None for file in image.files.values())
+        assert all(file.live > 0 and image.files.keys.place_of(file.key) is not None for file in image.files.values())
         write_checkpoint(image)
     assert refused > 200
 

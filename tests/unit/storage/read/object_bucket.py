@@ -11,6 +11,7 @@ from kbroker.storage.formats.klix import KlixFooter, encode_object
 from kbroker.storage.formats.object_keys import ObjectKeys, klix_key, pack_key
 from kbroker.storage.formats.pack import PackImage, encode_directory
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import ObjectStore
 
@@ -98,7 +99,7 @@ class ObjectBucket:
 
     def apply(self, change: dict) -> None:
         payload = {"v": 1, "t": NOW, **change}
-        self.image.apply(payload)
+        apply_payload(self.image, payload)
         self.payloads.append(payload)
 
     def swap(self, key: str, data: bytes) -> None:

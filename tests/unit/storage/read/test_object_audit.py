@@ -10,6 +10,7 @@ from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.pack import PackDirectory
 from kbroker.storage.ledger.claim_format import ClaimRecord, encode_claim
 from kbroker.storage.ledger.numbered_log_format import FrameKind, encode_frame, record_name
+from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.read import object_audit
 from kbroker.storage.read.object_audit import BucketAudit, audit_image
 from kbroker.storage.stores.object_store import StoreUnavailable
@@ -212,7 +213,7 @@ def test_orphans_are_reported_and_queued_deletions_are_not(bucket) -> None:
     key = KEYS.full(f"t-{T.hex()}/0/{5000:020d}.obj")
     bucket.store.put(key, b"whatever")
     waiting = ref(bucket, 0, 1)
-    bucket.image.apply({"v": 1, "t": NOW, "d": {topic_id("u").hex(): 1000, T.hex(): 1000}})
+    apply_payload(bucket.image, {"v": 1, "t": NOW, "d": {topic_id("u").hex(): 1000, T.hex(): 1000}})
     made, found = audit(bucket)
     assert (found, made.orphans) == ([], [key])
     assert bucket.store.head(waiting.key)

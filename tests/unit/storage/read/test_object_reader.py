@@ -15,6 +15,7 @@ from kbroker.errors import CorruptionError
 from kbroker.limits import KIB, MIB
 from kbroker.storage.formats.klix import TAIL_BYTES, encode_object
 from kbroker.storage.manifest import partition_state
+from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.read.object_reader import WHOLE_IMAGE_BYTES, ObjectReader
 from kbroker.storage.read.object_span import GET_BYTES_MAX, PIECE_BYTES, image_id
 from kbroker.storage.read.read_ahead import WINDOW_BYTES_MIN, ReadAhead, Stream
@@ -178,7 +179,7 @@ def test_an_object_that_was_replaced_is_looked_up_again() -> None:
 
     def rewrite(read_key: str, start: int) -> None:
         if not rewritten:  # the index has been read, the batches have not
-            bucket.image.apply({"v": 1, "t": NOW, "d": {T.hex(): 0}})
+            apply_payload(bucket.image, {"v": 1, "t": NOW, "d": {T.hex(): 0}})
             rewritten.append(bucket.klix("t", 0, data, generation=1))
             bucket.store.delete([key])
 
@@ -202,7 +203,7 @@ def test_look_ups_by_timestamp_look_again_when_an_object_was_replaced(highest: b
 
         def rewrite(bucket=bucket, data=data, key=key, done=done, size=size) -> None:
             done.append(True)
-            bucket.image.apply({"v": 1, "t": NOW, "d": {T.hex(): 0}})
+            apply_payload(bucket.image, {"v": 1, "t": NOW, "d": {T.hex(): 0}})
             bucket.klix("t", 0, data[: kept * size], generation=1, end=90)
             bucket.klix("t", 0, batches(90, 1), generation=1)
             bucket.store.delete([key])
@@ -582,7 +583,7 @@ def test_the_highest_timestamp_where_objects_are_replaced_meanwhile() -> None:
     def merge(*_: object) -> None:
         if not done:
             done.append(True)
-            bucket.image.apply({"v": 1, "t": NOW, "d": {T.hex(): 0}})
+            apply_payload(bucket.image, {"v": 1, "t": NOW, "d": {T.hex(): 0}})
             bucket.klix("t", 0, stamped(0, 70) + emptied(1, 90) + stamped(51, 80), generation=1)
             bucket.store.delete([key])
 

@@ -1,0 +1,129 @@
+"""What a record changes in the image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kbroker.lazy_numpy import np
+from kbroker.storage.manifest.deletions import NEVER_MS
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import COLUMNS, PartitionState, trim_epochs
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
+from kbroker.storage.manifest.record_check import check_record
+
+DROPPED_MAX = 100_000  # deleted topics that are remembered: proof that their orphans may be deleted
+
+
+def apply_payload(image: ManifestImage, payload: Any, name: str = "manifest record") -> None:
+    """Checks and applies one record, as it is stored."""
+    apply_record(image, check_record(image, payload, name))
+
+
+def apply_record(image: ManifestImage, record: ManifestRecord) -> None:
+    """Applies a record that `check_record` accepted for the current image, under the image's lock."""
+    with image.lock:
+        files = {}
+        for number, entry in enumerate(record.files):
+            image.reserved.pop(entry.key, None)
+            files[number] = image.files.add(*entry, created_ms=record.time_ms)
+        # Counted before anything is removed: two partitions may share an object.
+        for delta in record.partitions.values():
+            for row in delta.added:
+                image.files.live[files[row.file]] += 1
+        for (topic_id, partition), delta in record.partitions.items():
+            _apply_partition(image, topic_id, partition, delta, files, record.time_ms)
+        for topic_id, grace_ms in record.dropped_topics:
+            for state in image.partitions.pop(topic_id, {}).values():
+                _release(image, state.remove(0, state.object_count), record.time_ms + grace_ms)
+                image.changed.add((topic_id, state.partition))
+            _note_dropped(image, topic_id, record.time_ms)
+        image.reserved.update(record.reserved)
+        for key, due_ms in record.queued:
+            image.reserved.pop(key, None)
+            image.deletions.setdefault(key, due_ms)
+        for key in record.deleted:
+            image.deletions.pop(key, None)
+            image.reserved.pop(key, None)
+        if record.wal is not None:
+            image.wal_flushed[record.wal[0]] = record.wal[1]
+
+
+def _apply_partition(
+    image: ManifestImage, topic_id: bytes, partition: int, delta: PartitionDelta, files: dict[int, int], time_ms: int
+) -> None:
+    states = image.partitions.setdefault(topic_id, {})
+    state = states.get(partition)
+    if state is None:
+        state = states[partition] = PartitionState(
+            topic_id, partition, delta.log_start_offset or 0, image.producer_pool
+        )
+    image.changed.add((topic_id, partition))
+    due_ms = time_ms + delta.grace_ms
+    replaced = _remove(state, delta.removed) if delta.removed else None
+    for row in sorted(delta.added):
+        stored = row._replace(file=files[row.file])
+        if row.base_offset >= state.end_offset:
+            state.append(stored)
+            state.end_offset = row.end_offset
+        else:
+            state.insert(stored)
+    if delta.open_transactions is not None:
+        state.open_transactions = delta.open_transactions
+    if delta.last_stable_offset is not None:
+        state.last_stable_offset = delta.last_stable_offset
+    for entry in delta.producers:
+        state.producers.put(entry, time_ms)
+    state.leader_epochs += delta.leader_epochs
+    state.aborted += delta.aborted
+    if delta.aborted_gone:
+        gone = set(delta.aborted_gone)
+        state.aborted = tuple(entry for entry in state.aborted if entry[2] not in gone)
+    if delta.clean_offset is not None:
+        state.clean_offset = delta.clean_offset
+        state.horizon_ms = -1 if delta.horizon_ms is None else delta.horizon_ms
+    if delta.log_start_offset is not None and delta.log_start_offset > state.log_start_offset:
+        _move_log_start(state, delta.log_start_offset)
+    if replaced is not None:
+        _release(image, replaced, due_ms)
+    if expired := state.expired():
+        _release(image, state.remove(0, expired), due_ms)
+
+
+def _remove(state: PartitionState, base_offsets: Iterable[int]) -> np.ndarray:
+    """Removes the objects that begin at these offsets, adjacent ones together: compaction may replace thousands."""
+    removed: list[np.ndarray] = [np.empty((0, COLUMNS), np.int64)]
+    wanted = sorted(base_offsets)
+    while wanted:
+        first = last = state.index_of(wanted[0])
+        taken = 0
+        while taken < len(wanted) and last < state.object_count and state.row(last).base_offset == wanted[taken]:
+            last += 1
+            taken += 1
+        removed.append(state.remove(first, last))
+        del wanted[:taken]
+    return np.concatenate(removed)
+
+
+def _move_log_start(state: PartitionState, log_start_offset: int) -> None:
+    state.log_start_offset = log_start_offset
+    # Not beyond the flushed end: later epochs below a start that DeleteRecords moved are still to be flushed.
+    state.leader_epochs = trim_epochs(state.leader_epochs, min(log_start_offset, state.end_offset))
+    state.aborted = tuple(entry for entry in state.aborted if entry[2] >= log_start_offset)
+
+
+def _release(image: ManifestImage, rows: np.ndarray, due_ms: int) -> None:
+    """Queues objects without live data for deletion."""
+    if not len(rows):
+        return
+    due_ms = min(due_ms, NEVER_MS)
+    for place in image.files.drop_references(rows[:, -1]):
+        image.deletions[image.files.keys.key(place)] = due_ms
+        image.files.remove(place)
+
+
+def _note_dropped(image: ManifestImage, topic_id: bytes, time_ms: int) -> None:
+    image.dropped.pop(topic_id, None)
+    image.dropped[topic_id] = time_ms
+    while len(image.dropped) > DROPPED_MAX:
+        del image.dropped[next(iter(image.dropped))]
