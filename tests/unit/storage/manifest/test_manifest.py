@@ -20,9 +20,12 @@ from tests.unit.storage.flush.flush_harness import KEYS, ONCE
 TOPIC = bytes(range(16))
 
 
-def open_manifest(store, epoch=1, **options):
-    log = NumberedLog(store, KEYS.manifest_dir, epoch, bytes([epoch]) * 16, retries=ONCE)
-    manifest = Manifest(log, ManualClock(), root=KEYS.root, **options)
+def log_of(store, epoch=1):
+    return NumberedLog(store, KEYS.manifest_dir, epoch, bytes([epoch]) * 16, retries=ONCE)
+
+
+def open_manifest(store, epoch=1, log=None, **options):
+    manifest = Manifest(log or log_of(store, epoch), ManualClock(), root=KEYS.root, **options)
     manifest.load()
     return manifest
 
@@ -223,13 +226,15 @@ def test_a_failed_background_checkpoint_does_not_fail_the_commit(store):
 
 
 def test_a_fence_found_by_a_checkpoint_is_reported(store):
-    told = []
-    manifest = open_manifest(store, checkpoint_records=1, on_fenced=told.append)
+    told, log = [], log_of(store)
+    manifest = open_manifest(store, log=log, checkpoint_records=1, on_fenced=told.append)
     due = background_checkpoints(manifest)
     manifest.commit(flush_of(0))
-    manifest._log._failure = Fenced("superseded")
+    open_manifest(store, epoch=2).commit(flush_of(1))
+    with pytest.raises(Fenced) as found:
+        log.append("manifest", {})
     due.pop()()
-    assert [str(error) for error in told] == ["superseded"]
+    assert told == [found.value]
     with pytest.raises(Fenced):
         manifest.commit(flush_of(1))
     assert len(told) == 1
@@ -263,11 +268,12 @@ def test_the_end_leaves_little_to_read_and_writes_nothing_afterwards(store):
     assert len(store.operations) == puts
     # A start that changes nothing leaves its seal; a checkpoint is written when there are more than two objects.
     for epoch in range(2, 8):
-        successor = open_manifest(store, epoch=epoch)
-        assert successor._log.last_number - successor._log.checkpoint_number <= 2
-        successor._log.seal_previous()
+        log = log_of(store, epoch)
+        successor = open_manifest(store, log=log)
+        assert log.last_number - log.checkpoint_number <= 2
+        log.seal_previous()
         successor.close()
-    assert successor._log.checkpoint_number >= 9
+    assert log.checkpoint_number >= 9
     store.outage = True
     successor.close()
 
@@ -280,7 +286,8 @@ def test_many_changes_beside_many_checkpoints(monkeypatch):
     monkeypatch.setattr(manifest_checkpoint, "PART_WEIGHT", 16)
     monkeypatch.setattr(manifest_checkpoint, "THREADS", 1)
     rng, store = random.Random(3), FaultyStore(MemoryStore())
-    manifest = open_manifest(store, checkpoint_records=10**6)
+    log = log_of(store)
+    manifest = open_manifest(store, log=log, checkpoint_records=10**6)
     ends, states = [0] * 12, {}
     put = store.put
 
@@ -294,7 +301,7 @@ def test_many_changes_beside_many_checkpoints(monkeypatch):
                 delta["s"] = base
             record = {"f": [[f"k{partition}/{base}", 10, "e", 1]], "p": {TOPIC.hex(): {str(partition): delta}}}
             manifest.commit(record)
-            states[manifest._log.last_number] = image_of(manifest)
+            states[log.last_number] = image_of(manifest)
 
     def image_of(found):
         return [list(found.image.objects_from(TOPIC, partition)) for partition in range(len(ends))]
@@ -320,7 +327,7 @@ def test_many_changes_beside_many_checkpoints(monkeypatch):
         store.heal()
         manifest.checkpoint()
         busy = []
-        number = manifest._log.checkpoint_number
+        number = log.checkpoint_number
         assert image_of(open_manifest(store, epoch=0)) == image_of(manifest)
         for meta in [*store.list(KEYS.manifest_dir + "/0000000001-")]:  # the checkpoint alone
             if int(meta.key[-24:-4]) > number:

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -137,12 +138,25 @@ def test_a_full_disk_is_only_a_cache_that_does_not_grow(tmp_path, monkeypatch, c
 
 
 def test_what_waits_to_be_written_is_bounded(cache, monkeypatch) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    write = os.write
+
+    def slow(descriptor: int, data: memoryview) -> int:
+        entered.set()
+        assert go_on.wait(20)
+        return write(descriptor, data)
+
     monkeypatch.setattr(folder_cache, "WAITING_BYTES_MAX", 150)
-    monkeypatch.setattr(cache, "_writing", True)  # no thread writes
-    for start in (0, 100, 200):
+    monkeypatch.setattr(folder_cache.os, "write", slow)
+    cache.offer(ONE, 0, content(0, 100))
+    assert entered.wait(20)  # it waits no more
+    for start in (100, 200, 300):
         cache.offer(ONE, start, content(start, start + 100))
-    assert (cache.skipped, len(cache._waiting)) == (2, 1)
-    cache._writing = False
+    assert cache.skipped == 2
+    go_on.set()
+    assert cache.wait_written(20)
+    assert read(cache, 0, 200) == content(0, 200).tobytes()
+    assert read(cache, 200, 210) is None
 
 
 def test_files_that_vanish_or_shrink_are_a_miss(cache) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -347,23 +348,21 @@ def test_footers_are_read_once_and_bounded_by_bytes() -> None:
     assert cache.used_bytes == footers[2].nbytes
 
 
-class Watched(dict):
-    """Signals when another thread has found the running call."""
+class WatchedKey:
+    """Equal to all others; signals when a call with it finds the running one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.joined = threading.Event()
+    found = threading.Event()
 
-    def get(self, key, default=None):
-        found = super().get(key, default)
-        if found is not None:
-            self.joined.set()
-        return found
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        self.found.set()
+        return isinstance(other, WatchedKey)
 
 
 def test_single_flight_runs_a_call_once_at_a_time() -> None:
-    flights: SingleFlight[str, int] = SingleFlight()
-    flights._running = running = Watched()
+    flights: SingleFlight[Hashable, int] = SingleFlight()
     entered, go_on = threading.Event(), threading.Event()
 
     def call() -> int:
@@ -375,11 +374,11 @@ def test_single_flight_runs_a_call_once_at_a_time() -> None:
         raise AssertionError("a call with this key runs already")
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(flights.do, "a", call)
+        first = pool.submit(flights.do, WatchedKey(), call)
         assert entered.wait(20)
-        second = pool.submit(flights.do, "a", never)
-        assert flights.do("b", lambda: 8) == 8
-        assert running.joined.wait(20)
+        assert flights.do("another", lambda: 8) == 8
+        second = pool.submit(flights.do, WatchedKey(), never)
+        assert WatchedKey.found.wait(20)
         go_on.set()
         assert (first.result(20), second.result(20)) == (7, 7)
-    assert flights.do("a", lambda: 9) == 9
+    assert flights.do(WatchedKey(), lambda: 9) == 9
