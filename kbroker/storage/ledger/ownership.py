@@ -1,8 +1,8 @@
-"""Who owns a cluster: claims in the bucket, one object per start of a broker, made by conditional writes.
+"""Which broker owns a cluster: claims in the bucket, one object per start of a broker, made by conditional writes.
 
 The highest claim owns. No timer is involved: a claim holds until a higher one exists, so an outage of the store changes
 no ownership. Claims are never deleted: a claimer that was paused must still find its epoch taken. (What makes a
-superseded broker's writes fail is the seal in each numbered log; the claim decides who may seal.)
+superseded broker's writes fail is the seal in each numbered log; the claim decides which broker may seal.)
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def claim(
             is_listed = newest_epoch > 0 and not lost_race
             holder = claim_at(reads, root, newest_epoch) if is_listed else newest_claim(reads, root)
         except CorruptionError as error:
-            raise StartError(f"cannot tell who owns the cluster: {error}; nothing was changed") from error
+            raise StartError(f"cannot tell which broker owns the cluster: {error}; nothing was changed") from error
         if last_epoch > (holder.epoch if holder else 0):
             raise StartError(
                 f"{root}: the newest claim in the bucket is {holder.epoch if holder else 'missing'}, but this data "

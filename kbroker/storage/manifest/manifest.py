@@ -244,11 +244,11 @@ class Manifest:
 
     def _run_checkpoint(self) -> None:
         try:
-            self._background(self._checkpoint_behind)
+            self._background(self._checkpoint_in_background)
         except RuntimeError as error:  # out of threads: the commit itself has succeeded
             self._checkpoint_failed(error)
 
-    def _checkpoint_behind(self) -> None:
+    def _checkpoint_in_background(self) -> None:
         try:
             self._write_checkpoint()
         except Fenced:

@@ -1,8 +1,8 @@
 """Hedged PUTs: a second, identical request for a PUT that takes much longer than usual.
 
 Only for a PUT that creates a key (``if_none_match``) with one body: of two such requests at most one makes the object,
-and the bytes are the same either way. The other is refused, or is still under way when the answer is used; it is
-refused later, because the key is taken. So a hedge adds no key and no orphan, and overwrites nothing. (A request that
+and the bytes are the same either way. The other is refused, now or after the caller has its answer, because the key
+exists. So a hedge adds no key and no orphan, and overwrites nothing. (A request that
 arrives after the object was merged and deleted makes an orphan, as any request does whose answer was not awaited; the
 sweep of orphans finds it.)
 """
@@ -31,7 +31,7 @@ HEDGES_SAVED_MAX = 4.0
 
 
 class HedgedStore(StoreWrapper):
-    """Thread-safe. A PUT runs on a pool thread; the caller waits for the first answer that counts.
+    """Thread-safe. A PUT that may be hedged runs on a pool thread; the caller waits for the first answer that counts.
 
     `wait_for` is concurrent.futures.wait; tests replace it.
     """

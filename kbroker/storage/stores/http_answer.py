@@ -81,7 +81,7 @@ class Answer:
             try:
                 count = self._socket.recv_into(out[filled:], 0, flags)
             except BlockingIOError:
-                raise TimeoutError(errno.ETIMEDOUT, "nothing came") from None
+                raise TimeoutError(errno.ETIMEDOUT, "nothing was received") from None
             if not count:
                 raise ConnectionError(f"the connection ended after {filled} of {len(out)} bytes")
             filled += count

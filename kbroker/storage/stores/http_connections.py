@@ -221,7 +221,7 @@ class ConnectionPool:
                 connection.close()
 
     def _tls(self) -> ssl.SSLContext:
-        """Created once, because it reads a file."""
+        """Kept, because creating it reads a file. Two threads may create one each; either does."""
         if self._context is None:
             self._context = ssl.create_default_context(cafile=self._authorities)
         return self._context

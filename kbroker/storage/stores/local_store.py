@@ -64,7 +64,7 @@ class LocalStore:
             while len(data) < wanted:
                 piece = os.pread(descriptor, wanted - len(data), first + len(data))
                 if not piece:
-                    raise StoreUnavailable(f"{key}: {len(data)} of {wanted} bytes came")
+                    raise StoreUnavailable(f"{key}: received {len(data)} of {wanted} bytes")
                 data += piece
             return data
 
@@ -77,7 +77,7 @@ class LocalStore:
             while filled < len(out):
                 count = os.preadv(descriptor, [out[filled:]], start + filled)
                 if not count:
-                    raise StoreUnavailable(f"{key}: {filled} of {len(out)} bytes came")
+                    raise StoreUnavailable(f"{key}: received {filled} of {len(out)} bytes")
                 filled += count
             return filled
 

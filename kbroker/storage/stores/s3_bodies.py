@@ -83,7 +83,7 @@ class CopiedRange:
         except Exception as error:
             raise StoreUnavailable(f"{self._name}: {' '.join(str(error).split())}") from error
         if not piece:
-            raise StoreUnavailable(f"{self._name}: {position} of {self.length} bytes came")
+            raise StoreUnavailable(f"{self._name}: received {position} of {self.length} bytes")
         out[: len(piece)] = piece
         self._position = position + len(piece)
         return len(piece)

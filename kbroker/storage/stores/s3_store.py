@@ -118,7 +118,7 @@ class S3Store:
             except Exception as error:
                 self._client.raise_mapped(error, "get_object", key, conditional=False)
         if len(data) != answer["ContentLength"]:
-            raise StoreUnavailable(f"{self._client.name(key)}: {len(data)} of {answer['ContentLength']} bytes came")
+            raise StoreUnavailable(f"{self._client.name(key)}: received {len(data)} of {answer['ContentLength']} bytes")
         return data
 
     def get_into(self, key: str, start: int, out: memoryview, if_match: str | None = None) -> int:
@@ -141,7 +141,7 @@ class S3Store:
                 except Exception as error:
                     self._client.raise_mapped(error, "get_object", key, conditional=False)
                 if not piece:
-                    raise StoreUnavailable(f"{self._client.name(key)}: {filled} of {len(out)} bytes came")
+                    raise StoreUnavailable(f"{self._client.name(key)}: received {filled} of {len(out)} bytes")
                 out[filled : filled + len(piece)] = piece
                 filled += len(piece)
         return filled

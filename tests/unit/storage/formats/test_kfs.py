@@ -96,7 +96,7 @@ def test_no_span_of_batches_fills_an_answer(sizes: list[int], indexed: list[int]
 
 @pytest.mark.parametrize("magic", ["49445800", "4944580a", "00494458"])
 @pytest.mark.parametrize("crc", [crc32c, zlib.crc32])
-def test_what_others_write_is_read(magic: str, crc: object) -> None:
+def test_segments_of_other_writers_are_read(magic: str, crc: object) -> None:
     good = encode_segment(batches(3, 4), 9)
     body = good[HEADER_BYTES:-FOOTER_BYTES]
     data = good[:-FOOTER_BYTES] + struct.pack(">I", crc(body)) + good[-12:]  # type: ignore[operator]
@@ -121,7 +121,7 @@ def test_every_damaged_byte_is_found() -> None:
             parse_segment(good[:length], "a key")
 
 
-def test_segments_that_cannot_be() -> None:
+def test_impossible_segments_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one batch"):
         encode_segment(b"", 0)
     with pytest.raises(ValueError, match="offset 0 where 3"):
@@ -132,7 +132,7 @@ def test_segments_that_cannot_be() -> None:
         parse_segment(bytes(newer))
 
 
-def test_indexes_that_cannot_be() -> None:
+def test_impossible_indexes_are_refused() -> None:
     data = encode_segment(batches(*(60,) * 4), 0)
     good = rebuild_index(parse_segment(data))
     assert len(parse_index(good, 0, len(data)).offsets) == 2
@@ -182,7 +182,7 @@ def test_keys() -> None:
             kfs_key(*arguments)
 
 
-def test_a_flush_makes_the_same_pair() -> None:
+def test_a_flush_builds_the_same_pair_as_the_encoder() -> None:
     body = batches(60, 60, 3, 200, base=1 << 40)
     rows = []
     position = 0

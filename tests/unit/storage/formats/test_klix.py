@@ -60,7 +60,7 @@ def test_footer_equals_the_twin_and_the_object_writer() -> None:
     assert len(footer) == footer_length(20) == 20 * 32 + 8
 
 
-def test_summary() -> None:
+def test_the_footer_sums_up_its_batches() -> None:
     data = batches_of(20)
     footer = parsed(encode_object(data))
     assert (len(footer), footer.base_offset, footer.end_offset) == (20, 100, 160)
@@ -68,7 +68,7 @@ def test_summary() -> None:
     assert footer.nbytes == 640
 
 
-def test_look_ups() -> None:
+def test_batches_are_found_by_offset_and_timestamp() -> None:
     footer = parsed(encode_object(batches_of(20)))
     assert [footer.find_offset(o) for o in (0, 100, 102, 103, 159)] == [0, 0, 0, 1, 19]
     assert footer.find_offset(160) is None

@@ -62,7 +62,7 @@ def test_foreign_keys_are_not_data(key):
     assert parse_key(key) is None
 
 
-def test_root():
+def test_keys_are_relative_to_the_root():
     keys = ObjectKeys(CLUSTER, "a/b")
     assert keys.root == f"a/b/kbroker-{CLUSTER}/"
     assert keys.manifest_dir == f"a/b/kbroker-{CLUSTER}/_manifest"

@@ -63,7 +63,7 @@ def test_round_trip() -> None:
         directory[5]
 
 
-def test_find() -> None:
+def test_images_are_found_by_partition_and_offset() -> None:
     directory = parsed(encode_directory(IMAGES), SIZE)
     assert directory.find(A, 0, 0) == directory.find(A, 0, 9) == IMAGES[1]
     assert directory.find(A, 0, 10) == directory.find(A, 0, 29) == IMAGES[2]
@@ -121,7 +121,7 @@ def test_a_newer_version_is_refused_by_name() -> None:
         (bytes(100), 99, "too few"),
     ],
 )
-def test_bad_footers(tail: bytes, size: int, text: str) -> None:
+def test_bad_footers_are_refused(tail: bytes, size: int, text: str) -> None:
     with pytest.raises(CorruptionError, match=text):
         PackDirectory.parse(tail, size)
 
@@ -152,7 +152,7 @@ def repositioned(images: list[PackImage]) -> list[PackImage]:
 
 
 @pytest.mark.parametrize(("text", "change"), BREAKS)
-def test_rules_hold_for_writer_and_reader(text: str, change: Callable[[list[PackImage]], object]) -> None:
+def test_writer_and_reader_refuse_the_same_directories(text: str, change: Callable[[list[PackImage]], object]) -> None:
     images = list(IMAGES)
     change(images)
     with pytest.raises(ValueError, match=text):
@@ -162,6 +162,6 @@ def test_rules_hold_for_writer_and_reader(text: str, change: Callable[[list[Pack
         PackDirectory.parse(with_footer(raw, 5000), SIZE)
 
 
-def test_no_empty_packs() -> None:
+def test_an_empty_pack_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         encode_directory([])

@@ -55,7 +55,7 @@ def test_a_newer_claim_is_reported_once_and_checks_end(monkeypatch: pytest.Monke
     assert [str(error) for error in told] == ["epoch 1 was superseded"]
 
 
-def test_one_that_hangs_does_not_hold_up_the_next() -> None:
+def test_a_check_that_hangs_does_not_delay_the_next() -> None:
     hang = threading.Event()
     told: list[Superseded] = []
     waits = [lambda: hang.wait(60) and None] * (LOOKS_MAX - 1)
@@ -68,7 +68,7 @@ def test_one_that_hangs_does_not_hold_up_the_next() -> None:
         hang.set()
 
 
-def test_looks_without_an_answer_are_bounded() -> None:
+def test_checks_without_an_answer_are_bounded() -> None:
     hang = threading.Event()
     claim = Answers(*[lambda: hang.wait(60) and None] * LOOKS_MAX)  # type: ignore[list-item]
     watch = ClaimWatch(claim, pytest.fail)
@@ -98,7 +98,7 @@ def test_a_stopped_watch_reports_nothing() -> None:
     assert told == []
 
 
-def test_a_thread_that_cannot_be_started_is_no_end_of_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watch_continues_when_a_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Superseded] = []
     watch = ClaimWatch(Answers(superseded), told.append)
 

@@ -133,7 +133,7 @@ def test_a_lost_answer_is_settled_by_reading_back(when: When, error: type[Except
     assert read_all(store) == [1, 2]
 
 
-def test_own_success_reported_as_refused_while_unreadable() -> None:
+def test_an_append_refused_while_the_log_is_unreadable_has_an_unknown_outcome() -> None:
     store = FaultyStore(MemoryStore())
     log = opened(store, 1)
     store.inject(Fault("put", When.AFTER, error=PreconditionFailed))
@@ -190,7 +190,7 @@ def test_unknown_append_that_never_arrived_makes_room_for_another() -> None:
     assert read_all(store) == [2]
 
 
-def test_a_given_up_append_that_arrives_late_is_no_fence() -> None:
+def test_an_abandoned_append_that_arrives_late_is_not_a_fence() -> None:
     inner = MemoryStore()
     store = FaultyStore(inner)
     log = opened(store, 1)
@@ -231,7 +231,7 @@ def test_a_different_append_waits_until_the_doubt_can_be_read() -> None:
     assert read_all(store) == [2]
 
 
-def test_refused_credentials_come_through() -> None:
+def test_refused_credentials_are_raised() -> None:
     store = FaultyStore(MemoryStore())
     log = opened(store, 1)
     store.inject(Fault("put", error=StoreDenied))
@@ -320,7 +320,7 @@ def test_the_seal_loses_against_the_old_owners_put_in_flight() -> None:
     assert read_all(inner) == [1, 3]
 
 
-def test_of_two_successors_the_higher_epoch_wins_whoever_is_first() -> None:
+def test_of_two_successors_the_higher_epoch_wins_in_either_order() -> None:
     for first in (2, 3):
         store = MemoryStore()
         opened(store, 1).append("a", 1)
@@ -340,7 +340,7 @@ def test_of_two_successors_the_higher_epoch_wins_whoever_is_first() -> None:
         assert read_all(store) == [1, 3]
 
 
-def test_first_owners_of_an_empty_log_race() -> None:
+def test_of_racing_first_owners_one_succeeds() -> None:
     store = MemoryStore()
     first, second = new_log(store, 1), new_log(store, 2)
     for log in (first, second):
@@ -352,7 +352,7 @@ def test_first_owners_of_an_empty_log_race() -> None:
     assert read_all(store) == [2]
 
 
-def test_a_lost_answer_to_the_seal() -> None:
+def test_a_seal_whose_answer_was_lost_is_found() -> None:
     store = FaultyStore(MemoryStore())
     opened(store, 1).append("a", 1)
     log = new_log(store, 2)
@@ -368,7 +368,7 @@ def test_a_lost_answer_to_the_seal() -> None:
     assert read_all(store) == [1, 2]
 
 
-def test_a_sleeper_of_the_same_epoch_is_fenced() -> None:
+def test_a_paused_writer_of_the_same_epoch_is_fenced() -> None:
     store = MemoryStore()
     one, two = opened(store, 1, 11), opened(store, 1, 12)
     one.append("a", 1)
@@ -537,7 +537,7 @@ def test_a_damaged_only_checkpoint_falls_back_to_the_beginning() -> None:
     assert (reader.checkpoint, reader.payloads) == (None, [1])
 
 
-def test_seals_survive_checkpoints_so_a_sleeper_is_still_fenced() -> None:
+def test_seals_survive_checkpoints_so_a_paused_owner_is_still_fenced() -> None:
     store = MemoryStore()
     sleeper = opened(store, 1)
     sleeper.append("a", 0)
@@ -605,7 +605,7 @@ def test_appends_go_on_while_a_checkpoint_is_stored() -> None:
     assert log.checkpoint([0, 1, 2], log.own()) == 4
 
 
-def test_a_failed_deletion_is_made_up_for_later() -> None:
+def test_a_failed_deletion_is_repeated_with_the_next_checkpoint() -> None:
     inner = MemoryStore()
     store = FaultyStore(inner)
     log = opened(store, 1)
@@ -620,7 +620,7 @@ def test_a_failed_deletion_is_made_up_for_later() -> None:
     ]
 
 
-def test_a_failed_checkpoint_leaves_the_log_whole() -> None:
+def test_a_failed_checkpoint_loses_no_record() -> None:
     store = FaultyStore(MemoryStore())
     log = opened(store, 1)
     log.append("a", 1)

@@ -113,7 +113,7 @@ def test_release_of_a_superseded_claim_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
-def test_lost_answers_to_claim_and_release(when: When) -> None:
+def test_lost_answers_to_claim_and_release_are_settled(when: When) -> None:
     store = FaultyStore(MemoryStore())
     store.inject(Fault("put", when))
     mine = claimed(store)
@@ -137,7 +137,7 @@ def test_release_does_not_overwrite_a_stranger() -> None:
     assert b"fox" in store.get(key)
 
 
-def test_an_outage_is_no_answer() -> None:
+def test_an_outage_does_not_change_the_owner() -> None:
     store = FaultyStore(MemoryStore())
     mine = claimed(store)
     store.outage = True
@@ -149,7 +149,7 @@ def test_an_outage_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("same_directory", [False, True])
-def test_racing_brokers(same_directory: bool) -> None:
+def test_of_racing_brokers_one_claims_the_cluster(same_directory: bool) -> None:
     for _ in range(20):
         store = MemoryStore()
         barrier = threading.Barrier(4)
@@ -221,7 +221,7 @@ def test_a_foreign_name_among_the_claims_refuses_the_start() -> None:
         claimed(store)
 
 
-def test_a_bucket_that_forgot_epochs_refuses_the_start() -> None:
+def test_a_bucket_that_lost_epochs_refuses_the_start() -> None:
     store = MemoryStore()
     with pytest.raises(StartError, match="already ran as epoch 3"):
         claimed(store, last_epoch=3)
@@ -230,7 +230,7 @@ def test_a_bucket_that_forgot_epochs_refuses_the_start() -> None:
     assert claimed(store, last_epoch=3).epoch == 4
 
 
-def test_a_vanished_own_claim_is_an_error_not_a_yes() -> None:
+def test_a_check_fails_when_our_claim_has_vanished() -> None:
     store = MemoryStore()
     mine = claimed(store)
     store.delete([ROOT + "_claims/0000000001.json"])
@@ -292,7 +292,7 @@ def test_a_strange_name_among_the_claims_is_left_to_the_claim(name: str) -> None
         claimed(store, newest_epoch=0)
 
 
-def test_a_listing_that_has_become_old_is_a_race_that_was_lost() -> None:
+def test_a_claim_made_since_the_listing_is_a_lost_race() -> None:
     store = FaultyStore(MemoryStore())
     claimed(store).release(NOW_MS)
     before = len(store.operations)
@@ -306,7 +306,7 @@ def test_a_listing_that_has_become_old_is_a_race_that_was_lost() -> None:
     assert claimed(store, "dir-3", take_over=True, newest_epoch=2).epoch == 3
 
 
-def test_a_claim_at_an_epoch_that_data_from_elsewhere_needs() -> None:
+def test_a_claim_may_start_at_a_higher_epoch() -> None:
     store = MemoryStore()
     assert claimed(store, lowest_epoch=58).epoch == 58
     assert claimed(store, lowest_epoch=3).epoch == 59
@@ -317,7 +317,7 @@ def test_a_claim_at_an_epoch_that_data_from_elsewhere_needs() -> None:
         high.check()
 
 
-def test_a_look_costs_one_head_and_finds_the_claim_that_follows() -> None:
+def test_a_look_is_one_head_and_finds_the_next_claim() -> None:
     store = FaultyStore(MemoryStore())
     mine = claimed(store, lowest_epoch=7)
     before = len(store.operations)
@@ -333,7 +333,7 @@ def test_a_look_costs_one_head_and_finds_the_claim_that_follows() -> None:
         mine.look()
 
 
-def test_a_store_that_denies_what_is_missing_is_asked_for_a_listing() -> None:
+def test_a_look_lists_where_the_store_denies_missing_keys() -> None:
     store = FaultyStore(MemoryStore())
     mine = claimed(store)
     store.inject(Fault("head", error=StoreDenied))

@@ -67,7 +67,7 @@ def test_a_change_that_does_not_fit_is_never_written(store):
 
 
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
-def test_what_is_in_doubt_comes_first(store, when):
+def test_a_record_in_doubt_is_settled_before_the_next(store, when):
     manifest = open_manifest(store)
     manifest.commit(flush_of(0))
     called = []
@@ -102,7 +102,7 @@ def test_fenced_is_reported_once_and_is_permanent(store):
     assert offsets(open_manifest(store, epoch=0)) == [0, 1, 2]
 
 
-def test_a_checkpoint_that_fails_is_only_late(store):
+def test_a_checkpoint_that_fails_is_written_later(store):
     manifest = open_manifest(store, checkpoint_records=2)
     store.inject(Fault("put", key_part=".ckp"))
     for base in range(5):
@@ -240,7 +240,7 @@ def test_a_fence_found_by_a_checkpoint_is_reported(store):
     assert len(told) == 1
 
 
-def test_no_thread_for_a_checkpoint_is_no_failure_of_the_commit(store):
+def test_a_commit_succeeds_without_a_thread_for_its_checkpoint(store):
     manifest = open_manifest(store, checkpoint_records=2)
 
     def refuse(call):
@@ -256,7 +256,7 @@ def test_no_thread_for_a_checkpoint_is_no_failure_of_the_commit(store):
     assert offsets(open_manifest(store, epoch=0)) == list(range(8))
 
 
-def test_the_end_leaves_little_to_read_and_writes_nothing_afterwards(store):
+def test_closing_leaves_few_records_after_a_checkpoint_and_writes_no_more(store):
     manifest = open_manifest(store, checkpoint_records=4)
     due = background_checkpoints(manifest)
     for base in range(4):
@@ -278,7 +278,7 @@ def test_the_end_leaves_little_to_read_and_writes_nothing_afterwards(store):
     successor.close()
 
 
-def test_many_changes_beside_many_checkpoints(monkeypatch):
+def test_a_checkpoint_has_the_state_of_its_number_while_commits_go_on(monkeypatch):
     """At every request of a checkpoint something else changes; what is stored is the state of its number."""
     monkeypatch.setattr(manifest_parts, "INLINE_BYTES_MAX", 0)
     monkeypatch.setattr(partition_state, "BLOCK_ROWS", 8)

@@ -28,30 +28,30 @@ OTHER_KEYS = ["t/0/segment-00000000000000000000.kfs", "odd", "_packs/1.pack", f"
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_keys_of_ours_are_a_few_numbers(key):
+def test_our_keys_round_trip_as_numbers(key):
     assert unpack_object_key(*pack_object_key(key)) == key
 
 
 @pytest.mark.parametrize("key", [*OTHER_KEYS, klix_key("t", TOPIC, 0, 0, 2**30)])
-def test_other_keys_are_not_taken_for_ours(key):
+def test_other_keys_are_not_packed(key):
     assert pack_object_key(key) is None
 
 
 @pytest.mark.parametrize(
     "etag", ["0" * 32, '"' + "f" * 32 + '"', "a" * 32 + "-12", '"' + "a" * 32 + '-99999"', "0-0", "1f-ff"]
 )
-def test_etags_come_back_as_they_were(etag):
+def test_etags_round_trip(etag):
     assert unpack_etag(pack_etag(etag)) == etag
 
 
 @pytest.mark.parametrize(
     "etag", ["", "x", "A" * 32, "a" * 31, '"' + "a" * 32, "a" * 32 + "-0", "00-1", "1-" + "f" * 17]
 )
-def test_other_etags_are_not_taken_for_those(etag):
+def test_other_etags_are_not_packed(etag):
     assert pack_etag(etag) is None
 
 
-def test_hashes_of_columns_are_those_of_numbers():
+def test_column_hashes_equal_row_hashes():
     import numpy as np
 
     rng = random.Random(1)
@@ -59,7 +59,7 @@ def test_hashes_of_columns_are_those_of_numbers():
     assert hash_keys([np.array(column) for column in zip(*rows, strict=True)]).tolist() == [hash_key(r) for r in rows]
 
 
-def test_a_table_is_a_dict_with_places_given_again():
+def test_a_table_behaves_like_a_dict_and_reuses_places():
     """Against a plain dict, through sorting of the index and free places."""
     rng = random.Random(2)
     table, model, places = FileTable(), {}, {}
@@ -96,7 +96,7 @@ def test_two_keys_of_one_hash_are_kept_apart(monkeypatch):
     assert [table.keys.place_of(pack_key(1, n)) for n in range(3)] == [None, *places[1:]]
 
 
-def test_references_are_counted_off_together():
+def test_references_of_many_objects_are_dropped_at_once():
     import numpy as np
 
     table = FileTable()
@@ -107,7 +107,7 @@ def test_references_are_counted_off_together():
     assert list(table.live) == [0, 1, 0]
 
 
-def test_the_delete_queue_knows_when_to_look():
+def test_the_delete_queue_returns_what_is_due():
     queue = DeleteQueue()
     assert queue.due(10**15, 5, lambda key: True) == []
     queue["a"] = 50

@@ -230,7 +230,7 @@ def test_a_producer_with_old_timestamps_expires_by_the_record_that_named_it():
         image = read_checkpoint(json.loads(json.dumps(write_checkpoint(image))), "", "checkpoint 1")
 
 
-def test_a_checkpoint_that_does_not_tell_when_producers_wrote_lets_them_count_from_the_first_look():
+def test_producers_of_a_checkpoint_without_times_expire_from_the_first_look():
     image = full_image()
     state = image.partition(TOPIC, 0)
     assert set(state.producers) == {7, 8}
@@ -248,7 +248,7 @@ def test_a_checkpoint_that_does_not_tell_when_producers_wrote_lets_them_count_fr
     assert set(state.producers) == {8}  # has an open transaction
 
 
-def test_many_references_are_small():
+def test_a_reference_takes_little_memory():
     import tracemalloc
 
     image = ManifestImage()
@@ -279,7 +279,7 @@ def test_compaction_replaces_many_objects_by_few_and_moves_the_clean_offset():
     assert again.partition(TOPIC, 0).clean_offset == 28
 
 
-def test_a_reservation_ends_by_a_name_by_giving_up_or_by_time():
+def test_a_reservation_ends_when_the_key_is_named_abandoned_or_expired():
     image = flushed(0, 10)
     apply_payload(image, record(u=[[klix(0, 1), 9000], [klix(0, 2), 9000], [klix(0, 3), 9500]]))
     apply_payload(image, record(q=[[klix(0, 2), 6000]]))

@@ -114,7 +114,7 @@ def test_a_successor_writes_parts_of_its_own_and_deletes_the_others(store):
     assert refs(opened(store, 0)) == refs(successor)
 
 
-def test_parts_of_a_checkpoint_whose_fate_is_unknown_stay(store):
+def test_parts_of_a_checkpoint_with_an_unknown_outcome_stay(store):
     manifest = opened(store)
     flush(manifest, 0)
     manifest.checkpoint()
@@ -131,7 +131,7 @@ def test_parts_of_a_checkpoint_whose_fate_is_unknown_stay(store):
         assert bool(names(store) >= doubted) is (checkpoints_since == 1)
 
 
-def test_a_deletion_that_comes_late_hits_no_part_with_the_same_content(store):
+def test_a_late_deletion_hits_no_newer_part_with_the_same_content(store):
     manifest = opened(store)
     flush(manifest, 0)
     for number, checkpoint in enumerate((lambda: None, manifest.checkpoint)):
@@ -161,7 +161,7 @@ def test_a_part_that_cannot_be_stored_is_tried_again(store):
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", None])
-def test_a_damaged_or_missing_part_is_passed_over_with_its_checkpoint(store, damage):
+def test_a_checkpoint_with_a_damaged_or_missing_part_is_skipped(store, damage):
     manifest = opened(store)
     for _ in range(2):
         flush(manifest, 0)
@@ -215,7 +215,7 @@ def test_dropped_topics_leave_their_part_and_are_remembered(store):
     assert set(again.image.dropped) == {bytes(16), b"\xff" * 16}
 
 
-def test_objects_that_are_to_stay_for_ever_can_be_read_again(store):
+def test_deletions_that_are_never_due_can_be_read_again(store):
     manifest = opened(store)
     flush(manifest, 0)
     flush(manifest, 0, bytes(16))
@@ -243,7 +243,7 @@ def test_checkpoints_of_version_1_are_read():
         read_checkpoint(payload, "root/", "checkpoint 9")
 
 
-def test_a_clock_decides_how_often(store):
+def test_checkpoints_follow_the_clock(store):
     log = NumberedLog(store, KEYS.manifest_dir, 1, bytes(16), retries=ONCE)
     clock = ManualClock()
     manifest = Manifest(log, clock, root=KEYS.root)
@@ -304,7 +304,7 @@ def test_a_change_inside_of_a_part_is_found(store):
 
 @pytest.mark.parametrize("value", [[], ["x", 1, 1], ["0" * 32, -1, 1], ["0" * 32, 1, 1, "%"], ["0" * 32, 1, 1], "x"])
 @pytest.mark.parametrize("kind", ["f", "b", "p"])
-def test_a_part_that_cannot_be_is_refused(store, kind, value):
+def test_an_impossible_part_is_refused(store, kind, value):
     manifest = opened(store)
     flush(manifest, 0)
     payload = json.loads(json.dumps(write_checkpoint(manifest.image)))

@@ -68,7 +68,7 @@ def test_readers_of_one_run_wait_for_one_get() -> None:
     assert len(bucket.store.gets) == 1
 
 
-def test_after_an_error_each_reads_for_itself() -> None:
+def test_after_an_error_each_image_is_read_alone() -> None:
     bucket, reader, data = packed(4)
 
     def away(key, start) -> None:

@@ -95,7 +95,7 @@ def test_without_a_manifest_or_for_another_object_nothing_is_adopted(inner: Stor
     assert store.get(KEY) == BODY
 
 
-def test_has_bytes(inner: StoreWrapper) -> None:
+def test_has_bytes_compares_size_and_checksum(inner: StoreWrapper) -> None:
     meta = inner.put(KEY, BODY)._replace(crc32c=None)
     assert has_bytes(inner, meta, len(BODY), crc32c(BODY))
     assert not has_bytes(inner, meta, len(BODY), crc32c(BODY) ^ 1)

@@ -116,7 +116,7 @@ def test_one_process_at_a_time(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
-def test_a_full_disk_is_only_a_cache_that_does_not_grow(tmp_path, monkeypatch, code) -> None:
+def test_a_full_disk_only_stops_the_cache_from_growing(tmp_path, monkeypatch, code) -> None:
     clock = ManualClock()
     cache = FolderCache(tmp_path, 1000, clock)
     keep(cache, 0, 100)
@@ -137,7 +137,7 @@ def test_a_full_disk_is_only_a_cache_that_does_not_grow(tmp_path, monkeypatch, c
     cache.close()
 
 
-def test_what_waits_to_be_written_is_bounded(cache, monkeypatch) -> None:
+def test_the_queue_of_ranges_to_write_is_bounded(cache, monkeypatch) -> None:
     entered, go_on = threading.Event(), threading.Event()
     write = os.write
 

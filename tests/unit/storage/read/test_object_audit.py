@@ -48,7 +48,7 @@ def damaged(bucket: ObjectBucket, key: str, change) -> None:
     bucket.swap(key, bytes(data))
 
 
-def test_clean(bucket) -> None:
+def test_an_undamaged_bucket_has_no_faults(bucket) -> None:
     made, found = audit(bucket)
     assert found == []
     assert (made.objects, made.orphans) == (5, [])
@@ -124,7 +124,7 @@ def test_a_bad_record_count_under_a_valid_crc_is_a_fault() -> None:
     assert audit_image(image, "x") == ["x: index entry 0 does not match the batch at byte 0"]
 
 
-def test_garbage_is_no_image() -> None:
+def test_garbage_is_one_fault() -> None:
     for image in (b"", b"x", bytes(100), b"\xff" * 100):
         assert len(audit_image(image, "x")) == 1
 

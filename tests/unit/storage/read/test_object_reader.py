@@ -88,7 +88,7 @@ def test_a_batch_larger_than_the_limit_comes_whole() -> None:
     assert len(found.parts[0]) > 3 * MIB
 
 
-def test_nothing_there() -> None:
+def test_reads_beyond_the_objects_find_nothing() -> None:
     bucket = ObjectBucket()
     reader = reader_of(bucket)
     assert reader.read(T, 0, 0, FOREVER, 1000) is None
@@ -134,7 +134,7 @@ def test_small_images_come_with_their_index() -> None:
     assert offsets(reader.cached(T, 0, 15, FOREVER, 1 << 20)) == list(range(15, 30))
 
 
-def test_looking_in_memory_does_not_wait_for_the_manifest() -> None:
+def test_a_cached_read_does_not_wait_for_the_manifest() -> None:
     bucket = ObjectBucket()
     bucket.klix("t", 0, batches(0, 10))
     reader = reader_of(bucket)
@@ -543,7 +543,7 @@ def test_what_compaction_has_emptied_has_no_timestamp() -> None:
     assert [found(offset) for offset in range(7)] == [2, 2, 2, 4, 4, 5, None]
 
 
-def test_small_means_small() -> None:
+def test_a_small_image_is_smaller_than_a_window() -> None:
     assert WHOLE_IMAGE_BYTES < WINDOW_BYTES_MIN
 
 

@@ -65,7 +65,7 @@ def test_images_of_one_object_do_not_mix() -> None:
     assert cache.get(("key", "other etag", 0), 10, 20) == []
 
 
-def test_what_is_there_is_not_read_again() -> None:
+def test_cached_bytes_are_not_loaded_again() -> None:
     cache, loader = RangeCache(1000), Loader()
     cache.load(ONE, 30, 50, loader)
     pieces, end = cache.load(ONE, 0, 100, loader)
@@ -146,7 +146,7 @@ def test_what_is_read_ahead_and_thrown_away_counts_as_wasted() -> None:
     assert cache.wasted_bytes == 40  # the rest takes no more than half of the room
 
 
-def test_a_scan_does_not_push_out_what_others_come_back_to() -> None:
+def test_a_scan_does_not_evict_what_is_read_again() -> None:
     cache, loader = RangeCache(100), Loader(20)
     cache.load(ONE, 0, 40, loader)
     cache.get(ONE, 0, 40)  # a second reader
@@ -174,7 +174,7 @@ def test_what_is_read_again_takes_at_most_half() -> None:
     assert cache.pieces.once.used_bytes == 40
 
 
-def test_reading_ahead_skips_what_is_there_or_on_its_way() -> None:
+def test_read_ahead_skips_what_is_cached_or_being_loaded() -> None:
     cache, loader = RangeCache(1000), Loader()
     cache.load(ONE, 20, 30, loader)
     entered, go_on = threading.Event(), threading.Event()
@@ -194,7 +194,7 @@ def test_reading_ahead_skips_what_is_there_or_on_its_way() -> None:
     assert joined(cache.get(ONE, 0, 80), 0, 80) == bytes(range(80))
 
 
-def test_room_is_made_before_the_bytes_come() -> None:
+def test_room_is_made_before_a_load() -> None:
     cache, loader = RangeCache(100), Loader(20)
     cache.load(ONE, 0, 100, loader)
     used = []
@@ -306,7 +306,7 @@ def test_bytes_of_an_array_that_is_one_piece_count_as_lent_while_readers_hold_th
     assert cache.lent_bytes == 0
 
 
-def test_what_is_larger_than_the_cache_stays_until_something_else_comes() -> None:
+def test_a_piece_larger_than_the_cache_stays_until_the_next_load() -> None:
     cache, loader = RangeCache(100), Loader(180)
     cache.load(OTHER, 0, 60, loader)
     cache.load(ONE, 0, 180, loader)
@@ -323,7 +323,7 @@ def test_what_a_reader_needs_first_is_evicted_last() -> None:
     assert [piece.start for piece in cache.get(ONE, 0, 120)] == [0, 40]
 
 
-def test_put_keeps_what_came_along() -> None:
+def test_put_caches_bytes_that_were_read_with_others() -> None:
     cache = RangeCache(1000)
     cache.put(ONE, 100, bytes(30), [Cut(10, None), Cut(30, None)])
     assert [(piece.start, piece.end) for piece in cache.get(ONE, 100, 130)] == [(100, 110), (110, 130)]

@@ -52,7 +52,7 @@ class Pool:
         self.pool.close()
 
 
-def test_results_and_errors_come_back() -> None:
+def test_results_and_errors_are_returned() -> None:
     pool = ReadPool(2)
     assert pool.submit("a", lambda: 7).result(20) == 7
     with pytest.raises(ZeroDivisionError):
@@ -85,7 +85,7 @@ def test_partitions_take_turns() -> None:
     assert made.order == ["a1", "a2", "b1", "c1", "a3", "b2"]
 
 
-def test_reading_ahead_waits_for_everything_else() -> None:
+def test_read_ahead_starts_only_without_queued_demand() -> None:
     made = Pool(1)
     first = made.demand("a", "first")
     assert first.begun.wait(20)
@@ -124,7 +124,7 @@ def test_the_last_free_thread_is_not_for_reading_ahead() -> None:
     assert made.order[-1] == "ahead"
 
 
-def test_waiting_calls_are_cancelled_at_the_end() -> None:
+def test_closing_cancels_queued_calls() -> None:
     made = Pool(1)
     running = made.demand("a", "running")
     assert running.begun.wait(20)

@@ -112,7 +112,7 @@ def test_only_small_bodies_that_create_a_key_are_sent_twice(slow, hedged):
     assert (hedged.puts, slow.asked) == (0, 2)
 
 
-def test_hedges_are_few(slow, hedged):
+def test_hedges_stay_within_their_budget(slow, hedged):
     for number in range(10):
         held = threading.Event()
         slow.scripts = [(held, None)]
@@ -121,7 +121,7 @@ def test_hedges_are_few(slow, hedged):
     assert hedged.hedges == HEDGES_SAVED_MAX
 
 
-def test_what_is_usual_is_learned():
+def test_the_delay_of_a_hedge_follows_the_latencies():
     class Ticking(ManualClock):
         step = 0.1
 

@@ -43,14 +43,14 @@ def parsed(*pieces: bytes) -> Answer:
     return answered(list(pieces), Answer)
 
 
-def test_a_head() -> None:
+def test_status_length_and_headers_are_parsed() -> None:
     answer = parsed(OK + b'ETag: "a"\r\ncontent-length:5\r\nX: 1\r\nX:  2 \r\n\r\nhello')
     assert (answer.status, answer.reason, answer.length, answer.will_close) == (200, "OK", 5, False)
     assert (answer.getheader("etag"), answer.getheader("x"), answer.getheader("Y")) == ('"a"', "1, 2", "")
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
-def test_a_head_and_a_body_in_pieces(size: int) -> None:
+def test_head_and_body_may_arrive_in_pieces(size: int) -> None:
     whole = (
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 100\r\nX: 1\r\n\r\nHTTP/1.1 206 Partial Content\r\nA: b\r\n\r\nhello"
     )
@@ -79,7 +79,7 @@ def test_a_head_and_a_body_in_pieces(size: int) -> None:
         b"Content-Length\r\n",
     ],
 )
-def test_a_length_that_is_not_known(headers: bytes) -> None:
+def test_the_length_is_none_where_the_head_does_not_say_it(headers: bytes) -> None:
     assert parsed(OK + headers + b"\r\n").length is None
 
 
@@ -92,29 +92,29 @@ def test_a_length_that_is_not_known(headers: bytes) -> None:
         (b"HTTP/1.1 200\nConnection: keep-alive\n\n", False),
     ],
 )
-def test_whether_the_connection_ends(head: bytes, closes: bool) -> None:
+def test_the_head_says_whether_the_server_closes_the_connection(head: bytes, closes: bool) -> None:
     assert parsed(head).will_close is closes
 
 
 @pytest.mark.parametrize("head", [b"\r\n\r\n", b"HTTP/2 200 OK\r\n\r\n", b"HTTP/1.1 20 OK\r\n\r\n", b"hello\n\n"])
-def test_what_is_no_answer(head: bytes) -> None:
+def test_bytes_that_are_not_http_1_are_a_bad_status_line(head: bytes) -> None:
     with pytest.raises(http.client.BadStatusLine):
         parsed(head)
 
 
 @pytest.mark.parametrize("head", [b"", OK, OK + b"X: 1\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
-def test_a_connection_that_ends_within_a_head(head: bytes) -> None:
+def test_a_connection_that_ends_within_a_head_is_reset(head: bytes) -> None:
     with pytest.raises(ConnectionResetError):
         parsed(head)
 
 
 @pytest.mark.parametrize("piece", [b"X: 1\r\n", b"\r\nHTTP/1.1 100 Continue\r\n", b"x"])
-def test_heads_without_end(piece: bytes) -> None:
+def test_a_head_that_does_not_end_is_refused(piece: bytes) -> None:
     with pytest.raises(http.client.HTTPException, match="does not end"):
         parsed(b"HTTP/1.1 100 Continue\r\n" + piece * (2 * HEAD_BYTES_MAX // len(piece)))
 
 
-def test_a_body_that_ends_early() -> None:
+def test_a_body_that_ends_early_is_a_connection_error() -> None:
     with pytest.raises(ConnectionError, match="after 3 of 5"):
         answered([OK + b"\r\nhel"], lambda connection: Answer(connection).fill(memoryview(bytearray(5))))
 
@@ -129,7 +129,7 @@ VALUES = st.sampled_from([b"0", b"17", b'"tag"', b"close", b"keep-alive", b"byte
     reason=st.sampled_from([b"", b" OK", b" Not Found "]),
     headers=st.dictionaries(NAMES, VALUES),
 )
-def test_the_same_as_http_client(minor: bytes, status: int, reason: bytes, headers: dict[bytes, bytes]) -> None:
+def test_heads_are_parsed_as_http_client_parses_them(minor: bytes, status: int, reason: bytes, headers: dict[bytes, bytes]) -> None:
     lines = [b"%s: %s\r\n" % header for header in headers.items()]
     head = b"HTTP/1.%s %d%s\r\n%s\r\n" % (minor, status, reason, b"".join(lines))
 

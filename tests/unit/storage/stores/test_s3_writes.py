@@ -95,7 +95,7 @@ def test_nothing_is_sent_before_boto3_has_stored_something(server: Server, write
     assert server.connections == 0
 
 
-def test_what_is_sent_and_one_connection_for_many(server: Server, writes: Writes) -> None:
+def test_puts_are_signed_and_share_a_connection(server: Server, writes: Writes) -> None:
     writes.learn()
     assert [writes.put() for _ in range(3)] == ['"tag"'] * 3
     assert server.bodies == [BODY] * 3
@@ -144,7 +144,7 @@ def test_tls_is_left_to_boto3(writes: Writes) -> None:
         writes.put()
 
 
-def test_without_credentials_boto3_says_so(server: Server, writes: Writes) -> None:
+def test_missing_credentials_are_left_to_boto3(server: Server, writes: Writes) -> None:
     writes.learn()
     writes.credentials = None
     with pytest.raises(NotPlain):
@@ -194,7 +194,7 @@ def test_an_unknown_outcome_is_store_unavailable(server: Server, writes: Writes,
     assert writes.put() == '"tag"'
 
 
-def test_a_failure_before_the_body_is_no_reason_to_ask_again_at_once(server: Server, writes: Writes) -> None:
+def test_a_failure_before_the_body_is_raised_and_not_retried(server: Server, writes: Writes) -> None:
     writes.learn()
     server.script.append((b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n", 0, b"", True))
     with pytest.raises(StoreUnavailable, match="503"):
@@ -203,13 +203,13 @@ def test_a_failure_before_the_body_is_no_reason_to_ask_again_at_once(server: Ser
 
 
 @pytest.mark.parametrize("first", [b"HTTP/1.0 100 Continue\r\n\r\n", b"HTTP/1.1 100\r\nX: y\r\n\r\n"])
-def test_ways_to_ask_for_the_body(server: Server, writes: Writes, first: bytes) -> None:
+def test_the_body_is_sent_after_any_form_of_100_continue(server: Server, writes: Writes, first: bytes) -> None:
     writes.learn()
     server.script.append((first, None, STORED, False))
     assert writes.put() == '"tag"'
 
 
-def test_success_in_the_middle_of_a_body_is_none(server: Server, writes: Writes) -> None:
+def test_success_before_the_whole_body_was_sent_is_an_unknown_outcome(server: Server, writes: Writes) -> None:
     writes.learn()
     server.script.append((CONTINUE, 100_000, STORED, True))
     with pytest.raises(StoreUnavailable):
@@ -230,14 +230,14 @@ def test_the_host_is_named_as_in_a_url(url: str, authority: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: b", "a\nb", "a\rb", "a\0b", "ü"])
-def test_a_header_that_is_no_line_is_left_to_boto3(server: Server, writes: Writes, value: str) -> None:
+def test_a_header_of_more_than_one_line_is_left_to_boto3(server: Server, writes: Writes, value: str) -> None:
     writes.learn()
     with pytest.raises(NotPlain):
         writes.writes.put("key", "name", BytesBody(BODY), {"If-Match": value})
     assert server.requests == []
 
 
-def test_a_server_that_breaks_off_is_heard(server: Server, writes: Writes) -> None:
+def test_the_answer_of_a_server_that_closes_early_is_read(server: Server, writes: Writes) -> None:
     writes.learn()
     server.script.append((CONTINUE, 100_000, b"HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n", True))
     with pytest.raises((NotPlain, StoreUnavailable)):
@@ -246,7 +246,7 @@ def test_a_server_that_breaks_off_is_heard(server: Server, writes: Writes) -> No
 
 
 @pytest.mark.parametrize("count", [0, 100_000, None])
-def test_a_server_that_falls_silent(server: Server, writes: Writes, count: int | None) -> None:
+def test_a_server_that_falls_silent_is_unavailable(server: Server, writes: Writes, count: int | None) -> None:
     writes.learn()
     server.script.append((CONTINUE, count, None, False))
     with pytest.raises(StoreUnavailable):
@@ -307,7 +307,7 @@ class SelfSending(BytesBody):
         return count
 
 
-def test_what_can_send_itself_does_and_is_paced_once(server: Server, writes: Writes) -> None:
+def test_a_body_that_can_send_itself_does_and_is_paced_once(server: Server, writes: Writes) -> None:
     writes.learn()
     sent: list[int] = []
     first = SelfSending(BODY[:-500])

@@ -60,7 +60,7 @@ def test_waits_are_drawn_over_the_whole_span() -> None:
     assert waits.pauses == pytest.approx([0.0, 0.1, 0.1])
 
 
-def test_cancellation_ends_the_waiting() -> None:
+def test_cancellation_ends_the_wait() -> None:
     waits = Waits(cancel_at=2)
     store = FaultyStore(MemoryStore())
     store.outage = True
@@ -69,7 +69,7 @@ def test_cancellation_ends_the_waiting() -> None:
     assert len(store.operations) == 2
 
 
-def test_a_storm_of_503_is_waited_out() -> None:
+def test_retries_outlast_a_storm_of_503() -> None:
     store = FaultyStore(MemoryStore())
     retrying = RetryingStore(store, Waits().retries(600.0))
     for operation in ("put", "get", "head", "list", "delete", "create_multipart", "upload_part", "complete_multipart"):

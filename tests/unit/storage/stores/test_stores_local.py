@@ -258,7 +258,7 @@ def test_processes_exclude_each_other(store: LocalStore, folder: Path) -> None:
         process.join(10)
 
 
-def test_store_urls(tmp_path: Path) -> None:
+def test_urls_name_a_bucket_or_a_folder(tmp_path: Path) -> None:
     assert split_s3_url("s3://bucket") == ("bucket", "")
     assert split_s3_url("s3://bucket/") == ("bucket", "")
     assert split_s3_url("s3://bucket/a/b/") == ("bucket", "a/b/")

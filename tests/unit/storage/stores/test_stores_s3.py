@@ -119,7 +119,7 @@ def store(server: ScriptedServer) -> Iterator[ObjectStore]:
         (416, "InvalidRange", InvalidRange),
     ],
 )
-def test_errors_of_the_server(
+def test_error_codes_of_the_server_are_mapped_and_not_retried(
     server: ScriptedServer, store: ObjectStore, status: int, code: str, kind: type[StoreError]
 ) -> None:
     server.fail(status, code)
@@ -148,7 +148,7 @@ def test_if_match_on_a_missing_object_is_a_failed_condition(server: ScriptedServ
         store.put("k", b"")
 
 
-def test_what_a_put_sends(server: ScriptedServer, store: ObjectStore) -> None:
+def test_a_put_sends_condition_length_and_checksum(server: ScriptedServer, store: ObjectStore) -> None:
     server.headers = {"ETag": '"abc"'}
     assert store.put("k", BytesBody(b"123456789"), if_none_match=True, crc32c=0xE3069283).etag == '"abc"'
     method, path, headers, body = server.requests[0]
@@ -198,7 +198,7 @@ def test_missing_credentials_are_denied(server: ScriptedServer, monkeypatch: pyt
         open_store("s3://bucket", server.endpoint).get("k")
 
 
-def test_a_configuration_that_aws_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_configuration_that_boto3_cannot_use_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     damaged = tmp_path / "config"
     damaged.write_text("[profile")
     for variable, value, said in (
@@ -225,7 +225,7 @@ def test_a_listing_that_is_cut_without_a_token_is_an_error(server: ScriptedServe
         list(store.list(""))
 
 
-def test_failures_inside_a_batch_delete(server: ScriptedServer, store: ObjectStore) -> None:
+def test_a_failure_inside_a_batch_delete_is_raised(server: ScriptedServer, store: ObjectStore) -> None:
     for code, kind in (("AccessDenied", StoreDenied), ("InternalError", StoreUnavailable), ("Odd", StoreError)):
         server.body = f"<DeleteResult><Error><Key>b</Key><Code>{code}</Code></Error></DeleteResult>".encode()
         server.headers = {"Content-Type": "application/xml"}
