@@ -17,6 +17,7 @@ from kbroker._fast.requests.fetch_session import FetchSessions
 from kbroker._fast.requests.paths import FetchPath, ProducePath
 from kbroker._fast.requests.request_context import RequestContext
 from kbroker._fast.wal.wal import Wal
+from kbroker.io_threads import NAME_PREFIX
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.wire.connection_quotas import ConnectionQuotas
 from kbroker.wire.dispatch import AdvertisedListener, WireRequest
@@ -162,7 +163,7 @@ class WireServer:
 
     def start(self) -> None:
         for number, reactor in enumerate(self.reactors):
-            thread = threading.Thread(target=reactor.run, name=f"kbroker-io-{number}", daemon=True)
+            thread = threading.Thread(target=reactor.run, name=f"{NAME_PREFIX}{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
 

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
+from kbroker.io_threads import assert_may_block
 from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
 from kbroker.storage.ledger.loaded_log import LoadedLog, LoadReport, OnCheckpoint, OnRecord
 from kbroker.storage.ledger.numbered_log_format import (
@@ -81,7 +82,7 @@ class _DoubtedAppends:
 
 class NumberedLog:
     """See the module. Thread-safe. One lock serialises all but the puts and deletions of checkpoints; it is held during
-    requests, so no I/O thread may take it. The properties are read without it.
+    requests, so no I/O thread may take it (asserted in a debug build). The properties are read without it.
 
     ``epoch`` 0 is a reader: it loads, and cannot append. Call ``load``, then ``seal_previous``, then ``append``.
     """
@@ -177,6 +178,7 @@ class NumberedLog:
 
     def _own_locked(self, *, accept_more: bool) -> None:
         """Seals the epochs before. `accept_more`: also if their records appeared after the log was loaded."""
+        assert_may_block()
         if self._failure is not None:
             raise self._failure
         if not self._loaded or not self._epoch:

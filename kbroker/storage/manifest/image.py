@@ -28,8 +28,8 @@ class ManifestImage:
     """The committed content of the bucket.
 
     `root` (ending with a slash, or empty) is prefixed to every key that is returned. One lock, innermost of all:
-    look-ups by other threads see a partition before or after a record, never in between. Applying a record of ten
-    thousand partitions takes milliseconds, so an I/O thread only tries to take it (ObjectReader.cached).
+    look-ups by other threads see a partition before or after a record, never in between. A record of ten thousand
+    partitions is applied under it at once, so an I/O thread only tries to take it (ObjectReader.cached).
     `producer_ids_max`: bound of producers of all partitions together; those longest without a record are evicted.
     Records are applied one at a time, under Manifest's lock. `partitions` and the states in it may be read without the
     image's lock, one attribute at a time.

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
+from kbroker.io_threads import assert_may_block
 from kbroker.limits import PRODUCER_ID_EXPIRATION_MS
 from kbroker.storage.ledger.numbered_log import CHECKPOINTS_KEPT, Fenced
 from kbroker.storage.ledger.numbered_log_format import checkpoint_name
@@ -74,10 +75,10 @@ class RecordLog(Protocol):
 class Manifest:
     """Loads the image, commits changes to it, writes checkpoints.
 
-    One lock serialises commits; it is held during requests to the store, so never take it on an I/O thread. Under it
-    the image's own lock is taken, never the other way round. A checkpoint runs beside commits: it holds the lock only
-    while it copies its content. `on_fenced` is called once, on the thread that noticed, when another broker has taken
-    over: the broker must stop, and keep its WAL.
+    One lock serialises commits; it is held during requests to the store, so no I/O thread may take it (asserted in a
+    debug build). Under it the image's own lock is taken, never the other way round. A checkpoint runs beside commits: it
+    holds the lock only while it copies its content. `on_fenced` is called once, on the thread that noticed, when another
+    broker has taken over: the broker must stop, and keep its WAL.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class Manifest:
         Raises Fenced; CorruptionError (nothing was written: the change does not fit); StoreError (this record, or an
         earlier one, is in doubt).
         """
+        assert_may_block()
         with self._lock:
             self._settle_locked()
             payload = change(self.image) if callable(change) else change
@@ -188,6 +190,7 @@ class Manifest:
 
     def settle(self) -> None:
         """Settles a record in doubt, and applies it. Raises as `commit`."""
+        assert_may_block()
         with self._lock:
             self._settle_locked()
 

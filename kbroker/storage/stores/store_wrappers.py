@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from kbroker.clock import Clock, SystemClock
+from kbroker.io_threads import assert_may_block
 from kbroker.storage.stores.object_store import (
     Body,
     NotFound,
@@ -235,6 +236,7 @@ class RetryingStore(StoreWrapper):
         return RetryingStore(self._inner, dataclasses.replace(self._retries, deadline_s=deadline_s))
 
     def _run(self, operation: str, key: str, bytes_out: int, call: Callable[[], T]) -> T:
+        assert_may_block()
         failure: StoreUnavailable | None = None
         for _ in self._retries.attempts():
             try:

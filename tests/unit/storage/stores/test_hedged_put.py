@@ -18,13 +18,16 @@ class SlowStore(StoreWrapper):
         super().__init__(MemoryStore())
         self.scripts = []
         self.asked = 0
+        self.begun = threading.Semaphore(0)
         self.over = threading.Semaphore(0)
+        self.on_last_wait = lambda: None  # called when no further request will be sent
         self._lock = threading.Lock()
 
     def put(self, key, body, **options):
         with self._lock:
             self.asked += 1
             gate, error = self.scripts.pop(0) if self.scripts else (None, None)
+        self.begun.release()
         try:
             if gate is not None:
                 assert gate.wait(20)
@@ -42,10 +45,14 @@ def slow():
 
 @pytest.fixture
 def hedged(slow):
-    """Never waits for what is usual: the first wait of a PUT ends at once when it is held."""
+    """A PUT takes too long once its request has begun, whatever the clock says."""
 
     def wait_for(attempts, seconds, *when):
-        return wait(attempts, 0.02 if seconds is not None else None, *when)
+        if seconds is not None:
+            assert slow.begun.acquire(timeout=20)
+            return set(), set(attempts)
+        slow.on_last_wait()
+        return wait(attempts, None, *when)
 
     store = HedgedStore(slow, ManualClock(0), 8, wait_for=wait_for)
     yield store
@@ -115,8 +122,7 @@ def test_only_small_bodies_that_create_a_key_are_sent_twice(slow, hedged):
 def test_hedges_stay_within_their_budget(slow, hedged):
     for number in range(10):
         held = threading.Event()
-        slow.scripts = [(held, None)]
-        threading.Timer(0.1, held.set).start()
+        slow.scripts, slow.on_last_wait = [(held, None)], held.set
         hedged.put(f"k{number}", b"body", if_none_match=True)
     assert hedged.hedges == HEDGES_SAVED_MAX
 
