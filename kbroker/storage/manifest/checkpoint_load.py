@@ -7,7 +7,7 @@ from typing import Any
 
 from kbroker.lazy_numpy import np
 from kbroker.storage.formats.object_keys import PACKS_DIR
-from kbroker.storage.manifest.checkpoint_v1 import check_ends, check_files, read_state
+from kbroker.storage.manifest.checkpoint_state import check_ends, check_files, read_head, read_state
 from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, COLUMNS, FileTable
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.key_table import PREFIX_NONE, PREFIX_OTHER
@@ -212,12 +212,7 @@ def load_checkpoint(
     """The image of a checkpoint of version 2. CorruptionError, StoreError."""
     loader = _Loader(parser, root, folder, producer_ids_max)
     image = loader.image
-    for data_dir_id, lsn in parser.mapping(checkpoint.get("w"), "w").items():
-        image.wal_flushed[parser.text(data_dir_id, "w", 64)] = parser.integer(lsn, "w")
-    for key, due_ms in parser.mapping(checkpoint.get("q"), "q").items():
-        image.deletions[parser.key(key, "q")] = parser.integer(due_ms, "q")
-    for key, due_ms in parser.mapping(checkpoint.get("u"), "u").items():
-        image.reserved[parser.key(key, "u")] = parser.integer(due_ms, "u")
+    read_head(parser, image, checkpoint)
     dropped = parser.mapping(checkpoint.get("g"), "g")
     for topic_hex, time_ms in sorted(dropped.items(), key=lambda item: parser.integer(item[1], "g")):
         image.dropped[parser.topic_id(topic_hex, "g")] = time_ms

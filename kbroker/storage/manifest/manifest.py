@@ -76,9 +76,9 @@ class Manifest:
     """Loads the image, commits changes to it, writes checkpoints.
 
     One lock serialises commits; it is held during requests to the store, so no I/O thread may take it (asserted in a
-    debug build). Under it the image's own lock is taken, never the other way round. A checkpoint runs beside commits: it
-    holds the lock only while it copies its content. `on_fenced` is called once, on the thread that noticed, when another
-    broker has taken over: the broker must stop, and keep its WAL.
+    debug build). Under it the image's own lock is taken, never the other way round. A checkpoint runs beside commits:
+    it holds the lock only while it copies its content. `on_fenced` is called once, on the thread that noticed, when
+    another broker has taken over: the broker must stop, and keep its WAL.
     """
 
     def __init__(

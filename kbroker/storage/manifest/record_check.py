@@ -52,9 +52,7 @@ def _check_keys(image: ManifestImage, record: ManifestRecord, keys: list[str], n
             raise CorruptionError(f"{name}: object {key} cannot be reserved, it is known already")
 
 
-def _check_partition(
-    image: ManifestImage, topic_id: bytes, partition: int, delta: PartitionDelta, what: str
-) -> None:
+def _check_partition(image: ManifestImage, topic_id: bytes, partition: int, delta: PartitionDelta, what: str) -> None:
     state = image.partition(topic_id, partition) or PartitionState(
         topic_id, partition, delta.log_start_offset or 0, image.producer_pool
     )

@@ -2,8 +2,8 @@
 
 Only for a PUT that creates a key (``if_none_match``) with one body: of two such requests at most one makes the object,
 and the bytes are the same either way. The other is refused, now or after the caller has its answer, because the key
-exists. So a hedge adds no key and no orphan, and overwrites nothing. (A request that arrives after the object was merged
-and deleted makes an orphan, as any abandoned request may; the sweep of orphans finds it.)
+exists. So a hedge adds no key and no orphan, and overwrites nothing. (A request that arrives after the object was
+merged and deleted makes an orphan, as any abandoned request may; the sweep of orphans finds it.)
 """
 
 from __future__ import annotations

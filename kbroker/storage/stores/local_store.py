@@ -48,9 +48,7 @@ class LocalStore:
     ) -> ObjectMeta:
         check_conditions(if_none_match, if_match)
         pieces, length = body_pieces(body), as_source(body).length
-        return self._folder.store(
-            key, pieces, length, if_none_match=if_none_match, if_match=if_match, crc32c=crc32c
-        )
+        return self._folder.store(key, pieces, length, if_none_match=if_none_match, if_match=if_match, crc32c=crc32c)
 
     def get(self, key: str, start: int | None = None, length: int | None = None, if_match: str | None = None) -> bytes:
         first = check_range(start, length)

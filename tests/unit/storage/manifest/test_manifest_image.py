@@ -177,7 +177,9 @@ def full_image():
     image = flushed(0, 10, 25)
     producers = [[7, 1, -1, 4000, -1, [[4, 9, 0, 4000]]], [8, 0, 3, 10, 12, []]]
     apply_payload(image, record([], {0: {"o": [[8, 12]], "l": 12, "h": [[1, 0], [4, 10]], "b": producers}}))
-    apply_payload(image, record([file(pack_key(1, 0), 200)], {1: {"e": 3, "r": [ref(0, 0, 3)]}, 2: {"r": [ref(0, 0, 4)]}}))
+    apply_payload(
+        image, record([file(pack_key(1, 0), 200)], {1: {"e": 3, "r": [ref(0, 0, 3)]}, 2: {"r": [ref(0, 0, 4)]}})
+    )
     apply_payload(image, record([], {0: {"s": 11, "g": 60}}, w=["dir", 4096], q=[["left/over", 99]]))
     return image
 

@@ -129,7 +129,9 @@ VALUES = st.sampled_from([b"0", b"17", b'"tag"', b"close", b"keep-alive", b"byte
     reason=st.sampled_from([b"", b" OK", b" Not Found "]),
     headers=st.dictionaries(NAMES, VALUES),
 )
-def test_heads_are_parsed_as_http_client_parses_them(minor: bytes, status: int, reason: bytes, headers: dict[bytes, bytes]) -> None:
+def test_heads_are_parsed_as_http_client_parses_them(
+    minor: bytes, status: int, reason: bytes, headers: dict[bytes, bytes]
+) -> None:
     lines = [b"%s: %s\r\n" % header for header in headers.items()]
     head = b"HTTP/1.%s %d%s\r\n%s\r\n" % (minor, status, reason, b"".join(lines))
 
