@@ -10,7 +10,7 @@ from types import TracebackType
 from kbroker._fast.partition.partition import Partition
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.commit import FastAppendWait
-from kbroker._fast.wal.copy import append_raw
+from kbroker._fast.wal.ring import append_raw
 from kbroker.limits import MIB
 from kbroker.storage.wal.keeper import create_wal
 from kbroker.storage.wal.recovery import recover

@@ -123,7 +123,7 @@ class Metrics:
         yield CounterMetricFamily("kbroker_wal_written_bytes", "Bytes written to the log", value=wal.bytes_written)
         yield CounterMetricFamily("kbroker_wal_entries", "Entries written to the log", value=wal.entries)
         yield CounterMetricFamily("kbroker_wal_waits", "Appends that had to wait for space", value=wal.append_waits)
-        yield GaugeMetricFamily("kbroker_wal_disk_bytes", "Disk space of the log", value=wal.disk_bytes)
+        yield GaugeMetricFamily("kbroker_wal_disk_bytes", "Disk space of the log", value=wal.keeper.disk_bytes)
         yield GaugeMetricFamily("kbroker_wal_room_bytes", "Space left in the log", value=wal.keeper.room_bytes)
         yield GaugeMetricFamily("kbroker_wal_unflushed_bytes", "Log not in objects yet", value=wal.unflushed_bytes)
         age = self._sources.unflushed_age.look(wal.durable_lsn, self._sources.flusher.flushed_lsn)

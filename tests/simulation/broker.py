@@ -213,7 +213,7 @@ class SimulatedBroker:
 
     def pump(self) -> None:
         """What the log's own threads do."""
-        while self.wal.keeper.seal_once() or self.wal.keeper.prepare_once():
+        while self.wal.keeper.sealer.seal_once() or self.wal.keeper.preparer.prepare_once():
             pass
 
     def append(self, hot: Any, batch: bytes, entry: Entry) -> bool:

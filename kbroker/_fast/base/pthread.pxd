@@ -40,6 +40,11 @@ cdef extern from * nogil:
         until->tv_sec = ns / 1000000000;
         until->tv_nsec = ns % 1000000000;
     }
+    static int kb_is_locked(pthread_mutex_t *mutex) {
+        if (pthread_mutex_trylock(mutex)) return 1;
+        pthread_mutex_unlock(mutex);
+        return 0;
+    }
     static void kb_wait_precisely(void) { prctl(PR_SET_TIMERSLACK, 1UL); }
     static void kb_sleep_until(long long ns) {
         struct timespec until = {ns / 1000000000, ns % 1000000000};
@@ -51,4 +56,5 @@ cdef extern from * nogil:
     long long monotonic_ns "kb_monotonic_ns"()
     void deadline "kb_deadline"(timespec* until, long long ns)            # so many nanoseconds from now
     void sleep_until "kb_sleep_until"(long long ns)                       # of monotonic_ns
+    bint is_locked "kb_is_locked"(pthread_mutex_t* mutex)                 # by any thread; for invariants
     void wait_precisely "kb_wait_precisely"()   # timed waits of this thread end within 1 us of their time, not 50

@@ -14,6 +14,3 @@ cdef class Arena:
     cdef readonly int64_t chunk_bytes
     cdef uint8_t* base
     cdef int32_t* pins                   # one atomic count per chunk
-    # Gives `length` bytes at WAL position `position` their pages, without changing them; they must not go round the
-    # ring's end. False where the system cannot.
-    cdef bint populate(self, int64_t position, int64_t length)

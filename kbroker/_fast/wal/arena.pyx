@@ -35,7 +35,9 @@ cdef class Arena:
     def __dealloc__(self):
         free(self.pins)
 
-    cdef bint populate(self, int64_t position, int64_t length):
+    def populate(self, int64_t position, int64_t length):
+        """Gives `length` bytes at WAL position `position` their pages and does not change them; they must not go round
+        the ring's end. False where the system cannot."""
         cdef uint8_t* start = self.base + position % self.arena_bytes
         cdef int code
         with nogil:

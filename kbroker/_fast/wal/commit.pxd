@@ -42,10 +42,9 @@ cdef struct CommitItem:
 cdef class CommitQueue:
     """Appends that are not durable yet, in WAL order. Pushed and drained only with the GIL held.
 
-    One drains at a time (the first I/O thread, or who stands in for it; a test by hand): it pops every item whose end
-    position is durable, wakes the partition's waiters, then completes the completion. A push for a position that an
-    earlier drain has already passed (the duplicate of a durable batch) writes to the wake-up descriptors, so that the
-    next drain takes it.
+    The first I/O thread drains it (in tests, the test): it pops every item whose end position is durable, wakes the
+    partition's waiters, then completes the completion. A push for a position that an earlier drain has already passed
+    (the duplicate of a durable batch) writes to the wake-up descriptors, so that the next drain takes it.
     """
     cdef CommitItem* items        # ring; capacity is a power of two
     cdef int64_t first

@@ -1,4 +1,4 @@
-"""Group commit as its users see it: what waits for the WAL's durable position, and who is told."""
+"""What waits for the WAL's durable or flushed position, and is completed when that is reached."""
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int16_t, int64_t, uint64_t

@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 from kbroker._fast.records.gather import BatchScan
 from kbroker._fast.wal.segment_log import SegmentLog
 
-def feed_batches(wal: SegmentLog, scan: BatchScan, limit: int, rate: int, trusted: bool, at_rest: bool) -> int: ...
+def feed_batches(wal: SegmentLog, scan: BatchScan, limit: int, rate: int, trusted: bool) -> int: ...
 def send_batches(
     wal: SegmentLog,
     entries: numpy.ndarray,
@@ -14,5 +14,4 @@ def send_batches(
     fd: int,
     timeout_ms: int,
     rate: int,
-    at_rest: bool,
 ) -> int: ...

@@ -27,8 +27,7 @@ cdef extern from "<poll.h>" nogil:
 cdef enum:
     PIECES_MAX = 64      # of one system call, ...
     PIECE_BYTES = 262144 # at a time: appends do not get the chunks that it lies in
-    PACED_BYTES = 131072 # the same where there is a rate, ...
-    REST_BYTES = 524288  # ... and where there is one, but no append to delay
+    PACED_BYTES = 131072 # the same where there is a rate
     HEADER_ALONE_BYTES = 65536  # of so large a batch that is trusted the header is read from its file, not the rest
 
 
@@ -39,11 +38,8 @@ cdef struct Pace:
     int64_t piece    # bytes at a time
 
 
-cdef Pace pace_of(int64_t rate, bint at_rest) noexcept nogil:
-    cdef int64_t piece = PIECE_BYTES
-    if rate > 0:
-        piece = REST_BYTES if at_rest else PACED_BYTES
-    return Pace(rate, monotonic_ns(), 0, piece)
+cdef Pace pace_of(int64_t rate) noexcept nogil:
+    return Pace(rate, monotonic_ns(), 0, PACED_BYTES if rate > 0 else PIECE_BYTES)
 
 
 cdef void keep_pace(Pace* pace, int64_t done) noexcept nogil:
@@ -53,9 +49,8 @@ cdef void keep_pace(Pace* pace, int64_t done) noexcept nogil:
         sleep_until(pace.began_ns + done * 1000000000 // pace.rate)
 
 
-def feed_batches(SegmentLog wal not None, BatchScan scan not None, int64_t limit, int64_t rate, bint trusted,
-                 bint at_rest):
-    """See Wal.feed_batches."""
+def feed_batches(SegmentLog wal not None, BatchScan scan not None, int64_t limit, int64_t rate, bint trusted):
+    """See ReadableLog.feed_batches."""
     cdef BatchReader batches = reader_of(wal, scan.entries)
     cdef int64_t fed = 0
     cdef int problem = 0, failed
@@ -63,7 +58,7 @@ def feed_batches(SegmentLog wal not None, BatchScan scan not None, int64_t limit
     limit = min(limit, <int64_t>scan.feed_bytes_max)
     try:
         with nogil:
-            pace = pace_of(rate, at_rest)
+            pace = pace_of(rate)
             failed = feed(batches, scan, limit, trusted, &pace, &fed, &problem)
     finally:
         batches.release()
@@ -107,8 +102,8 @@ cdef int feed(BatchReader batches, BatchScan scan, int64_t limit, bint trusted, 
 
 
 def send_batches(SegmentLog wal not None, entries not None, cumulative not None, int64_t position, int64_t limit,
-                 int fd, int timeout_ms, int64_t rate, bint at_rest):
-    """See Wal.send_batches."""
+                 int fd, int timeout_ms, int64_t rate):
+    """See ReadableLog.send_batches."""
     cdef BatchReader batches
     cdef int64_t i, skip = 0, sent
     cdef Pace pace
@@ -118,7 +113,7 @@ def send_batches(SegmentLog wal not None, entries not None, cumulative not None,
     try:
         i = entry_at(batches, cumulative, position, &skip)
         with nogil:
-            pace = pace_of(rate, at_rest)
+            pace = pace_of(rate)
             sent = send(batches, i, skip, limit, fd, timeout_ms, &pace)
     finally:
         batches.release()

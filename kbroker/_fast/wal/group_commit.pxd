@@ -18,8 +18,8 @@ cdef enum:
 cdef class GroupCommit:
     """Protected by the log's lock. Time comes from the caller."""
     cdef int64_t cut            # entries that commits have covered so far
-    cdef readonly int64_t awaited   # how many entries there are once all that were on their way during the last commit
-                                    # (covered by it, or appended meanwhile) have come again; 0: none are awaited
+    cdef readonly int64_t awaited   # a commit waits until there are so many entries: one more for each that the last
+                                    # commit covered or that was appended meanwhile. 0: it does not wait
     cdef readonly int64_t wait_ns   # how long a commit may wait for them
     cdef public int64_t wait_ns_max
     cdef int32_t failures       # waits in a row that did not see them all, at most FAILURES_MAX

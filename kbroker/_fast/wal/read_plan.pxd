@@ -14,7 +14,7 @@ cdef class ReadPlan:
     cdef int32_t count
     cdef int32_t capacity
     cdef int64_t total_bytes
-    cdef int64_t end_offset   # behind the last batch that a partition has added
+    cdef int64_t end_offset   # after the last batch that a partition has added
     cdef list segments        # borrowed; None: none
     cdef int give_back(self) except -1
     cdef int add(self, int64_t lsn, uint32_t length, WalSegment segment) except -1

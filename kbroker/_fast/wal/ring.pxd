@@ -22,7 +22,7 @@ cdef struct SegmentSlot:  # what the nogil side knows of a segment; one per cell
     bint ready
     int64_t first_lsn
     int64_t end_lsn
-    int64_t data_end      # the rest up to end_lsn is filler that need not be written
+    int64_t written_end   # the rest up to end_lsn is filler that need not be written
 
 
 cdef class LogRing:
@@ -47,9 +47,6 @@ cdef class LogRing:
     cdef int64_t evicted                 # lowest position that no reader can hold pinned any more
     cdef int64_t sealed_end              # everything below is indexed on disk
     cdef int64_t soft_limit              # positions from here on are for internal appends only
-    cdef int64_t populated               # the arena has its memory up to this position, ...
-    cdef int64_t populate_end            # ... and from this one on because the log has been round once
-    cdef bint went_round                 # it has, and the arena may have huge pages
     cdef bint refuses                    # every append
     cdef int32_t pin_wanted              # an append waits for a pin to go
     cdef int prepare_fd                  # eventfd: the preparer should look
@@ -75,5 +72,4 @@ cdef class LogRing:
     cdef int64_t reserve(self, int64_t length, bint internal) noexcept nogil
     cdef int evict(self, int64_t end) noexcept nogil
     cdef void put_filler(self, int64_t end) noexcept nogil
-    cdef void signal(self, int fd) noexcept nogil
     cdef void wake(self) noexcept nogil                           # under the lock: writes to `wakeups`

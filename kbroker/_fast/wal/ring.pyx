@@ -2,25 +2,25 @@
 
 import os
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
-from posix.unistd cimport close, write
+from posix.unistd cimport close
 
 from kbroker._fast.base.atomic cimport add32, load32, load64, store64, swap32
 from kbroker._fast.base.crc32c cimport crc32c_c
 from kbroker._fast.base.endian cimport store_i32, store_i64
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.pthread cimport (
-    monotonic_cond_init, pthread_cond_destroy, pthread_cond_signal, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_unlock,
+    is_locked, monotonic_cond_init, pthread_cond_destroy, pthread_cond_signal, pthread_mutex_destroy,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from kbroker._fast.base.streaming_copy cimport streaming_copy
 from kbroker._fast.wal.format cimport (
     ENTRY_CRC_START, ENTRY_HEADER_BYTES, KIND_BATCH, KIND_FILLER, PAGE_BYTES, EntryHeader, entry_end, page_up,
 )
 from kbroker._fast.wal.group_commit cimport GATHER_BYTES_MAX
-from kbroker._fast.wal.wakeups cimport wakeups_add, wakeups_remove, wakeups_write
+from kbroker._fast.wal.wakeups cimport add_one, wakeups_write
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
@@ -28,7 +28,6 @@ cdef extern from "<sched.h>" nogil:
 cdef enum:
     PINNED = -10             # a reader still holds the place; the lock is released and the append tries again
     PIN_TRIES = 200
-    POPULATE_BYTES = 262144  # of the arena at a time
 
 
 cdef inline void write_entry(uint8_t* p, EntryHeader* h, const uint8_t* batch, int64_t end) noexcept nogil:
@@ -51,7 +50,6 @@ cdef class LogRing:
         self.arena = arena
         self.segment_bytes = segment_bytes
         self.incarnation = int.from_bytes(os.urandom(8), "little") | 1
-        self.populate_end = arena.arena_bytes
         self.slot_count = <int32_t>(arena.arena_bytes // segment_bytes) + 4
         self.slots = <SegmentSlot*>calloc(self.slot_count, sizeof(SegmentSlot))
         if self.slots == NULL:
@@ -130,6 +128,7 @@ cdef class LogRing:
         cdef int64_t start = self.head, end
         cdef int code
         cdef SegmentSlot* following
+        invariant(is_locked(&self.lock))
         if entry_end(start, length) > self.current_end:
             start = self.current_end
             following = &self.slots[(start // self.segment_bytes) % self.slot_count]
@@ -147,7 +146,7 @@ cdef class LogRing:
         if start == self.current_end:
             following = &self.slots[(start // self.segment_bytes) % self.slot_count]
             self.current_end = following.end_lsn
-            self.signal(self.prepare_fd)
+            add_one(self.prepare_fd)
         code = self.evict(end)
         if code != 0:
             return code
@@ -177,6 +176,7 @@ cdef class LogRing:
         cdef EntryHeader h
         cdef uint8_t* p = self.arena.base + self.head % self.arena.arena_bytes
         cdef int64_t written_end = page_up(self.head + ENTRY_HEADER_BYTES)
+        invariant(is_locked(&self.lock))
         invariant(end - self.head >= ENTRY_HEADER_BYTES and end <= self.current_end)
         memset(&h, 0, sizeof(EntryHeader))
         h.length = <uint32_t>(end - self.head - ENTRY_HEADER_BYTES)
@@ -188,7 +188,7 @@ cdef class LogRing:
         memcpy(p, &h, ENTRY_HEADER_BYTES)
         memset(p + ENTRY_HEADER_BYTES, 0, written_end - self.head - ENTRY_HEADER_BYTES)
         if end == self.current_end:
-            self.slots[(self.head // self.segment_bytes) % self.slot_count].data_end = written_end
+            self.slots[(self.head // self.segment_bytes) % self.slot_count].written_end = written_end
         store64(&self.head, end)
 
     # -- reads -------------------------------------------------------------------------------------------------
@@ -229,27 +229,7 @@ cdef class LogRing:
         """Ends a ``try_pin``."""
         self.unpin(lsn, length)
 
-    # -- room and memory ---------------------------------------------------------------------------------------
-
-    def populate(self):
-        """Gives the next piece of the arena its memory, up to the end of the segment after the one that is filled: an
-        append into new memory waits until the system has found and cleared it. Returns the bytes; 0: none is missing.
-
-        Once the log has gone round the arena, all of it has its memory, and the system may make huge pages of it.
-        """
-        cdef int64_t head = load64(&self.head), start, end
-        if head >= self.populate_end:
-            if not self.went_round:
-                self.arena.allow_huge_pages()
-                self.went_round = True
-            return 0
-        start = max(self.populated, head - head % PAGE_BYTES)
-        end = min((head // self.segment_bytes + 2) * self.segment_bytes, self.populate_end)
-        end = min(end, min(start + POPULATE_BYTES, (start // self.segment_bytes + 1) * self.segment_bytes))
-        if start >= end:
-            return 0
-        self.populated = end if self.arena.populate(start, end - start) else self.populate_end
-        return end - start
+    # -- room --------------------------------------------------------------------------------------------------
 
     def set_soft_limit(self, int64_t lsn):
         """From ``lsn`` on only internal appends are let in."""
@@ -258,11 +238,8 @@ cdef class LogRing:
             self.soft_limit = lsn
             pthread_mutex_unlock(&self.lock)
 
-    cdef void signal(self, int fd) noexcept nogil:
-        cdef uint64_t one = 1
-        write(fd, &one, 8)
-
     cdef void wake(self) noexcept nogil:
+        invariant(is_locked(&self.lock))
         wakeups_write(&self.wakeups)
 
     def notify(self):
@@ -303,3 +280,21 @@ cdef class LogRing:
     def sealed_lsn(self):
         """Everything below is indexed on disk."""
         return self.sealed_end
+
+
+def append_raw(LogRing wal not None, bytes topic_id not None, int32_t partition, int64_t base_offset,
+               int32_t leader_epoch, bytes batch not None):
+    """A batch that nothing is known of, for benchmarks: (entry position or a negative APPEND_ code, end position)."""
+    cdef EntryKey key
+    cdef int64_t end = 0, lsn
+    cdef uint32_t size = <uint32_t>len(batch)
+    cdef const uint8_t* id_bytes = topic_id
+    cdef const uint8_t* data = batch
+    if len(topic_id) != 16 or size < 16:
+        raise ValueError("a topic id has 16 bytes, a batch at least a header")
+    memcpy(key.topic_id, id_bytes, 16)
+    key.partition = partition
+    key.ordinal = 0
+    with nogil:
+        lsn = wal.append(&key, base_offset, leader_epoch, data, size, False, &end)
+    return lsn, end

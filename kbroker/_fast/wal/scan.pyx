@@ -354,7 +354,7 @@ def scan_image(const uint8_t[::1] image not None, int64_t first_lsn, int64_t lim
 
 
 def following_entry(int64_t batch_lsn, int64_t batch_bytes):
-    """The WAL position where the entry behind the one with this batch starts."""
+    """The WAL position where the entry after the one with this batch starts."""
     return entry_end(batch_lsn - ENTRY_HEADER_BYTES, batch_bytes)
 
 

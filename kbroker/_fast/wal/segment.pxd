@@ -2,9 +2,9 @@ from libc.stdint cimport int32_t, int64_t
 
 
 cdef class WalSegment:
-    """One WAL file. Python references keep the descriptor open, so a reader may outlive the trim of the file.
+    """One WAL file. A Python reference keeps its descriptors open, also after the file has been removed.
 
-    `borrows` counts references handed to sends; a borrowed segment is unlinked when trimmed, never overwritten.
+    `borrows` counts the reads and sends that use the file. While there are any, it may be unlinked but not overwritten.
     """
     cdef readonly int fd
     cdef readonly int64_t first_lsn      # WAL position of its first entry; the file's header page is not WAL space

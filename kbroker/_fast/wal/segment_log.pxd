@@ -7,8 +7,10 @@ from kbroker._fast.wal.segment cimport WalSegment
 cdef class SegmentLog(LogRing):
     """The log's segment files, oldest first, as far as the log knows them; the keeper makes, seals and removes them.
 
-    The list changes with the GIL held only, and what the nogil side knows of a segment under `lock`.
+    The list changes with the GIL, which is all that its readers need, and once the log runs also under the keeper's
+    `list_lock`. What the nogil side knows of a segment changes under `lock`.
     """
+    cdef readonly int64_t start_lsn      # where appends of this start began
     cdef readonly list segments          # WalSegment by first_lsn
     cdef readonly dict partitions        # (topic id, partition) -> Partition, for sealing and recovery
     cdef int64_t retained                # lowest position of the segments kept; partitions drop slices below it

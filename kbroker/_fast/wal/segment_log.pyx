@@ -45,7 +45,7 @@ cdef class SegmentLog(LogRing):
         segment = <WalSegment>self.segments[low - 1]
         return segment if lsn < segment.end_lsn else None
 
-    # -- for the keeper and recovery (GIL and files lock held) ---------------------------------------------------
+    # -- for the keeper and recovery -----------------------------------------------------------------------------
 
     def adopt(self, list segments not None, int64_t start_lsn):
         """Takes over recovered segments (sealed) and the position where the new incarnation starts."""
@@ -56,9 +56,7 @@ cdef class SegmentLog(LogRing):
         self.data_end = 0 if not segments else (<WalSegment>segments[len(segments) - 1]).end_lsn
         self.resident = self.evicted = self.sealed_end = start_lsn
         self.retained = (<WalSegment>segments[0]).first_lsn if segments else start_lsn
-        self.soft_limit = start_lsn
-        self.populated = start_lsn
-        self.populate_end = start_lsn + self.arena.arena_bytes
+        self.soft_limit = self.start_lsn = start_lsn
 
     def install(self, WalSegment segment not None):
         """Adds a prepared segment: appends may go on into it."""
@@ -70,7 +68,7 @@ cdef class SegmentLog(LogRing):
             slot.direct_fd = segment.direct_fd
             slot.first_lsn = segment.first_lsn
             slot.end_lsn = segment.end_lsn
-            slot.data_end = segment.end_lsn
+            slot.written_end = segment.end_lsn
             slot.ready = True
             pthread_mutex_unlock(&self.lock)
 

@@ -28,8 +28,12 @@ cdef inline void wakeups_remove(WakeupFds* wakeups, int fd) noexcept nogil:
             return
 
 
-cdef inline void wakeups_write(const WakeupFds* wakeups) noexcept nogil:
+cdef inline void add_one(int event_fd) noexcept nogil:
     cdef uint64_t one = 1
+    write(event_fd, &one, 8)
+
+
+cdef inline void wakeups_write(const WakeupFds* wakeups) noexcept nogil:
     cdef int i
     for i in range(wakeups.count):
-        write(wakeups.fds[i], &one, 8)
+        add_one(wakeups.fds[i])

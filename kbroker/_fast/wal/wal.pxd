@@ -7,13 +7,10 @@ from kbroker._fast.wal.cache cimport WalCache
 from kbroker._fast.wal.commit cimport CommitQueue, ObjectCommits
 from kbroker._fast.wal.faults cimport Faults
 from kbroker._fast.wal.group_commit cimport GroupCommit
-from kbroker._fast.wal.segment_log cimport SegmentLog
-
-cdef enum:
-    REST_NS = 5000000000  # without a commit
+from kbroker._fast.wal.reads cimport ReadableLog
 
 
-cdef class Wal(SegmentLog):
+cdef class Wal(ReadableLog):
     """The write-ahead log: its positions and memory, its segments, and the thread that commits. See docs/formats/wal.md.
     """
     cdef readonly CommitQueue commits            # what waits for the durable position
@@ -30,7 +27,7 @@ cdef class Wal(SegmentLog):
     # -- C state under `lock`
     cdef pthread_cond_t moved            # durable moved, or failed
     cdef bint stopping
-    cdef bint has_failed
+    cdef readonly bint failed            # for good: appends are refused, the broker must end
     cdef readonly int last_errno
     cdef readonly int64_t syncs
     cdef readonly int64_t bytes_written
@@ -41,9 +38,6 @@ cdef class Wal(SegmentLog):
     cdef readonly int64_t commit_ns      # time in write and sync, in total
     cdef inline int32_t failure(self) noexcept nogil:    # the Kafka error behind APPEND_FAILED
         return self.refusal if self.refusal else KAFKA_STORAGE_ERROR
-
-    cdef inline bint at_rest(self) noexcept nogil:                # as `is_at_rest`
-        return self.has_rested(REST_NS)
 
     cdef inline bint has_rested(self, int64_t ns) noexcept nogil: # without a commit, and none is under way
         return (

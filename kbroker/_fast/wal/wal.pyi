@@ -1,19 +1,14 @@
 from os import PathLike
 from typing import Any
 
-import numpy
-from numpy.typing import NDArray
-from typing_extensions import Buffer
-
-from kbroker._fast.records.gather import BatchScan
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.cache import WalCache
 from kbroker._fast.wal.commit import CommitQueue, ObjectCommits
 from kbroker._fast.wal.faults import Faults
 from kbroker._fast.wal.group_commit import GroupCommit
-from kbroker._fast.wal.segment_log import SegmentLog
+from kbroker._fast.wal.reads import ReadableLog
 
-class Wal(SegmentLog):
+class Wal(ReadableLog):
     keeper: Any  # SegmentKeeper of kbroker.storage.wal.keeper, which imports this module
     def __init__(
         self,
@@ -55,11 +50,7 @@ class Wal(SegmentLog):
     @property
     def commit_ns(self) -> int: ...
     @property
-    def is_at_rest(self) -> bool: ...
-    @property
     def failed(self) -> bool: ...
-    @property
-    def disk_bytes(self) -> int: ...
     @property
     def wants_flush(self) -> bool: ...
     def start(self, *, wait_seconds: float = 10.0) -> bool: ...
@@ -69,21 +60,6 @@ class Wal(SegmentLog):
     def wait_durable(self, lsn: int, timeout: float) -> bool: ...
     def trim(self, lsn: int) -> None: ...
     def admit(self, lsn: int | None) -> None: ...
-    def read(self, lsn: int, n: int) -> bytes: ...
-    def read_batches_into(
-        self, entries: numpy.ndarray, cumulative: NDArray[numpy.int64], position: int, out: Buffer
-    ) -> int: ...
-    def send_batches(
-        self,
-        entries: numpy.ndarray,
-        cumulative: NDArray[numpy.int64],
-        position: int,
-        limit: int,
-        fd: int,
-        timeout_ms: int,
-        rate: int = 0,
-    ) -> int: ...
-    def feed_batches(self, scan: BatchScan, limit: int, rate: int = 0, trusted: bool = False) -> int: ...
     def add_wakeup_fd(self, fd: int) -> None: ...
     def remove_wakeup_fd(self, fd: int) -> None: ...
     def drain_commits(self) -> int: ...

@@ -1,15 +1,14 @@
 """The write-ahead log: the group commit, what waits for it, start and close.
 
-Life of an entry: `append` (ring.pyx) reserves space under the lock, copies the batch into the arena behind a 72-byte header and
-publishes it by moving `head`; the WAL thread, and no other (decision 005), writes [durable, head) of one segment with
-one pwrite and one fdatasync, moves `durable_end` and writes to the wake-up descriptors; when the segment is full the
-keeper seals it; only then may the ring reuse its place. Lock order: the keeper's files lock, then the GIL, then `lock`.
+Life of an entry: `append` (ring.pyx) reserves space under the lock, copies the batch into the arena after a 72-byte
+header and publishes it by moving `head`; the WAL thread, and no other (decision 005), writes [durable, head) of one
+segment with one pwrite and one fdatasync, moves `durable_end` and writes to the wake-up descriptors; when the segment is
+full the keeper seals it; only then may the ring reuse its place. Lock order: the two of the keeper's files, then the GIL,
+then `lock`.
 """
 
 import os
 import threading
-
-from kbroker._fast.wal import copy, flush
 
 from libc.errno cimport EIO
 from libc.stdint cimport int16_t, int64_t
@@ -19,8 +18,8 @@ from kbroker._fast.base.atomic cimport load64, store64
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.kafka cimport KAFKA_STORAGE_ERROR
 from kbroker._fast.base.pthread cimport (
-    deadline, monotonic_cond_init, monotonic_ns, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_timedwait,
-    pthread_cond_wait, pthread_mutex_lock, pthread_mutex_unlock, wait_precisely,
+    deadline, is_locked, monotonic_cond_init, monotonic_ns, pthread_cond_broadcast, pthread_cond_destroy,
+    pthread_cond_timedwait, pthread_cond_wait, pthread_mutex_lock, pthread_mutex_unlock, wait_precisely,
 )
 from kbroker._fast.wal.arena cimport Arena
 from kbroker._fast.wal.cache cimport WalCache
@@ -29,10 +28,10 @@ from kbroker._fast.wal.faults cimport Faults
 from kbroker._fast.wal.format cimport PAGE_BYTES, SEGMENT_HEADER_BYTES, page_up
 from kbroker._fast.wal.group_commit cimport GATHER_BYTES_MAX, GroupCommit
 from kbroker._fast.wal.ring cimport SegmentSlot
-from kbroker._fast.wal.wakeups cimport wakeups_add, wakeups_remove
+from kbroker._fast.wal.wakeups cimport add_one, wakeups_add, wakeups_remove
 
 
-cdef class Wal(SegmentLog):
+cdef class Wal(ReadableLog):
     def __cinit__(self, Arena arena not None, directory, *, int64_t segment_bytes, int64_t wal_bytes, cluster_id,
                   Faults faults=None, int64_t cache_bytes=16777216):
         if wal_bytes < 3 * (segment_bytes + SEGMENT_HEADER_BYTES):
@@ -79,8 +78,9 @@ cdef class Wal(SegmentLog):
             self.put_filler(page_up(self.head))
         end = min(self.head, slot.end_lsn)
         written_end = end
-        if end == slot.end_lsn and slot.data_end < end:
-            written_end = max(slot.data_end, start)
+        if end == slot.end_lsn and slot.written_end < end:
+            written_end = max(slot.written_end, start)
+        invariant(is_locked(&self.lock))
         invariant(slot.ready and slot.first_lsn <= start and start <= written_end and written_end <= end)
         invariant(end <= self.head and self.head - start <= self.arena.arena_bytes)
         first_lsn = slot.first_lsn
@@ -104,7 +104,7 @@ cdef class Wal(SegmentLog):
         self.replacing = False
         store64(&self.durable_end, end)
         if end == slot.end_lsn:
-            self.signal(self.seal_fd)
+            add_one(self.seal_fd)
         self.wake()
         pthread_cond_broadcast(&self.moved)  # last: what begins then is not in the answer's way
         return True
@@ -113,6 +113,7 @@ cdef class Wal(SegmentLog):
         # Under the lock. Waits until as many entries are there as expected, or until they have not come in time.
         cdef timespec until
         cdef int code = 0
+        invariant(is_locked(&self.lock))
         self.group_waits += 1
         deadline(&until, self.group.wait_ns)
         self.awaited_entries = self.group.awaited
@@ -142,7 +143,7 @@ cdef class Wal(SegmentLog):
         """Appends are refused from now on, and what is not durable fails. Any thread."""
         with nogil:
             pthread_mutex_lock(&self.lock)
-            self.has_failed = self.refuses = True
+            self.failed = self.refuses = True
             pthread_cond_broadcast(&self.moved)
             self.wake()
             pthread_mutex_unlock(&self.lock)
@@ -150,7 +151,7 @@ cdef class Wal(SegmentLog):
     cpdef int drain_commits(self) except -1:
         """After a wake-up: completes what is durable, or flushed where that is waited for. After the final failure
         everything else gets KAFKA_STORAGE_ERROR; after `refuse` all that is not flushed gets its error."""
-        cdef int16_t failure = KAFKA_STORAGE_ERROR if self.has_failed else 0
+        cdef int16_t failure = KAFKA_STORAGE_ERROR if self.failed else 0
         settle_commits(self.commits, self.durable(), self.refusal, failure)
         return settle_objects(self.object_commits, self.flushed, self.objects_failed, failure)
 
@@ -167,37 +168,6 @@ cdef class Wal(SegmentLog):
         self.refusal = error
         self.refuses = True  # appends see it once this thread has had the lock, which the next line takes
         self.fail_objects(error)
-
-    # -- reads -------------------------------------------------------------------------------------------------
-
-    def read(self, int64_t lsn, int64_t n):
-        """Bytes of WAL space from memory or file. ValueError when the WAL does not hold them (any more)."""
-        return copy.read_bytes(self, lsn, n)
-
-    def read_batches_into(self, entries not None, cumulative not None, int64_t position, out not None):
-        """Copies bytes ``position..`` of the concatenation of the entries' batches into ``out``; returns how many.
-
-        ``entries`` is an array of INDEX_DTYPE; ``cumulative`` an int64 array with cumulative[i] = bytes before entry
-        i (one more element at the end is allowed). The GIL is released. Raises OSError, or ValueError when the WAL
-        does not hold an entry any more.
-        """
-        return copy.read_batches_into(self, entries, cumulative, position, out)
-
-    def send_batches(self, entries not None, cumulative not None, int64_t position, int64_t limit, int fd, int timeout_ms,
-                     int64_t rate=0):
-        """Sends at most ``limit`` bytes that ``read_batches_into`` would copy to a socket; returns how many.
-
-        0: they cannot be read, ``read_batches_into`` says why. ``rate``: bytes per second, in small pieces; 0: no limit.
-        The GIL is released. Raises OSError for what the socket says, TimeoutError when nothing is taken for so long.
-        """
-        return flush.send_batches(self, entries, cumulative, position, limit, fd, timeout_ms, rate, self.at_rest())
-
-    def feed_batches(self, scan not None, int64_t limit, int64_t rate=0, bint trusted=False):
-        """Feeds a BatchScan what comes next of its batches, at most ``limit`` bytes; returns how many, 0 at their end.
-
-        ``rate`` as above; ``trusted``: see BatchScan. Raises BatchScanError, else as ``read_batches_into``.
-        """
-        return flush.feed_batches(self, scan, limit, rate, trusted, self.at_rest())
 
     # -- service -----------------------------------------------------------------------------------------------
 
@@ -244,7 +214,7 @@ cdef class Wal(SegmentLog):
         deadline(&until, <long long>(timeout * 1e9))
         with nogil:
             pthread_mutex_lock(&self.lock)
-            while self.durable_end < lsn and not self.has_failed and code == 0:
+            while self.durable_end < lsn and not self.failed and code == 0:
                 code = pthread_cond_timedwait(&self.moved, &self.lock, &until)
             reached = self.durable_end >= lsn
             pthread_mutex_unlock(&self.lock)
@@ -288,21 +258,6 @@ cdef class Wal(SegmentLog):
     # -- state -------------------------------------------------------------------------------------------------
 
     @property
-    def is_at_rest(self):
-        """Nothing has been made durable for five seconds: flushes delay no append."""
-        return self.at_rest()
-
-    @property
-    def failed(self):
-        """The WAL has failed for good: appends are refused, the broker must end."""
-        return bool(self.has_failed)
-
-    @property
     def wants_flush(self):
         """True when there is no room, and a flush would let a segment go."""
         return self.keeper.wants_flush
-
-    @property
-    def disk_bytes(self):
-        """Bytes of segment files, spare ones included; index files are not counted."""
-        return self.keeper.disk_bytes()

@@ -1,7 +1,7 @@
 """Start-up recovery of the write-ahead log: what counts of its segment files goes into the partitions.
 
-`tail` judges what is a torn tail and what is corruption. No log is deleted here: files found useless are handed to
-the keeper, which recycles or removes them when the WAL starts.
+kbroker.storage.wal.segments tells a torn tail from corruption. No log is deleted here: the keeper gets the files that
+are of no use, and recycles or removes them when the WAL starts.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kbroker.storage.stores.regular_file import NotRegularFile, open_regular
 from kbroker.storage.wal import files as wal_files
 from kbroker.storage.wal.index_file import index_in_memory, write_index
 from kbroker.storage.wal.keeper import SegmentKeeper
+from kbroker.storage.wal.log_files import SPARES_MAX
 from kbroker.storage.wal.room import is_no_room
 from kbroker.storage.wal.segments import SegmentChain, SegmentFile
 
@@ -113,7 +114,7 @@ class _Recovery:
         os.fdatasync(file.fd)
 
     def _take(self, file: SegmentFile, scan: SegmentScan) -> None:
-        self.wal.keeper.note_size(str(file.path), os.fstat(file.fd).st_size)
+        self.wal.keeper.files.note_size(str(file.path), os.fstat(file.fd).st_size)
         index_fd = self._index(file, scan)
         fd, file.fd = file.fd, -1  # the segment's from now on
         segment = WalSegment(fd, file.first_lsn, file.end_lsn, str(file.path), index_fd, True)
@@ -158,16 +159,16 @@ class _Recovery:
         self.wal.adopt(self.segments, start)
         keeper: SegmentKeeper = self.wal.keeper
         # In this order a crash between two removals leaves a log without a hole.
-        keeper.retired = self.flushed_files + self.dead_files[::-1]
-        keeper.previous_end_lsn = end
+        keeper.files.retired = self.flushed_files + self.dead_files[::-1]
+        keeper.files.previous_end_lsn = end
         keeper.recovered = True
         directory = Path(self.wal.directory)
         for path in directory.iterdir():
             if wal_files.SPARE_NAME.fullmatch(path.name):
                 status = path.lstat()
-                usable = stat.S_ISREG(status.st_mode) and status.st_size == keeper.file_bytes
-                if usable and len(keeper.spares) < 2:
-                    keeper.spares.append(path)
+                usable = stat.S_ISREG(status.st_mode) and status.st_size == keeper.files.file_bytes
+                if usable and len(keeper.files.spares) < SPARES_MAX:
+                    keeper.files.spares.append(path)
                 else:
                     path.unlink()
             elif path.name.endswith((".wal.tmp", ".idx.tmp")):

@@ -84,6 +84,10 @@ class RoomShortage:
         """True while a step has no room, whether or not appends wait for it yet."""
         return bool(self._missing)
 
+    def lacks(self, step: str) -> bool:
+        """Whether this step has no room."""
+        return step in self._missing
+
     def begin(self, step: str, reason: str, *, stops_appends: bool = False, patience_s: float = 0.0) -> bool:
         """A step has no room now. It counts after `patience_s`, once an append had to wait or if it `stops_appends`.
 
@@ -101,7 +105,7 @@ class RoomShortage:
 
     def end(self, step: str) -> None:
         """A step has found room, or needs none."""
-        if step not in self._missing:
+        if not self.lacks(step):
             return
         with self._lock:
             self._missing.pop(step, None)

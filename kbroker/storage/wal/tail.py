@@ -1,6 +1,6 @@
 """Reads the log of a stopped broker without changing it: the batches that its files hold, a segment at a time.
 
-Unlike recovery it goes on behind damage, which it names: what can still be read was acknowledged to a client.
+Unlike recovery it continues after damage, which it names: what can still be read was acknowledged to a client.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class WalTail:
                 start_lsn = find_proof(
                     chain.image, file.first_lsn, scan.stop_lsn + 8, file.limit_lsn, file.header.incarnation, -1
                 )
-                if start_lsn < 0:  # nothing more in this file, but the log goes on behind it
+                if start_lsn < 0:  # nothing more in this file, but the log continues in the next
                     chain.position = file.limit_lsn
                     return
             file.end_lsn = max(scan.stop_lsn, file.first_lsn)

@@ -68,8 +68,8 @@ def fake_sources():
             answer_memory_used=4,
         ),
         wal=SimpleNamespace(
-            keeper=SimpleNamespace(room_bytes=77),
-            syncs=1, bytes_written=2, entries=3, append_waits=4, disk_bytes=5, unflushed_bytes=6, durable_lsn=108,
+            keeper=SimpleNamespace(disk_bytes=5, room_bytes=77),
+            syncs=1, bytes_written=2, entries=3, append_waits=4, unflushed_bytes=6, durable_lsn=108,
             arena=SimpleNamespace(arena_bytes=8),
             cache=SimpleNamespace(used_bytes=52, hits=53, misses=54, loaded_bytes=55),
             object_commits=Acks([0, 4, 1], 77_000_000),

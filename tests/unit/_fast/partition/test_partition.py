@@ -61,7 +61,7 @@ class ShortOfMemory:
 
 def test_a_segment_whose_sealing_failed_half_way_is_sealed_whole(tmp_path: Path) -> None:
     log = Log(tmp_path)
-    wal = log.wal.keeper.wal = ShortOfMemory(log.wal)
+    wal = log.wal.keeper.sealer.wal = ShortOfMemory(log.wal)
     with log.start():
         for i in range(1000):
             log.append(batch(600), log.partition(index=i % 4))
@@ -143,7 +143,7 @@ def test_the_high_watermark_follows_the_commit(tmp_path: Path) -> None:
         assert partition.high_watermark() == 4
 
 
-def test_timestamps(tmp_path: Path) -> None:
+def test_timestamp_lookup(tmp_path: Path) -> None:
     log, partition, rows = two_tiers(tmp_path)
     with log:
         end = partition.high_watermark()
@@ -227,7 +227,7 @@ def test_default_rules() -> None:
     assert rules.timestamp_before_max_ms == 2**63 - 1
 
 
-def test_a_retry_shares_the_fate_of_the_batch_that_it_repeats(tmp_path: Path) -> None:
+def test_a_retry_completes_with_the_batch_that_it_repeats(tmp_path: Path) -> None:
     faults = Faults()
     with Log(tmp_path, faults=faults).start() as log:
         partition = log.partition()

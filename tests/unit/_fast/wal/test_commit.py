@@ -1,4 +1,4 @@
-"""Who is told about a commit, when, and what a failing callback may not spoil."""
+"""Which callbacks a commit runs, when, and what a failing one does to the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_callbacks_may_push() -> None:
     assert done == [0]
 
 
-def test_failure_reaches_what_is_pushed_later() -> None:
+def test_a_failed_queue_fails_later_pushes() -> None:
     queue, done = CommitQueue(), []
     queue.push_callback(5, done.append)
     queue.fail_all(56)
@@ -50,7 +50,7 @@ def test_failure_reaches_what_is_pushed_later() -> None:
     assert done == [56, 56]
 
 
-def test_a_push_behind_the_drain_asks_for_another() -> None:
+def test_a_push_below_the_drained_position_asks_for_another_drain() -> None:
     queue, done = CommitQueue(), []
     fd = os.eventfd(0, os.EFD_NONBLOCK)
     queue.add_wakeup_fd(fd)

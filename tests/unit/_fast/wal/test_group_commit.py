@@ -14,14 +14,14 @@ PAGE = 4096
 MUCH = 65536
 
 
-def test_entries_one_after_another_are_not_waited_for() -> None:
+def test_a_commit_does_not_wait_where_entries_come_one_by_one() -> None:
     group = GroupCommit()
     for count in range(1, 100):
         assert not group.should_gather(count, PAGE)
         group.committed(count, count, PAGE, MS)
 
 
-def test_a_commit_waits_until_all_are_back_that_were_on_their_way() -> None:
+def test_a_commit_waits_for_as_many_entries_as_the_last_one_met() -> None:
     group = GroupCommit()
     group.committed(1, 3, PAGE, MS)  # one was covered, two came meanwhile
     assert group.should_gather(3, PAGE)

@@ -16,7 +16,6 @@ import numpy
 import pytest
 
 from kbroker._fast.records.gather import BatchScan, BatchScanError
-from tests.integration.until import until
 from tests.reference.wal_harness import Log, batch, marker
 
 COLUMNS = (
@@ -89,7 +88,7 @@ def columns(scan: BatchScan, ended: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("room", [900, 5000, 1 << 20])
 @pytest.mark.parametrize("limit", [700, 4096, 1 << 20])
 @pytest.mark.parametrize("trust", [False, True])
-def test_a_check_of_the_log_finds_what_a_check_of_the_bytes_does(
+def test_a_scan_of_the_log_equals_a_scan_of_its_bytes(
     tmp_path: Path, room: int, limit: int, trust: bool
 ) -> None:
     with Log(tmp_path, arena_segments=2).start() as log:
@@ -112,7 +111,7 @@ def test_a_check_of_the_log_finds_what_a_check_of_the_bytes_does(
         assert written.held == 0
 
 
-def test_a_batch_that_is_damaged_in_memory_is_found_there(tmp_path: Path) -> None:
+def test_damage_in_memory_is_found(tmp_path: Path) -> None:
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log)
         resident = written.entries[written.first_resident :]
@@ -124,7 +123,7 @@ def test_a_batch_that_is_damaged_in_memory_is_found_there(tmp_path: Path) -> Non
         assert written.held == 0
 
 
-def test_a_large_batch_in_memory_is_taken_for_what_it_carries_where_it_is_trusted(tmp_path: Path) -> None:
+def test_a_trusted_large_batch_in_memory_is_not_checked(tmp_path: Path) -> None:
     """The damage does not change the CRC of the whole: a store that checks it refuses the body."""
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log, [batch(20_000, fill=7)])
@@ -144,7 +143,7 @@ def test_a_large_batch_in_memory_is_taken_for_what_it_carries_where_it_is_truste
 
 
 @pytest.mark.parametrize("size", [20_000, 200_000])
-def test_a_large_batch_in_its_file_is_taken_for_what_it_carries_where_it_is_trusted(tmp_path: Path, size: int) -> None:
+def test_a_trusted_large_batch_in_its_file_is_not_read(tmp_path: Path, size: int) -> None:
     with Log(tmp_path, arena_segments=2, segment_bytes=256 * 1024).start() as log:
         log.append(batch(100, fill=6))
         log.append(batch(size, fill=7))
@@ -173,7 +172,7 @@ def test_a_large_batch_in_its_file_is_taken_for_what_it_carries_where_it_is_trus
 
 
 @pytest.mark.parametrize(("skipped", "limit"), [(0, 1 << 20), (0, 10), (1, 30_000), (12_345, 1), (777, 50_000)])
-def test_what_is_in_memory_is_sent_from_any_byte_on(tmp_path: Path, skipped: int, limit: int) -> None:
+def test_resident_batches_are_sent_from_any_byte(tmp_path: Path, skipped: int, limit: int) -> None:
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log)
         with narrow_sockets() as (ours, theirs):
@@ -188,8 +187,8 @@ def test_what_is_in_memory_is_sent_from_any_byte_on(tmp_path: Path, skipped: int
         assert written.held == 0
 
 
-def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
-    """In pieces of 128 KiB, with a rest before each but the first; the last is not waited for."""
+def test_a_rate_bounds_scans_and_sends(tmp_path: Path) -> None:
+    """In pieces of 128 KiB, with a pause before each but the first; the last is not waited for."""
     with Log(tmp_path, segment_bytes=1 << 20).start() as log:
         for number in range(80):
             log.append(batch(10_000, fill=number))
@@ -214,36 +213,9 @@ def test_what_has_a_rate_takes_its_time(tmp_path: Path) -> None:
         assert time.monotonic() - start < 20  # not 45
 
 
-def test_pieces_are_larger_while_the_log_is_at_rest(tmp_path: Path) -> None:
-    """Rest begins five seconds after the last commit; the next one ends it."""
-    with Log(tmp_path, segment_bytes=1 << 20).start() as log:
-        start = time.monotonic()
-        for number in range(80):
-            log.append(batch(10_000, fill=number))
-        log.sync()
-        until(lambda: log.wal.is_at_rest, "rest")  # no event marks it
-        assert time.monotonic() - start >= 5
-        entries = log.partition().entries(0, log.wal.durable_lsn)
-        whole = log.partition().read_bytes(0, log.partition().high_watermark(), 1 << 30)
-        start = time.monotonic()
-        assert log.wal.feed_batches(BatchScan(entries, 1 << 20), 500_000, 2_000) == 500_000
-        with narrow_sockets() as (ours, theirs):
-            got: list[bytes] = []
-            reader = threading.Thread(target=lambda: got.append(receive(theirs, 500_000)))
-            reader.start()
-            starts, wanted = starts_of(entries), 500_000
-            assert log.wal.send_batches(entries, starts, 7, wanted, ours.fileno(), 10_000, 2_000) == wanted
-            reader.join()
-            assert got == [whole[7:500_007]]
-        assert time.monotonic() - start < 60  # one piece each: not three minutes each
-        log.append(batch(100))
-        log.sync()
-        assert not log.wal.is_at_rest
-
-
 @pytest.mark.parametrize(("position", "limit"), [(0, 1 << 20), (1, 5), (12_345, 60_000), (777, 1 << 20)])
 @pytest.mark.parametrize("direct", [True, False])
-def test_what_has_left_memory_is_sent_from_its_files(
+def test_batches_that_left_memory_are_sent_from_their_files(
     tmp_path: Path, position: int, limit: int, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not there is a way past the page cache, which does not fill that; then out of the page cache."""
@@ -284,7 +256,7 @@ def direct_flags(flags: int, direct: bool) -> int:
     return flags
 
 
-def test_what_the_log_does_not_hold_is_neither_sent_nor_checked(tmp_path: Path) -> None:
+def test_batches_that_the_log_does_not_hold_are_neither_sent_nor_scanned(tmp_path: Path) -> None:
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log)
         ours, theirs = socket.socketpair()
@@ -306,7 +278,7 @@ def test_what_the_log_does_not_hold_is_neither_sent_nor_checked(tmp_path: Path) 
                 log.wal.feed_batches(BatchScan(written.entries, 1 << 20), 1 << 20)
 
 
-def test_a_file_that_has_become_too_short_is_an_error(tmp_path: Path) -> None:
+def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log)
         first = min(tmp_path.glob("*.wal"))
@@ -322,7 +294,7 @@ def test_a_file_that_has_become_too_short_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 60])
-def test_an_entry_that_is_too_short_for_a_batch(tmp_path: Path, size: int) -> None:
+def test_an_entry_shorter_than_a_batch_header_is_an_error(tmp_path: Path, size: int) -> None:
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log)
         entries = written.entries.copy()
@@ -333,7 +305,7 @@ def test_an_entry_that_is_too_short_for_a_batch(tmp_path: Path, size: int) -> No
         assert written.held == 0
 
 
-def test_a_socket_that_takes_nothing_or_is_gone(tmp_path: Path) -> None:
+def test_a_send_fails_on_a_socket_that_is_full_or_closed(tmp_path: Path) -> None:
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log)
         with narrow_sockets() as (ours, theirs):
@@ -345,8 +317,8 @@ def test_a_socket_that_takes_nothing_or_is_gone(tmp_path: Path) -> None:
         assert written.held == 0
 
 
-def test_while_a_socket_takes_nothing_the_log_goes_on(tmp_path: Path) -> None:
-    """No pin is held meanwhile: what comes in takes the place of what was to be sent, which is read from its file."""
+def test_a_full_socket_does_not_stop_the_log(tmp_path: Path) -> None:
+    """No pin is held meanwhile: appends overwrite what was to be sent, and it is read from its file."""
     with Log(tmp_path, arena_segments=2).start() as log:
         written = Written(log)
         with narrow_sockets() as (ours, theirs):

@@ -1,4 +1,4 @@
-"""A log without room: what is flushed goes, appends wait, and all goes on by itself."""
+"""A log without room: flushed segments are given up, appends wait, and both end by themselves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from kbroker._fast.wal.commit import FastAppendWait
 from kbroker._fast.wal.faults import Faults
 from kbroker.clock import ManualClock
-from kbroker.storage.wal import keeper as wal_keeper
-from kbroker.storage.wal import recovery as wal_recovery
+from kbroker.storage.wal import recovery, seal
 from kbroker.storage.wal.room import BUDGET_SECONDS, PREPARING, REPEAT_SECONDS, SEALING, LogVolume, RoomShortage
 from tests.integration.until import until
 from tests.reference.wal_harness import SEGMENT, Log, batch, copy_folder
@@ -32,13 +31,13 @@ class Volume(LogVolume):
         self.bytes = files * FILE
 
     def free_bytes(self) -> int:
-        return max(0, self.bytes - self.log.wal.disk_bytes)
+        return max(0, self.bytes - self.log.wal.keeper.disk_bytes)
 
 
 def on_volume(folder: Path, files: int, **options: object) -> tuple[Log, Volume]:
     """A log that has not been started, and the volume that it is on."""
     log = Log(folder, **options)  # type: ignore[arg-type]
-    log.wal.keeper.volume = volume = Volume(log, files)
+    log.wal.keeper.limit.volume = volume = Volume(log, files)
     return log, volume
 
 
@@ -61,7 +60,7 @@ def append_until_it_waits(log: Log) -> int:
 
 @pytest.mark.parametrize("number", NO_ROOM)
 @pytest.mark.parametrize("kind", ["write", "sync"])
-def test_what_finds_no_room_on_its_way_to_the_disk_waits(tmp_path: Path, kind: str, number: int) -> None:
+def test_a_commit_without_room_waits(tmp_path: Path, kind: str, number: int) -> None:
     faults, results = Faults(), []
     with Log(tmp_path, faults=faults).start() as log:
         partition = log.partition()
@@ -97,7 +96,7 @@ def test_a_log_that_waits_for_room_can_be_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", NO_ROOM)
-def test_flushed_segments_go_first_whatever_the_budget(tmp_path: Path, number: int) -> None:
+def test_flushed_segments_are_given_up_before_appends_wait(tmp_path: Path, number: int) -> None:
     faults = Faults()
     faults.prepare_errno = number
     with Log(tmp_path, wal_segments=32, faults=faults).start() as log:
@@ -115,7 +114,7 @@ def test_flushed_segments_go_first_whatever_the_budget(tmp_path: Path, number: i
         assert log.append(batch(8000))
 
 
-def test_a_volume_below_the_budget(tmp_path: Path) -> None:
+def test_a_volume_smaller_than_the_budget_bounds_the_log(tmp_path: Path) -> None:
     """Appends go on in the files there are, as these are flushed, and in more once there is room for them."""
     log, volume = on_volume(tmp_path, 4, wal_segments=32)
     with log.start():
@@ -181,7 +180,7 @@ def no_room(*_: object) -> int:
 
 
 def test_a_segment_is_sealed_without_room_for_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_keeper, "write_index", no_room)
+    monkeypatch.setattr(seal, "write_index", no_room)
     with Log(tmp_path / "wal", wal_segments=32) as log:
         (tmp_path / "wal").mkdir()
         log.start()
@@ -194,7 +193,7 @@ def test_a_segment_is_sealed_without_room_for_its_index(tmp_path: Path, monkeypa
         assert data[61:] == batch(8000, fill=0)[61:]
         image = copy_folder(tmp_path / "wal", tmp_path / "image")
         end = log.partition().next_offset
-    monkeypatch.setattr(wal_recovery, "write_index", no_room)
+    monkeypatch.setattr(recovery, "write_index", no_room)
     with Log(image) as log:
         log.recover()
         assert log.partition().next_offset == end
@@ -204,13 +203,13 @@ def test_a_segment_is_sealed_without_room_for_its_index(tmp_path: Path, monkeypa
 def test_a_few_indexes_are_kept_in_memory_until_their_segments_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal_keeper, "write_index", no_room)
+    monkeypatch.setattr(seal, "write_index", no_room)
     with Log(tmp_path, wal_segments=32, arena_segments=16).start() as log:
         while log.wal.head_lsn < 6 * SEGMENT:
             log.append(batch(8000))
         log.sync()
-        until(lambda: SEALING in log.wal.keeper.shortage._missing, "more than a few", seconds=10)
-        assert log.wal.sealed_lsn == wal_keeper.MEMORY_INDEXES_MAX * SEGMENT
+        until(lambda: log.wal.keeper.shortage.lacks(SEALING), "more than a few", seconds=10)
+        assert log.wal.sealed_lsn == seal.MEMORY_INDEXES_MAX * SEGMENT
         monkeypatch.undo()
         until(lambda: log.wal.sealed_lsn == 6 * SEGMENT, "the rest", seconds=10)
 
@@ -234,7 +233,7 @@ def told() -> Told:
     log.removeHandler(handler)
 
 
-def test_a_shortage_is_told_once_then_seldom_and_when_it_ends(told: Told) -> None:
+def test_a_shortage_is_logged_when_it_begins_at_intervals_and_when_it_ends(told: Told) -> None:
     clock, waits = ManualClock(), [7]
     shortage = RoomShortage(clock, lambda: waits[0])
     shortage.begin(PREPARING, "full")
@@ -263,7 +262,7 @@ def test_a_shortage_is_told_once_then_seldom_and_when_it_ends(told: Told) -> Non
     assert " times since the last line" in told.lines[-1]
 
 
-def test_a_budget_that_is_used_up_for_a_moment_is_no_shortage() -> None:
+def test_a_budget_that_is_used_up_briefly_is_no_shortage() -> None:
     clock, waits = ManualClock(), [0]
     shortage = RoomShortage(clock, lambda: waits[0])
     shortage.begin(PREPARING, "budget", patience_s=BUDGET_SECONDS)
@@ -273,21 +272,21 @@ def test_a_budget_that_is_used_up_for_a_moment_is_no_shortage() -> None:
     assert shortage.waiting() == "budget"
 
 
-def test_appends_of_many_threads_on_a_volume_that_breathes(tmp_path: Path) -> None:
+def test_appends_survive_a_volume_that_fills_and_empties(tmp_path: Path) -> None:
     """Another program takes and gives back while four partitions are written: nothing is lost, doubled or swapped."""
     log, volume = on_volume(tmp_path, 8, wal_segments=32)
     with log.start():
         partitions = [log.partition(index=i) for i in range(4)]
         stop, errors = threading.Event(), []
 
-        def breathe() -> None:
+        def fill_and_empty() -> None:
             files = 0
             while not stop.is_set():
                 volume.bytes, files = files * FILE, (files + 3) % 9
                 log.wal.sync(1)
                 log.wal.trim(log.wal.durable_lsn)
 
-        other = threading.Thread(target=breathe)
+        other = threading.Thread(target=fill_and_empty)
         other.start()
         try:
             for i in range(800):

@@ -80,6 +80,6 @@ def test_the_budget_counts_the_bytes_of_files_and_not_their_number(tmp_path: Pat
         log.start()
         log.append(batch(3000))  # there is room
         on_disk = sum(path.stat().st_size for path in tmp_path.iterdir() if path.suffix in (".wal", ".free"))
-        assert old / 2 < log.wal.disk_bytes <= on_disk <= budget
+        assert old / 2 < log.wal.keeper.disk_bytes <= on_disk <= budget
         log.wal.trim(log.sync())
-        until(lambda: log.wal.disk_bytes <= budget // 2 + segment_bytes + 4096, "room")
+        until(lambda: log.wal.keeper.disk_bytes <= budget // 2 + segment_bytes + 4096, "room")
