@@ -5,7 +5,7 @@ from kbroker._fast.base.endian cimport store_i16, store_i32, store_i64
 from kbroker._fast.net.frame cimport Frame
 from kbroker._fast.wal.read_plan cimport ReadPlan
 from kbroker._fast.wal.wal cimport Wal
-from kbroker._fast.wal.cache cimport WalFile
+from kbroker._fast.wal.cache_files cimport WalFile
 
 cdef enum:
     HEADER_BYTES_MIN = 8    # of a request: key, version, correlation id

@@ -8,7 +8,8 @@ from kbroker._fast.base.page_cache cimport all_cached
 from kbroker._fast.base.sendmsg cimport iovec
 from kbroker._fast.net.channel cimport Channel, Round, release_output
 from kbroker._fast.net.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
-from kbroker._fast.wal.cache cimport CACHE_ABSENT, CACHE_FAILED, CACHE_FULL, CACHE_RETRY, CachePiece, WalFile
+from kbroker._fast.wal.cache cimport CACHE_ABSENT, CACHE_FAILED, CACHE_FULL, CACHE_RETRY, CachePiece
+from kbroker._fast.wal.cache_files cimport WalFile
 from kbroker._fast.wal.format cimport SEGMENT_HEADER_BYTES
 from kbroker._fast.wal.wal cimport Wal
 

@@ -1,4 +1,4 @@
-"""The cache of WAL files: what it gives, what it keeps, and that everyone who waits is served."""
+"""The cache of WAL files: what it gives, what it keeps, and that every waiter is served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._fast.wal.cache import ABSENT, BLOCK_SIZE, FULL, READ_FAILED, RETRY, WalCache
+from kbroker._fast.wal.cache import (
+    ABSENT,
+    BLOCK_SIZE,
+    FULL,
+    READ_FAILED,
+    RETRY,
+    WalCache,
+    drop_hold,
+    drop_pin,
+    is_settled,
+    try_hold,
+    try_pin,
+    try_want,
+)
 
 HEADER = 4096
 SIZE = 4 * 1024 * 1024
@@ -42,7 +55,7 @@ class Log:
 
 
 class Reader:
-    """One who waits, as a reactor does."""
+    """A waiter, as a reactor is."""
 
     def __init__(self, cache: WalCache) -> None:
         self.cache, self.fd = cache, os.eventfd(0, os.EFD_NONBLOCK)
@@ -51,35 +64,35 @@ class Reader:
         self.poll.register(self.fd, select.POLLIN)
 
     def woken(self) -> None:
-        assert self.poll.poll(10_000), "nobody was woken"
+        assert self.poll.poll(10_000), "no wake-up came"
         os.eventfd_read(self.fd)
 
     def settle(self, block: int) -> None:
-        while not self.cache.is_settled(block):
+        while not is_settled(self.cache, block):
             self.woken()
 
     def read(self, file: tuple[int, int, int, int], lsn: int, size: int) -> bytes:
         out = b""
         while len(out) < size:
-            got = self.cache.try_pin(lsn + len(out))
+            got = try_pin(self.cache, lsn + len(out))
             if isinstance(got, tuple):
                 block, start, data = got
-                self.cache.drop_pin(block)
+                drop_pin(self.cache, block)
                 out += data[lsn + len(out) - start :][: size - len(out)]
                 continue
             assert got == ABSENT
-            held = self.cache.try_hold(self.number, file, lsn + len(out))
+            held = try_hold(self.cache, self.number, file, lsn + len(out))
             if held == FULL:
                 self.woken()
             elif held != RETRY:
                 assert held >= 0
                 self.settle(held)
-                # As a send does: what has arrived is used before the hold goes.
-                got = self.cache.try_pin(lsn + len(out))
+                # As a send does: the block is used before its hold is released.
+                got = try_pin(self.cache, lsn + len(out))
                 assert isinstance(got, tuple)
                 out += got[2][lsn + len(out) - got[1] :][: size - len(out)]
-                self.cache.drop_pin(got[0])
-                self.cache.drop_hold(held)
+                drop_pin(self.cache, got[0])
+                drop_hold(self.cache, held)
         return out
 
     def close(self) -> None:
@@ -113,23 +126,23 @@ def fd_count() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_what_is_read_once_is_there(cache: WalCache, reader: Reader, log: Log) -> None:
-    assert cache.try_pin(1000) == ABSENT
+def test_a_block_is_read_once(cache: WalCache, reader: Reader, log: Log) -> None:
+    assert try_pin(cache, 1000) == ABSENT
     assert reader.read(log.file(), 1000, 5000) == log.data[1000:6000]
-    assert (cache.misses, cache.loads, cache.loaded_bytes) == (1, 1, BLOCK_SIZE)
+    assert (cache.misses, cache.table.loads, cache.loaded_bytes) == (1, 1, BLOCK_SIZE)
     assert reader.read(log.file(), 0, BLOCK_SIZE) == log.data[:BLOCK_SIZE]
     assert cache.misses == 1
 
 
-def test_a_block_ends_where_its_file_is_known_to_hold_something(cache: WalCache, reader: Reader, log: Log) -> None:
-    held = cache.try_hold(reader.number, log.file(end=10_000), 9_000)
+def test_a_block_ends_where_its_file_was_durable(cache: WalCache, reader: Reader, log: Log) -> None:
+    held = try_hold(cache, reader.number, log.file(end=10_000), 9_000)
     reader.settle(held)
-    got = cache.try_pin(9_000)
+    got = try_pin(cache, 9_000)
     assert isinstance(got, tuple)
     assert got[2] == log.data[:10_000]
-    cache.drop_pin(got[0]), cache.drop_hold(held)
+    drop_pin(cache, got[0]), drop_hold(cache, held)
     # What has become durable since is another block.
-    assert cache.try_pin(10_000) == ABSENT
+    assert try_pin(cache, 10_000) == ABSENT
     assert reader.read(log.file(end=20_000), 10_000, 10_000) == log.data[10_000:20_000]
 
 
@@ -139,18 +152,18 @@ def test_overlapping_blocks_are_not_read_as_one(log: Log) -> None:
         cache = WalCache(SMALL * BLOCK_SIZE)
         cache.start()
         reader = Reader(cache)
-        # Apart from each other, so that both stand in the queue behind these while the loaders are busy.
-        before = [cache.try_hold(reader.number, log.file(), 2 * n * BLOCK_SIZE) for n in range(3, 9)]
-        held = [cache.try_hold(reader.number, log.file(end), end - 1_000) for end in ends]
+        # Not adjacent: while the loaders read these one by one, both blocks are queued.
+        before = [try_hold(cache, reader.number, log.file(), 2 * n * BLOCK_SIZE) for n in range(3, 9)]
+        held = [try_hold(cache, reader.number, log.file(end), end - 1_000) for end in ends]
         for block in (*before, *held):
             reader.settle(block)
         for end in ends:
-            got = cache.try_pin(end - 1_000)
+            got = try_pin(cache, end - 1_000)
             assert isinstance(got, tuple)
             assert got[2] == log.data[got[1] : got[1] + len(got[2])]
-            cache.drop_pin(got[0])
+            drop_pin(cache, got[0])
         for block in (*before, *held):
-            cache.drop_hold(block)
+            drop_hold(cache, block)
         reader.close()
         cache.close()
 
@@ -159,123 +172,123 @@ def test_a_replacement_file_begins_inside_a_block(cache: WalCache, reader: Reade
     start = BLOCK_SIZE + 8192
     other = Log(tmp_path / "b.wal", start)
     assert reader.read(log.file(end=start), start - 100, 100) == log.data[start - 100 : start]
-    assert cache.try_pin(start) == ABSENT
+    assert try_pin(cache, start) == ABSENT
     assert reader.read(other.file(), start, 100) == other.data[:100]
     assert reader.read(log.file(end=start), BLOCK_SIZE, 8192) == log.data[BLOCK_SIZE:start]
     other.close()
 
 
-def test_pinned_blocks_stay(cache: WalCache, reader: Reader, log: Log) -> None:
+def test_a_pinned_block_is_not_evicted(cache: WalCache, reader: Reader, log: Log) -> None:
     reader.read(log.file(), 0, 1)
-    got = cache.try_pin(0)
+    got = try_pin(cache, 0)
     assert isinstance(got, tuple)
     for i in range(1, 3 * SMALL):
         reader.read(log.file(), i * BLOCK_SIZE, 1)
-    again = cache.try_pin(5)
+    again = try_pin(cache, 5)
     assert isinstance(again, tuple)
     assert again[0] == got[0]
     assert again[2] == log.data[:BLOCK_SIZE]
-    cache.drop_pin(got[0]), cache.drop_pin(again[0])
+    drop_pin(cache, got[0]), drop_pin(cache, again[0])
     for i in range(1, 3 * SMALL):
         reader.read(log.file(), i * BLOCK_SIZE, 1)
-    assert cache.try_pin(0) == ABSENT
+    assert try_pin(cache, 0) == ABSENT
     assert cache.used_bytes == cache.cache_bytes == SMALL * BLOCK_SIZE
 
 
-def test_everything_held_makes_others_wait(cache: WalCache, reader: Reader, log: Log) -> None:
-    held = [cache.try_hold(reader.number, log.file(), i * BLOCK_SIZE) for i in range(SMALL)]
+def test_a_hold_waits_while_every_block_is_held(cache: WalCache, reader: Reader, log: Log) -> None:
+    held = [try_hold(cache, reader.number, log.file(), i * BLOCK_SIZE) for i in range(SMALL)]
     for block in held:
         reader.settle(block)
     other = Reader(cache)
-    assert cache.try_hold(other.number, log.file(), SMALL * BLOCK_SIZE) == FULL
+    assert try_hold(cache, other.number, log.file(), SMALL * BLOCK_SIZE) == FULL
     assert not other.poll.poll(0)
-    cache.drop_hold(held.pop())
+    drop_hold(cache, held.pop())
     other.woken()
     assert other.read(log.file(), SMALL * BLOCK_SIZE, 10) == log.data[SMALL * BLOCK_SIZE :][:10]
     for block in held:
-        cache.drop_hold(block)
+        drop_hold(cache, block)
     other.close()
 
 
-def test_read_ahead_takes_half_and_displaces_no_other(cache: WalCache, reader: Reader, log: Log) -> None:
-    assert cache.try_want(log.file(), 0, SMALL // 2 * BLOCK_SIZE)
-    assert not cache.try_want(log.file(), SMALL * BLOCK_SIZE, (SMALL + 1) * BLOCK_SIZE)
+def test_read_ahead_takes_half_of_the_cache_and_evicts_none(cache: WalCache, reader: Reader, log: Log) -> None:
+    assert try_want(cache, log.file(), 0, SMALL // 2 * BLOCK_SIZE)
+    assert not try_want(cache, log.file(), SMALL * BLOCK_SIZE, (SMALL + 1) * BLOCK_SIZE)
     for i in range(SMALL, SMALL + SMALL // 2):
         reader.read(log.file(), i * BLOCK_SIZE, 1)
     assert reader.read(log.file(), 0, SMALL // 2 * BLOCK_SIZE) == log.data[: SMALL // 2 * BLOCK_SIZE]
-    assert cache.loads == SMALL
-    assert cache.ahead_wasted == 0
-    assert cache.reads < cache.loads  # side by side, read together
+    assert cache.table.loads == SMALL
+    assert cache.table.ahead_wasted == 0
+    assert cache.reads < cache.table.loads  # side by side, read together
 
 
-def test_read_ahead_that_nobody_uses_goes_in_the_end(cache: WalCache, reader: Reader, log: Log) -> None:
-    cache.try_want(log.file(), 0, SMALL // 2 * BLOCK_SIZE)
+def test_read_ahead_that_stays_unused_is_evicted(cache: WalCache, reader: Reader, log: Log) -> None:
+    try_want(cache, log.file(), 0, SMALL // 2 * BLOCK_SIZE)
     for i in range(SMALL, 4 * SMALL):
         reader.read(log.file(), i * BLOCK_SIZE, 1)
-    assert cache.try_want(log.file(), 0, 1) or cache.ahead_wasted > 0
+    assert try_want(cache, log.file(), 0, 1) or cache.table.ahead_wasted > 0
     for i in range(SMALL, 4 * SMALL):
         reader.read(log.file(), i * BLOCK_SIZE, 1)
-    assert cache.ahead_wasted > 0
+    assert cache.table.ahead_wasted > 0
 
 
-def test_a_file_that_ends_early_fails_and_is_tried_again(cache: WalCache, reader: Reader, log: Log) -> None:
+def test_a_read_past_the_end_of_a_file_fails_and_is_tried_again(cache: WalCache, reader: Reader, log: Log) -> None:
     whole = os.fstat(log.fd).st_size
     os.ftruncate(log.fd, HEADER + 1000)
     for _ in range(2):
-        held = cache.try_hold(reader.number, log.file(), 0)
+        held = try_hold(cache, reader.number, log.file(), 0)
         reader.settle(held)
-        assert cache.try_pin(0) == READ_FAILED
-        cache.drop_hold(held)
-        assert cache.try_pin(0) == ABSENT
+        assert try_pin(cache, 0) == READ_FAILED
+        drop_hold(cache, held)
+        assert try_pin(cache, 0) == ABSENT
     os.ftruncate(log.fd, whole)
     assert reader.read(log.file(), 0, 1000) == log.data[:1000]
     # A read ahead that fails is forgotten at once.
     os.ftruncate(log.fd, HEADER + 1000)
-    assert cache.try_want(log.file(), SIZE - 100, SIZE)
-    held = cache.try_hold(reader.number, log.file(), SIZE // 2)
-    reader.settle(held), cache.drop_hold(held)
+    assert try_want(cache, log.file(), SIZE - 100, SIZE)
+    held = try_hold(cache, reader.number, log.file(), SIZE // 2)
+    reader.settle(held), drop_hold(cache, held)
     assert cache.used_bytes <= 2 * BLOCK_SIZE
 
 
-def test_descriptors_are_the_caches_own(cache: WalCache, reader: Reader, log: Log, tmp_path: Path) -> None:
+def test_a_load_outlives_its_descriptors(cache: WalCache, reader: Reader, log: Log, tmp_path: Path) -> None:
     before = fd_count()
     other = Log(tmp_path / "b.wal", SIZE)
-    cache.try_want(other.file(), SIZE, SIZE + 4 * BLOCK_SIZE)
-    held = cache.try_hold(reader.number, other.file(), SIZE + 5 * BLOCK_SIZE)
+    try_want(cache, other.file(), SIZE, SIZE + 4 * BLOCK_SIZE)
+    held = try_hold(cache, reader.number, other.file(), SIZE + 5 * BLOCK_SIZE)
     other.close()
     reader.settle(held)
-    got = cache.try_pin(SIZE + 5 * BLOCK_SIZE)
+    got = try_pin(cache, SIZE + 5 * BLOCK_SIZE)
     assert isinstance(got, tuple)
     assert got[2] == other.data[5 * BLOCK_SIZE : 6 * BLOCK_SIZE]
-    cache.drop_pin(got[0]), cache.drop_hold(held)
+    drop_pin(cache, got[0]), drop_hold(cache, held)
     assert reader.read(log.file(), 0, 10) == log.data[:10]
     assert reader.read(other.file(), SIZE, 4 * BLOCK_SIZE) == other.data[: 4 * BLOCK_SIZE]  # waits for what is wanted
     assert fd_count() == before
 
 
-def test_close_with_loads_outstanding(tmp_path: Path, log: Log) -> None:
+def test_a_close_ends_outstanding_loads(tmp_path: Path, log: Log) -> None:
     before = fd_count()
     cache = WalCache(64 * BLOCK_SIZE)
     cache.start()
     reader = Reader(cache)
-    cache.try_want(log.file(), 0, 30 * BLOCK_SIZE)
-    held = cache.try_hold(reader.number, log.file(), 40 * BLOCK_SIZE)
+    try_want(cache, log.file(), 0, 30 * BLOCK_SIZE)
+    held = try_hold(cache, reader.number, log.file(), 40 * BLOCK_SIZE)
     cache.close()
-    assert cache.is_settled(held)
-    assert cache.try_pin(40 * BLOCK_SIZE) == READ_FAILED or isinstance(cache.try_pin(40 * BLOCK_SIZE), tuple)
-    assert cache.try_hold(reader.number, log.file(), 60 * BLOCK_SIZE) == READ_FAILED
-    assert not cache.try_want(log.file(), 60 * BLOCK_SIZE, 61 * BLOCK_SIZE)
+    assert is_settled(cache, held)
+    assert try_pin(cache, 40 * BLOCK_SIZE) == READ_FAILED or isinstance(try_pin(cache, 40 * BLOCK_SIZE), tuple)
+    assert try_hold(cache, reader.number, log.file(), 60 * BLOCK_SIZE) == READ_FAILED
+    assert not try_want(cache, log.file(), 60 * BLOCK_SIZE, 61 * BLOCK_SIZE)
     reader.close()
     assert fd_count() == before
 
 
-def test_without_direct_descriptors(cache: WalCache, reader: Reader, log: Log) -> None:
+def test_without_a_direct_descriptor_loads_are_buffered(cache: WalCache, reader: Reader, log: Log) -> None:
     assert reader.read((log.fd, -1, 0, SIZE), 12345, 200_000) == log.data[12345:212345]
-    assert cache.buffered_loads == cache.loads
+    assert cache.buffered_loads == cache.table.loads
 
 
-def test_many_readers_at_different_places_all_get_their_bytes(cache: WalCache, log: Log) -> None:
-    """More of them than the cache has blocks, each on a thread of its own, with read-ahead: all come to their end."""
+def test_more_readers_than_blocks_all_get_their_bytes(cache: WalCache, log: Log) -> None:
+    """Each on a thread of its own, with read-ahead."""
     failed: list[object] = []
 
     def run(seed: int) -> None:
@@ -286,7 +299,7 @@ def test_many_readers_at_different_places_all_get_their_bytes(cache: WalCache, l
                 lsn = choose.randrange(SIZE - 1)
                 size = choose.randrange(1, min(300_000, SIZE - lsn) + 1)
                 if choose.random() < 0.5:
-                    cache.try_want(log.file(), lsn, min(SIZE, lsn + 2 * size))
+                    try_want(cache, log.file(), lsn, min(SIZE, lsn + 2 * size))
                 if reader.read(log.file(), lsn, size) != log.data[lsn : lsn + size]:
                     failed.append((lsn, size))
         except BaseException as error:
