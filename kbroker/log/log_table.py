@@ -1,7 +1,7 @@
 """Every topic and partition of this broker: the table that requests look into.
 
 The two dictionaries live as long as the table: the I/O threads hold them and look up without a lock (one look-up is
-atomic under the GIL); who walks through one takes a copy of its values first.
+atomic under the GIL); to iterate, take a copy of the values first.
 What a topic has in objects comes from the manifest, so adding a topic at start and creating one are the same step: a
 new topic simply has nothing.
 """
@@ -66,7 +66,7 @@ class LogTable:
         self._wal = wal
         self._lock = threading.Lock()
         self._leading = False  # until the WAL has been replayed
-        self._ordinals = itertools.count()  # never used twice: an old hint in a WAL entry can mislead nobody
+        self._ordinals = itertools.count()  # never used twice: an old hint in a WAL entry cannot mislead
         self._object_durable: set[bytes] = set()  # ids of the topics that say so
 
     # -- look-ups ----------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class LogTable:
         if state is not None and state.producers:
             partition.producers.restore(state.producers.values(), state.producers.written())
         if state is not None and state.aborted:
-            partition.producers.restore_aborted(state.aborted)
+            partition.producers.aborted.restore(state.aborted)
         if self._leading:
             epochs.assign(self.leader_epoch, partition.next_offset)
         return partition

@@ -12,10 +12,11 @@ from kbroker.storage.manifest.partition_state import AbortedTransaction, ObjectR
 
 
 class PartitionLog:
-    """Hangs at Partition.log. Any thread may read; only Retention and LogStarts move the log start.
+    """The value of Partition.log. Any thread may read. The log start has one writer at a time: Retention and LogStarts
+    move it inside a commit of the manifest, InternalLog that of an internal topic.
 
     `partition` is the hot state (_fast.partition.partition.Partition). What is in objects is read from the manifest's
-    image at each call, so it is never behind a flush.
+    image at each call, so it always includes the last flush.
     """
 
     __slots__ = ("_image", "epochs", "partition")
@@ -60,7 +61,7 @@ class PartitionLog:
         if offset > self.partition.log_start_offset:
             self.partition.log_start_offset = offset
             self.epochs.trim_start(offset)
-            self.partition.producers.trim_aborted(offset)
+            self.partition.producers.aborted.trim(offset)
         return self.partition.log_start_offset
 
     def note_cleaned(self, offset: int, gone: Sequence[int]) -> None:
@@ -70,7 +71,7 @@ class PartitionLog:
         that have no batch left.
         """
         self.partition.note_cleaned(offset)
-        self.partition.producers.forget_aborted(gone)
+        self.partition.producers.aborted.forget(gone)
 
     def delete_target(self, offset: int) -> int:
         """Where the log would start after DeleteRecords (KIP-107) up to `offset`; -1 means the high watermark.

@@ -117,7 +117,7 @@ class ShareFetch:
             if found is None:
                 return
             position, upper = found
-            aborted = shared.log.producers.aborted  # before the read: compaction drops entries without a batch
+            aborted = shared.log.producers.aborted.entries  # before the read: compaction drops entries without a batch
             hot = shared.log.read_bytes(position, upper, min(self._bytes_left, _READ_BYTES))
             if hot is None:
                 if where not in self._answer.partitions:

@@ -142,8 +142,8 @@ class History:
 
     def check_restart(self) -> None:
         assert self.partition.next_offset == self.twin.next_offset
-        assert self.partition.producers.aborted == self.twin.aborted
-        assert self.partition.producers.verification_count == len(self.twin.guards)
+        assert self.partition.producers.aborted.entries == self.twin.aborted
+        assert self.partition.producers.guards.count == len(self.twin.guards)
         open_now = {t[0]: t[2] for t in self.partition.producers.open_transactions()}
         assert open_now == {t[0]: t[1] for t in self.twin.transactions if t[2] < 0}
         self.log.sync()
@@ -153,5 +153,5 @@ class History:
         again.recover()
         replayed = again.partition()
         assert replayed.producers.snapshot() == snapshot
-        assert replayed.producers.verification_count == 0
-        assert replayed.producers.aborted == self.twin.aborted
+        assert replayed.producers.guards.count == 0
+        assert replayed.producers.aborted.entries == self.twin.aborted

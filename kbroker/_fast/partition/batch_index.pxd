@@ -23,7 +23,8 @@ cdef class BatchIndex:
     dense ring (32 bytes per batch of the segments that are not sealed). Offsets run on without a gap from the first
     slice to `next_offset`.
 
-    All methods need the GIL, and keep it until they have seen the index: each sees that of one moment.
+    All methods need the GIL, and keep it until they have seen the index: each sees that of one moment. Entries of sealed
+    segments are read from their index files meanwhile, on an I/O thread too; the page cache usually has them.
     """
     cdef readonly Wal wal
     cdef readonly str topic

@@ -1,8 +1,9 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._fast.partition.batch_index cimport BatchIndex
-from kbroker._fast.partition.producer_state cimport ProducerStates, Verification
+from kbroker._fast.partition.producer_state cimport ProducerStates
 from kbroker._fast.partition.topic_rules cimport TopicRules
+from kbroker._fast.partition.verification_guards cimport Verification
 from kbroker._fast.records.record_batch cimport BatchInfo
 from kbroker._fast.wal.commit cimport CommitQueue, WaitList
 from kbroker._fast.wal.ring cimport EntryKey

@@ -5,8 +5,9 @@ from typing_extensions import Buffer
 
 from kbroker._fast.partition.batch_index import BatchIndex
 from kbroker._fast.partition.producer_pool import ProducerPool
-from kbroker._fast.partition.producer_state import ProducerStates, Verification
+from kbroker._fast.partition.producer_state import ProducerStates
 from kbroker._fast.partition.topic_rules import TopicRules
+from kbroker._fast.partition.verification_guards import Verification
 from kbroker._fast.wal.commit import CommitQueue, WaitList
 from kbroker._fast.wal.scan import SegmentScan
 from kbroker._fast.wal.segment import WalSegment

@@ -26,8 +26,10 @@ from kbroker._fast.partition.index_lists cimport (
     Slice, dense_at, dense_drop_below, dense_find, dense_grow, slices_add, slices_drop_below,
 )
 from kbroker._fast.partition.producer_pool cimport ProducerPool
-from kbroker._fast.partition.producer_state cimport PRODUCER_WAIT, ProducerStates, Verdict, Verification
+from kbroker._fast.partition.producer_state cimport PRODUCER_WAIT, ProducerStates, Verdict
 from kbroker._fast.partition.topic_rules cimport TopicRules
+from kbroker._fast.partition.transactions cimport first_unstable
+from kbroker._fast.partition.verification_guards cimport Verification
 from kbroker._fast.records.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL, BatchInfo, read_header
 from kbroker._fast.wal.commit cimport CallbackCompletion, CommitQueue, WaitList
 from kbroker._fast.wal.format cimport ENTRY_HEADER_BYTES, INDEX_HEADER_BYTES, GroupRecord, IndexRecord, entry_end
@@ -98,7 +100,7 @@ cdef class Partition(BatchIndex):
             result.end_lsn = self.end_lsn_of(verdict.base_offset)
             result.max_timestamp = verdict.timestamp
             return 0
-        # From here to the reservation whatever may fail; after it nothing is refused any more.
+        # Whatever may fail comes before the reservation; after it nothing is refused.
         if info.producer_id >= 0:
             code = self.producers.prepare(info, &verdict, now_ms, connection)
             if code != 0:
@@ -130,7 +132,7 @@ cdef class Partition(BatchIndex):
         self.commits.appended_bytes += info.size
         if info.producer_id >= 0:
             if info.attributes & CONTROL:
-                self.producers.first_unstable(self.high_watermark())  # forgets those that are over: no reader may come
+                first_unstable(&self.producers.transactions, self.high_watermark())  # forgets those that are over: no reader may come
             self.producers.update(info, &verdict, result.base_offset, now_ms, connection)
         return 0
 
@@ -172,7 +174,7 @@ cdef class Partition(BatchIndex):
         code = self.append(&view[0], &info, now_ms, guard, guard is not None, None, &result)
         if code == APPEND_WAIT:
             raise FastAppendWait
-        if code == PRODUCER_WAIT:   # may last for minutes, which nothing behind it is to wait
+        if code == PRODUCER_WAIT:   # may last for minutes: later appends must not wait for it
             self.producers.pool.refusals += 1
             raise FastKafkaError(NOT_ENOUGH_REPLICAS, f"{self.topic}-{self.index}: no room for one more producer id")
         if code != 0:
@@ -207,7 +209,7 @@ cdef class Partition(BatchIndex):
         info.last_offset_delta = 0
         if not self.producers.needs_verification(&info):
             return None
-        guard = self.producers.begin_verification(producer_id, epoch, sequence, supports_epoch_bump, now_ms)
+        guard = self.producers.guards.begin(producer_id, epoch, sequence, supports_epoch_bump, now_ms)
         if guard is None:
             raise FastKafkaError(NOT_ENOUGH_REPLICAS, "too many producers wait for their verification")
         if guard.epoch > epoch:
@@ -216,7 +218,7 @@ cdef class Partition(BatchIndex):
 
     def end_verification(self, Verification guard not None, *, bint refused):
         """The coordinator has answered; ``refused``: for good, so that the guard is not needed any more."""
-        self.producers.end_verification(guard, refused)
+        self.producers.guards.end(guard, refused)
 
     # -- watermarks --------------------------------------------------------------------------------------------
 
@@ -245,7 +247,7 @@ cdef class Partition(BatchIndex):
     cpdef int64_t last_stable_offset(self):
         """min(high watermark, first offset of the oldest transaction that is open or whose marker is not durable)."""
         cdef int64_t watermark = self.high_watermark()
-        cdef int64_t unstable = self.producers.first_unstable(watermark)
+        cdef int64_t unstable = first_unstable(&self.producers.transactions, watermark)
         if 0 <= unstable < self.log_start_offset:
             unstable = self.log_start_offset    # DeleteRecords went past where the transaction began
         return watermark if unstable < 0 or unstable > watermark else unstable

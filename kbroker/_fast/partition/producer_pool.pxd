@@ -52,7 +52,7 @@ cdef class ProducerPool:
     cdef readonly int64_t started_ms      # what was written at an unknown time counts as written then
     cdef readonly int64_t rows
     cdef readonly int64_t evictions
-    cdef public int64_t refusals          # of batches that waited for a row in vain
+    cdef public int64_t refusals          # of batches that waited for a row and got none
     cdef public int64_t guards            # of verifications (producer_state)
     cdef int64_t heads_bytes
     cdef uint64_t seed

@@ -1,10 +1,9 @@
 """Idempotence and transaction state of a partition, per producer id (Kafka protocol guide; KIP-98, KIP-890)."""
 
-from bisect import bisect_left
 from operator import itemgetter
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memmove
 
 from kbroker._fast.base.kafka cimport (
@@ -28,13 +27,19 @@ from kbroker._fast.partition.producer_pool cimport (
     find_row,
     row_at,
 )
+from kbroker._fast.partition.aborted_transactions cimport AbortedTransactions
+from kbroker._fast.partition.transactions cimport (
+    Transaction,
+    transactions_add,
+    transactions_end,
+    transactions_reserve,
+)
+from kbroker._fast.partition.verification_guards cimport Verification, VerificationGuards
 from kbroker._fast.records.record_batch cimport BATCH_HEADER_BYTES, CODEC_MASK, CONTROL, TRANSACTIONAL, BatchInfo
 from kbroker._fast.base.slab cimport slab_at, slab_take
 
 cdef enum:
     SEQUENCE_MAX = 0x7FFFFFFF
-    GUARD_MS_MIN = 60000
-    GUARDS_SHARE = 8          # verifications under way: at most this part of the producers that the pool takes
 
 
 cdef int32_t first_sequence(const CachedBatch* batch) noexcept nogil:
@@ -64,22 +69,16 @@ cdef inline bint in_transaction(const ProducerRow* row, int16_t epoch) noexcept:
     return row != NULL and row.txn_first_offset >= 0 and row.epoch == epoch
 
 
-_THIRD = itemgetter(2)     # an open transaction's first offset, an aborted one's last
-
-
-cdef class Verification:
-    def __repr__(self):
-        return f"Verification(producer_id={self.producer_id}, epoch={self.epoch}, pending={self.pending})"
+_FIRST_OFFSET = itemgetter(2)     # of an open transaction
 
 
 cdef class ProducerStates(ProducerTable):
     def __cinit__(self, *args, **kwargs):
-        self.verifications = {}
-        self.aborted = []
+        self.guards = VerificationGuards(self.pool)
+        self.aborted = AbortedTransactions()
 
     def __dealloc__(self):
-        free(self.transactions)
-        self.pool.guards -= self.guard_count
+        free(self.transactions.items)
 
     cdef int judge(self, const uint8_t* batch, const BatchInfo* info, Verification guard, bint verify,
                    Verdict* verdict) except -3000:
@@ -109,7 +108,7 @@ cdef class ProducerStates(ProducerTable):
         if row != NULL and info.producer_epoch < row.epoch:
             return INVALID_PRODUCER_EPOCH
         if verify and info.attributes & TRANSACTIONAL and not in_transaction(row, info.producer_epoch):
-            code = self.judge_first(info, row, guard)
+            code = self.guards.judge(info, row, guard)
             if code != 0:
                 return code
         if row == NULL or row.epoch < 0:
@@ -141,22 +140,6 @@ cdef class ProducerStates(ProducerTable):
             return TRANSACTION_COORDINATOR_FENCED
         return 0
 
-    cdef int judge_first(self, const BatchInfo* info, const ProducerRow* row, Verification guard) except -3000:
-        """A batch that opens its producer's transaction here: it must have been verified, and be the first of those
-        that asked."""
-        cdef Verification current = <Verification>self.verifications.get(info.producer_id)
-        if current is not None and info.producer_epoch < current.epoch:
-            return INVALID_PRODUCER_EPOCH
-        if current is None or current is not guard:
-            return INVALID_TXN_STATE
-        if info.base_sequence < 0:
-            return 0
-        if info.base_sequence > current.lowest_sequence:
-            return OUT_OF_ORDER_SEQUENCE_NUMBER
-        if current.supports_epoch_bump and info.base_sequence != 0 and (row == NULL or row.count == 0):
-            return OUT_OF_ORDER_SEQUENCE_NUMBER
-        return 0
-
     cdef bint needs_verification(self, const BatchInfo* info) except -1:
         cdef uint32_t number = find_row(self, info.producer_id)
         cdef ProducerRow* row
@@ -167,55 +150,6 @@ cdef class ProducerStates(ProducerTable):
             return False
         return info.producer_epoch != row.epoch or info.base_sequence < 0 or find_batch(self.pool, row, info) == NULL
 
-    cdef Verification begin_verification(self, int64_t producer_id, int16_t epoch, int32_t sequence,
-                                         bint supports_epoch_bump, int64_t now_ms):
-        cdef Verification guard = <Verification>self.verifications.get(producer_id)
-        if guard is not None and guard.epoch > epoch:
-            return guard    # not joined: the caller is fenced
-        if guard is None or guard.epoch < epoch:
-            if guard is None:
-                if self.pool.guards >= max(self.pool.rows_max // GUARDS_SHARE, 1) and not self.drop_guard(now_ms):
-                    return None
-                self.guard_count += 1
-                self.pool.guards += 1
-            guard = Verification.__new__(Verification)
-            guard.producer_id = producer_id
-            guard.epoch = epoch
-            guard.lowest_sequence = sequence
-            guard.supports_epoch_bump = supports_epoch_bump
-            guard.started_ms = now_ms
-            self.verifications[producer_id] = guard
-        elif guard.epoch == epoch and sequence < guard.lowest_sequence:
-            guard.lowest_sequence = sequence
-        guard.last_ticket += 1
-        guard.pending += 1
-        return guard
-
-    cdef int end_verification(self, Verification guard, bint refused) except -1:
-        guard.pending -= 1
-        if refused and guard.pending == 0 and self.verifications.get(guard.producer_id) is guard:
-            self.remove_guard(guard.producer_id)
-        return 0
-
-    cdef bint drop_guard(self, int64_t now_ms) except -1:
-        """Drops this partition's oldest guard, if no question of it is open and no retry of its batch is to be expected."""
-        cdef Verification guard = next(iter(self.verifications.values()), None)
-        if guard is None or guard.pending > 0 or now_ms - guard.started_ms < self.pool.min_idle_ms:
-            return False
-        self.remove_guard(guard.producer_id)
-        return True
-
-    cdef int remove_guard(self, int64_t producer_id) except -1:
-        if self.verifications.pop(producer_id, None) is not None:
-            self.guard_count -= 1
-            self.pool.guards -= 1
-        return 0
-
-    @property
-    def verification_count(self):
-        """Producers with a guard."""
-        return len(self.verifications)
-
     cdef int prepare(self, const BatchInfo* info, Verdict* verdict, int64_t now_ms, object connection) except -3000:
         cdef ProducerRow* row
         if info.attributes & CONTROL:
@@ -224,7 +158,7 @@ cdef class ProducerStates(ProducerTable):
             verdict.has_room = self.pool.reserve(self, now_ms, None, False)
             return 0
         if info.attributes & TRANSACTIONAL:
-            self.prepare_transaction()
+            transactions_reserve(&self.transactions)
         if verdict.row != 0:
             row = row_at(self.pool, verdict.row)
             return self.pool.reserve_older() if row.older == 0 and row.count > 0 else 0
@@ -233,23 +167,6 @@ cdef class ProducerStates(ProducerTable):
             return PRODUCER_WAIT
         return 0 if find_row(self, info.producer_id) == 0 else PRODUCER_WAIT    # another thread was faster
 
-    cdef int prepare_transaction(self) except -1:
-        cdef int32_t capacity
-        cdef void* grown
-        if self.first + self.count < self.capacity:
-            return 0
-        if self.first > 0 and self.first >= self.capacity // 2:
-            memmove(self.transactions, self.transactions + self.first, self.count * sizeof(Transaction))
-            self.first = 0
-            return 0
-        capacity = 8 if self.capacity == 0 else 2 * self.capacity
-        grown = realloc(self.transactions, capacity * sizeof(Transaction))
-        if grown == NULL:
-            raise MemoryError
-        self.transactions = <Transaction*>grown
-        self.capacity = capacity
-        return 0
-
     cdef int update(self, const BatchInfo* info, const Verdict* verdict, int64_t base_offset, int64_t written_ms,
                     object connection) except -1:
         cdef uint32_t number = verdict.row
@@ -257,8 +174,8 @@ cdef class ProducerStates(ProducerTable):
         cdef bint control = info.attributes & CONTROL
         if info.producer_id < 0 or (control and verdict.marker == MARKER_NONE):
             return 0
-        if self.verifications and info.attributes & TRANSACTIONAL:
-            self.remove_guard(info.producer_id)
+        if self.guards.count and info.attributes & TRANSACTIONAL:
+            self.guards.remove(info.producer_id)
         if number == 0:
             if not verdict.has_room:
                 return 0    # a marker of a producer that is not known here
@@ -277,8 +194,7 @@ cdef class ProducerStates(ProducerTable):
         if info.attributes & TRANSACTIONAL and row.txn_first_offset < 0:
             row.txn_first_offset = base_offset
             self.pool.unlist(number)
-            self.transactions[self.first + self.count] = Transaction(row.producer_id, base_offset, -1)
-            self.count += 1
+            transactions_add(&self.transactions, row.producer_id, base_offset)
         if row.address == 0 and connection is not None:
             self.pool.attach(number, connection)
         return 0
@@ -306,74 +222,57 @@ cdef class ProducerStates(ProducerTable):
         if verdict.row == 0:
             verdict.has_room = self.pool.reserve(self, 0, None, True)
         self.pool.reserve_older()
-        self.prepare_transaction()
+        transactions_reserve(&self.transactions)
         return self.update(info, &verdict, base_offset, WRITTEN_UNKNOWN, None)
 
     cdef int end_transaction(self, uint32_t number, int32_t marker, int64_t marker_offset) except -1:
         cdef ProducerRow* row = row_at(self.pool, number)
-        cdef int32_t i
-        cdef int64_t stable = marker_offset + 1
-        cdef Transaction* t
+        cdef int64_t stable
         if row.txn_first_offset < 0:
             return 0  # a marker without a transaction leaves no trace but its epochs
-        for i in range(self.first, self.first + self.count):
-            t = &self.transactions[i]
-            if t.last_offset < 0 and t.producer_id == row.producer_id:
-                t.last_offset = marker_offset
-            elif t.last_offset < 0 and t.first_offset < stable:
-                stable = t.first_offset
+        stable = transactions_end(&self.transactions, row.producer_id, marker_offset)
         if marker == MARKER_ABORT:
-            self.aborted.append((row.producer_id, row.txn_first_offset, marker_offset, stable))
+            self.aborted.add(row.producer_id, row.txn_first_offset, marker_offset, stable)
         row.txn_first_offset = -1
         self.pool.list_row(number)
         return 0
 
-    cdef int64_t first_unstable(self, int64_t high_watermark) noexcept:
-        cdef Transaction* t
-        while self.count:
-            t = &self.transactions[self.first]
-            if t.last_offset < 0 or t.last_offset >= high_watermark:
-                return t.first_offset
-            self.first += 1
-            self.count -= 1
-        self.first = 0
-        return -1
-
     def expire(self, int64_t now_ms, int64_t expiration_ms):
         """Forgets producers without an open transaction that have been silent for ``expiration_ms``; returns how many.
 
-        Silent: by the newest batch's timestamp, as in Kafka, and also by when it was appended: who replays an old log
-        is not forgotten at once. What was appended before a restart, at a time that nobody knows, counts from the first
-        call on. Guards of verifications that came to nothing go after the time that protects a producer, or a minute."""
-        cdef Verification guard
+        Silent: by the newest batch's timestamp, as in Kafka, and also by when it was appended: a producer that replays an
+        old log is not forgotten at once. What was appended before a restart, at an unknown time, counts from the first
+        call on. Guards of verifications that came to nothing go as well."""
         cdef bint noted = False
-        cdef int64_t guard_ms = min(expiration_ms, max(self.pool.min_idle_ms, GUARD_MS_MIN))
-        for guard in list(self.verifications.values()):
-            if guard.pending == 0 and now_ms - guard.started_ms >= guard_ms:
-                self.remove_guard(guard.producer_id)
+        self.guards.expire(now_ms, expiration_ms)
         return self.expire_rows(now_ms, expiration_ms, &noted)
 
     def clear(self):
         """Forgets all producers and their transactions: the partition is gone, or gets another state."""
         self.clear_rows()
-        self.pool.guards -= self.guard_count
-        self.guard_count = 0
-        self.verifications = {}
-        self.first = self.count = 0
+        self.guards.clear()
+        self.transactions.first = self.transactions.count = 0
+
+    @property
+    def transaction_count(self):
+        """Transactions that are known, those that are over included."""
+        return self.transactions.count
 
     def open_transactions(self):
         """[(producer id, epoch, first offset, coordinator epoch, last timestamp)] by first offset."""
         cdef const ProducerRow* row
+        cdef const Transaction* t
         cdef uint32_t number
         cdef int32_t i
         cdef list found = []
-        for i in range(self.first, self.first + self.count):
-            number = find_row(self, self.transactions[i].producer_id) if self.transactions[i].last_offset < 0 else 0
+        for i in range(self.transactions.first, self.transactions.first + self.transactions.count):
+            t = &self.transactions.items[i]
+            number = find_row(self, t.producer_id) if t.last_offset < 0 else 0
             if number != 0:
                 row = row_at(self.pool, number)
                 found.append((row.producer_id, row.epoch, row.txn_first_offset, row.coordinator_epoch,
                               row.last_timestamp))
-        found.sort(key=_THIRD)
+        found.sort(key=_FIRST_OFFSET)
         return found
 
     def active_producers(self):
@@ -407,33 +306,5 @@ cdef class ProducerStates(ProducerTable):
             if entry[4] >= 0:
                 opened.append((entry[4], entry[0]))
         for first_offset, producer_id in sorted(opened):
-            self.prepare_transaction()
-            self.transactions[self.first + self.count] = Transaction(producer_id, first_offset, -1)
-            self.count += 1
-
-    def restore_aborted(self, aborted):
-        """Replaces the list of aborted transactions: (producer id, first offset, last offset, last stable offset)."""
-        self.aborted = sorted((tuple(item) for item in aborted), key=lambda item: item[2])
-
-    def aborted_between(self, int64_t fetch_offset, int64_t upper):
-        """(producer id, first offset) of the aborted transactions that a read of [fetch_offset, upper) must know."""
-        return aborted_between(self.aborted, fetch_offset, upper)
-
-    def trim_aborted(self, int64_t log_start_offset):
-        """Forgets aborted transactions that end below the log start offset."""
-        self.aborted = [item for item in self.aborted if item[2] >= log_start_offset]
-
-    def forget_aborted(self, last_offsets):
-        """Forgets the aborted transactions that end at these offsets: compaction has left nothing of them."""
-        gone = set(last_offsets)
-        self.aborted = [item for item in self.aborted if item[2] not in gone]
-
-
-cdef list aborted_between(list aborted, int64_t fetch_offset, int64_t upper):
-    cdef list found = []
-    for item in aborted[bisect_left(aborted, fetch_offset, key=_THIRD):]:
-        if item[1] < upper:
-            found.append((item[0], item[1]))
-        if item[3] >= upper:
-            break       # what was still open then begins at or above its last stable offset
-    return found
+            transactions_reserve(&self.transactions)
+            transactions_add(&self.transactions, producer_id, first_offset)

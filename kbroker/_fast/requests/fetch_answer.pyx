@@ -9,7 +9,7 @@ from kbroker._fast.base.kafka cimport KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWE
 from kbroker._fast.net.request cimport Response
 from kbroker._fast.partition.batch_index cimport ReadHint
 from kbroker._fast.partition.partition cimport Partition
-from kbroker._fast.partition.producer_state cimport aborted_between
+from kbroker._fast.partition.aborted_transactions cimport aborted_between
 from kbroker._fast.records.record_batch cimport CONTROL, TRANSACTIONAL, BatchInfo, parse_header
 from kbroker._fast.requests.fetch_codec cimport (
     put_fetch_partition,

@@ -189,7 +189,7 @@ cdef class FetchRequest(Request):
         slot.log_start = partition.log_start_offset
         slot.upper = slot.last_stable_offset if self.read_committed else slot.high_watermark
         if not slot.cold_asked:
-            slot.aborted = partition.producers.aborted
+            slot.aborted = partition.producers.aborted.entries
         if slot.last_fetched_epoch >= 0 and slot.last_fetched_epoch != partition.leader_epoch:
             self.check_epoch(slot)
         elif slot.fetch_offset < slot.log_start or slot.fetch_offset > partition.next_offset:

@@ -33,7 +33,8 @@ from kbroker._fast.requests.produce_codec cimport (
     put_produce_topic,
     put_produce_topic_end,
 )
-from kbroker._fast.partition.producer_state cimport PRODUCER_WAIT, Verification
+from kbroker._fast.partition.producer_state cimport PRODUCER_WAIT
+from kbroker._fast.partition.verification_guards cimport Verification
 from kbroker._fast.records.record_batch cimport TRANSACTIONAL
 from kbroker._fast.net.request cimport Request, Response, new_response
 from kbroker._fast.requests.produce_judge cimport is_batch, judge_inline, judge_item, request_error, work_bytes

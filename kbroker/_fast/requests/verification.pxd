@@ -1,7 +1,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker._fast.partition.partition cimport Partition
-from kbroker._fast.partition.producer_state cimport Verification
+from kbroker._fast.partition.verification_guards cimport Verification
 from kbroker._fast.records.record_batch cimport BatchInfo
 from kbroker._fast.net.request cimport Request
 from kbroker._fast.requests.produce_codec cimport ProduceItem

@@ -20,7 +20,7 @@ from kbroker._fast.base.kafka cimport (
     TRANSACTION_ABORTABLE,
 )
 from kbroker._fast.partition.partition cimport Partition
-from kbroker._fast.partition.producer_state cimport Verification
+from kbroker._fast.partition.verification_guards cimport Verification
 from kbroker._fast.records.record_batch cimport BatchInfo
 from kbroker._fast.net.request cimport Request
 from kbroker._fast.requests.produce_codec cimport ProduceItem
@@ -57,7 +57,7 @@ cdef class Verifications:
         return self.request is not None
 
     cdef int32_t begin(self, int32_t item, Partition partition, const BatchInfo* info, int64_t now_ms) except -3000:
-        cdef Verification guard = partition.producers.begin_verification(
+        cdef Verification guard = partition.producers.guards.begin(
             info.producer_id, info.producer_epoch, info.base_sequence, self.version >= ADD_PARTITIONS_VERSION, now_ms)
         if guard is not None and guard.epoch > info.producer_epoch:
             return INVALID_PRODUCER_EPOCH
@@ -126,7 +126,7 @@ cdef class Verifications:
             code = self.codes.get((partition.topic, partition.index), COORDINATOR_NOT_AVAILABLE)
             if code == 0 and guard.last_ticket != <int64_t>self.tickets[n]:
                 code = NETWORK_EXCEPTION    # the producer has since asked again, on another connection
-        partition.producers.end_verification(guard, self.disabled or _is_final(code))
+        partition.producers.guards.end(guard, self.disabled or _is_final(code))
         self.guards[n] = None
         if code == 0:
             self.settled_guards[item] = guard
@@ -161,7 +161,7 @@ cdef class Verifications:
         for n in range(len(self.guards)):
             guard = <Verification>self.guards[n]
             if guard is not None:
-                (<Partition>self.partitions[n]).producers.end_verification(guard, False)
+                (<Partition>self.partitions[n]).producers.guards.end(guard, False)
                 self.guards[n] = None
         return 0
 

@@ -172,13 +172,13 @@ def test_the_aborted_list_shrinks_when_nothing_can_show_the_records_any_more(sto
     assert c.run_once()
     write(storage, (b"c", b"1"))
     partition = storage.table.partition("t", 0)
-    assert len(partition.producers.aborted) == 1  # for a read that began before the round
-    known = partition.producers.aborted
+    assert len(partition.producers.aborted.entries) == 1  # for a read that began before the round
+    known = partition.producers.aborted.entries
     assert partition.read_bytes(0, 4, 1000) is None  # the WAL has the aborted record, and does not serve it
     assert c.run_once()
     assert state(storage).aborted == ()
     assert reloaded(storage).partition(topic_id("t"), 0).aborted == ()
-    assert partition.producers.aborted == []
+    assert partition.producers.aborted.entries == []
     assert [entry[0] for entry in known] == [9]  # for a reader that has begun with it
 
 

@@ -2,6 +2,7 @@ import random
 
 import pytest
 
+from kbroker._fast.partition.aborted_transactions import aborted_between
 from kbroker._fast.wal.commit import FastKafkaError
 from kbroker.background.deleted_topics import drop_deleted_topics
 from kbroker.background.retention import Retention
@@ -156,18 +157,18 @@ def test_aborted_transactions_are_known_after_a_restart_and_go_with_the_log_star
     hot = s.table.partition("t", 0)
     hot.append_marker(4, 0, 0, False, 0)
     s.sync()
-    expected = hot.producers.aborted_between(0, 2)
+    expected = aborted_between(hot.producers.aborted.entries, 0, 2)
     assert expected == [(4, 0)]
     s.flush()
     s.close()
     again = start(store, epoch=2, **({"directory": "other", "data_dir_id": "dir-2"} if disk_lost else {}))
     hot = again.table.partition("t", 0)
-    assert hot.producers.aborted_between(0, 2) == expected
+    assert aborted_between(hot.producers.aborted.entries, 0, 2) == expected
     hot.log.raise_log_start(2)
-    assert hot.producers.aborted_between(0, 2) == []
+    assert aborted_between(hot.producers.aborted.entries, 0, 2) == []
 
 
-def test_epochs_of_what_was_replayed(start):
+def test_replayed_batches_restore_their_epochs(start):
     store = MemoryStore()
     s = start(store, epoch=1)
     s.append("t", 0, batch([b"a"] * 3))
@@ -192,7 +193,7 @@ def test_a_wal_that_does_not_follow_on_the_objects_stops_the_start(start):
     s.append("t", 0, batch([b"b"]))
     s.sync()
     s.close()
-    other = MemoryStore()  # a bucket in which the first record was flushed by nobody, but the position was
+    other = MemoryStore()  # a bucket with the flushed position, but without the first record
     for key, data in empty.items():
         other.put(key, data)
     stale = start(other, directory="unused", data_dir_id="dir-1", epoch=3)
@@ -265,7 +266,7 @@ def test_objects_of_unknown_topics_are_kept_and_those_of_deleted_ones_go(start):
         drop(again, retention, "t")
 
 
-def test_what_is_left_of_a_topic_that_was_deleted_before_its_first_flush_was_true_goes_after_a_kill(start):
+def test_a_kill_leaves_no_orphans_of_a_topic_deleted_during_its_first_flush(start):
     s = start(MemoryStore(), topics=[])
     leftover = KEYS.full("s/0/segment-00000000000000000000.kfs")
     s.store.put(leftover, b"of a flush that was killed")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from kbroker._fast.partition.aborted_transactions import AbortedTransactions
 from kbroker._fast.records.records import build_batch, build_control_batch, parse_batch_header
 from kbroker._fast.wal.commit import WaitList
 from kbroker.coordinator.share_state.batches import combine
@@ -81,7 +82,7 @@ class Producers:
     """The part of a partition's producer state that is needed."""
 
     def __init__(self) -> None:
-        self.aborted: list[tuple[int, int, int, int]] = []
+        self.aborted = AbortedTransactions()
 
 
 class BatchLog:
@@ -121,7 +122,7 @@ class BatchLog:
             base_offset=self.end,
         )  # fmt: skip
         if not commit:
-            self.producers.aborted.append((producer_id, first, self.end, self.end))
+            self.producers.aborted.restore([*self.producers.aborted.entries, (producer_id, first, self.end, self.end)])
         self.batches.append((self.end, marker))
 
     def read_bytes(self, offset: int, upper: int, max_bytes: int) -> bytes | None:

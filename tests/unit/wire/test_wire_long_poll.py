@@ -1,4 +1,4 @@
-"""Parked fetches: who wakes them, when they give up, and that no wake-up is missed."""
+"""Parked fetches: what wakes them, when they time out, and that no wake-up is missed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.wire.wire_harness import (
 )
 
 
-def test_append_wakes_a_parked_fetch(tmp_path):
+def test_an_append_wakes_a_parked_fetch(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as consumer, Client(broker) as producer:
         consumer.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
         until(lambda: broker.reactor.parked_count == 1)
@@ -34,7 +34,7 @@ def test_append_wakes_a_parked_fetch(tmp_path):
         assert len(broker.logs.by_name["t"].partitions[0].waiters) == 0
 
 
-def test_min_bytes_holds_back_small_data(tmp_path):
+def test_a_fetch_waits_for_its_min_bytes(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as consumer, Client(broker) as producer:
         consumer.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS, min_bytes=1000))
         producer.ask(0, 9, produce_request(batch(b"a")))
@@ -43,7 +43,7 @@ def test_min_bytes_holds_back_small_data(tmp_path):
         assert len(values(fetched(consumer.receive()[1]).records)) == 2
 
 
-def test_timeout_returns_what_there_is(tmp_path):
+def test_a_fetch_that_times_out_returns_what_there_is(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         client.ask(0, 9, produce_request(batch(b"a")))
         client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS, min_bytes=1000))
@@ -53,7 +53,7 @@ def test_timeout_returns_what_there_is(tmp_path):
         assert values(fetched(client.receive()[1]).records) == [b"a"]
 
 
-def test_a_following_request_ends_the_wait(tmp_path):
+def test_a_later_request_ends_the_wait(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         fetch_id = client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
         until(lambda: broker.reactor.parked_count == 1)
@@ -64,7 +64,7 @@ def test_a_following_request_ends_the_wait(tmp_path):
         assert produced(second[1]).base_offset == 0
 
 
-def test_a_fetch_behind_a_fetch_ends_it_too(tmp_path):
+def test_a_later_fetch_ends_the_wait(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         request = fetch_request(("t", 0, 0), max_wait_ms=LONG_MS)
         client.socket.sendall(b"".join(client.frame(1, 11, request) for _ in range(5)))
@@ -81,7 +81,7 @@ def test_a_fetch_received_with_a_produce_starts_after_its_answer(tmp_path):
         assert values(fetched(client.receive()[1]).records) == [b"v"]
 
 
-def test_closing_a_connection_takes_its_fetch_away(tmp_path):
+def test_a_closed_connection_cancels_its_fetch(tmp_path):
     with wire_broker(tmp_path) as broker:
         with Client(broker) as client:
             client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
@@ -91,7 +91,7 @@ def test_closing_a_connection_takes_its_fetch_away(tmp_path):
 
 
 def test_no_wake_up_is_missed(tmp_path):
-    """Each consumer asks for the next offset with a wait that no test could sit through."""
+    """Each consumer asks for the next offset with a max wait longer than the test."""
     rounds, consumers = 300, 4
     with wire_broker(tmp_path, options=WireOptions(reactors=2)) as broker:
         failures: list[BaseException] = []
@@ -120,7 +120,7 @@ def test_no_wake_up_is_missed(tmp_path):
         assert not failures
 
 
-def test_a_thousand_parked_polls(tmp_path):
+def test_a_thousand_fetches_are_parked(tmp_path):
     with wire_broker(tmp_path) as broker:
         clients = [Client(broker) for _ in range(1000)]
         try:
@@ -146,7 +146,7 @@ class ColdReader:
         self.asked.append((offset, callback))
 
 
-def test_cold_data_is_waited_for_and_hot_data_goes_first(tmp_path):
+def test_a_fetch_waits_for_cold_data_and_serves_hot_data_first(tmp_path):
     cold = ColdReader()
     with wire_broker(tmp_path, {"t": 2}, cold_reader=cold) as broker, Client(broker) as client:
         partition = broker.logs.by_name["t"].partitions[0]
@@ -173,16 +173,16 @@ def transactional(base_offset, count, producer_id=7):
     )
 
 
-def test_what_was_aborted_when_a_cold_read_began_is_told_with_its_data(tmp_path):
+def test_a_cold_read_is_answered_with_the_transactions_aborted_when_it_began(tmp_path):
     cold = ColdReader()
     with wire_broker(tmp_path, cold_reader=cold) as broker, Client(broker) as client:
         partition = broker.logs.by_name["t"].partitions[0]
         partition.set_next_offset(20)  # offsets 0 to 19 are only in objects
-        partition.producers.restore_aborted([(7, 0, 9, 10), (8, 3, 11, 12)])
+        partition.producers.aborted.restore([(7, 0, 9, 10), (8, 3, 11, 12)])
         request = fetch_request(("t", 0, 0), isolation_level=1, max_wait_ms=LONG_MS)
         client.send(1, 11, request)
         until(lambda: cold.asked)
-        partition.producers.forget_aborted([9])  # compaction has replaced the object that is being read
+        partition.producers.aborted.forget([9])  # compaction has replaced the object that is being read
         cold.asked[0][1]([transactional(0, 9), transactional(12, 2, 8)])
         (told,) = fetched(client.receive()[1]).aborted_transactions
         assert (told.producer_id, told.first_offset) == (7, 0)
@@ -192,13 +192,13 @@ def test_what_was_aborted_when_a_cold_read_began_is_told_with_its_data(tmp_path)
         assert fetched(client.receive()[1]).aborted_transactions == []
 
 
-def test_what_compaction_has_taken_is_not_told_with_what_came_later(tmp_path):
-    """No marker would come: a client would skip what the same producer has committed since."""
+def test_aborted_transactions_that_compaction_removed_are_not_answered(tmp_path):
+    """Without their marker a client would skip what the same producer has committed since."""
     cold = ColdReader()
     with wire_broker(tmp_path, cold_reader=cold) as broker, Client(broker) as client:
         partition = broker.logs.by_name["t"].partitions[0]
         partition.set_next_offset(30)
-        partition.producers.restore_aborted([(7, 2, 5, 6), (7, 15, 19, 20)])
+        partition.producers.aborted.restore([(7, 2, 5, 6), (7, 15, 19, 20)])
         client.send(1, 11, fetch_request(("t", 0, 0), isolation_level=1, max_wait_ms=LONG_MS))
         until(lambda: cold.asked)
         marker = build_control_batch(
@@ -213,7 +213,7 @@ def test_what_compaction_has_taken_is_not_told_with_what_came_later(tmp_path):
 
 
 @pytest.mark.parametrize(("version", "error"), [(4, 6), (5, 6), (6, 56), (12, 56)])
-def test_clients_that_do_not_know_a_storage_error_look_for_the_leader(tmp_path, version, error):
+def test_clients_without_the_storage_error_are_sent_to_the_leader(tmp_path, version, error):
     cold = ColdReader()
     with wire_broker(tmp_path, cold_reader=cold) as broker, Client(broker) as client:
         broker.logs.by_name["t"].partitions[0].set_next_offset(10)
@@ -237,7 +237,7 @@ def test_bytes_of_a_deleted_topic_are_not_served_under_the_name_of_a_new_one(tmp
             if answered == "before":
                 cold.asked[0][1]([batch(b"old")])
             new = Partition(broker.wal, "t", bytes(16), 0, 7, 1)
-            new.set_next_offset(10)  # has as much by now, and in objects too
+            new.set_next_offset(10)  # by now as long, and in objects too
             old.release()
             broker.logs.by_name["t"].partitions[0] = new
 
@@ -250,14 +250,14 @@ def test_bytes_of_a_deleted_topic_are_not_served_under_the_name_of_a_new_one(tmp
 
 
 @pytest.mark.parametrize(("slots", "given"), [(0, 0), (1, 1), (2, 2), (1000, 3)])
-def test_sessions_are_as_many_as_was_said(tmp_path, slots, given):
+def test_sessions_are_bounded(tmp_path, slots, given):
     options = WireOptions(fetch_sessions_max=slots)
     with wire_broker(tmp_path, options=options) as broker, Client(broker) as client:
         opened = [client.ask(1, 12, fetch_request(("t", 0, 0), session=(0, 0))).session_id for _ in range(3)]
         assert sum(session > 0 for session in opened) == given
 
 
-def test_sessions(tmp_path):
+def test_incremental_fetch_sessions(tmp_path):
     from kbroker.protocol.apis.k01_fetch import ForgottenTopic
 
     with wire_broker(tmp_path, {"t": 3}) as broker, Client(broker) as client:
@@ -288,8 +288,8 @@ def test_sessions(tmp_path):
     ("busy_bytes", "large_bytes", "partition_max_bytes"),
     [(100_000, 1_000_000, MIB), (1_000, 1_047_900, MIB), (100_000, 1_000_000, 50 * MIB)],
 )
-def test_a_large_batch_beside_a_busy_partition_is_served(tmp_path, busy_bytes, large_bytes, partition_max_bytes):
-    """KIP-74: what did not fit comes first the next time, however little the others had."""
+def test_a_large_batch_next_to_a_busy_partition_is_served(tmp_path, busy_bytes, large_bytes, partition_max_bytes):
+    """KIP-74: a partition whose data did not fit comes first the next time."""
     with wire_broker(tmp_path, {"t": 2}, arena_bytes=32 * MIB) as broker, Client(broker) as client:
         large = batch(bytes(large_bytes))
         assert produced(client.ask(0, 9, produce_request(large, partition=1))).error_code == 0

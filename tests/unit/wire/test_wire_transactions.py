@@ -1,4 +1,4 @@
-"""Transactional Produce requests: what the coordinator is asked, and what becomes of its answers."""
+"""Transactional Produce requests: what the coordinator is asked, and what its answers lead to."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_only_the_first_batch_of_a_transaction_is_verified(tmp_path, version):
         (51, 11, 19), (51, 12, 51), (13, 9, 19), (14, 12, 19), (15, 3, 19), (16, 13, 19), (56, 12, 56), (3, 11, 3),
     ],
 )  # fmt: skip
-def test_answers_of_the_coordinator(tmp_path, code, version, expected):
+def test_each_answer_of_the_coordinator_has_its_error(tmp_path, code, version, expected):
     coordinator = Coordinator(code)
     with wire_broker(tmp_path, transactions=coordinator) as broker, Client(broker) as client:
         topic = broker.logs.by_name["t"].topic_id if version >= 13 else "t"
@@ -87,7 +87,7 @@ def test_answers_of_the_coordinator(tmp_path, code, version, expected):
         partition = partition_of(broker)
         assert partition.next_offset == 0
         # After a final refusal nothing of the producer is left; else its lowest sequence is remembered.
-        assert partition.producers.verification_count == (0 if expected in (47, 48, 49, 120) else 1)
+        assert partition.producers.guards.count == (0 if expected in (47, 48, 49, 120) else 1)
         coordinator.code = 0
         assert produced(client.ask(0, version, request)).error_code == 0
 
@@ -103,12 +103,12 @@ def test_one_question_for_all_partitions_and_each_gets_its_own_answer(tmp_path):
         until(lambda: len(coordinator.questions) == 1)
         (question,) = coordinator.questions
         assert question.partitions == [("t", 0), ("t", 2), ("t", 3)]
-        question.future.set_result({("t", 0): 0, ("t", 2): 120})  # no word about the third
+        question.future.set_result({("t", 0): 0, ("t", 2): 120})  # no result for the third
         answer = client.receive()[1].responses[0].partition_responses
         assert [p.error_code for p in answer] == [0, 2, 48, 19]
 
 
-def test_requests_behind_wait_and_keep_their_order(tmp_path):
+def test_later_requests_wait_and_keep_their_order(tmp_path):
     coordinator = Coordinator(None)
     with wire_broker(tmp_path, transactions=coordinator) as broker, Client(broker) as client, Client(broker) as other:
         sent = [client.send(0, 11, txn_request(txn_batch(b"%d" % i, i))) for i in range(5)]
@@ -122,7 +122,7 @@ def test_requests_behind_wait_and_keep_their_order(tmp_path):
         assert len(coordinator.questions) == 1
 
 
-def test_a_marker_while_it_is_verified_keeps_the_batch_out(tmp_path):
+def test_a_marker_during_the_verification_refuses_the_batch(tmp_path):
     coordinator = Coordinator(None)
     with wire_broker(tmp_path, transactions=coordinator) as broker, Client(broker) as client:
         client.send(0, 11, txn_request(txn_batch()))
@@ -136,7 +136,7 @@ def test_a_marker_while_it_is_verified_keeps_the_batch_out(tmp_path):
 
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_no_answer_within_the_timeout_of_the_request(tmp_path, version):
+def test_a_verification_times_out_with_its_request(tmp_path, version):
     coordinator = Coordinator(None)
     with wire_broker(tmp_path, transactions=coordinator) as broker, Client(broker) as client:
         answer = produced(client.ask(0, version, txn_request(txn_batch(), timeout_ms=50)))
@@ -148,7 +148,7 @@ def test_no_answer_within_the_timeout_of_the_request(tmp_path, version):
         assert partition_of(broker).next_offset == 1
 
 
-def test_what_a_lost_connection_has_sent_counts_once_its_question_is_answered(tmp_path):
+def test_a_batch_of_a_closed_connection_is_appended_once_verified(tmp_path):
     coordinator = Coordinator(None)
     with wire_broker(tmp_path, transactions=coordinator) as broker:
         with Client(broker) as client:
@@ -162,7 +162,7 @@ def test_what_a_lost_connection_has_sent_counts_once_its_question_is_answered(tm
         assert broker.server.frame_memory_used == 0
 
 
-def test_a_lost_connection_gives_its_question_up_at_its_timeout(tmp_path):
+def test_a_verification_of_a_closed_connection_ends_at_its_timeout(tmp_path):
     coordinator = Coordinator(None)
     with wire_broker(tmp_path, transactions=coordinator) as broker:
         with Client(broker) as client:
@@ -177,7 +177,7 @@ def test_a_lost_connection_gives_its_question_up_at_its_timeout(tmp_path):
         assert broker.server.frame_memory_used == 0
 
 
-def test_a_failed_future_is_a_coordinator_that_is_away(tmp_path):
+def test_a_failed_future_counts_as_an_unavailable_coordinator(tmp_path):
     coordinator = Coordinator(None)
     with wire_broker(tmp_path, transactions=coordinator) as broker, Client(broker) as client:
         for error, expected in ((RuntimeError("x"), 19), (FastKafkaError(49, "x"), 49)):
@@ -187,7 +187,7 @@ def test_a_failed_future_is_a_coordinator_that_is_away(tmp_path):
             assert produced(client.receive()[1]).error_code == expected
 
 
-def test_adding_is_tried_again_while_the_transaction_before_ends(tmp_path):
+def test_adding_partitions_is_retried_while_the_previous_transaction_ends(tmp_path):
     coordinator = Coordinator(codes=[None, 51, 0])
     with wire_broker(tmp_path, {"t": 2}, transactions=coordinator) as broker, Client(broker) as client:
         request = produce_many([("t", [(0, txn_batch()), (1, txn_batch())])])
@@ -198,7 +198,7 @@ def test_adding_is_tried_again_while_the_transaction_before_ends(tmp_path):
         answer = client.receive()[1].responses[0].partition_responses
         assert [p.error_code for p in answer] == [0, 0]
         assert [q.partitions for q in coordinator.questions] == [[("t", 0), ("t", 1)], [("t", 1)], [("t", 1)]]
-        # For 100 ms; then the client hears of it. Older clients are told at once.
+        # For 100 ms; then the client gets the error. Older clients get it at once.
         coordinator.code = 51
         assert produced(client.ask(0, 12, txn_request(txn_batch(epoch=1)))).error_code == 51
         assert 4 < len(coordinator.questions) <= 3 + 6
@@ -239,7 +239,7 @@ def test_one_producer_per_request_with_a_transactional_id(tmp_path):
         assert [p.error_code for p in answer] == [0, 0]
 
 
-def test_the_lowest_sequence_that_asked_comes_first(tmp_path):
+def test_the_lowest_verified_sequence_is_appended_first(tmp_path):
     coordinator = Coordinator(None)
     with wire_broker(tmp_path, transactions=coordinator) as broker, Client(broker) as old, Client(broker) as new:
         old.send(0, 11, txn_request(txn_batch(sequence=0)))
@@ -249,7 +249,7 @@ def test_the_lowest_sequence_that_asked_comes_first(tmp_path):
         coordinator.questions[1].answer()
         assert produced(new.receive()[1]).error_code == 45
         coordinator.questions[0].answer()
-        assert produced(old.receive()[1]).error_code == 19  # its producer has asked again: it retries
+        assert produced(old.receive()[1]).error_code == 19  # superseded by a newer question: the client retries
         coordinator.code = 0
         assert produced(old.ask(0, 11, txn_request(txn_batch(sequence=0)))).base_offset == 0
         assert produced(new.ask(0, 11, txn_request(txn_batch(sequence=1)))).base_offset == 1
@@ -278,7 +278,7 @@ def test_version_2_transactions_begin_with_sequence_zero(tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
-def test_large_batches_are_judged_before_the_coordinator_is_asked(tmp_path, codec):
+def test_large_batches_are_validated_before_the_coordinator_is_asked(tmp_path, codec):
     coordinator = Coordinator()
     large = batch(
         *(b"%d" % i * 50 for i in range(9000)),
@@ -293,7 +293,7 @@ def test_large_batches_are_judged_before_the_coordinator_is_asked(tmp_path, code
         assert produced(client.ask(0, 11, txn_request(txn_batch(sequence=9000)))).base_offset == 9000
 
 
-def test_a_retry_of_an_appended_batch_is_not_asked_about(tmp_path):
+def test_a_retry_of_an_appended_batch_is_not_verified(tmp_path):
     coordinator = Coordinator()
     with wire_broker(tmp_path, transactions=coordinator) as broker, Client(broker) as client:
         assert produced(client.ask(0, 11, txn_request(txn_batch()))).base_offset == 0
@@ -303,7 +303,7 @@ def test_a_retry_of_an_appended_batch_is_not_asked_about(tmp_path):
         assert produced(client.ask(0, 11, txn_request(txn_batch(sequence=1)))).error_code == 120
 
 
-def test_failure_without_acknowledgement_closes(tmp_path):
+def test_a_failed_produce_without_acknowledgement_closes_the_connection(tmp_path):
     with wire_broker(tmp_path, transactions=Coordinator(120)) as broker, Client(broker) as client:
         client.send(0, 11, txn_request(txn_batch(), acks=0))
         assert client.is_closed()

@@ -63,7 +63,7 @@ def small(tmp_path: Path) -> Iterator[Log]:
         yield log
 
 
-def test_the_longest_without_an_append_goes_first(small: Log) -> None:
+def test_the_producer_longest_without_an_append_is_evicted_first(small: Log) -> None:
     for n in range(4):
         assert code_of(small, first(n), START_MS + n * MINUTE_MS) == 0
     assert code_of(small, batch(sequence=1, producer_id=0, epoch=0), START_MS + 4 * MINUTE_MS) == 0
@@ -72,7 +72,7 @@ def test_the_longest_without_an_append_goes_first(small: Log) -> None:
     assert small.producers.evictions == 1
 
 
-def test_one_that_wrote_lately_is_not_forgotten_and_a_new_one_is_refused(small: Log) -> None:
+def test_a_recent_producer_is_not_evicted_and_a_new_one_is_refused(small: Log) -> None:
     for n in range(4):
         assert code_of(small, first(n), START_MS) == 0
     before = small.partition().next_offset
@@ -96,7 +96,7 @@ def test_a_new_epoch_of_a_known_producer_needs_no_room(small: Log) -> None:
     assert known(small) == [0, 1, 2, 3]
 
 
-def test_an_open_transaction_is_never_forgotten(small: Log) -> None:
+def test_a_producer_with_an_open_transaction_is_never_evicted(small: Log) -> None:
     partition = small.partition()
     for n in range(4):
         assert code_of(small, first(n, attributes=0x10), START_MS) == 0
@@ -113,7 +113,7 @@ def test_an_open_transaction_is_never_forgotten(small: Log) -> None:
     assert partition.last_stable_offset() == 0
 
 
-def test_a_forgotten_producer_goes_on_with_any_sequence(small: Log) -> None:
+def test_an_evicted_producer_continues_with_any_sequence(small: Log) -> None:
     for n in range(4):
         assert code_of(small, first(n), START_MS + n) == 0
     assert code_of(small, first(9), START_MS + 2 * IDLE_MS) == 0
@@ -146,7 +146,7 @@ def test_guards_are_bounded_together_and_old_ones_make_room(tmp_path: Path) -> N
                 target.begin_verification(9, 0, START_MS + IDLE_MS - 1, sequence=0)
             assert refused.value.code == NOT_ENOUGH_REPLICAS
         assert partition.begin_verification(9, 0, START_MS + IDLE_MS, sequence=0) is not None
-        assert (partition.producers.verification_count, log.producers.guards) == (2, 2)
+        assert (partition.producers.guards.count, log.producers.guards) == (2, 2)
 
 
 def test_a_restart_loads_no_more_than_the_bound_and_keeps_the_newest(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_restart_loads_no_more_than_the_bound_and_keeps_the_newest(tmp_path: P
 
 
 @pytest.mark.parametrize("count", [150_000, pytest.param(5_000_000, marks=pytest.mark.slow)])
-def test_ids_without_end_stay_within_the_pool(tmp_path: Path, count: int) -> None:
+def test_an_endless_stream_of_ids_stays_within_the_pool(tmp_path: Path, count: int) -> None:
     """As many as come through: the clock goes on by five minutes for as many ids as the pool of 192 MiB takes."""
     pool = ProducerPool(IDS_AT_192_MIB, min_idle_ms=IDLE_MS)
     head = bytearray(batch(61, sequence=0, producer_id=0, epoch=0))
@@ -188,7 +188,7 @@ def test_ids_without_end_stay_within_the_pool(tmp_path: Path, count: int) -> Non
 
 
 @pytest.mark.parametrize(("batches", "most"), [(1, 110), (5, 205)])
-def test_what_a_row_takes(batches: int, most: int) -> None:
+def test_bytes_per_row(batches: int, most: int) -> None:
     """Bytes of malloc, the hash table included: the log's row, and the manifest's, which is as large."""
     count = 200_000
     states = ProducerMap(ProducerPool())
@@ -231,7 +231,7 @@ def test_a_map_is_a_mapping_of_entries() -> None:
     assert len(known) == 0
 
 
-def test_a_table_that_has_lost_its_rows_gives_its_heads_back() -> None:
+def test_a_table_shrinks_when_its_rows_have_gone() -> None:
     pool = ProducerPool()
     known = ProducerMap(pool)
     for producer_id in range(10_000):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker._fast.partition.aborted_transactions import aborted_between
 from kbroker._fast.partition.producer_state import ProducerStates
 from kbroker._fast.records.records import build_control_batch, iter_batches
 from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
@@ -101,18 +102,18 @@ def test_markers_fence_and_close_transactions(tmp_path: Path) -> None:
         assert code_of(log, marker(commit=False, producer_id=7, epoch=3, coordinator_epoch=4)) == 52
         log.sync()
         assert partition.last_stable_offset() == 3
-        assert partition.producers.aborted == [(7, 1, 2, 3)]
-        assert partition.producers.aborted_between(0, 2) == [(7, 1)]
-        assert partition.producers.aborted_between(3, 9) == []
-        assert partition.producers.aborted_between(0, 1) == []
+        assert partition.producers.aborted.entries == [(7, 1, 2, 3)]
+        assert aborted_between(partition.producers.aborted.entries, 0, 2) == [(7, 1)]
+        assert aborted_between(partition.producers.aborted.entries, 3, 9) == []
+        assert aborted_between(partition.producers.aborted.entries, 0, 1) == []
         log.append(marker(commit=True, producer_id=7, epoch=4, coordinator_epoch=5))
         assert code_of(log, batch(sequence=1, producer_id=7, epoch=4)) == 45
         assert code_of(log, batch(sequence=0, producer_id=7, epoch=4)) == 0
-        partition.producers.trim_aborted(3)
-        assert partition.producers.aborted == []
+        partition.producers.aborted.trim(3)
+        assert partition.producers.aborted.entries == []
 
 
-def test_append_marker_and_what_is_told_of_producers(tmp_path: Path) -> None:
+def test_append_marker_and_describe_producers(tmp_path: Path) -> None:
     with Log(tmp_path).start() as log:
         partition = log.partition()
         for pid in (9, 7):
@@ -133,7 +134,7 @@ def test_append_marker_and_what_is_told_of_producers(tmp_path: Path) -> None:
         )
         assert partition.producers.open_transactions() == [(9, 3, 0, -1, 50)]
         assert partition.producers.active_producers()[0] == (7, 4, -1, 77, 11, -1)
-        assert partition.producers.aborted == [(7, 3, 7, 0)]
+        assert partition.producers.aborted.entries == [(7, 3, 7, 0)]
         # The same epochs again are as good, lower ones are fenced. A marker without transaction leaves its epochs.
         assert partition.append_marker(7, 4, 11, False, 78)[0] == 8
         for epoch, coordinator_epoch, code in ((3, 11, 47), (4, 10, 52)):
@@ -142,7 +143,7 @@ def test_append_marker_and_what_is_told_of_producers(tmp_path: Path) -> None:
             assert refused.value.code == code
         assert partition.append_marker(100, 5, 0, True, 80)[0] == 9
         assert partition.producers.active_producers()[-1] == (100, 5, -1, 80, 0, -1)
-        assert len(partition.producers.aborted) == 1
+        assert len(partition.producers.aborted.entries) == 1
 
 
 def test_a_coordinators_batches_have_no_sequence(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_a_coordinators_batches_have_no_sequence(tmp_path: Path) -> None:
         partition.append_marker(7, 4, 0, False, 1)
         log.sync()
         assert partition.last_stable_offset() == 8
-        assert partition.producers.aborted_between(0, 8) == [(7, 0)]
+        assert aborted_between(partition.producers.aborted.entries, 0, 8) == [(7, 0)]
         assert code_of(log, batch(epoch=3, **offsets)) == 47
         assert code_of(log, batch(epoch=4, **offsets)) == 0
 
@@ -180,7 +181,7 @@ def test_a_guard_does_not_outlive_a_marker(tmp_path: Path) -> None:
         assert refused.value.code == 48
         assert partition.append_bytes(first, 0, None, guard)[0] == 1
         assert partition.begin_verification(7, 0, 0, sequence=1) is None  # the transaction is open
-        assert partition.producers.verification_count == 0
+        assert partition.producers.guards.count == 0
 
 
 def test_guards_are_bounded_and_expire() -> None:
@@ -191,14 +192,14 @@ def test_guards_are_bounded_and_expire() -> None:
         assert again is asked
         assert (asked.pending, asked.last_ticket, asked.lowest_sequence) == (2, 2, 0)
         partition.end_verification(asked, refused=True)
-        assert partition.producers.verification_count == 1  # the other question is open
+        assert partition.producers.guards.count == 1  # the other question is open
         partition.producers.expire(10**12, DAY_MS)
-        assert partition.producers.verification_count == 1
+        assert partition.producers.guards.count == 1
         partition.end_verification(asked, refused=False)
         partition.producers.expire(1000, DAY_MS)
-        assert partition.producers.verification_count == 1
+        assert partition.producers.guards.count == 1
         partition.producers.expire(10**12, DAY_MS)
-        assert partition.producers.verification_count == 0
+        assert partition.producers.guards.count == 0
 
 
 def test_aborted_transactions_of_a_range(tmp_path: Path) -> None:
@@ -211,15 +212,15 @@ def test_aborted_transactions_of_a_range(tmp_path: Path) -> None:
             for pid in (3, 1, 2):
                 if (n * pid) % 5 < 3:
                     log.append_marker(pid, n, 0, n % 2 == 0, 1)
-        aborted = partition.producers.aborted
+        aborted = partition.producers.aborted.entries
         assert len(aborted) > 20
         for low in range(0, partition.next_offset, 3):
             for high in range(low, partition.next_offset + 1, 7):
                 expected = [(a[0], a[1]) for a in aborted if a[2] >= low and a[1] < high]
-                assert partition.producers.aborted_between(low, high) == expected
+                assert aborted_between(partition.producers.aborted.entries, low, high) == expected
 
 
-def test_transactions_that_are_over_are_forgotten_though_nobody_reads(tmp_path: Path) -> None:
+def test_ended_transactions_are_forgotten_without_reads(tmp_path: Path) -> None:
     with Log(tmp_path).start() as log:
         partition = log.partition()
         for n in range(300):
@@ -227,7 +228,7 @@ def test_transactions_that_are_over_are_forgotten_though_nobody_reads(tmp_path: 
             log.append_marker(n % 3, 0, 0, n % 2 == 0, 1)
             if n % 10 == 0:
                 log.sync()
-        assert partition.producers.count <= 20
+        assert partition.producers.transaction_count <= 20
 
 
 def test_a_damaged_marker_is_refused(tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ def test_expiry_counts_from_the_append_not_only_from_the_timestamp(tmp_path: Pat
         assert partition.producers.expire(61 * DAY_MS, DAY_MS) == 1
 
 
-def test_what_was_appended_before_a_restart_expires_from_the_first_look_on(tmp_path: Path) -> None:
+def test_appends_before_a_restart_expire_counted_from_the_first_look(tmp_path: Path) -> None:
     with Log(tmp_path).start() as log:
         log.append(batch(sequence=0, producer_id=1, epoch=0, timestamp=1000), now_ms=1000)
     again = Log(tmp_path)
@@ -305,7 +306,7 @@ event = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(event, max_size=60), st.sampled_from([0, WRAP - 4]))
-def test_any_history_is_judged_as_the_twin_does(events: list[tuple], start: int) -> None:
+def test_any_history_is_judged_as_by_the_twin(events: list[tuple], start: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Log(Path(folder)).start() as log:
         partition, twin = log.partition(), ProducerTwin()
         ends: dict[int, int] = {}
@@ -355,7 +356,7 @@ def test_any_history_is_judged_as_the_twin_does(events: list[tuple], start: int)
             assert twin.last_stable_offset(watermark) <= stable
             assert stable <= twin.last_stable_offset(partition.high_watermark())
             assert watermark <= partition.next_offset
-        assert partition.producers.aborted == twin.aborted
+        assert partition.producers.aborted.entries == twin.aborted
         log.sync()
         before = partition.producers.snapshot()
         log.wal.close()
@@ -363,5 +364,5 @@ def test_any_history_is_judged_as_the_twin_does(events: list[tuple], start: int)
         again.recover()
         replayed = again.partition()
         assert replayed.producers.snapshot() == before
-        assert replayed.producers.aborted == twin.aborted
+        assert replayed.producers.aborted.entries == twin.aborted
         assert replayed.last_stable_offset() == twin.last_stable_offset(twin.next_offset)

@@ -146,12 +146,12 @@ def test_a_swap_removes_aborted_transactions_that_the_log_serves_no_longer(side)
     swap = proposal.swaps[0]._replace(gone=(1, clean_offset, 77))
     store_proposal(side, encode_proposal(proposal._replace(swaps=(swap,))), job.id)
     partition = side.s.table.partition("t", 0)
-    partition.producers.restore_aborted([(9, 0, 1, 2), later])
+    partition.producers.aborted.restore([(9, 0, 1, 2), later])
     assert partition.wal_start_offset() == 0
     assert side.inbox.look() == 1
     assert partition.wal_start_offset() == clean_offset
     assert side.state().aborted == (later,)
-    assert partition.producers.aborted == [later]
+    assert partition.producers.aborted.entries == [later]
 
 
 @pytest.mark.parametrize(
