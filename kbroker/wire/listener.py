@@ -138,7 +138,7 @@ class WireServer:
             for number in range(options.reactors)
         ]
         for reactor in self.reactors:
-            reactor.join(self.reactors)
+            reactor.share_with(self.reactors)
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
 

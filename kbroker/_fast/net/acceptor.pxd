@@ -5,10 +5,10 @@ from kbroker._fast.net.poller cimport Poller
 
 cdef class Acceptor(Poller):
     """The reactor's listeners, and how many connections there may be. The first reactor accepts for all."""
-    cdef readonly list peers            # all reactors, the accepting one first, this one included
+    cdef readonly list reactors         # all of them, the accepting one first, this one included
     cdef list listeners
     cdef readonly object quotas         # kbroker.wire.connection_quotas, shared by all reactors
-    cdef bint accepts_rest              # the listeners are not watched: as many connections are open as may be
+    cdef bint is_full                   # the listeners are not watched: as many connections are open as may be
     cdef bint draining
     cdef readonly int32_t connection_count
     cdef int32_t dropped_count           # connections that are closed and still have their descriptors

@@ -17,12 +17,12 @@ from kbroker._fast.net.poller cimport LISTENERS_MAX, NUMBER_LISTENER, Poller
 cdef class Acceptor(Poller):
     def __cinit__(self):
         self.listeners = []
-        self.peers = [self]
+        self.reactors = [self]
         self.accept_room = 1
 
-    def join(self, reactors: list) -> None:
+    def share_with(self, reactors: list) -> None:
         """Makes `reactors` (this one included) share the connections of all listeners. Before run()."""
-        self.peers = list(reactors)
+        self.reactors = list(reactors)
 
     def add_listener(self, int fd, listener) -> None:
         """Accepts from the listening, non-blocking socket `fd`; its owner keeps it open. Before run().
@@ -85,7 +85,7 @@ cdef class Acceptor(Poller):
     cdef int adopt_accepted(self) except -1:
         """Places new connections, in the order in which they came."""
         cdef int32_t i, count = self.accepted
-        if count == 0 and not self.accepts_rest:
+        if count == 0 and not self.is_full:
             return 0
         self.accepted = 0
         for i in range(count):
@@ -103,7 +103,7 @@ cdef class Acceptor(Poller):
         if self.draining or not self.quotas.admit(peer):
             close(fd)
             return 0
-        for other in self.peers:
+        for other in self.reactors:
             if other.connection_count < least.connection_count:
                 least = other
         least.connection_count += 1
@@ -114,7 +114,7 @@ cdef class Acceptor(Poller):
     cdef int64_t open_descriptors(self) except -1:
         cdef Acceptor other
         cdef int64_t total = 0
-        for other in self.peers:
+        for other in self.reactors:
             total += other.connection_count + other.dropped_count
         return total
 
@@ -122,22 +122,22 @@ cdef class Acceptor(Poller):
         """Watches the listeners while there is room for another connection. On the first reactor's thread."""
         cdef int64_t room = self.quotas.connections_max - self.open_descriptors()
         self.accept_room = <int32_t>max(0, min(room, INT32_MAX))
-        if self.accept_room == 0 and not self.accepts_rest:
+        if self.accept_room == 0 and not self.is_full:
             self.rest_listeners()
-            self.accepts_rest = True    # before the line, which lets other reactors run: they tell of room by this
+            self.is_full = True    # before the line, which lets other reactors run: they tell of room by this
             self.logger.warning(
                 "%d connections are open, the limit (max.connections): new ones wait until others close",
                 self.quotas.connections_max,
             )
-        elif self.accept_room > 0 and self.accepts_rest and self.accept_errno == 0:
+        elif self.accept_room > 0 and self.is_full and self.accept_errno == 0:
             self.watch_listeners()
-        self.accepts_rest = self.accept_room == 0
+        self.is_full = self.accept_room == 0
         return 0
 
     cdef int tell_room(self) except -1:
         """Descriptors of connections have been closed: the reactor that accepts may go on."""
-        cdef Acceptor accepting = self.peers[0]
-        if accepting.accepts_rest:
+        cdef Acceptor accepting = self.reactors[0]
+        if accepting.is_full:
             accepting.signal()
         return 0
 
@@ -146,7 +146,7 @@ cdef class Acceptor(Poller):
         if self.accept_errno != 0:
             self.logger.warning("cannot accept connections: %s", os.strerror(self.accept_errno))
             self.accept_errno = 0
-            if not self.accepts_rest:
+            if not self.is_full:
                 self.watch_listeners()
         return 0
 

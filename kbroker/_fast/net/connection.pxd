@@ -5,7 +5,7 @@ from kbroker._fast.net.request cimport Request, RequestSink
 
 
 cdef class Connection:
-    """One client. Owned by its reactor, and used only by the reactor's thread in a turn."""
+    """One client. Owned by its reactor, whose thread alone changes it, in a turn; any thread with the GIL may read it."""
     cdef Channel* channel               # NULL once closed
     cdef RequestSink reactor
     cdef readonly object listener       # as given to Reactor.add_listener

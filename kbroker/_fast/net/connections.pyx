@@ -75,6 +75,7 @@ cdef class Connections(Acceptor):
         """Ends a closed connection and its requests; its memory goes at the end of the turn."""
         cdef Connection connection = <Connection>ch.connection
         cdef Request request
+        invariant(self.is_ours())
         if connection.channel == NULL:
             return 0
         if ch.reason != NULL:
@@ -186,7 +187,7 @@ cdef class Connections(Acceptor):
         if excess <= 0 or self.connection_count == 0:
             return 0
         times = []
-        for other in self.peers:
+        for other in self.reactors:
             ch = other.channels     # linked and unlinked with the GIL only
             while ch != NULL:
                 if ch.closing:

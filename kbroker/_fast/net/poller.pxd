@@ -1,3 +1,4 @@
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from kbroker._fast.net.channel cimport Channel, Round
@@ -17,7 +18,10 @@ cdef enum:
 
 
 cdef class Poller(RequestSink):
-    """Sockets and events: what a reactor does without the GIL. Only the reactor's thread touches it."""
+    """Sockets and events: what a reactor does without the GIL. For the reactor's thread.
+
+    Other threads, with the GIL, only call `signal`, set `wal_moved` and read counters.
+    """
     cdef FrameMemory memory
     cdef Epoll epoll
     cdef Sender sender
@@ -28,7 +32,7 @@ cdef class Poller(RequestSink):
     cdef public int64_t clock_offset_ms # added to the monotonic clock; for tests
     cdef public int64_t wall_offset_ms
     cdef int event_fd
-    cdef int wal_fd                     # eventfd: the log has moved; -1: another reactor is told
+    cdef int wal_fd                     # eventfd: the log has moved; -1: another reactor watches it
     cdef int cache_fd                   # eventfd: a block of a WAL file has arrived that a channel waits for
     cdef int listener_fds[LISTENERS_MAX]
     cdef int accepted_fds[ACCEPTS_PER_TURN]
@@ -42,6 +46,9 @@ cdef class Poller(RequestSink):
     cdef bint wal_moved
     cdef int64_t sweep_ms               # when the next sweep is due
     cdef int64_t next_deadline_ms       # of the first request, copied for use without the GIL
+    cdef inline bint is_ours(self) noexcept:    # whether this is the reactor's thread, while that runs
+        return self.thread_id == 0 or self.thread_id == <unsigned long>PyThread_get_thread_ident()
+
     cdef int open(self, bint with_wal) except -1
     cdef int signal(self) except -1             # with the GIL
     cdef bint poll(self) noexcept nogil

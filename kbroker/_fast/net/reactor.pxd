@@ -6,8 +6,8 @@ from kbroker._fast.net.request_order cimport RequestOrder
 cdef class Reactor(RequestOrder):
     """One thread that owns sockets: see kbroker._fast.net.reactor for its loop.
 
-    Everything here belongs to the thread in run(), but for the inbox lists, which any thread appends to while it holds
-    the GIL.
+    It belongs to the thread in run(). Other threads hold the GIL and append to the inbox lists; the first reactor's also
+    looks at `stalled_requests`.
     """
     cdef readonly int32_t number        # the first one (0) drains the WAL's commits
     cdef bint stopped

@@ -169,7 +169,7 @@ cdef class Reactor(RequestOrder):
                 self.wal.drain_commits()
             except Exception:
                 self.logger.exception("completing durable appends failed")
-            for other in self.peers:
+            for other in self.reactors:
                 if other is not self and other.stalled_requests:
                     other.wal_moved = True
                     other.signal()

@@ -81,6 +81,7 @@ cdef class RequestOrder(Connections):
     cdef int start_frames(self, Connection connection) except -1:
         cdef Channel* ch = connection.channel
         cdef Frame* frame
+        invariant(self.is_ours())
         while ch.first != NULL and not ch.close_when_sent and ch.output_bytes < OUTPUT_PAUSE_BYTES:
             if not self.may_start(connection) or connection.channel == NULL or self.draining:
                 break
@@ -160,12 +161,12 @@ cdef class RequestOrder(Connections):
             frame_free(frame, &self.memory.budget)
             return self.fail(connection, "a request before its client was authenticated, or after that has expired")
         if api_key == API_PRODUCE:
-            return self.start_below(self.produce, connection, frame)
+            return self.start_compiled(self.produce, connection, frame)
         if api_key == API_FETCH:
-            return self.start_below(self.fetch, connection, frame)
-        return self.start_above(connection, frame)
+            return self.start_compiled(self.fetch, connection, frame)
+        return self.start_dispatched(connection, frame)
 
-    cdef int start_below(self, RequestPath path, Connection connection, Frame* frame) except -1:
+    cdef int start_compiled(self, RequestPath path, Connection connection, Frame* frame) except -1:
         """Of the APIs that are served below Python."""
         cdef Request request = path.open(connection, frame)
         cdef int16_t version
@@ -176,7 +177,7 @@ cdef class RequestOrder(Connections):
         self.enqueue(connection, request, frame)
         return request.begin(frame)
 
-    cdef int start_above(self, Connection connection, Frame* frame) except -1:
+    cdef int start_dispatched(self, Connection connection, Frame* frame) except -1:
         """Of all other APIs."""
         cdef Request request = Request.__new__(Request)
         try:
@@ -205,6 +206,7 @@ cdef class RequestOrder(Connections):
         """Queues the answers that are complete, in order."""
         cdef Channel* ch = connection.channel
         cdef Request request = connection.head
+        invariant(self.is_ours())
         while request is not None and request.done:
             connection.head = request.next
             request.next = None

@@ -30,7 +30,7 @@ def test_too_many_listeners_are_refused(tmp_path):
             broker.reactor.add_listener(-1, None)
 
 
-def test_sessions_are_refused_when_none_may_go(tmp_path):
+def test_a_session_is_refused_when_none_may_be_evicted(tmp_path):
     from tests.unit.wire.wire_harness import fetch_request
 
     with wire_broker(tmp_path, {"t": 2}, options=WireOptions()) as broker, Client(broker) as client:
@@ -45,8 +45,8 @@ def test_sessions_are_refused_when_none_may_go(tmp_path):
         assert client.ask(1, 12, fetch_request(("t", 0, 0), session=(0, 0))).session_id > 0
 
 
-def test_a_session_is_of_one_request_at_a_time(tmp_path):
-    """Who goes on with it on another connection, while a request waits, would share its slots."""
+def test_a_session_serves_one_request_at_a_time(tmp_path):
+    """A request on another connection, while one waits, would share the slots of its session."""
     from tests.unit.wire.wire_harness import LONG_MS, fetch_request
 
     with wire_broker(tmp_path) as broker, Client(broker) as client, Client(broker) as other:
@@ -60,7 +60,7 @@ def test_a_session_is_of_one_request_at_a_time(tmp_path):
         assert other.ask(1, 12, fetch_request(session=(session, 2))).error_code == 0
 
 
-def test_a_fetch_that_waits_follows_a_topic_to_its_namesake(tmp_path):
+def test_a_parked_fetch_follows_a_name_to_the_new_topic(tmp_path):
     from kbroker._fast.partition.partition import Partition
     from tests.unit.wire.wire_harness import LONG_MS, fetch_request, fetched
 
