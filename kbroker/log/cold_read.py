@@ -36,7 +36,7 @@ TRIM_RACES_MAX = 8  # what a look-up saw in the WAL may be in objects when it is
 
 
 class _Read:
-    """One place that is being read, and who else wants it."""
+    """One place that is being read, and the other fetches that want it."""
 
     __slots__ = ("begun", "joined", "log", "offset")
 
@@ -50,7 +50,7 @@ class _Read:
 class ColdReader:
     """The cold side of fetches and offset look-ups. Without a reader yet (`read_from`) every fetch is put off.
 
-    `requests` counts reads, `deferred` those that were put off because answers that nobody takes hold too much memory
+    `requests` counts reads, `deferred` those that were put off because unread answers hold too much memory
     or too many reads wait, `failures` those that ended in an error. One lock protects the table of running reads.
     """
 
@@ -72,6 +72,11 @@ class ColdReader:
         self._reader = reader
         reader.start_read_ahead(self._pool.submit_ahead)
         self._opened = True
+
+    @property
+    def is_idle(self) -> bool:
+        """No read runs or waits for a thread."""
+        return not self._running
 
     # -- fetches -----------------------------------------------------------------------------------------------
 
@@ -131,7 +136,7 @@ class ColdReader:
         partition = read.log.partition
         result: list[memoryview] | ErrorCode
         try:
-            if self._reader.crowded:  # it was not yet when this read was asked for
+            if self._reader.crowded:  # not yet when this read was asked for
                 self.deferred += 1
                 result = []
             else:
@@ -161,7 +166,7 @@ class ColdReader:
         for _ in range(TRIM_RACES_MAX):
             if offset < partition.log_start_offset:
                 return []  # retention was faster: the fetch sees it when it looks at the partition again
-            # Before the look: what a flush adds behind it, and compaction then cleans, must not be skipped.
+            # Before the look: what a flush adds after it, and compaction then cleans, must not be skipped.
             flushed = max(self._reader.end_offset(*place), partition.log_start_offset)
             found = self._reader.read(*place, offset, upper, max_bytes)
             if found is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kbroker._fast.partition.partition import Partition
 
 _READ_BYTES = 4 * MIB
-_OBJECTS_SECONDS = 30.0  # then whoever reads comes again
+_OBJECTS_SECONDS = 30.0  # then the caller tries again
 
 # (offset, upper, max bytes) -> buffers of whole batches from the object store. Blocks; raises StoreError.
 ReadCold = Callable[[int, int, int], Sequence[bytes | memoryview]]

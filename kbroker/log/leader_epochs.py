@@ -12,7 +12,10 @@ UNDEFINED_OFFSET = -1
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both increasing; an immutable tuple, read without a lock; one writer at a time."""
+    """(epoch, start offset) pairs, both increasing; an immutable tuple, read without a lock.
+
+    One writer at a time: the start of the log, then what moves the log start (see PartitionLog).
+    """
 
     __slots__ = ("entries",)
 

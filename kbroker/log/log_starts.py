@@ -43,7 +43,7 @@ class LogStarts:
     A future fails with KafkaError: REQUEST_TIMED_OUT at the request's deadline or when the store did not take the
     record (it may still become true, and asking again does no harm), NOT_LEADER_OR_FOLLOWER when another broker has
     taken over. `turn` and `expire` are what the threads do, for them and for tests. `_condition` protects the queue,
-    `_unanswered` and `_stopping`; who takes a request out of `_unanswered` answers it.
+    `_unanswered` and `_stopping`; the thread that takes a request out of `_unanswered` answers it.
     """
 
     def __init__(self, table: LogTable, manifest: Manifest, clock: Clock) -> None:
@@ -68,6 +68,11 @@ class LogStarts:
                 return request.done
         request.done.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"))
         return request.done
+
+    @property
+    def queued_count(self) -> int:
+        """Requests that have not been begun and have not timed out."""
+        return len(self._queue)
 
     def start(self) -> None:
         """Starts the threads."""
@@ -155,7 +160,7 @@ class LogStarts:
         except CorruptionError as error:
             logger.error("log starts not moved: %s", error)
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        except Exception:  # nobody knows this failure; the thread must live on for the next request
+        except Exception:  # an unknown failure; the thread must live on for the next request
             logger.exception("log starts not moved")
             return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         return None

@@ -51,7 +51,7 @@ class SegmentNames:
         self._lock = threading.Lock()
         self._to_clear: set[str] = set()
         self._doubted: dict[str, float] = {}  # name -> until when a deletion may take effect, monotonic
-        # Whoever was at work on these before may have died while it was.
+        # A broker that was deleting these may have died meanwhile.
         self._doubt(key for key in manifest.image.deletions if key.endswith(SEGMENT_SUFFIX))
 
     def obstacle(self, topic: str) -> str | None:
@@ -83,7 +83,7 @@ class SegmentNames:
             raise
 
     def is_gone(self, key: str) -> bool:
-        """True for the key, below the root, of a segment whose topic has been deleted: it waits for nobody."""
+        """True for the key, below the root, of a segment whose topic has been deleted: nothing waits for it."""
         parsed = segment_key(key) if key.endswith(SEGMENT_SUFFIX) else None
         return parsed is not None and not self._is_topic(parsed.topic)
 
@@ -159,5 +159,5 @@ def _is_of(key: str, topic: str) -> bool:
 
 
 def with_indexes(keys: Iterable[str]) -> list[str]:
-    """Keys to delete, and behind each segment's that of its index."""
+    """Keys to delete, each segment's followed by that of its index."""
     return [each for key in keys for each in ((key, index_key_of(key)) if key.endswith(SEGMENT_SUFFIX) else (key,))]

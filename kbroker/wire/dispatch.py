@@ -98,6 +98,11 @@ class Dispatcher:
         for request in waiting or ():
             self._workers.submit(self, request)
 
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for the handlers that are not loaded yet."""
+        return len(self._waiting or ())
+
     def _wait_for_handler(self, request: WireRequest) -> bool:
         with self._lock:
             if self._waiting is None:

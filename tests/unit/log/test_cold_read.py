@@ -85,7 +85,7 @@ def base_offsets(parts) -> list[int]:
     return [header.base_offset for part in parts for header, _ in iter_batches(part)]
 
 
-def test_from_the_store_on_a_pool_thread_then_from_memory_on_ours(setup) -> None:
+def test_a_read_runs_on_a_pool_thread_and_in_memory_on_the_callers(setup) -> None:
     setup.bucket.klix("t", 0, batches(0, 4))
     setup.partition.wal_start = 12
     first = setup.ask(4)
@@ -97,7 +97,7 @@ def test_from_the_store_on_a_pool_thread_then_from_memory_on_ours(setup) -> None
     assert (setup.cold.requests, setup.cold.failures) == (2, 0)
 
 
-def test_fetches_are_put_off_until_there_is_a_reader(setup) -> None:
+def test_fetches_are_deferred_until_there_is_a_reader(setup) -> None:
     setup.bucket.klix("t", 0, batches(0, 4))
     setup.partition.wal_start = 12
     opened, setup.cold = setup.cold, ColdReader()
@@ -131,7 +131,7 @@ def test_damage_becomes_a_kafka_error(setup) -> None:
     assert setup.ask(0).get() is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_an_unexpected_failure_is_answered_too(setup, caplog) -> None:
+def test_an_unexpected_failure_is_answered(setup, caplog) -> None:
     setup.bucket.klix("t", 0, batches(0, 4))
     setup.partition.wal_start = 12
     setup.bucket.store.get = None
@@ -149,7 +149,7 @@ def test_a_gap_up_to_the_end_of_the_objects_continues_in_the_log(setup) -> None:
     assert setup.ask(20, upper=30).get() == []  # nothing visible yet: a tail reader waits
 
 
-def test_offsets_that_nobody_has_are_an_error(setup) -> None:
+def test_offsets_that_are_nowhere_are_an_error(setup) -> None:
     setup.bucket.klix("t", 0, batches(0, 2))
     setup.partition.wal_start = 20
     setup.partition.wal = batch(20)
@@ -158,7 +158,7 @@ def test_offsets_that_nobody_has_are_an_error(setup) -> None:
     assert setup.ask(20).get() != ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_read_that_loses_the_race_with_the_trim_looks_again(setup) -> None:
+def test_a_read_that_loses_a_race_with_a_trim_is_tried_again(setup) -> None:
     setup.bucket.klix("t", 0, batches(0, 2))
     setup.partition.wal_start = 6
     flushed = []
@@ -187,7 +187,7 @@ def test_below_the_log_start_there_is_nothing(setup) -> None:
     assert setup.ask(0).get() == []
 
 
-def test_readers_of_one_place_take_one_thread() -> None:
+def test_reads_of_one_place_take_one_thread() -> None:
     setup = Setup(threads=2)
     setup.bucket.klix("t", 0, batches(0, 4))
     setup.bucket.klix("t", 1, batches(0, 4))
@@ -214,7 +214,7 @@ def test_readers_of_one_place_take_one_thread() -> None:
     setup.cold.close()
 
 
-def test_too_many_waiting_reads_are_put_off(setup, monkeypatch) -> None:
+def test_too_many_waiting_reads_are_deferred(setup, monkeypatch) -> None:
     monkeypatch.setattr(cold_read, "WAITING_MAX", 3)
     setup.bucket.klix("t", 0, batches(0, 4))
     setup.partition.wal_start = 12
@@ -235,7 +235,7 @@ def test_too_many_waiting_reads_are_put_off(setup, monkeypatch) -> None:
         assert base_offsets(answer.get()) == [0, 3, 6, 9]
 
 
-def test_memory_held_by_clients_that_do_not_read_puts_reads_off(setup) -> None:
+def test_reads_are_deferred_while_unread_answers_hold_the_memory(setup) -> None:
     setup.bucket.klix("t", 0, batches(0, 4))
     setup.bucket.klix("t", 0, batches(12, 4))
     setup.partition.wal_start = 24
@@ -249,7 +249,7 @@ def test_memory_held_by_clients_that_do_not_read_puts_reads_off(setup) -> None:
     assert base_offsets(setup.ask(0).get()) == [0, 3, 6, 9]
 
 
-def test_a_read_that_waited_until_memory_was_held_is_put_off_too(monkeypatch) -> None:
+def test_a_queued_read_is_deferred_when_the_memory_is_held_by_then(monkeypatch) -> None:
     setup = Setup(threads=1)
     setup.bucket.klix("t", 0, batches(0, 4))
     setup.bucket.klix("t", 0, batches(12, 4))
@@ -272,7 +272,7 @@ def test_a_read_that_waited_until_memory_was_held_is_put_off_too(monkeypatch) ->
     setup.cold.close()
 
 
-def test_a_callback_that_fails_ends_nobody_elses_read(setup, caplog) -> None:
+def test_a_failing_callback_ends_no_other_read(setup, caplog) -> None:
     setup.bucket.klix("t", 0, batches(0, 4))
     setup.partition.wal_start = 12
 

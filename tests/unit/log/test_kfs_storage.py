@@ -168,7 +168,7 @@ def test_export_to_klite_makes_klix_objects_of_segments(storage):
 # -- leftovers at a key --------------------------------------------------------------------------------------------
 
 
-def test_what_a_crashed_flush_left_is_replaced(storage):
+def test_orphans_of_a_crashed_flush_are_replaced(storage):
     for suffix in (FIRST, index_key_of(FIRST)):
         storage.store.put(KEYS.full(suffix), b"of an earlier try")
     fill(storage)
@@ -179,7 +179,7 @@ def test_what_a_crashed_flush_left_is_replaced(storage):
 
 @pytest.mark.parametrize("skip", [0, 1])
 @pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
-def test_one_of_a_pair_whose_answer_was_lost_is_tried_again(tmp_path, skip, when):
+def test_an_upload_without_an_answer_is_tried_again(tmp_path, skip, when):
     s = opened(tmp_path / "wal", waits=lambda seconds: False).start()
     s.add_topic("t", 1, **FORMAT)
     s.store.inject(Fault("put", when, skip=skip, error=StoreUnavailable))
@@ -224,7 +224,7 @@ def converter(s):
     return Converter(s.table, s.manifest, s.store, KEYS, s.clock, s.claim, broker_epoch=1)
 
 
-def test_a_lost_index_is_named_and_made_again(storage):
+def test_a_lost_index_is_reported_and_rebuilt(storage):
     fill(storage)
     index = storage.store.get(KEYS.full(index_key_of(FIRST)))
     storage.store.delete([KEYS.full(index_key_of(FIRST))])
@@ -236,7 +236,7 @@ def test_a_lost_index_is_named_and_made_again(storage):
     assert audit(storage) == ([], [])
 
 
-def test_a_damaged_index_is_named(storage):
+def test_a_damaged_index_is_reported(storage):
     fill(storage)
     key = KEYS.full(index_key_of(FIRST))
     good = storage.store.get(key)
@@ -276,7 +276,7 @@ def test_segments_are_not_merged(storage):
 # -- deletion ------------------------------------------------------------------------------------------------------
 
 
-def test_retention_takes_both_of_a_pair_after_the_delay(storage):
+def test_retention_deletes_both_of_a_pair_after_the_delay(storage):
     fill(storage)
     fill(storage)
     storage.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 6, "g": 60_000}}}})
@@ -288,7 +288,7 @@ def test_retention_takes_both_of_a_pair_after_the_delay(storage):
     assert audit(storage) == ([], [])
 
 
-def test_a_deleted_topic_goes_at_once_with_its_leftovers_and_can_be_made_again(storage):
+def test_a_deleted_topic_is_removed_with_its_orphans_and_can_be_created_again(storage):
     neighbour = "t/0/" + "0" * 20 + ".obj"  # nothing that kbroker writes
     fill(storage)
     fill(storage)
@@ -320,7 +320,7 @@ def make_again(s):
 
 
 @pytest.mark.parametrize("leftover", [False, True])
-def test_a_deletion_that_comes_late_does_not_meet_a_topic_that_was_made_again(storage, leftover):
+def test_a_late_deletion_does_not_touch_a_topic_created_again(storage, leftover):
     if leftover:
         storage.store.put(KEYS.full(FIRST), b"")
     else:
@@ -338,7 +338,7 @@ def test_a_deletion_that_comes_late_does_not_meet_a_topic_that_was_made_again(st
     assert audit(storage) == ([], [])
 
 
-def test_a_deletion_that_a_broker_had_begun_when_it_died_is_waited_for(tmp_path):
+def test_a_start_waits_for_a_deletion_that_a_dead_broker_had_begun(tmp_path):
     s = opened(tmp_path / "wal").start()
     s.add_topic("t", 1, **FORMAT)
     fill(s)
@@ -399,7 +399,7 @@ def test_a_name_that_is_the_folder_of_another_topic_touches_nothing_there(storag
     assert keys(storage, name) == before
 
 
-def test_a_name_made_again_in_another_format_loses_its_old_segments_only(storage):
+def test_a_name_created_again_in_another_format_loses_its_old_segments_only(storage):
     fill(storage)
     storage.table.remove_topic(topic_id("t"))
     storage.table.add_topic("t", bytes(16), 1, storage.add_topic("klix", 1).config)
@@ -408,7 +408,7 @@ def test_a_name_made_again_in_another_format_loses_its_old_segments_only(storage
     assert storage.table.partition("t", 0) is not None
 
 
-def test_own_folders_are_no_names_of_topics(storage):
+def test_own_folders_cannot_be_names_of_topics(storage):
     for name in ("_manifest", "_metadata", "_claims", "_packs"):
         assert name in storage.names.obstacle(name)
         assert KEYS.parse(KEYS.full(FIRST.replace("t/", f"{name}/"))) is None

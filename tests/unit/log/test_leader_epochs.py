@@ -11,12 +11,12 @@ def test_end_offset_for(asked, answer):
     assert LeaderEpochs([(1, 0), (3, 10), (5, 20)]).end_offset_for(asked, 33) == answer
 
 
-def test_nothing_known():
+def test_without_epochs_no_end_offset_is_known():
     assert LeaderEpochs().end_offset_for(0, 5) == (-1, -1)
     assert LeaderEpochs().latest == -1
 
 
-def test_an_epoch_without_data_gives_way():
+def test_an_epoch_without_data_is_dropped():
     epochs = LeaderEpochs([(1, 0), (2, 7)])
     epochs.assign(3, 7)
     epochs.assign(4, 7)
@@ -25,7 +25,7 @@ def test_an_epoch_without_data_gives_way():
     assert epochs.entries == ((1, 0), (4, 7))
 
 
-def test_trim_raises_the_first_survivor():
+def test_trim_moves_the_start_of_the_first_remaining_epoch():
     epochs = LeaderEpochs([(1, 0), (3, 10), (5, 20)])
     epochs.trim_start(12)
     assert epochs.entries == ((3, 12), (5, 20))

@@ -43,14 +43,14 @@ def drain(storage):
     storage.wal.drain_commits()
 
 
-def test_the_config():
+def test_the_durability_of_a_topic_is_its_config():
     assert OBJECT.object_durable
     assert not WAL.object_durable
     with pytest.raises(KafkaError, match="wal, object"):
         parse_topic_config({"kbroker.durability": "disk"})
 
 
-def test_from_wal_to_object_nothing_visible_goes_back_and_the_rest_is_asked_for(start):
+def test_a_switch_to_object_keeps_what_is_visible_and_asks_for_the_rest(start):
     s = start({"t": WAL})
     t = s.table.partition("t", 0)
     before = acks_of(s, "t", batch([b"visible"]))
@@ -68,7 +68,7 @@ def test_from_wal_to_object_nothing_visible_goes_back_and_the_rest_is_asked_for(
 
 
 def test_what_was_appended_but_not_seen_before_the_switch_stays_visible(start):
-    """A producer was told of it: whoever asks next must find it, although nobody had asked for the watermark yet."""
+    """It was acknowledged: the next reader must find it, although the watermark had not been read yet."""
     s = start({"t": WAL})
     t = s.table.partition("t", 0)
     acks_of(s, "t", batch([b"acknowledged"]))
@@ -77,7 +77,7 @@ def test_what_was_appended_but_not_seen_before_the_switch_stays_visible(start):
     assert t.high_watermark() == 1
 
 
-def test_from_wal_to_object_with_data_on_its_way_wakes_the_flusher(start):
+def test_a_switch_to_object_with_pending_data_wakes_the_flusher(start):
     s = start({"t": WAL})
     t = s.table.partition("t", 0)
     acks_of(s, "t", batch([b"v"] * 10))
@@ -93,7 +93,7 @@ def test_from_wal_to_object_with_data_on_its_way_wakes_the_flusher(start):
     assert t.high_watermark() == 10
 
 
-def test_from_object_to_wal_what_the_wal_has_is_visible_at_once(start):
+def test_a_switch_to_wal_shows_what_the_wal_has_at_once(start):
     s = start({"t": OBJECT})
     t = s.table.partition("t", 0)
     waiting = acks_of(s, "t", batch([b"one"] * 3, producer_id=7, producer_epoch=0, base_sequence=0))
@@ -137,7 +137,7 @@ def test_back_to_wal_after_segments_were_sealed(start):
     assert t.high_watermark() == 31
 
 
-def test_the_mark_follows_flushes_through_sealed_segments(start):
+def test_the_high_watermark_follows_flushes_through_sealed_segments(start):
     s = start({"t": OBJECT})
     t = s.table.partition("t", 0)
     for turn in range(3):

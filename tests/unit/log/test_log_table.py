@@ -13,7 +13,7 @@ def storage(tmp_path):
     s.close()
 
 
-def test_look_ups(storage):
+def test_topics_are_found_by_name_and_id(storage):
     topic = storage.add_topic("t", 3)
     assert storage.table.by_name["t"] is storage.table.by_id[topic_id("t")] is topic
     assert storage.table.partition("t", 2) is topic.partitions[2]
@@ -46,7 +46,7 @@ def test_ordinals_are_never_used_twice(storage):
     assert sorted(p.ordinal for p in storage.table.all_partitions()) == [3, 4, 5]
 
 
-def test_a_removed_topic_refuses_appends_and_tells(storage):
+def test_a_removed_topic_refuses_appends_and_wakes_fetches(storage):
     told = []
     storage.table.on_removed = told.append
     topic = storage.add_topic("t", 1)
@@ -72,7 +72,7 @@ def test_configs_reach_the_hot_path(storage):
     assert topic.partitions[2].rules.max_message_bytes == 77
 
 
-def test_delete_records_is_refused_where_kafka_refuses(storage):
+def test_delete_records_is_refused_as_in_kafka(storage):
     topic = storage.add_topic("t", 1)
     storage.append("t", 0, batch([b"v"] * 3))
     storage.sync()

@@ -49,7 +49,7 @@ def test_readers_get_the_compacted_form_as_soon_as_it_is_committed(broker: Compa
     assert broker.partition.wal_start_offset() == 8
 
 
-def test_what_compaction_leaves_as_it_is_is_read_from_the_log(broker: CompactedBroker) -> None:
+def test_batches_that_compaction_left_unchanged_are_read_from_the_log(broker: CompactedBroker) -> None:
     for number in range(5):
         broker.write((b"k%d" % number, b"1"))
     _compact(broker)
@@ -57,7 +57,7 @@ def test_what_compaction_leaves_as_it_is_is_read_from_the_log(broker: CompactedB
     assert broker.partition.wal_start_offset() == broker.partition.cleaned_offset == 0
 
 
-def test_a_swap_in_doubt_counts_from_when_it_is_known(broker: CompactedBroker) -> None:
+def test_a_swap_in_doubt_takes_effect_when_it_is_resolved(broker: CompactedBroker) -> None:
     for number in range(3):
         broker.write((b"a", b"%d" % number))
     broker.s.flush()
@@ -82,7 +82,7 @@ def test_readers_of_random_histories_equal_the_model(tmp_path: Path, seed: int) 
 
 
 class Reader:
-    """Reads on whenever it likes; keeps what it was given, by offset."""
+    """Reads at random times; keeps what it got, by offset."""
 
     def __init__(self, offset: int) -> None:
         self.offset = self.start = offset
@@ -169,7 +169,7 @@ def _check_reader(reader: Reader, history: History) -> None:
             assert got.get(key, (offset, None))[0] <= offset
 
 
-def test_the_highest_timestamp_is_that_of_a_record_that_is_left(broker: CompactedBroker) -> None:
+def test_the_highest_timestamp_is_that_of_a_remaining_record(broker: CompactedBroker) -> None:
     broker.write((b"a", b"1"), timestamp=NOW_MS + 900)
     broker.write((b"a", b"2"), timestamp=NOW_MS + 100)
     broker.write((b"b", b"1"), timestamp=NOW_MS + 500)
@@ -182,7 +182,7 @@ def test_the_highest_timestamp_is_that_of_a_record_that_is_left(broker: Compacte
     assert _now(offset_for_timestamp(broker.cold, broker.partition, NOW_MS)) == (1, NOW_MS + 100)
 
 
-def test_a_read_that_compaction_overtakes_waits_for_its_next_try(broker: CompactedBroker) -> None:
+def test_a_read_overtaken_by_compaction_waits_for_its_next_try(broker: CompactedBroker) -> None:
     for number in range(4):
         broker.write((b"a", b"%d" % number))
     broker.s.sync()
@@ -192,7 +192,7 @@ def test_a_read_that_compaction_overtakes_waits_for_its_next_try(broker: Compact
     assert [parse(batch).base_offset for batch in split(broker.fetch(0, 4, 100))] == [3]
 
 
-def test_a_coordinator_reads_what_is_left(broker: CompactedBroker) -> None:
+def test_a_coordinator_reads_the_remaining_records(broker: CompactedBroker) -> None:
     for number in range(6):
         broker.write((b"k%d" % (number % 2), b"%d" % number))
     _compact(broker)
@@ -201,7 +201,7 @@ def test_a_coordinator_reads_what_is_left(broker: CompactedBroker) -> None:
     assert _coordinator_reads(broker) == [4, 5, 6]
 
 
-def test_a_coordinator_that_compaction_overtakes_has_read_all_there_is(broker: CompactedBroker) -> None:
+def test_a_coordinator_overtaken_by_compaction_has_read_everything(broker: CompactedBroker) -> None:
     broker.write((b"a", b"0"))
     broker.write((b"a", b"1"))
     _compact(broker)

@@ -1,4 +1,4 @@
-"""What of a topic's configs the hot path gets."""
+"""The part of a topic's configs that the hot path gets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_defaults_are_those_of_kafka() -> None:
     assert (rules.compacted, rules.log_append_time, rules.internal) == (False, False, False)
 
 
-def test_everything_that_is_set() -> None:
+def test_each_config_reaches_its_rule() -> None:
     configs = {
         "cleanup.policy": "compact",
         "max.message.bytes": "99",

@@ -1,4 +1,4 @@
-"""Requests other than Produce and Fetch: handlers, their failures, and versions we do not know."""
+"""Requests other than Produce and Fetch: handlers, their failures, and unknown versions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def broker_with(tmp_path, handle, inline=False):
             yield broker
 
 
-def test_handlers_inline_and_on_workers(tmp_path):
+def test_handlers_run_inline_or_on_workers(tmp_path):
     for inline in (True, False):
         seen = []
 
@@ -60,7 +60,7 @@ def test_handlers_inline_and_on_workers(tmp_path):
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
 @pytest.mark.parametrize(("listening", "client"), [("::1", "::1"), ("::", "127.0.0.1"), ("::", "::1")])
-def test_the_host_of_a_client_is_an_address_as_java_shows_it(tmp_path, listening, client):
+def test_the_host_of_a_client_is_written_as_java_does(tmp_path, listening, client):
     seen = []
 
     def handle(context, info, request):
@@ -85,7 +85,7 @@ class CountingPool(ThreadPoolExecutor):
         return super().submit(*arguments, **named)
 
 
-def test_a_long_request_of_an_inline_handler_runs_on_a_worker_unless_its_connection_has_gone(tmp_path):
+def test_a_long_request_runs_on_a_worker_unless_its_connection_is_closed(tmp_path):
     served = []
     workers_may_go_on = threading.Event()
 
@@ -111,8 +111,8 @@ def test_a_long_request_of_an_inline_handler_runs_on_a_worker_unless_its_connect
     assert served == [("short", False), ("long", True)]
 
 
-def test_requests_of_many_bytes_leave_the_io_thread_and_large_ones_the_workers(tmp_path):
-    """One of a million names takes seconds: nobody else's request waits for it."""
+def test_long_requests_run_on_workers_and_large_ones_on_a_thread_of_their_own(tmp_path):
+    """One of a million names takes seconds: no other request waits for it."""
     served = []
 
     def handle(context, info, request):
@@ -134,7 +134,7 @@ def test_requests_of_many_bytes_leave_the_io_thread_and_large_ones_the_workers(t
     assert served[1:] == ["worker", "large"]
 
 
-def test_an_answer_that_would_be_too_long_ends_its_connection_with_one_line(tmp_path, monkeypatch, caplog):
+def test_an_answer_over_the_limit_closes_its_connection_with_one_log_line(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(primitives, "ANSWER_BYTES_MAX", MIB)
     groups = [ListedGroup(group_id=f"group-{i}", protocol_type="consumer") for i in range(60_000)]
 
@@ -155,7 +155,7 @@ def test_an_answer_that_would_be_too_long_ends_its_connection_with_one_line(tmp_
     assert line.exc_info is None
 
 
-def test_requests_that_wait_for_the_object_store_keep_nobody_else_waiting(tmp_path):
+def test_requests_that_wait_for_the_object_store_delay_no_other(tmp_path):
     futures: list[Future] = []
 
     def handle(context, info, request):
@@ -178,7 +178,7 @@ def test_requests_that_wait_for_the_object_store_keep_nobody_else_waiting(tmp_pa
         until(lambda: broker.reactor.answers.in_progress == 0)
 
 
-def test_later_answers_keep_the_order_of_requests(tmp_path):
+def test_answers_by_futures_keep_the_order_of_requests(tmp_path):
     future: Future = Future()
     asked = threading.Event()
 
@@ -191,7 +191,7 @@ def test_later_answers_keep_the_order_of_requests(tmp_path):
     with broker_with(tmp_path, handle) as broker, Client(broker) as client:
         first = client.send(12, 4, HeartbeatRequest(group_id="later"))
         assert asked.wait(10)
-        until(lambda: broker.server.frame_memory_used == 0)  # who answers later does without the frame
+        until(lambda: broker.server.frame_memory_used == 0)  # the frame is released before the answer
         second = client.send(12, 4, HeartbeatRequest(group_id="now"))
         future.set_result(HeartbeatResponse(error_code=1))
         assert [client.receive()[0], client.receive()[0]] == [first, second]
@@ -211,7 +211,7 @@ def test_a_failing_handler_closes_its_connection(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("made_from_it", [False, True])
-def test_what_a_stop_takes_back_closes_its_connection_and_is_no_failure(tmp_path, caplog, made_from_it):
+def test_a_request_cancelled_by_a_stop_closes_its_connection_without_an_error(tmp_path, caplog, made_from_it):
     future: Future = Future()
     asked = threading.Event()
 
@@ -227,7 +227,7 @@ def test_what_a_stop_takes_back_closes_its_connection_and_is_no_failure(tmp_path
     assert "failed" not in caplog.text
 
 
-def test_api_versions_above_our_range_are_answered_in_version_0(tmp_path):
+def test_api_versions_above_the_range_is_answered_in_version_0(tmp_path):
     with broker_with(tmp_path, None) as broker, Client(broker) as client:
         client.socket.sendall(struct.pack(">ihhih", 12, 18, 99, 7, -1) + b"\0\0")
         frame = client.receive_frame()
@@ -237,7 +237,7 @@ def test_api_versions_above_our_range_are_answered_in_version_0(tmp_path):
         assert client.ask(18, 0, ApiVersionsRequest()).error_code == 0
 
 
-def test_unknown_keys_versions_and_bytes_close(tmp_path, caplog):
+def test_unknown_keys_versions_and_bytes_close_the_connection(tmp_path, caplog):
     with broker_with(tmp_path, lambda *_: HeartbeatResponse()) as broker:
         for frame in (
             struct.pack(">ihhih", 10, 12, 9, 1, -1),
@@ -252,7 +252,7 @@ def test_unknown_keys_versions_and_bytes_close(tmp_path, caplog):
     assert len([record for record in caplog.records if "closing connection" in record.message]) == 5
 
 
-def test_a_request_behind_a_parked_fetch_is_served_at_once(tmp_path):
+def test_a_request_after_a_parked_fetch_is_served_at_once(tmp_path):
     with broker_with(tmp_path, lambda *_: HeartbeatResponse(error_code=0)) as broker, Client(broker) as client:
         client.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
         until(lambda: broker.reactor.parked_count == 1)
@@ -281,8 +281,8 @@ def test_requests_wait_for_handlers_that_are_not_loaded_yet(tmp_path):
         dispatcher = Dispatcher(first, context, workers, complete=False)
         with wire_broker(tmp_path, dispatch=dispatcher) as broker, Client(broker) as early, Client(broker) as other:
             early.send(12, 4, HeartbeatRequest(group_id="g"))
-            other.socket.sendall(struct.pack(">ihhih", 10, 9, 5, 1, -1))  # a key that no handler comes for
-            until(lambda: len(dispatcher._waiting) == 2)
+            other.socket.sendall(struct.pack(">ihhih", 10, 9, 5, 1, -1))  # a key without a handler
+            until(lambda: dispatcher.waiting_count == 2)
             with Client(broker) as client:
                 assert client.ask(18, 0, ApiVersionsRequest()).error_code == 0
             dispatcher.serve_all(first | {12: Handler(12, 0, 4, handle, inline=True)})
@@ -300,7 +300,7 @@ def test_a_handler_knows_the_connection(tmp_path):
         return HeartbeatResponse()
 
     with broker_with(tmp_path, handle) as broker, Client(broker) as client:
-        client.ask(12, 4, HeartbeatRequest(group_id="g" * 300))  # longer than what is remembered
+        client.ask(12, 4, HeartbeatRequest(group_id="g" * 300))  # longer than what is kept
         assert not seen[0].closed
         seen[0].on_closed = lambda: seen.append("closed")
         client.socket.close()

@@ -1,4 +1,4 @@
-"""The memory of answers that nobody has read: who waits for it, and who is closed."""
+"""The memory of unread answers: which requests wait for it, and which connections are closed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ask(client: Client, key: int = METADATA) -> None:
 
 
 def unread(broker, client: Client) -> None:
-    """Asks for what it does not read; returns when the answer takes memory."""
+    """Asks for an answer that it does not read; returns when the answer takes memory."""
     before = broker.server.answer_memory_used
     ask(client)
     until(lambda: broker.server.answer_memory_used == before + len(LONG) + 4)
@@ -60,7 +60,7 @@ class Handlers:
         request.complete_parts([LONG if request.api_key == METADATA else struct.pack(">i", 7)])
 
 
-def test_long_answers_wait_until_unread_ones_are_taken(tmp_path):
+def test_requests_with_long_answers_wait_until_unread_ones_are_read(tmp_path):
     handlers = Handlers()
     with (
         full_memory(tmp_path, handlers) as (broker, lazy),
@@ -71,7 +71,7 @@ def test_long_answers_wait_until_unread_ones_are_taken(tmp_path):
         ask(first)
         until(lambda: broker.reactor.answers.waiting)  # it is the first of them
         ask(second)
-        ask(other, HEARTBEAT)  # what keeps members in their groups does not wait, nor do records
+        ask(other, HEARTBEAT)  # heartbeats do not wait, nor do records
         assert other.receive_frame() == struct.pack(">i", 7)
         assert produced(other.ask(0, 9, produce_request(batch(b"a")))).error_code == 0
         assert handlers.asked == [METADATA, HEARTBEAT]
@@ -81,19 +81,19 @@ def test_long_answers_wait_until_unread_ones_are_taken(tmp_path):
         until(lambda: broker.server.answer_memory_used == 0)
 
 
-def test_whoever_leaves_its_long_answer_is_closed_while_others_wait(tmp_path):
+def test_a_client_that_does_not_read_its_long_answer_is_closed_while_others_wait(tmp_path):
     with full_memory(tmp_path) as (broker, _), Client(broker) as waiting:
         later(broker, UNREAD_MS + 2_000)
         ask(waiting, HEARTBEAT)
         assert waiting.receive_frame() == struct.pack(">i", 7)
-        assert broker.server.connection_count == 2  # nobody waits
+        assert broker.server.connection_count == 2  # no request waits
         ask(waiting)
         later(broker, 2_000)
         assert waiting.receive_frame() == LONG
         until(lambda: broker.server.connection_count == 1)
 
 
-def test_one_who_reads_on_is_not_closed(tmp_path):
+def test_a_client_that_reads_slowly_is_not_closed(tmp_path):
     with full_memory(tmp_path) as (broker, slow), Client(broker) as waiting:
         ask(waiting)
         until(lambda: broker.reactor.answers.waiting)
@@ -117,7 +117,7 @@ def test_few_requests_with_long_answers_are_in_progress_at_a_time(tmp_path):
         ask(other, HEARTBEAT)
         until(lambda: any(request.api_key == HEARTBEAT for request in held))
         until(lambda: len(held) == IN_PROGRESS_MAX + 1)
-        clients[0].socket.close()  # a request that is given up makes room as one that is answered does
+        clients[0].socket.close()  # a cancelled request makes room as an answered one does
         until(lambda: len(held) == IN_PROGRESS_MAX + 2)
         # And so does one that waits for the object store.
         next(request for request in held[1:] if request.api_key == METADATA).set_aside()
@@ -132,7 +132,7 @@ def test_few_requests_with_long_answers_are_in_progress_at_a_time(tmp_path):
             assert client.receive_frame() == struct.pack(">i", 7)
 
 
-def test_no_answer_is_made_for_those_who_went_while_they_waited(tmp_path):
+def test_a_request_whose_client_left_while_it_waited_is_not_served(tmp_path):
     handlers = Handlers()
     with full_memory(tmp_path, handlers) as (broker, lazy):
         for i in range(3):
@@ -158,7 +158,7 @@ def test_the_io_thread_is_idle_while_a_request_waits_for_memory(tmp_path):
 
 
 @pytest.mark.parametrize("reactors", [1, 2])
-def test_those_who_wait_go_before_those_who_ask_again(tmp_path, reactors):
+def test_waiting_requests_go_before_new_ones(tmp_path, reactors):
     options = OPTIONS._replace(reactors=reactors)
     with full_memory(tmp_path, options=options) as (broker, lazy), contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(broker)) for _ in range(6)]
@@ -183,7 +183,7 @@ def test_those_who_wait_go_before_those_who_ask_again(tmp_path, reactors):
         assert min(answers) >= max(answers) // 2
 
 
-def test_a_crowd_that_asks_at_once_is_served_within_the_memory(tmp_path):
+def test_many_requests_at_once_are_served_within_the_memory(tmp_path):
     peak = 0
     with wire_broker(tmp_path, options=OPTIONS, dispatch=Handlers()) as broker, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(broker)) for _ in range(12)]

@@ -1,4 +1,4 @@
-"""What upper layers are told of connections: that they end, and what they have not taken."""
+"""What upper layers learn of connections: that they are closed, and what is unsent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Held:
         self.arrived.release()
 
 
-def test_a_client_that_goes_while_its_request_is_in_progress(tmp_path):
+def test_a_client_that_closes_while_its_request_is_in_progress_is_reported(tmp_path):
     held = Held()
     with wire_broker(tmp_path, dispatch=held) as broker:
         with Client(broker) as client:
@@ -38,7 +38,7 @@ def test_a_client_that_goes_while_its_request_is_in_progress(tmp_path):
         held.requests[0].complete_parts([b"too late"])
 
 
-def test_a_connection_that_the_broker_cuts(tmp_path):
+def test_a_connection_that_the_broker_closes_is_reported(tmp_path):
     held = Held()
     with wire_broker(tmp_path, dispatch=held) as broker, Client(broker) as client:
         client.send(12, 4, HeartbeatRequest(group_id="g"))
@@ -47,7 +47,7 @@ def test_a_connection_that_the_broker_cuts(tmp_path):
         assert held.closed.wait(10)
 
 
-def test_a_stop_is_an_end_too(tmp_path):
+def test_a_stop_reports_its_connections_closed(tmp_path):
     held = Held()
     with wire_broker(tmp_path, dispatch=held) as broker, Client(broker) as client:
         client.send(12, 4, HeartbeatRequest(group_id="g"))
@@ -56,7 +56,7 @@ def test_a_stop_is_an_end_too(tmp_path):
         assert held.closed.is_set()
 
 
-def test_what_a_client_has_not_taken(tmp_path):
+def test_unsent_bytes_of_a_connection(tmp_path):
     held = Held()
     with wire_broker(tmp_path, dispatch=held) as broker, Client(broker) as client:
         client.send(12, 4, HeartbeatRequest(group_id="g"))
@@ -70,7 +70,7 @@ def test_what_a_client_has_not_taken(tmp_path):
         assert held.connection.unsent_bytes == 0
 
 
-def test_a_callback_that_fails_closes_nothing_else(tmp_path, caplog):
+def test_a_failing_callback_closes_no_other_connection(tmp_path, caplog):
     held = Held()
     with wire_broker(tmp_path, dispatch=held) as broker, Client(broker) as client, Client(broker) as other:
         client.send(12, 4, HeartbeatRequest(group_id="g"))

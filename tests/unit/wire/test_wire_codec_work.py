@@ -1,4 +1,4 @@
-"""Where compressed batches are judged: on the I/O thread what is little work, the rest on workers."""
+"""Where compressed batches are validated: cheap ones on the I/O thread, the rest on workers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.unit.wire.wire_harness import NOW_MS, Client, batch, produce_many, pr
 
 KIB = 1024
 WORKER = "ThreadPoolExecutor"
-ROOM_BYTES = 512 * KIB  # what a codec yields at most before the I/O thread gives the batch away
+ROOM_BYTES = 512 * KIB  # decompressed on the I/O thread at most; then a worker takes the batch
 
 
 @pytest.fixture
 def decompressed(monkeypatch):
-    """Bytes that codecs have yielded: on workers, and on other threads."""
+    """Bytes decompressed on workers, and on other threads."""
     counted = Counter(workers=0, io=0)
     pieces_of = compression.decompress_pieces
 
@@ -35,13 +35,13 @@ def decompressed(monkeypatch):
 
 
 def repeated(count, value, codec="zstd", **fields):
-    """A batch that a codec makes small."""
+    """A batch that compresses well."""
     data = build_batch([(b"k", value, NOW_MS, [])] * count, codec=codec, **fields)
     assert len(data) < 16 * KIB
     return data
 
 
-def test_little_work_is_done_by_the_io_thread(tmp_path, decompressed):
+def test_a_cheap_batch_is_validated_on_the_io_thread(tmp_path, decompressed):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         for codec in ("gzip", "snappy", "lz4", "zstd"):
             assert produced(client.ask(0, 9, produce_request(repeated(50, b"v" * 100, codec)))).error_code == 0
@@ -50,7 +50,7 @@ def test_little_work_is_done_by_the_io_thread(tmp_path, decompressed):
     assert decompressed["io"] > 4 * 50 * 100
 
 
-def test_many_small_records_are_work_however_small_they_are_compressed(tmp_path, decompressed):
+def test_many_small_records_are_validated_on_a_worker_however_well_they_compress(tmp_path, decompressed):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         assert produced(client.ask(0, 9, produce_request(repeated(8000, b"")))).error_code == 0
         many = produce_many([("t", [(0, repeated(500, b""))] * 10)])
@@ -60,8 +60,8 @@ def test_many_small_records_are_work_however_small_they_are_compressed(tmp_path,
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_a_batch_that_turns_out_large_is_given_to_a_worker(tmp_path, decompressed, count):
-    """Of a request's batches those before it are done by then, and are not judged again."""
+def test_a_batch_that_turns_out_large_goes_to_a_worker(tmp_path, decompressed, count):
+    """The request's batches before it are validated by then, and are not validated again."""
     small, bomb = repeated(1, b"first"), repeated(count, bytes(8 * KIB * KIB // count))
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         frames = [client.frame(0, 9, produce_many([("t", [(0, small), (0, bomb), (0, small)])]))]
@@ -74,7 +74,7 @@ def test_a_batch_that_turns_out_large_is_given_to_a_worker(tmp_path, decompresse
     assert 8 * KIB * KIB < decompressed["workers"] < 9 * KIB * KIB
 
 
-def test_many_batches_of_one_request_share_what_the_io_thread_does(tmp_path, decompressed):
+def test_the_batches_of_a_request_share_the_limit_of_the_io_thread(tmp_path, decompressed):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         client.ask(0, 9, produce_many([("t", [(0, repeated(1, bytes(100 * KIB)))] * 50)]))
         assert broker.logs.by_name["t"].partitions[0].next_offset == 50
@@ -82,20 +82,20 @@ def test_many_batches_of_one_request_share_what_the_io_thread_does(tmp_path, dec
     assert decompressed["workers"] > 40 * 100 * KIB
 
 
-def test_renumbering_weighs_as_much_as_re_encoding(tmp_path, decompressed):
+def test_renumbering_costs_as_much_as_re_encoding(tmp_path, decompressed):
     in_order, odd = (repeated(100, b"v" * 500, "lz4", offset_deltas=d) for d in (None, [0] * 99 + [99]))
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         assert produced(client.ask(0, 9, produce_request(in_order))).error_code == 0
         assert decompressed["workers"] == 0
         assert produced(client.ask(0, 9, produce_request(odd))).base_offset == 100
-        assert decompressed["workers"] > 2 * 100 * 500  # judged and renumbered there
+        assert decompressed["workers"] > 2 * 100 * 500  # validated and renumbered there
         broker.logs.by_name["t"].partitions[0].rules.codec = 4
         decompressed.clear()
         assert produced(client.ask(0, 9, produce_request(in_order))).base_offset == 200
         assert decompressed["workers"] > 2 * 100 * 500
 
 
-def test_records_at_fault_are_named_by_the_scan_that_refuses_their_batch(tmp_path, decompressed):
+def test_one_scan_refuses_a_batch_and_names_its_invalid_records(tmp_path, decompressed):
     plain_bytes = 9000 * 50
     records = build_batch([(b"k" if i % 2 else None, b"v" * 40, NOW_MS, []) for i in range(9000)], codec="zstd")
     structure = repeated(9000, b"v" * 40, last_offset_delta=9000)
@@ -111,7 +111,7 @@ def test_records_at_fault_are_named_by_the_scan_that_refuses_their_batch(tmp_pat
         assert [len(part.record_errors) for part in parts] == [4500, 4500, 4500, 1]
 
 
-def test_a_fault_of_structure_behind_records_at_fault_is_all_that_is_named(tmp_path):
+def test_a_malformed_batch_names_no_invalid_records(tmp_path):
     torn = bytearray(build_batch([(None, b"v", NOW_MS, [])] * 9))
     torn[-1] = 2  # headers that are not there
     torn[17:21] = crc32c(bytes(torn[21:])).to_bytes(4, "big")

@@ -34,7 +34,7 @@ WAITS = 3
 
 
 def cpu_seconds_of_waits(client, waits):
-    """What this process, the broker in it, takes while a client waits for nothing that comes, WAITS times."""
+    """CPU time of this process, the broker included, while a client waits WAITS times for bytes that do not come."""
     cpu = time.process_time()
     for _ in range(WAITS):
         client.ask(1, 11, waits)
@@ -55,7 +55,7 @@ def test_a_frame_split_at_every_byte(tmp_path):
         assert broker.logs.by_name["t"].partitions[0].next_offset == len(frame) - 1
 
 
-def test_a_stream_cut_anywhere_is_the_same_stream(tmp_path):
+def test_a_stream_may_be_split_anywhere(tmp_path):
     with wire_broker(tmp_path, {"t": 1}) as broker:
         for step in (1, 3, 7, 64, 4096):
             with Client(broker) as client:
@@ -97,7 +97,7 @@ def test_malformed_frames_close_only_their_connection(tmp_path, sent):
         assert produced(other.ask(0, 9, produce_request(batch(b"a")))).error_code == 0
 
 
-def test_every_truncation_of_good_frames_closes(tmp_path):
+def test_every_truncated_frame_closes_its_connection(tmp_path):
     with wire_broker(tmp_path) as broker:
         with Client(broker) as client:
             frames = [client.frame(0, 9, produce_request(batch(b"a"))), client.frame(1, 12, fetch_request(("t", 0, 0)))]
@@ -109,7 +109,7 @@ def test_every_truncation_of_good_frames_closes(tmp_path):
         assert broker.logs.by_name["t"].partitions[0].next_offset == 0
 
 
-def test_an_answer_is_no_larger_than_keeps_a_near_client_busy(tmp_path):
+def test_an_answer_to_a_near_client_is_bounded(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         sent = [batch(bytes([i]) * 300_000) for i in range(8)]
         for records in sent:
@@ -125,8 +125,8 @@ def test_an_answer_is_no_larger_than_keeps_a_near_client_busy(tmp_path):
         assert answer_bytes(max_bytes=700_000) == 2 * len(sent[0])
 
 
-def test_slow_consumer_gets_every_byte_and_no_producer_waits(tmp_path):
-    """The arena wraps many times over while the answer is queued: its rest comes from the WAL's files."""
+def test_a_slow_consumer_gets_every_byte_and_delays_no_producer(tmp_path):
+    """The log goes round the arena many times while the answer is queued: its rest comes from the WAL's files."""
     with (
         wire_broker(
             tmp_path, arena_bytes=8 * MIB, segment_bytes=4 * MIB, wal_bytes=128 * MIB, options=LARGE_ANSWERS
@@ -162,7 +162,7 @@ def test_a_connection_is_not_read_while_its_answer_is_unsent_or_its_request_wait
         consumer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         consumer.send(1, 11, fetch_request(("t", 0, 0), partition_max_bytes=50 * MIB))
         until(lambda: broker.reactor.counters.as_dict().get(1, (0,))[0] == 1)
-        heartbeat = struct.pack(">ihhi", 8, 12, 0, 7)  # such requests are held
+        heartbeat = struct.pack(">ihhi", 8, 12, 0, 7)  # the test holds its answer
         asking.socket.sendall(heartbeat)
         until(lambda: held)
         behind = broker.reactor.socket_bytes[0] + len(heartbeat)
@@ -187,8 +187,8 @@ def test_a_connection_is_not_read_while_its_answer_is_unsent_or_its_request_wait
             assert asking.receive_frame() == struct.pack(">i", i)
 
 
-def test_what_follows_a_malformed_frame_does_not_keep_the_thread_busy(tmp_path, monkeypatch):
-    """The answer before it is still to be sent, and nobody reads it."""
+def test_bytes_after_a_malformed_frame_do_not_keep_the_thread_busy(tmp_path, monkeypatch):
+    """The answer before it is unsent, and the client does not read."""
 
     def bind_with_small_buffers(host, port):
         listening = bind(host, port)
@@ -213,7 +213,7 @@ def test_what_follows_a_malformed_frame_does_not_keep_the_thread_busy(tmp_path, 
         assert left < 1000  # all of it came, and then the end
 
 
-def test_without_descriptors_a_listener_rests(tmp_path, caplog):
+def test_a_listener_pauses_without_descriptors(tmp_path, caplog):
     with wire_broker(tmp_path) as broker, Client(broker) as other, socket.socket() as late:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         assert produced(other.ask(0, 9, produce_request(batch(b"a")))).error_code == 0
@@ -232,7 +232,7 @@ def test_without_descriptors_a_listener_rests(tmp_path, caplog):
         assert "Too many open files" in caplog.text
 
 
-def test_small_batches_from_files(tmp_path):
+def test_small_batches_are_sent_from_files(tmp_path):
     """Batches below the copy limit, no longer in memory, interleaved with another partition's."""
     with (
         wire_broker(tmp_path, {"t": 2}, arena_bytes=4 * MIB, segment_bytes=2 * MIB, wal_bytes=64 * MIB) as broker,
@@ -250,8 +250,8 @@ def test_small_batches_from_files(tmp_path):
         assert broker.reactor.socket_bytes[2] > before
 
 
-def test_reads_from_disk_are_left_to_other_threads(tmp_path):
-    """What neither the arena nor the page cache holds arrives all the same; the I/O thread waits for no disk."""
+def test_the_io_thread_does_not_read_from_the_disk(tmp_path):
+    """Bytes that are neither in the arena nor in the page cache are read by other threads."""
     with (
         wire_broker(
             tmp_path, {"t": 2}, arena_bytes=8 * MIB, segment_bytes=4 * MIB, wal_bytes=128 * MIB, options=LARGE_ANSWERS
@@ -334,7 +334,7 @@ def produce_until_stalled(broker, client, timeout_ms=2**31 - 1):
     return accepted
 
 
-def test_full_log_makes_producers_wait_then_answers_not_enough_replicas(tmp_path):
+def test_a_full_log_makes_producers_wait_then_answers_not_enough_replicas(tmp_path):
     with wire_broker(tmp_path, **SMALL_LOG) as broker, Client(broker) as client, Client(broker) as other:
         partition = broker.logs.by_name["t"].partitions[0]
         accepted = produce_until_stalled(broker, client, timeout_ms=LONG_MS)
@@ -345,7 +345,7 @@ def test_full_log_makes_producers_wait_then_answers_not_enough_replicas(tmp_path
         assert produced(client.receive()[1]).error_code == 19
         assert partition.next_offset == accepted
         assert broker.reactor.stalled_count == 0
-        # With space again a waiting producer goes on by itself.
+        # With space again a waiting producer continues.
         client.send(0, 9, produce_request(batch(b"x" * 500_000), timeout_ms=600_000))
         until(lambda: broker.reactor.stalled_count == 1)
         broker.wal.sync(10)
@@ -354,7 +354,7 @@ def test_full_log_makes_producers_wait_then_answers_not_enough_replicas(tmp_path
         assert broker.server.frame_memory_used == 0
 
 
-def test_a_connection_that_ends_takes_its_waiting_produce_with_it(tmp_path):
+def test_a_closed_connection_cancels_its_waiting_produce(tmp_path):
     with wire_broker(tmp_path, **SMALL_LOG) as broker, Client(broker) as other:
         with Client(broker) as client:
             accepted = produce_until_stalled(broker, client)
@@ -367,8 +367,8 @@ def test_a_connection_that_ends_takes_its_waiting_produce_with_it(tmp_path):
         assert broker.server.frame_memory_used == 0
 
 
-def test_a_client_that_goes_in_the_round_in_which_a_full_log_moves(tmp_path):
-    """One of its requests is answered then, one waits for space in the log, and one behind that has not begun."""
+def test_a_client_that_closes_in_the_round_in_which_a_full_log_gets_room(tmp_path):
+    """One of its requests is answered then, one waits for space in the log, and one after that has not begun."""
     held, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -400,7 +400,7 @@ def test_a_client_that_goes_in_the_round_in_which_a_full_log_moves(tmp_path):
         assert broker.server.frame_memory_used == 0
 
 
-def test_a_log_that_fails_answers_the_produce_that_waits_for_space(tmp_path):
+def test_a_failed_log_answers_the_produce_that_waits_for_space(tmp_path):
     with wire_broker(tmp_path, **SMALL_LOG) as broker, Client(broker) as client, Client(broker) as other:
         accepted = produce_until_stalled(broker, client)
         broker.wal.fail()
@@ -409,7 +409,7 @@ def test_a_log_that_fails_answers_the_produce_that_waits_for_space(tmp_path):
         assert fetched(other.ask(1, 11, fetch_request(("t", 0, 0)))).high_watermark == accepted
 
 
-def test_a_full_log_and_time_outs_of_no_and_of_any_length(tmp_path):
+def test_produce_time_outs_of_any_length_on_a_full_log(tmp_path):
     with wire_broker(tmp_path, **SMALL_LOG) as broker, Client(broker) as client, Client(broker) as patient:
         accepted = produce_until_stalled(broker, patient)
         broker.reactor.clock_offset_ms += 86_400_000
@@ -422,7 +422,7 @@ def test_a_full_log_and_time_outs_of_no_and_of_any_length(tmp_path):
         assert produced(patient.receive()[1]).base_offset == accepted
 
 
-def test_frames_over_the_memory_budget_wait_their_turn(tmp_path):
+def test_frames_over_the_memory_budget_wait(tmp_path):
     options = WireOptions(frame_memory_bytes=600_000)
     with wire_broker(tmp_path, options=options) as broker:
         clients = [Client(broker) for _ in range(6)]
@@ -455,7 +455,7 @@ def test_connections_above_the_limit_wait_until_others_close(tmp_path, caplog, r
             client.send(0, 9, produce_request(batch(b"a")))
         waits = fetch_request(("t", 0, 1 << 40), max_wait_ms=300, min_bytes=MIB)
         open_ones[0].ask(0, 9, produce_request(batch(b"a")))
-        assert cpu_seconds_of_waits(open_ones[0], waits) < 0.45  # the listener is not asked again and again
+        assert cpu_seconds_of_waits(open_ones[0], waits) < 0.45  # the listener is not polled
         while waiting:
             assert broker.server.connection_count == 3
             open_ones.pop(0).socket.close()
@@ -468,7 +468,7 @@ def test_connections_above_the_limit_wait_until_others_close(tmp_path, caplog, r
         assert caplog.text.count("3 connections are open, the limit (max.connections)") >= 1
 
 
-def test_a_lower_limit_closes_those_quiet_for_longest(tmp_path):
+def test_a_lower_limit_closes_the_longest_idle_connections(tmp_path):
     with wire_broker(tmp_path, options=WireOptions(reactors=2)) as broker:
         clients = [Client(broker) for _ in range(8)]
         for client in clients:
@@ -521,7 +521,7 @@ def test_a_limit_of_a_host_without_an_address_is_ignored(caplog):
     assert [quotas.admit("10.0.0.1:1"), quotas.admit("10.0.0.1:2")] == [True, False]
 
 
-def test_drain_answers_what_is_in_progress(tmp_path):
+def test_a_drain_answers_requests_in_progress(tmp_path):
     with wire_broker(tmp_path, options=WireOptions(reactors=2)) as broker:
         with Client(broker) as polling, Client(broker) as producer, Client(broker) as idle:
             producer.ask(0, 9, produce_request(batch(b"a")))
@@ -547,7 +547,7 @@ def test_many_reactors_share_connections(tmp_path):
             client.socket.close()
 
 
-def test_sent_answers_give_their_wal_files_back(tmp_path):
+def test_sent_answers_release_their_wal_files(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as client, Client(broker) as gone:
         client.ask(0, 9, produce_request(batch(b"x" * 900_000)))
         plan = broker.logs.by_name["t"].partitions[0].read_plan(0, 1, MIB)

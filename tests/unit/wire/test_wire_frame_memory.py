@@ -1,4 +1,4 @@
-"""The memory of request frames: what those hold that are on their way, and who waits for whom."""
+"""The memory of request frames: what incoming and waiting ones hold, and which connections wait for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FRAME_BYTES = 500_000
 STARVED_MS = 30_000  # of no_progress_ms, one minute
 PARTITIONS = 1_600
 WAITING = 5
-HEARTBEAT = struct.pack(">ihhi", 8, 12, 0, 7)  # such a request is held, and all behind it waits
+HEARTBEAT = struct.pack(">ihhi", 8, 12, 0, 7)  # the test holds its answer, and all requests after it wait
 
 
 def frame_of(client: Client, size: int = FRAME_BYTES) -> bytes:
@@ -49,7 +49,7 @@ def starve(broker, client: Client) -> None:
     until(lambda: broker.reactor.socket_bytes[0] == end)
 
 
-def test_announced_frames_hold_only_what_has_arrived(tmp_path):
+def test_an_incoming_frame_holds_only_what_has_arrived(tmp_path):
     with wire_broker(tmp_path, options=SMALL) as broker, Client(broker) as other, contextlib.ExitStack() as stack:
         for i in range(20):
             silent = stack.enter_context(Client(broker))
@@ -63,7 +63,7 @@ def test_announced_frames_hold_only_what_has_arrived(tmp_path):
 
 
 @pytest.mark.parametrize("memory_bytes", [600_000, 300_000, 1])
-def test_frames_that_hold_all_memory_are_received_one_after_the_other(tmp_path, memory_bytes):
+def test_frames_as_large_as_the_memory_are_received_one_after_the_other(tmp_path, memory_bytes):
     with wire_broker(tmp_path, options=WireOptions(frame_memory_bytes=memory_bytes)) as broker:
         clients = [Client(broker) for _ in range(6)]
         for client in clients:
@@ -89,14 +89,14 @@ def test_frames_that_hold_all_memory_are_received_one_after_the_other(tmp_path, 
             client.socket.close()
 
 
-def test_a_frame_above_the_budget_whose_client_is_slow_ends_when_others_starve(tmp_path, caplog):
+def test_a_slow_frame_over_the_budget_is_closed_when_others_starve(tmp_path, caplog):
     with wire_broker(tmp_path, options=SMALL) as broker, Client(broker) as slow, Client(broker) as other:
         broker.logs.by_name["t"].partitions[0].rules.max_message_bytes = 4 * MIB
         frame = frame_of(slow, MIB)
         send_all(broker, slow, frame[:400_000])
         send_all(broker, slow, frame[400_000:400_001])
-        assert broker.server.frame_memory_used == len(frame) - 4  # is charged before it is received
-        for i in range(1, 5):  # nobody starves: it has all the time it wants
+        assert broker.server.frame_memory_used == len(frame) - 4  # charged before it is received
+        for i in range(1, 5):  # no other starves: it may take its time
             later(broker, STARVED_MS)
             send_all(broker, slow, frame[400_000 + i : 400_001 + i])
         starve(broker, other)
@@ -111,7 +111,7 @@ def test_a_frame_above_the_budget_whose_client_is_slow_ends_when_others_starve(t
         until(lambda: broker.server.frame_memory_used == 0)
 
 
-def test_a_slow_frame_passes_when_nobody_starves(tmp_path):
+def test_a_slow_frame_is_received_when_no_other_starves(tmp_path):
     with wire_broker(tmp_path, options=SMALL) as broker, Client(broker) as slow:
         frame = frame_of(slow)
         for start in range(0, len(frame), 50_000):
@@ -121,7 +121,7 @@ def test_a_slow_frame_passes_when_nobody_starves(tmp_path):
         until(lambda: broker.server.frame_memory_used == 0)
 
 
-def test_a_starved_connection_that_goes_leaves_nobody_starved(tmp_path):
+def test_a_starved_connection_that_closes_counts_as_starved_no_longer(tmp_path):
     with wire_broker(tmp_path, options=SMALL) as broker, Client(broker) as slow:
         broker.logs.by_name["t"].partitions[0].rules.max_message_bytes = 4 * MIB
         frame = frame_of(slow, MIB)
@@ -139,7 +139,7 @@ def test_a_starved_connection_that_goes_leaves_nobody_starved(tmp_path):
         until(lambda: broker.server.frame_memory_used == 0)
 
 
-def test_requests_that_wait_for_their_handlers_hold_memory_until_their_frames_are_released(tmp_path):
+def test_requests_in_progress_hold_memory_until_their_frames_are_released(tmp_path):
     held = []
     asked = HEARTBEAT[4:] + bytes(SMALL.frame_memory_bytes)
     with wire_broker(tmp_path, options=SMALL, dispatch=held.append) as broker, Client(broker) as other:
@@ -169,7 +169,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_frames_that_wait_take_no_more_memory_than_their_bytes(tmp_path):
+def test_waiting_frames_take_no_more_memory_than_their_bytes(tmp_path):
     """A hundred connections, 5 MB; parsed it would be 150."""
     held = []
     with (
@@ -198,7 +198,7 @@ def test_frames_that_wait_take_no_more_memory_than_their_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 6])
-def test_a_malformed_frame_among_those_that_wait_ends_the_connection_in_its_turn(tmp_path, cut):
+def test_a_malformed_frame_closes_the_connection_when_its_turn_comes(tmp_path, cut):
     held = []
     with wire_broker(tmp_path, dispatch=held.append) as broker, Client(broker) as client:
         good, wide, bad, behind = (

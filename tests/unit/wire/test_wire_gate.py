@@ -1,4 +1,4 @@
-"""The gate of a connection: what is refused before anything of a request but its length and key is looked at."""
+"""The gate of a connection: a request is refused by its length and key alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ REFUSED: list[Callable[[Client], bytes]] = [
     lambda client: client.frame(0, 9, produce_request(batch(b"x"))),
     lambda client: client.frame(1, 11, fetch_request(("t", 0, 0))),
     lambda client: client.frame(12, 4, HeartbeatRequest(group_id="g")),
-    lambda client: struct.pack(">ih", 100, 0),  # no more than a length and a key
+    lambda client: struct.pack(">ih", 100, 0),  # a length and a key alone
     lambda client: struct.pack(">ih", 100, -1),
     lambda client: struct.pack(">i", GUARDED_BYTES_MAX + 1),
     lambda client: struct.pack(">i", 1),
@@ -74,7 +74,7 @@ REFUSED: list[Callable[[Client], bytes]] = [
 def test_a_closed_gate_closes_on_any_other_request(tmp_path: Path, frame: Callable[[Client], bytes], cut: int) -> None:
     with guarded(tmp_path) as (broker, client, doorkeeper):
         sent = frame(client)
-        with contextlib.suppress(ConnectionError):  # it closes after the first part already
+        with contextlib.suppress(ConnectionError):  # it may close after the first part
             for part in (sent[:cut], sent[cut:]):
                 client.socket.sendall(part)
         assert client.is_closed()
@@ -103,7 +103,7 @@ def test_the_largest_frame_passes_a_closed_gate(tmp_path: Path) -> None:
         assert client.receive_frame().endswith(b"yes")
 
 
-def test_what_was_received_before_the_gate_closes_is_not_started(tmp_path: Path) -> None:
+def test_requests_received_before_the_gate_closes_are_not_started(tmp_path: Path) -> None:
     doorkeeper = Doorkeeper()
     with wire_broker(tmp_path, dispatch=doorkeeper) as broker, Client(broker) as client:
         frames = client.frame(18, 0, ApiVersionsRequest()) + client.frame(0, 9, produce_request(batch(b"x")))
@@ -114,7 +114,7 @@ def test_what_was_received_before_the_gate_closes_is_not_started(tmp_path: Path)
         assert broker.server.frame_memory_used == 0
 
 
-def test_a_gate_that_opens_lets_everything_pass(tmp_path: Path) -> None:
+def test_an_opened_gate_lets_every_request_pass(tmp_path: Path) -> None:
     with guarded(tmp_path) as (_, client, doorkeeper):
         doorkeeper.allowed_until_ms = ALWAYS_MS
         greet(client)

@@ -52,7 +52,7 @@ def sockets_to(peer: object) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_accepted_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bytes, host: str) -> None:
+def test_accepted_connections_are_not_paced(tmp_path: Path, monkeypatch, other: bytes, host: str) -> None:
     try:
         listening = paced_by(bind(host, 0), other)
     except OSError:
@@ -63,7 +63,7 @@ def test_accepted_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, o
         assert [control_of(end) for end in sockets_to(client.socket.getsockname())] == [b"reno"]
 
 
-def test_connections_to_the_store(monkeypatch: pytest.MonkeyPatch, other: bytes) -> None:
+def test_loopback_connections_to_the_store_are_not_paced(monkeypatch: pytest.MonkeyPatch, other: bytes) -> None:
     connect = socket.create_connection
     monkeypatch.setattr(socket, "create_connection", lambda *a, **k: paced_by(connect(*a, **k), other))
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -104,7 +104,7 @@ def test_bad_acks_and_internal_topics(tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_batches_are_judged(tmp_path, codec):
+def test_compressed_batches_are_validated(tmp_path, codec):
     small = batch(b"s", codec=codec)
     large = batch(*(b"%d" % i * 50 for i in range(9000)), codec=codec)
     with wire_broker(tmp_path) as broker, Client(broker) as client:
@@ -117,7 +117,7 @@ def test_compressed_batches_are_judged(tmp_path, codec):
         assert produced(client.ask(0, 9, produce_request(bytes(torn)))).error_code in (2, 87)
 
 
-def test_log_append_time_is_stamped_and_told(tmp_path):
+def test_log_append_time_is_stamped_and_answered(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         broker.logs.by_name["t"].partitions[0].rules.log_append_time = True
         answer = produced(client.ask(0, 9, produce_request(batch(b"a"))))
@@ -159,7 +159,7 @@ def test_compression_type_of_the_topic(tmp_path, source, target):
 
 
 @pytest.mark.parametrize("values_count", [1, 9000])
-def test_a_batch_too_large_once_re_encoded(tmp_path, values_count):
+def test_a_batch_too_large_after_re_encoding_is_refused(tmp_path, values_count):
     data = batch(*(b"%d" % i * 50 for i in range(values_count)), codec="zstd")
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         rules = broker.logs.by_name["t"].partitions[0].rules
@@ -182,7 +182,7 @@ def test_compression_with_log_append_time_and_a_wrong_max_timestamp(tmp_path):
         assert [(h.codec, h.timestamp_type, h.max_timestamp) for h in headers] == [(4, 0, NOW_MS), (4, 1, told)]
 
 
-def test_offset_deltas_of_compressed_batches_are_put_in_order(tmp_path):
+def test_offset_deltas_of_compressed_batches_are_renumbered(tmp_path):
     odd = build_batch(
         [(b"k", b"%d" % i, NOW_MS, []) for i in range(3)], codec="lz4", offset_deltas=[0, 5, 5], last_offset_delta=2
     )
@@ -194,7 +194,7 @@ def test_offset_deltas_of_compressed_batches_are_put_in_order(tmp_path):
         assert records == [(i, b"%d" % i) for i in range(4)]
 
 
-def test_an_append_larger_than_segment_bytes(tmp_path):
+def test_an_append_larger_than_segment_bytes_is_refused(tmp_path):
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         data = batch(b"a" * 100)
         broker.logs.by_name["t"].partitions[0].rules.segment_bytes = len(data) - 1
@@ -216,7 +216,7 @@ def test_null_keys_on_a_compacted_topic_name_each_record(tmp_path, codec):
         assert older.error_code == 87
 
 
-def test_records_are_blamed_for_what_each_did(tmp_path):
+def test_each_invalid_record_is_named_with_its_own_message(tmp_path):
     """A bad timestamp decides the answer's code; the record without key is named with its own message."""
     now_ms = time.time_ns() // 1_000_000
     records = build_batch([(b"k", b"v", now_ms, []), (None, b"v", now_ms, []), (b"k", b"v", NOW_MS, [])])
@@ -240,7 +240,7 @@ def test_named_records_are_bounded(tmp_path):
 
 
 def test_named_records_are_bounded_over_all_batches_of_a_request(tmp_path):
-    """A hundred bytes each would else be answered with half a megabyte each."""
+    """Else a hundred bytes of request could each cost half a megabyte of answer."""
     records = build_batch([(None, b"", NOW_MS, [])] * 4_000, codec="zstd")
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         broker.logs.by_name["t"].partitions[0].rules.compacted = True
@@ -249,7 +249,7 @@ def test_named_records_are_bounded_over_all_batches_of_a_request(tmp_path):
         assert named == [4_000] * 3 + [1] * 47
 
 
-def test_duplicate_gets_the_first_offset(tmp_path):
+def test_a_duplicate_gets_the_first_offset(tmp_path):
     once = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
     with wire_broker(tmp_path) as broker, Client(broker) as client:
         client.socket.sendall(b"".join(client.frame(0, 9, produce_request(once)) for _ in range(3)))
@@ -269,11 +269,11 @@ def test_acks_zero_has_no_answer_and_an_error_closes(tmp_path):
         assert client.is_closed()
 
 
-def test_what_was_received_is_appended_though_the_client_has_gone(tmp_path):
+def test_received_requests_are_appended_after_the_client_has_closed(tmp_path):
     large = batch(*(b"%d" % i * 50 for i in range(9000)), codec="zstd")
     workers_may_go_on = threading.Event()
     with wire_broker(tmp_path) as broker, Client(broker) as other:
-        for _ in range(2):  # all workers: nothing compressed is judged until then
+        for _ in range(2):  # occupies all workers: nothing compressed is validated until then
             broker.executor.submit(workers_may_go_on.wait, 20)
         with Client(broker) as client:
             for _ in range(3):
@@ -292,7 +292,7 @@ def test_fetch_errors(tmp_path):
     with wire_broker(tmp_path, {"t": 1}) as broker, Client(broker) as client:
         client.ask(0, 9, produce_request(batch(b"a")))
         broker.logs.by_name["t"].partitions[0].log_start_offset = 1
-        for offset, error, told in ((0, 1, -1), (2, 1, -1), (1, 0, 1)):  # an error tells no offset of the log
+        for offset, error, told in ((0, 1, -1), (2, 1, -1), (1, 0, 1)):  # an error answer has no offsets of the log
             answer = fetched(client.ask(1, 11, fetch_request(("t", 0, offset), max_wait_ms=0)))
             offsets = {answer.high_watermark, answer.last_stable_offset, answer.log_start_offset}
             assert (answer.error_code, offsets) == (error, {told})
@@ -302,7 +302,7 @@ def test_fetch_errors(tmp_path):
             assert answer.error_code == error
 
 
-def test_limits_first_partition_gets_a_batch_and_others_stay_whole(tmp_path):
+def test_size_limits_never_split_a_batch(tmp_path):
     with wire_broker(tmp_path, {"t": 3}) as broker, Client(broker) as client:
         for index in range(3):
             for _ in range(2):
@@ -318,7 +318,7 @@ def test_limits_first_partition_gets_a_batch_and_others_stay_whole(tmp_path):
 
 @pytest.mark.parametrize("max_bytes", [0, 1, -1, -(2**31)])
 @pytest.mark.parametrize("partition_max_bytes", [0, -1, 2**31 - 1])
-def test_limits_without_room_for_anything_still_give_one_batch(tmp_path, max_bytes, partition_max_bytes):
+def test_the_smallest_size_limits_still_return_one_batch(tmp_path, max_bytes, partition_max_bytes):
     with wire_broker(tmp_path, {"t": 2}) as broker, Client(broker) as client:
         for index in range(2):
             client.ask(0, 9, produce_request(batch(b"x"), partition=index))
@@ -328,7 +328,7 @@ def test_limits_without_room_for_anything_still_give_one_batch(tmp_path, max_byt
 
 
 @pytest.mark.parametrize("version", range(4, 13))
-def test_a_topic_of_zstd_needs_a_client_that_knows_it(tmp_path, version):
+def test_a_zstd_topic_needs_a_client_with_zstd(tmp_path, version):
     with wire_broker(tmp_path, {"t": 1, "u": 1}) as broker, Client(broker) as client:
         stored = batch(b"a", codec="zstd")
         for topic in ("t", "u"):
@@ -341,7 +341,7 @@ def test_a_topic_of_zstd_needs_a_client_that_knows_it(tmp_path, version):
         assert told == [(76, 0) if version < 10 else (0, len(stored)), (0, len(stored))]
 
 
-def test_aborted_transactions_are_those_of_the_records_that_are_sent(tmp_path):
+def test_a_fetch_names_the_aborted_transactions_of_its_records(tmp_path):
     with wire_broker(tmp_path, transactions=Coordinator()) as broker, Client(broker) as client:
         partition = broker.logs.by_name["t"].partitions[0]
         for number in range(20):

@@ -1,4 +1,4 @@
-"""Produce of more producer ids than there is memory for: which wait, which are refused, which go on."""
+"""Produce with more producer ids than there is memory for: which wait, which are refused, which are served."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def known(broker: WireBroker) -> list[int]:
     return [state[0] for state in broker.logs.by_name["t"].partitions[0].producers.snapshot()]
 
 
-def test_one_address_fills_a_quarter_and_others_go_on(tmp_path: Path) -> None:
+def test_one_address_fills_a_quarter_of_the_pool(tmp_path: Path) -> None:
     pool = ProducerPool(16, min_idle_ms=IDLE_MS)
     with (
         wire_broker(tmp_path, producers=pool) as broker,
@@ -40,7 +40,7 @@ def test_one_address_fills_a_quarter_and_others_go_on(tmp_path: Path) -> None:
         assert known(broker) == [2, 3, 10, 11, 12, 13, 20, 21]
 
 
-def test_a_new_id_waits_and_goes_on_by_itself_while_known_ones_are_served(tmp_path: Path) -> None:
+def test_a_new_id_waits_for_room_while_known_ones_are_served(tmp_path: Path) -> None:
     pool = ProducerPool(4, min_idle_ms=IDLE_MS)
     with wire_broker(tmp_path, producers=pool) as broker, Client(broker) as waiting, Client(broker) as busy:
         assert ask(busy, 1) == 0
@@ -55,7 +55,7 @@ def test_a_new_id_waits_and_goes_on_by_itself_while_known_ones_are_served(tmp_pa
         assert (pool.refusals, pool.evictions) == (0, 1)
 
 
-def test_what_waits_for_a_client_that_has_gone_is_dropped(tmp_path: Path) -> None:
+def test_a_waiting_produce_of_a_closed_connection_is_dropped(tmp_path: Path) -> None:
     pool = ProducerPool(4, min_idle_ms=IDLE_MS)
     with wire_broker(tmp_path, producers=pool) as broker, Client(broker) as client:
         assert ask(client, 1) == 0

@@ -60,7 +60,7 @@ def test_readers_and_new_connections_are_served_while_a_sync_hangs(tmp_path: Pat
         assert (got, values(fetched(answer).records)) == (parked, [b"slow"])
 
 
-def test_records_that_come_during_a_sync_share_the_next(tmp_path: Path) -> None:
+def test_records_appended_during_a_sync_share_the_next(tmp_path: Path) -> None:
     with wire_broker(tmp_path) as broker, Client(broker) as other:
         with hung_sync(broker):
             for i in range(3):
@@ -71,7 +71,7 @@ def test_records_that_come_during_a_sync_share_the_next(tmp_path: Path) -> None:
         assert read(other, 0) == [b"slow", b"0", b"1", b"2"]
 
 
-def test_connections_end_while_a_sync_hangs(tmp_path: Path) -> None:
+def test_connections_close_while_a_sync_hangs(tmp_path: Path) -> None:
     """Those that clients close, and those that the broker closes."""
     with wire_broker(tmp_path) as broker:
         gone = [Client(broker) for _ in range(10)]
@@ -88,7 +88,7 @@ def test_connections_end_while_a_sync_hangs(tmp_path: Path) -> None:
             client.socket.close()
 
 
-def test_readers_that_leave_during_a_sync_keep_no_other_from_its_answer(tmp_path: Path) -> None:
+def test_readers_that_close_during_a_sync_delay_no_other_answer(tmp_path: Path) -> None:
     with wire_broker(tmp_path) as broker, Client(broker) as stays:
         stays.send(1, 11, fetch_request(("t", 0, 0), max_wait_ms=LONG_MS))
         leavers = [Client(broker) for _ in range(2)]
@@ -121,7 +121,7 @@ def test_what_a_client_sent_before_it_closed_is_appended(tmp_path: Path) -> None
         until(lambda: broker.server.connection_count == 1)
 
 
-def test_a_callback_that_fails_keeps_no_producer_from_its_answer(tmp_path: Path) -> None:
+def test_a_failing_callback_delays_no_answer(tmp_path: Path) -> None:
     called = []
 
     def fails(code: int) -> None:
@@ -137,7 +137,7 @@ def test_a_callback_that_fails_keeps_no_producer_from_its_answer(tmp_path: Path)
         assert (called, broker.wal.syncs) == ([0], 2)
 
 
-def test_a_file_that_fails_costs_no_answer(tmp_path: Path) -> None:
+def test_a_failed_file_costs_no_answer(tmp_path: Path) -> None:
     with wire_broker(tmp_path) as broker, Client(broker) as producer:
         for i in range(3):
             broker.wal.faults.sync_count = 1

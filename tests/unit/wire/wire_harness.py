@@ -26,7 +26,7 @@ from tests.integration.until import until as poll
 
 MIB = 1 << 20
 NOW_MS = 1_700_000_000_000
-LONG_MS = 15_000  # a wait that no test could sit through
+LONG_MS = 15_000  # longer than a test takes
 
 
 @dataclass
