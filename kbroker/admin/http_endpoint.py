@@ -12,7 +12,7 @@ from kbroker.admin.http_server import Answer, HttpServer
 from kbroker.clock import Clock
 from kbroker.errors import StartError
 from kbroker.types import address_text
-from kbroker.wire.listener import bind
+from kbroker.wire.server import bind
 
 logger = logging.getLogger(__name__)
 

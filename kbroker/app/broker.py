@@ -99,7 +99,7 @@ from kbroker.storage.wal.keeper import create_wal
 from kbroker.types import address_text, parse_address_limits
 from kbroker.wire.connection_quotas import NO_LIMIT
 from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
-from kbroker.wire.listener import WireOptions, WireServer, bind
+from kbroker.wire.server import WireOptions, WireServer, bind
 
 if TYPE_CHECKING:
     from kbroker.admin.http_endpoint import HttpEndpoint

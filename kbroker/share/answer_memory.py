@@ -7,7 +7,7 @@ from kbroker.share.requests import Connection
 _PARTS = 4  # an answer gets at most 1/4 of what is left, so that slow readers leave some for others
 
 
-class AnswerMemory:
+class ShareAnswerMemory:
     """Loop thread only; other threads read `used`.
 
     An answer counts from its first record until its client has read it or disconnected.

@@ -13,7 +13,7 @@ from functools import partial
 from kbroker.coordinator.runtime.event_loop import Timer
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.limits import KIB, MIB, SHARE_FETCH_BYTES_MAX
-from kbroker.share.answer_memory import AnswerMemory
+from kbroker.share.answer_memory import ShareAnswerMemory
 from kbroker.share.log_batches import Aborted, log_batches
 from kbroker.share.partition_cache import Shared
 from kbroker.share.requests import FetchAnswer, FetchRequest, PartitionAnswer
@@ -34,7 +34,7 @@ class ShareFetch:
         request: FetchRequest,
         shared: Sequence[tuple[TopicIdPartition, Shared | ErrorCode]],
         answer: FetchAnswer,
-        memory: AnswerMemory,
+        memory: ShareAnswerMemory,
         on_done: Callable[[], None],
     ) -> None:
         self.request = request

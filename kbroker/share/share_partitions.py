@@ -16,7 +16,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.futures import gather, gather_errors, map_future
 from kbroker.limits import SHARE_SESSION_IDLE_MS, SHARE_SESSION_PARTITIONS_MAX, SHARE_SLOT_WAIT_MS_MAX
 from kbroker.share.acknowledgement import AcknowledgementBatch
-from kbroker.share.answer_memory import AnswerMemory
+from kbroker.share.answer_memory import ShareAnswerMemory
 from kbroker.share.partition_cache import PartitionCache, ReadCold
 from kbroker.share.requests import (
     AcknowledgeAnswer,
@@ -75,7 +75,7 @@ class SharePartitions:
             self.loop.monotonic,
             self._session_ended,
         )
-        self.answers = AnswerMemory(answer_bytes)
+        self.answers = ShareAnswerMemory(answer_bytes)
         self.waiting = WaitingFetches(self.loop, self.answers)
         self._unanswered: set[Future[Any]] = set()
         self._stopped = False

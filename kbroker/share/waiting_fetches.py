@@ -7,7 +7,7 @@ from functools import partial
 
 from kbroker.coordinator.runtime.event_loop import EventLoop, Timer, loop_thread_only
 from kbroker.errors import ErrorCode
-from kbroker.share.answer_memory import AnswerMemory
+from kbroker.share.answer_memory import ShareAnswerMemory
 from kbroker.share.partition_cache import Shared
 from kbroker.share.requests import FetchAnswer, FetchRequest
 from kbroker.share.sessions import SessionKey, TopicIdPartition
@@ -19,7 +19,7 @@ _STARVED_RETRY_SECONDS = 0.05
 class WaitingFetches:
     """Loop thread only."""
 
-    def __init__(self, loop: EventLoop, memory: AnswerMemory) -> None:
+    def __init__(self, loop: EventLoop, memory: ShareAnswerMemory) -> None:
         self._loop = loop
         self._memory = memory
         self._fetches: dict[SessionKey, ShareFetch] = {}

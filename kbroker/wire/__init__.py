@@ -1,1 +1,1 @@
-"""Sockets: listeners, connections, framing, dispatch."""
+"""The listeners and what a request that is not served below Python goes through: connection quotas, dispatch."""

@@ -17,7 +17,7 @@ cdef struct Channel:
     Transport transport
     int32_t listener
     uint32_t events         # what epoll watches
-    int64_t allowed_until_ms    # from then on only a handshake's requests are served: see is_allowed; INT64_MAX: never
+    int64_t gate_closes_ms  # from then on only requests that authenticate pass (is_allowed); INT64_MAX: it stays open
     bint closing
     const char* reason      # why, for the log; NULL: the peer closed
     bint ready              # is in the round's list of ready channels
@@ -103,10 +103,13 @@ cdef inline bint may_be_read(const Channel* ch) noexcept nogil:
     )
 
 
+# Why a connection closes whose request does not pass the gate.
+cdef const char* NOT_ALLOWED
+
 cdef inline bint is_allowed(const Channel* ch, int16_t api_key, int64_t now_ms) noexcept nogil:
     """The gate: whether a request of this API may be parsed, started or given memory."""
     return (
-        now_ms < ch.allowed_until_ms
+        now_ms < ch.gate_closes_ms
         or api_key == API_API_VERSIONS
         or api_key == API_SASL_HANDSHAKE
         or api_key == API_SASL_AUTHENTICATE

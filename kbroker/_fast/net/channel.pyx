@@ -8,12 +8,15 @@ from kbroker._fast.net.frame cimport block_free, budget_add, frame_free, frame_l
 from kbroker._fast.net.transport cimport open_plain
 
 
+cdef const char* NOT_ALLOWED = "a request before its client was authenticated, or after that has expired"
+
+
 cdef Channel* channel_new(int fd, int32_t listener, int64_t now_ms) noexcept nogil:
     cdef Channel* ch = <Channel*>calloc(1, sizeof(Channel))
     if ch != NULL:
         open_plain(&ch.transport, fd)
         ch.listener = listener
-        ch.allowed_until_ms = INT64_MAX
+        ch.gate_closes_ms = INT64_MAX
         ch.read_ms = now_ms
         ch.write_ms = now_ms
         ch.held = -1

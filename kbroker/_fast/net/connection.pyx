@@ -20,13 +20,13 @@ cdef class Connection:
         """No request is in progress, and every answer is sent. Any thread."""
         return self.channel == NULL or (self.channel.in_flight == 0 and self.channel.output_bytes == 0)
 
-    def allow_until(self, int64_t monotonic_ms) -> None:
+    def open_gate_until(self, int64_t monotonic_ms) -> None:
         """From then on the connection closes on any request but ApiVersions and SASL's. In a turn of the reactor.
 
-        The largest int64 is never, as at the start.
+        With the largest int64 the gate stays open, as at the start.
         """
         if self.channel != NULL:
-            self.channel.allowed_until_ms = monotonic_ms
+            self.channel.gate_closes_ms = monotonic_ms
 
     cdef int append(self, Request request) except -1:
         """One more request in progress."""

@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 from kbroker._fast.base.endian cimport load_i16, load_i32
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.kafka cimport API_PRODUCE
-from kbroker._fast.net.channel cimport KEY_BYTES, LENGTH_BYTES, end_partial, is_allowed, set_starved
+from kbroker._fast.net.channel cimport KEY_BYTES, LENGTH_BYTES, NOT_ALLOWED, end_partial, is_allowed, set_starved
 from kbroker._fast.net.frame cimport Frame, block_free, block_new, budget_add, budget_load
 from kbroker._fast.net.request cimport HEADER_BYTES_MIN
 
@@ -21,11 +21,10 @@ cdef enum:
     RECEIVE_BYTES = 262144          # most of one receive into the scratch buffer
     RECEIVE_BYTES_MIN = 4096        # with less scratch left than this, the rest waits for the next round
     LARGE_FRAME_BYTES = 65536       # larger ones wait for the budget, and are received in place
-    GUARDED_BYTES_MAX = 524288      # of a frame while the gate is closed (Kafka: sasl.server.max.receive.size)
+    GATED_FRAME_BYTES_MAX = 524288      # of a frame while the gate is closed (Kafka: sasl.server.max.receive.size)
     PARSED_FACTOR = 4               # what takes more times its size when parsed is parsed only when it starts
 
 cdef const char* BAD_LENGTH = "frame length out of bounds"
-cdef const char* NOT_ALLOWED = "a request before its client was authenticated, or after that has expired"
 cdef const char* OUT_OF_MEMORY = "no memory for a frame"
 
 
@@ -114,10 +113,10 @@ cdef void _fill_partial(Channel* ch, int64_t n, Round* round, FrameBudget* budge
             budget_add(&budget.used, -<int64_t>ch.partial_size)
 
 
-cdef uint8_t* _cut_guarded(Channel* ch, uint8_t* p, uint8_t* end, Round* round, FrameBudget* budget) noexcept nogil:
+cdef uint8_t* _cut_at_gate(Channel* ch, uint8_t* p, uint8_t* end, Round* round, FrameBudget* budget) noexcept nogil:
     """Takes one frame, or what there is of it; returns where the next one begins, NULL: the channel closes."""
-    cdef bint is_open = round.now_ms < ch.allowed_until_ms
-    cdef int64_t limit = budget.frame_bytes_max if is_open else min(budget.frame_bytes_max, <int64_t>GUARDED_BYTES_MAX)
+    cdef bint is_open = round.now_ms < ch.gate_closes_ms
+    cdef int64_t limit = budget.frame_bytes_max if is_open else min(budget.frame_bytes_max, <int64_t>GATED_FRAME_BYTES_MAX)
     cdef int64_t n = min(<int64_t>(LENGTH_BYTES + KEY_BYTES - ch.prefix_filled), <int64_t>(end - p))
     cdef int32_t size
     memcpy(ch.prefix + ch.prefix_filled, p, n)
@@ -147,8 +146,8 @@ cdef void _cut(Channel* ch, uint8_t* p, uint8_t* end, Round* round, FrameBudget*
     """Cuts received bytes into frames; a rest goes to the prefix or to a buffer of the frame's size."""
     cdef int32_t size, n
     while p < end:
-        if round.now_ms >= ch.allowed_until_ms or ch.prefix_filled > LENGTH_BYTES:
-            p = _cut_guarded(ch, p, end, round, budget)
+        if round.now_ms >= ch.gate_closes_ms or ch.prefix_filled > LENGTH_BYTES:
+            p = _cut_at_gate(ch, p, end, round, budget)
             if p == NULL:
                 return
             continue

@@ -34,4 +34,4 @@ cdef class RequestOrder(Connections):
     cdef int start_compiled(self, RequestPath path, Connection connection, Frame* frame) except -1
     cdef int start_dispatched(self, Connection connection, Frame* frame) except -1
     cdef int enqueue(self, Connection connection, Request request, const Frame* frame) except -1
-    cdef int flush(self, Connection connection) except -1
+    cdef int queue_answers(self, Connection connection) except -1

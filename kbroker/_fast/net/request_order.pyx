@@ -8,7 +8,9 @@ from kbroker._fast.base.endian cimport load_i16, load_i32
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.kafka cimport API_FETCH, API_PRODUCE
 from kbroker._fast.base.pthread cimport monotonic_ns
-from kbroker._fast.net.channel cimport OUTPUT_PAUSE_BYTES, channel_keep, channel_pop, channel_queue, is_allowed
+from kbroker._fast.net.channel cimport (
+    NOT_ALLOWED, OUTPUT_PAUSE_BYTES, channel_keep, channel_pop, channel_queue, is_allowed,
+)
 from kbroker._fast.net.frame cimport charge_frame, frame_free
 from kbroker._fast.net.poller cimport Poller
 from kbroker._fast.net.request cimport HEADER_BYTES_MIN
@@ -23,7 +25,7 @@ cdef class RequestOrder(Connections):
     cdef int try_process(self, Channel* ch, bint answered) except -1:
         try:
             if answered:
-                self.flush(<Connection>ch.connection)
+                self.queue_answers(<Connection>ch.connection)
             return self.process(ch)
         except Exception:
             self.logger.exception("a connection failed")
@@ -95,7 +97,7 @@ cdef class RequestOrder(Connections):
                 self.fail(connection, "internal error")
             if connection.channel == NULL:
                 break
-            self.flush(connection)
+            self.queue_answers(connection)
         return 0
 
     cdef bint may_start(self, Connection connection) except -1:
@@ -103,7 +105,7 @@ cdef class RequestOrder(Connections):
         cdef Channel* ch = connection.channel
         if ch.in_flight > 0 and connection.head.api_key == API_FETCH and not connection.head.done:
             connection.head.complete_early()
-            self.flush(connection)
+            self.queue_answers(connection)
             if connection.channel == NULL or ch.in_flight > 0 or ch.output_bytes >= OUTPUT_PAUSE_BYTES:
                 return False
         if ch.in_flight == 0:
@@ -159,7 +161,7 @@ cdef class RequestOrder(Connections):
         api_key = load_i16(frame.data)
         if not is_allowed(connection.channel, api_key, self.loop_ms):
             frame_free(frame, &self.memory.budget)
-            return self.fail(connection, "a request before its client was authenticated, or after that has expired")
+            return self.fail(connection, (<bytes>NOT_ALLOWED).decode())
         if api_key == API_PRODUCE:
             return self.start_compiled(self.produce, connection, frame)
         if api_key == API_FETCH:
@@ -202,7 +204,7 @@ cdef class RequestOrder(Connections):
 
     # -- answering -------------------------------------------------------------------------------------------------
 
-    cdef int flush(self, Connection connection) except -1:
+    cdef int queue_answers(self, Connection connection) except -1:
         """Queues the answers that are complete, in order."""
         cdef Channel* ch = connection.channel
         cdef Request request = connection.head

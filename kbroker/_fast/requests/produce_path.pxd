@@ -48,7 +48,7 @@ cdef class ProduceRequest(Request):
     cdef int wait_for_room(self, bint for_producer) except -1
     cdef int put(self, int16_t error, int64_t base_offset, int64_t append_time, Partition partition) except -1
     cdef int push_pending(self, Completion completion) except -1
-    cdef int settle(self) except -1
+    cdef int await_commit(self) except -1
     cdef int committed(self, int16_t error) except -1
 
 

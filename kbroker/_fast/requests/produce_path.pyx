@@ -122,7 +122,7 @@ cdef class ProduceRequest(Request):
         if error != 0:
             for i in range(self.parsed.count):
                 self.put(error, -1, -1, None)
-            return self.settle()
+            return self.await_commit()
         self.look_up_all()
         if self.start_worker():
             return 0
@@ -312,7 +312,7 @@ cdef class ProduceRequest(Request):
             self.wants_producer = False
             if code != 0:
                 self.put(<int16_t>code, -1, -1, partition)
-        return self.settle()
+        return self.await_commit()
 
     cdef int wait_for_room(self, bint for_producer) except -1:
         """In the log, whose progress resumes the request, or for a producer id, which is tried again. Has a time-out."""
@@ -366,7 +366,7 @@ cdef class ProduceRequest(Request):
             self.pending_waiters = None
         return 0
 
-    cdef int settle(self) except -1:
+    cdef int await_commit(self) except -1:
         """All partitions have their answer: frees the frame and waits for the WAL, or for the objects."""
         cdef ProduceCompletion completion
         cdef CommitQueue last = self.sink.wal.commits

@@ -47,7 +47,7 @@ class FlushWal(WalReader, AdmissionWal, ScheduleWal, Protocol):
 
 @dataclass(slots=True)
 class FlushMetrics:
-    """Counters since the start; read by the metrics endpoint without a lock."""
+    """Counters since the start, written by the thread that commits flushes; read by any without a lock."""
 
     flushes: int = 0
     awaited_flushes: int = 0  # that acknowledgements waited for

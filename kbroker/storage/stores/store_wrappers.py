@@ -304,7 +304,7 @@ class RetryingStore(StoreWrapper):
         return self._run("complete_multipart", key, 0, attempt)
 
 
-class RequestSink(Protocol):
+class StoreRequestSink(Protocol):
     """Where measurements go; called from many threads."""
 
     def observe(self, operation: str, seconds: float, bytes_out: int, bytes_in: int, error: str | None) -> None: ...
@@ -321,7 +321,7 @@ class RequestTotals:
 
 
 class StoreCounters:
-    """A RequestSink that sums. Listings count each element's wait, as one request per listing."""
+    """A StoreRequestSink that sums. Listings count each element's wait, as one request per listing."""
 
     def __init__(self, health: StoreHealth | None = None) -> None:
         self._health = health
@@ -355,7 +355,7 @@ class StoreCounters:
 class MeteredStore(StoreWrapper):
     """Reports every operation to a sink: kind, seconds, body bytes, error class."""
 
-    def __init__(self, inner: ObjectStore, sink: RequestSink, clock: Clock | None = None) -> None:
+    def __init__(self, inner: ObjectStore, sink: StoreRequestSink, clock: Clock | None = None) -> None:
         super().__init__(inner)
         self._sink = sink
         self._clock = clock or SystemClock()

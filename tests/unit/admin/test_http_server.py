@@ -20,7 +20,7 @@ from kbroker.admin.http_server import (
     HttpServer,
 )
 from kbroker.clock import ManualClock
-from kbroker.wire.listener import bind
+from kbroker.wire.server import bind
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: here\r\n\r\n"
 LARGE = bytes(16 << 20)

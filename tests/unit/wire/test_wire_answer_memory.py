@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from kbroker.wire.listener import WireOptions
+from kbroker.wire.server import WireOptions
 from tests.unit.wire.wire_harness import (
     MIB,
     Client,

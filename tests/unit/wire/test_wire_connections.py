@@ -13,7 +13,7 @@ import pytest
 
 from kbroker import limits
 from kbroker.wire.connection_quotas import NO_LIMIT, ConnectionQuotas
-from kbroker.wire.listener import WireOptions, bind
+from kbroker.wire.server import WireOptions, bind
 from tests.unit.wire import wire_harness
 from tests.unit.wire.wire_harness import (
     LONG_MS,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.wire.listener import WireOptions
+from kbroker.wire.server import WireOptions
 from tests.unit.wire.wire_harness import (
     MIB,
     Client,

@@ -25,9 +25,9 @@ from tests.unit.wire.wire_harness import (
     wire_broker,
 )
 
-NEVER_MS = 0
-ALWAYS_MS = 2**63 - 1
-GUARDED_BYTES_MAX = 524_288
+CLOSED_MS = 0
+OPEN_MS = 2**63 - 1
+GATED_FRAME_BYTES_MAX = 524_288
 HEADER = struct.pack(">hhih", 18, 0, 7, -1)
 
 
@@ -35,12 +35,12 @@ class Doorkeeper:
     """Answers every request, after a change of its connection's gate."""
 
     def __init__(self) -> None:
-        self.allowed_until_ms = NEVER_MS
+        self.gate_closes_ms = CLOSED_MS
         self.served: list[int] = []
 
     def __call__(self, request: Any) -> None:
         self.served.append(request.api_key)
-        request.connection.allow_until(self.allowed_until_ms)
+        request.connection.open_gate_until(self.gate_closes_ms)
         request.complete_parts([b"yes"])
 
 
@@ -64,7 +64,7 @@ REFUSED: list[Callable[[Client], bytes]] = [
     lambda client: client.frame(12, 4, HeartbeatRequest(group_id="g")),
     lambda client: struct.pack(">ih", 100, 0),  # a length and a key alone
     lambda client: struct.pack(">ih", 100, -1),
-    lambda client: struct.pack(">i", GUARDED_BYTES_MAX + 1),
+    lambda client: struct.pack(">i", GATED_FRAME_BYTES_MAX + 1),
     lambda client: struct.pack(">i", 1),
 ]
 
@@ -99,7 +99,7 @@ def test_a_closed_gate_lets_a_handshake_pass(tmp_path: Path, key: int, cut: int)
 
 def test_the_largest_frame_passes_a_closed_gate(tmp_path: Path) -> None:
     with guarded(tmp_path) as (_, client, _):
-        client.socket.sendall(struct.pack(">i", GUARDED_BYTES_MAX) + HEADER.ljust(GUARDED_BYTES_MAX, b"\0"))
+        client.socket.sendall(struct.pack(">i", GATED_FRAME_BYTES_MAX) + HEADER.ljust(GATED_FRAME_BYTES_MAX, b"\0"))
         assert client.receive_frame().endswith(b"yes")
 
 
@@ -116,14 +116,14 @@ def test_requests_received_before_the_gate_closes_are_not_started(tmp_path: Path
 
 def test_an_opened_gate_lets_every_request_pass(tmp_path: Path) -> None:
     with guarded(tmp_path) as (_, client, doorkeeper):
-        doorkeeper.allowed_until_ms = ALWAYS_MS
+        doorkeeper.gate_closes_ms = OPEN_MS
         greet(client)
         assert produced(client.ask(0, 9, produce_request(batch(b"x")))).base_offset == 0
 
 
 def test_a_gate_closes_at_its_time(tmp_path: Path) -> None:
     with guarded(tmp_path) as (broker, client, doorkeeper):
-        doorkeeper.allowed_until_ms = time.monotonic_ns() // 1_000_000 + 60_000
+        doorkeeper.gate_closes_ms = time.monotonic_ns() // 1_000_000 + 60_000
         greet(client)
         assert produced(client.ask(0, 9, produce_request(batch(b"x")))).base_offset == 0
         broker.reactor.clock_offset_ms += 61_000

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker._fast.partition.partition import Partition
 from kbroker._fast.records.records import build_batch, build_control_batch
-from kbroker.wire.listener import WireOptions
+from kbroker.wire.server import WireOptions
 from tests.unit.wire.wire_harness import (
     LONG_MS,
     MIB,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage.stores.http_connections import Connection, Place
-from kbroker.wire.listener import bind
+from kbroker.wire.server import bind
 from tests.unit.wire import wire_harness
 from tests.unit.wire.wire_harness import Client, batch, produce_request, produced, wire_broker
 

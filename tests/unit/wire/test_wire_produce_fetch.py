@@ -10,7 +10,7 @@ import pytest
 
 from kbroker._fast.records.compression import CODECS
 from kbroker._fast.records.records import build_batch, iter_batches, iter_records
-from kbroker.wire.listener import WireOptions
+from kbroker.wire.server import WireOptions
 from tests.unit.wire.wire_harness import (
     LONG_MS,
     MIB,

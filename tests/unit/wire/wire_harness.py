@@ -21,7 +21,7 @@ from kbroker.protocol.apis import k01_fetch as fetch
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from kbroker.storage.wal.keeper import create_wal
 from kbroker.wire.dispatch import AdvertisedListener
-from kbroker.wire.listener import WireOptions, WireServer, bind
+from kbroker.wire.server import WireOptions, WireServer, bind
 from tests.integration.until import until as poll
 
 MIB = 1 << 20

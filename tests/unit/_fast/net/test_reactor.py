@@ -6,7 +6,7 @@ import pytest
 
 from kbroker._fast.net.frame import FrameMemory
 from kbroker._fast.requests.fetch_session import FetchSessions
-from kbroker.wire.listener import WireOptions
+from kbroker.wire.server import WireOptions
 from tests.unit.wire.wire_harness import Client, batch, produce_request, produced, until, wire_broker
 
 
