@@ -39,6 +39,7 @@ from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_wrappers import StoreCounters
 from kbroker.wire.server import WireServer
 
+LATENCY_HELP = "Arrival until the answer is queued to be sent; of Fetch with its wait for data"
 COUNT_SECONDS = 1.0  # how long a scrape waits for a coordinator's thread
 
 
@@ -105,7 +106,7 @@ class Metrics:
         requests = CounterMetricFamily("kbroker_requests", "Requests answered", labels=["api"])
         bytes_in = CounterMetricFamily("kbroker_request_bytes", "Bytes of requests", labels=["api"])
         bytes_out = CounterMetricFamily("kbroker_response_bytes", "Bytes of responses", labels=["api"])
-        latency = HistogramMetricFamily("kbroker_request_seconds", "Time from arrival until the answer is queued to be sent; of Fetch with its wait for data", labels=["api"])
+        latency = HistogramMetricFamily("kbroker_request_seconds", LATENCY_HELP, labels=["api"])
         for key, (count, received, sent, took_us, histogram) in self._sources.wire.metrics().items():
             api = _api_name(key)
             requests.add_metric([api], count)
@@ -131,7 +132,7 @@ class Metrics:
 
     def _flushes(self) -> Iterable[Metric]:
         flush = self._sources.flusher.metrics
-        failures = flush.failures + self._sources.flusher.steps.guard.retries  # with those of single uploads and commits
+        failures = flush.failures + self._sources.flusher.steps.guard.retries  # of single uploads and commits
         yield CounterMetricFamily("kbroker_flushes", "Flushes committed", value=flush.flushes)
         yield CounterMetricFamily("kbroker_flush_failures", "Attempts that failed", value=failures)
         yield CounterMetricFamily("kbroker_flush_bytes", "Bytes flushed", value=flush.bytes)

@@ -133,70 +133,71 @@ def plan_flush(
     the ids of topics in KafScale's format, after `partitions`.
     """
     partitions = list(partitions)
-    windows, end_lsn = _next_window(partitions, image, start_lsn, durable_lsn, bounds)
+    runs, end_lsn = _next_window(partitions, image, start_lsn, durable_lsn, bounds)
     plan = FlushPlan(start_lsn, end_lsn)
-    plan.partitions = {(window.topic_id, window.partition): partition for window, partition in windows}
+    plan.partitions = {(run.topic_id, run.partition): partition for run, partition in runs}
     small: list[PlannedImage] = []
-    for window, _ in windows:
-        if window.topic_id in kfs_topics:
-            pieces = _cut(window, bounds.segment_bytes_max)
+    for run, _ in runs:
+        if run.topic_id in kfs_topics:
+            pieces = _cut(run, bounds.segment_bytes_max)
             plan.objects += [PlannedObject([piece], False, kfs=True) for piece in pieces]
-        elif window.body_bytes < bounds.pack_below_bytes:
-            small.append(window)
+        elif run.body_bytes < bounds.pack_below_bytes:
+            small.append(run)
         else:
-            plan.objects += [PlannedObject([piece], False) for piece in _cut(window, bounds.object_bytes_max)]
-    small.sort(key=lambda window: (window.topic_id, window.partition))
+            plan.objects += [PlannedObject([piece], False) for piece in _cut(run, bounds.object_bytes_max)]
+    small.sort(key=lambda run: (run.topic_id, run.partition))
     plan.objects += [PlannedObject(images, True) for images in _fill(small, bounds.pack_bytes_max)]
     return plan
 
 
-_Windows = list[tuple[PlannedImage, FlushPartition]]
+# What a window has of each partition: a run of its batches.
+_Runs = list[tuple[PlannedImage, FlushPartition]]
 
 
 def _next_window(
     partitions: Sequence[FlushPartition], image: ManifestImage, start_lsn: int, durable_lsn: int, bounds: PlanLimits
-) -> tuple[_Windows, int]:
+) -> tuple[_Runs, int]:
     """The next window's batches of each partition, and the position after it, where an entry starts."""
     from_lsn = start_lsn
     while True:
         limit_lsn = min(durable_lsn, from_lsn + bounds.window_bytes_max)
-        to_lsn, windows, end_lsn = _widest(partitions, image, from_lsn, limit_lsn, bounds.window_batches_max)
+        to_lsn, runs, end_lsn = _widest(partitions, image, from_lsn, limit_lsn, bounds.window_batches_max)
         if to_lsn == durable_lsn:
-            return windows, durable_lsn
+            return runs, durable_lsn
         if end_lsn:
-            return windows, end_lsn
+            return runs, end_lsn
         from_lsn = to_lsn  # only entries of deleted topics: no entry boundary is known
 
 
 def _widest(
     partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, limit_lsn: int, batches_max: int
-) -> tuple[int, _Windows, int]:
+) -> tuple[int, _Runs, int]:
     """A window that ends at limit_lsn, or earlier if that has too many batches, and its result of `_collect`.
 
     Starts with a range that cannot have too many and widens it: the entries of a backlog of small batches would take
     much more memory than those of a window.
     """
     to_lsn = min(limit_lsn, from_lsn + batches_max * ENTRY_BYTES_MIN)
-    windows, end_lsn = _collect(partitions, image, from_lsn, to_lsn)
+    runs, end_lsn = _collect(partitions, image, from_lsn, to_lsn)
     while to_lsn < limit_lsn:
-        batches = sum(len(window.entries) for window, _ in windows)
+        batches = sum(len(run.entries) for run, _ in runs)
         factor = min(batches_max // batches, WIDEN_MAX) if batches else WIDEN_MAX
         if factor < 2:
             break
         wider = min(limit_lsn, from_lsn + (to_lsn - from_lsn) * factor)
         found = _collect(partitions, image, from_lsn, wider)
-        if sum(len(window.entries) for window, _ in found[0]) > batches_max:
+        if sum(len(run.entries) for run, _ in found[0]) > batches_max:
             break
-        to_lsn, (windows, end_lsn) = wider, found
-    return to_lsn, windows, end_lsn
+        to_lsn, (runs, end_lsn) = wider, found
+    return to_lsn, runs, end_lsn
 
 
 def _collect(
     partitions: Sequence[FlushPartition], image: ManifestImage, from_lsn: int, to_lsn: int
-) -> tuple[_Windows, int]:
+) -> tuple[_Runs, int]:
     """The batches of each partition in the window that are not in objects, and the position after the last of all; 0
     if there are none."""
-    windows: _Windows = []
+    runs: _Runs = []
     end_lsn = 0
     for partition in partitions:
         if partition.deleted:
@@ -208,9 +209,9 @@ def _collect(
         entries = _not_flushed(partition, entries, image)
         if len(entries):
             body_bytes = int(entries["size"].sum(dtype=np.int64))
-            window = PlannedImage(partition.topic, partition.topic_id, partition.index, entries, body_bytes)
-            windows.append((window, partition))
-    return windows, end_lsn
+            run = PlannedImage(partition.topic, partition.topic_id, partition.index, entries, body_bytes)
+            runs.append((run, partition))
+    return runs, end_lsn
 
 
 def _not_flushed(partition: FlushPartition, entries: Any, image: ManifestImage) -> Any:
@@ -230,30 +231,30 @@ def _not_flushed(partition: FlushPartition, entries: Any, image: ManifestImage) 
     return np.ascontiguousarray(entries)
 
 
-def _cut(window: PlannedImage, bytes_max: int) -> list[PlannedImage]:
+def _cut(run: PlannedImage, bytes_max: int) -> list[PlannedImage]:
     """Images of at most bytes_max, cut at batch boundaries; one batch is never too large."""
     pieces = []
-    costs = np.cumsum(window.entries["size"].astype(np.int64) + ENTRY_BYTES)
+    costs = np.cumsum(run.entries["size"].astype(np.int64) + ENTRY_BYTES)
     first = 0
     while first < len(costs):
         before = int(costs[first - 1]) if first else 0
         last = int(np.searchsorted(costs, before + bytes_max - TRAILER_BYTES, side="right"))
         last = max(last, first + 1)
-        entries = window.entries[first:last]
+        entries = run.entries[first:last]
         body_bytes = int(costs[last - 1]) - before - ENTRY_BYTES * (last - first)
-        pieces.append(PlannedImage(window.topic, window.topic_id, window.partition, entries, body_bytes))
+        pieces.append(PlannedImage(run.topic, run.topic_id, run.partition, entries, body_bytes))
         first = last
     return pieces
 
 
-def _fill(windows: Iterable[PlannedImage], bytes_max: int) -> list[list[PlannedImage]]:
+def _fill(runs: Iterable[PlannedImage], bytes_max: int) -> list[list[PlannedImage]]:
     """Packs of about bytes_max, in order."""
     packs: list[list[PlannedImage]] = []
     room = 0
-    for window in windows:
-        if not packs or window.image_bytes > room:
+    for run in runs:
+        if not packs or run.image_bytes > room:
             packs.append([])
             room = bytes_max
-        packs[-1].append(window)
-        room -= window.image_bytes
+        packs[-1].append(run)
+        room -= run.image_bytes
     return packs
