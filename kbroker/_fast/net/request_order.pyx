@@ -72,7 +72,7 @@ cdef class RequestOrder(Connections):
             if self.touched:
                 touched = self.touched
                 self.touched = []
-                for connection in touched:
+                for connection in reversed(touched):    # those that a commit has woken before those that it has answered
                     connection.touched = False
                     if connection.channel != NULL:
                         self.try_process(connection.channel, True)

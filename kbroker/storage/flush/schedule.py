@@ -12,8 +12,7 @@ from kbroker import limits
 from kbroker.clock import Clock
 from kbroker.storage.flush.plan import FlushPartition, PlanLimits
 
-INGEST_SECONDS = 30.0  # time constant of the average of what comes in
-MEASURE_SECONDS = 0.1  # between two measurements of it
+MEASURE_SECONDS = 0.1  # between two measurements of what comes in
 PRESSURE_SHARE = 0.5  # of the WAL budget unflushed: flush at once, without a rate limit
 GATHER_SECONDS = 0.01  # between checks of the size of the next window
 
@@ -91,7 +90,7 @@ class FlushSchedule:
         self._oldest_since: float | None = None
         self._checked_at_lsn = 0
         self._lock = threading.Lock()  # protects the next two
-        self._ingest = 0.0  # bytes per second, average over INGEST_SECONDS
+        self._ingest = 0.0  # bytes per second, average over flush_seconds
         self._measured = clock.monotonic(), wal.durable_lsn
         self._next_at = -1e9  # when the next window for object durability may begin
         self._cut_bytes = 0  # appended to object-durable partitions when the last one began
@@ -173,7 +172,7 @@ class FlushSchedule:
     def pace(self, flushed_lsn: int, urgent: bool) -> float:
         """Bytes per second that uploads may take now; 0 means no limit.
 
-        The average of what comes in, plus the backlog spread over flush_seconds. No limit while the log is half full or
+        The average of what comes in over flush_seconds, plus the backlog spread over as long. No limit while the log is half full or
         has no room, while the caller says that it is `urgent`, and while an acknowledgement waits for objects.
         """
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
@@ -190,6 +189,6 @@ class FlushSchedule:
             since, lsn = self._measured
             if (seconds := now - since) >= MEASURE_SECONDS:
                 rate = (durable_lsn - lsn) / seconds
-                self._ingest = rate + (self._ingest - rate) * math.exp(-seconds / INGEST_SECONDS)
+                self._ingest = rate + (self._ingest - rate) * math.exp(-seconds / self._settings.flush_seconds)
                 self._measured = now, durable_lsn
             return self._ingest

@@ -36,17 +36,17 @@ class Input:
 
 def test_sustained_load_is_uploaded_as_fast_as_it_comes_in() -> None:
     given = Input()
-    assert given.come(100 * MIB, 180) == pytest.approx(100 * MIB, rel=0.01)
-    assert given.come(20 * MIB, 180) == pytest.approx(20 * MIB, rel=0.02)
-    assert given.come(0, 180) == SLOWEST
+    assert given.come(100 * MIB, 360) == pytest.approx(100 * MIB, rel=0.01)
+    assert given.come(20 * MIB, 360) == pytest.approx(20 * MIB, rel=0.02)
+    assert given.come(0, 360) == SLOWEST
 
 
-def test_a_short_burst_raises_the_rate_by_its_share_of_thirty_seconds() -> None:
-    assert Input().come(750 * MIB, 1) == pytest.approx(25 * MIB, rel=0.1)
+def test_a_short_burst_raises_the_rate_by_its_share_of_flush_seconds() -> None:
+    assert Input().come(1500 * MIB, 1) == pytest.approx(25 * MIB, rel=0.1)
 
 
 def test_a_backlog_adds_what_uploads_it_within_flush_seconds() -> None:
-    assert Input().come(100 * MIB, 180, unflushed=1200 * MIB) == pytest.approx(120 * MIB, rel=0.01)
+    assert Input().come(100 * MIB, 360, unflushed=1200 * MIB) == pytest.approx(120 * MIB, rel=0.01)
     given = Input()
     given.wal.durable_lsn = 1800 * MIB
     assert given.schedule.pace(0, urgent=False) == pytest.approx(30 * MIB, rel=0.01)
