@@ -172,8 +172,9 @@ class FlushSchedule:
     def pace(self, flushed_lsn: int, urgent: bool) -> float:
         """Bytes per second that uploads may take now; 0 means no limit.
 
-        The average of what comes in over flush_seconds, plus the backlog spread over as long. No limit while the log is half full or
-        has no room, while the caller says that it is `urgent`, and while an acknowledgement waits for objects.
+        The average of what comes in over flush_seconds, plus the backlog spread over as long. No limit while the log is
+        half full or has no room, while the caller says that it is `urgent`, and while an acknowledgement waits for
+        objects.
         """
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
         if not self._settings.paced or urgent or awaited or self._wal.wants_flush or self.pressure(flushed_lsn):
