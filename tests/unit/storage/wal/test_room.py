@@ -128,7 +128,7 @@ def test_a_volume_smaller_than_the_budget_bounds_the_log(tmp_path: Path) -> None
             log.wal.trim(log.wal.durable_lsn)
             until(lambda: log.wal.keeper.shortage.waiting() is None, "room", seconds=10)
             assert append_until_it_waits(log) > 0
-        assert len(log.wal.segments) == 2
+        until(lambda: len(log.wal.segments) == 2, "second file")  # the first may just have been given up for it
         volume.bytes = 64 * FILE
         until(lambda: log.wal.keeper.shortage.waiting() is None, "room", seconds=10)
         until(lambda: log.wal.keeper.room_bytes > 20 * SEGMENT, "more room", seconds=10)
