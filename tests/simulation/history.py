@@ -408,6 +408,8 @@ class History:
             owner, task = self.rng.choice(choices)
             if task.done or owner.closed or task not in owner.tasks:
                 return
+            if [t for t in owner.tasks if t.paused_at.holds_log and t is not task]:  # since the choices were listed
+                return
             self.world.advance(owner, task)
             if [t for t in owner.tasks if t.paused_at.holds_log and t is not task]:
                 return
