@@ -23,16 +23,7 @@ def completed(result: T) -> Future[T]:
 def map_future(source: Future[T], build: Callable[[T], U]) -> Future[U]:
     """A future of build(result); errors of both pass through."""
     target: Future[U] = Future()
-
-    def on_done(done: Future[T]) -> None:
-        try:
-            answer = build(done.result())
-        except BaseException as error:  # the request that waits for `target` gets it
-            target.set_exception(error)
-        else:
-            target.set_result(answer)
-
-    source.add_done_callback(on_done)
+    source.add_done_callback(lambda done: _settle(target, lambda: build(done.result())))
     return target
 
 
@@ -40,21 +31,15 @@ def chain_future(source: Future[T], start: Callable[[T], Future[U]]) -> Future[U
     """A future of the result of the future that start(result) returns; errors of all three pass through."""
     target: Future[U] = Future()
 
-    def started(done: Future[T]) -> None:
+    def on_done(done: Future[T]) -> None:
         try:
-            start(done.result()).add_done_callback(ended)
+            started = start(done.result())
         except BaseException as error:  # the request that waits for `target` gets it
             target.set_exception(error)
-
-    def ended(done: Future[U]) -> None:
-        try:
-            answer = done.result()
-        except BaseException as error:
-            target.set_exception(error)
         else:
-            target.set_result(answer)
+            started.add_done_callback(lambda ended: _settle(target, ended.result))
 
-    source.add_done_callback(started)
+    source.add_done_callback(on_done)
     return target
 
 
@@ -95,6 +80,16 @@ def map_each(call: Callable[[T], Future[U]], items: Sequence[T]) -> Future[list[
 
     advance()
     return target
+
+
+def _settle(target: Future[T], answer: Callable[[], T]) -> None:
+    """Completes `target` with what `answer` returns or raises."""
+    try:
+        result = answer()
+    except BaseException as error:  # the request that waits for `target` gets it
+        target.set_exception(error)
+    else:
+        target.set_result(result)
 
 
 def _all_done(sources: Sequence[Future[Any]]) -> Future[None]:
