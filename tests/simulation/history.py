@@ -397,22 +397,15 @@ class History:
     # -- the world -----------------------------------------------------------------------------------------------
 
     def resume(self, broker: SimulatedBroker) -> None:
-        """One step of any operation in progress, of any broker."""
-        choices = []
-        for each in self.world.brokers:
-            holders = [task for task in each.tasks if task.paused_at.holds_log]
-            choices += [(each, task) for task in (holders or each.tasks)]
+        """A few steps of operations in progress, of any broker. While one holds a log, its broker's others wait."""
         for _ in range(self.rng.randrange(1, 6)):
+            choices = []
+            for each in self.world.brokers:
+                holders = [task for task in each.tasks if task.paused_at.holds_log]
+                choices += [(each, task) for task in (holders or each.tasks)]
             if not choices:
                 return
-            owner, task = self.rng.choice(choices)
-            if task.done or owner.closed or task not in owner.tasks:
-                return
-            if [t for t in owner.tasks if t.paused_at.holds_log and t is not task]:  # since the choices were listed
-                return
-            self.world.advance(owner, task)
-            if [t for t in owner.tasks if t.paused_at.holds_log and t is not task]:
-                return
+            self.world.advance(*self.rng.choice(choices))
 
     def crash(self, broker: SimulatedBroker) -> None:
         self.world.end(broker)
