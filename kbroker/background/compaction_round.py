@@ -8,9 +8,8 @@ that this broker still owns the cluster.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +17,9 @@ from kbroker import limits
 from kbroker._fast.records.compact_filter import BatchFilter
 from kbroker._fast.records.compact_scan import KeyScan
 from kbroker._fast.records.key_map import LOAD_PERCENT, SLOT_BYTES, KeyMap
-from kbroker._fast.records.record_batch import CorruptRecordsError
 from kbroker._fast.records.section_codec import PlainSections
 from kbroker.background.compaction import Cleanable, cleanable
-from kbroker.background.compaction_source import ObjectBlocks
+from kbroker.background.compaction_source import ObjectBlocks, corruption_of
 from kbroker.background.compaction_writer import OutputWriter, WrittenObject
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
@@ -184,7 +182,7 @@ class CompactionRound:
         scan = KeyScan(key_map, target.start, target.end, self._aborted, sections)
         for ref in self._inputs:
             if ref.end_offset > target.start and not scan.done:
-                with self._blame(ref):
+                with corruption_of(ref):
                     for block in self._source.blocks(ref, target.start):
                         if not scan.feed(block):
                             break
@@ -192,18 +190,11 @@ class CompactionRound:
 
     def _rewrite(self, batches: BatchFilter, writer: OutputWriter) -> None:
         for ref in self._inputs:
-            with self._blame(ref):
+            with corruption_of(ref):
                 for block in self._source.blocks(ref):
                     batches.feed(block)
                     if batches.pending_bytes:
                         writer.add(*batches.take())
-
-    @contextlib.contextmanager
-    def _blame(self, ref: ObjectRef) -> Iterator[None]:
-        try:
-            yield
-        except CorruptRecordsError as error:
-            raise CorruptionError(f"{ref.key}: {error}") from None
 
     def _paced(self, count: int) -> None:
         if self._tools.stopping():

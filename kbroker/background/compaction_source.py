@@ -5,11 +5,13 @@ It bypasses the caches: a scan would only evict what clients read.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from kbroker._fast.records.batch_check import check_batches
+from kbroker._fast.records.record_batch import CorruptRecordsError
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest.partition_state import ObjectRef
@@ -88,3 +90,12 @@ def _tail_bytes(image: memoryview) -> int:
 
 def _position(footer: KlixFooter, index: int | None) -> int:
     return footer.data_length if index is None else footer.batch_range(index)[0]
+
+
+@contextlib.contextmanager
+def corruption_of(ref: ObjectRef) -> Iterator[None]:
+    """Names the object in what its batches raise: CorruptRecordsError becomes CorruptionError."""
+    try:
+        yield
+    except CorruptRecordsError as error:
+        raise CorruptionError(f"{ref.key}: {error}") from None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,13 +17,10 @@ from kbroker._fast.records.compact_slices import (
     set_open_producers,
 )
 from kbroker._fast.records.key_map import LOAD_PERCENT, SLOT_BYTES, KeyMap
-from kbroker._fast.records.record_batch import CorruptRecordsError
-from kbroker.background.compaction_source import ObjectBlocks
+from kbroker.background.compaction_source import ObjectBlocks, corruption_of
 from kbroker.background.compaction_writer import OutputWriter
-from kbroker.errors import CorruptionError
 from kbroker.pipeline.jobs.compact_plan import PartitionPlan, Slice, SliceResult, SliceScan, SliceTask
 from kbroker.storage.formats.object_keys import ObjectKeys
-from kbroker.storage.manifest.partition_state import ObjectRef
 from kbroker.storage.rewrite.swap_proposal_job import output_key
 from kbroker.storage.stores.object_store import ObjectStore
 
@@ -60,7 +55,7 @@ def scan_slice(store: ObjectStore, rules: CompactRules, plan: PartitionPlan, ite
     transactions = TransactionScan(plan.end)
     source = ObjectBlocks(store, _unpaced, rules.read_bytes)
     for ref in item.refs:
-        with blamed(ref):
+        with corruption_of(ref):
             for block in source.blocks(ref):
                 transactions.feed(block)
                 if presence is not None and not presence.done:
@@ -102,7 +97,7 @@ def write_slice(
     source = ObjectBlocks(store, _unpaced, rules.read_bytes)
     try:
         for ref in item.refs:
-            with blamed(ref):
+            with corruption_of(ref):
                 for block in source.blocks(ref):
                     batches.feed(block)
                     if batches.pending_bytes:
@@ -132,12 +127,3 @@ def _map_for(keys: int, secret: bytes) -> KeyMap:
 
 def _unpaced(count: int) -> None:
     """Tasks run at Spark's pace."""
-
-
-@contextlib.contextmanager
-def blamed(ref: ObjectRef) -> Iterator[None]:
-    """Names the object in what its batches raise."""
-    try:
-        yield
-    except CorruptRecordsError as error:
-        raise CorruptionError(f"{ref.key}: {error}") from None
