@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from kbroker.client.connection import ClientConnection
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.option_values import ConfigError, parse_address
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
 from kbroker.types import address_text
 

@@ -1,24 +1,21 @@
-"""The ``kbroker`` command. Subcommands are imported when called, so that each starts quickly.
-
-Exit codes: 0 done, 1 failed (one line says why), 2 usage.
-"""
+"""The ``kbroker`` command. Exit codes: 0 done, 1 failed (one line says why), 2 usage."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 import click
 
 from kbroker import __version__
+from kbroker.cli.command_group import CommandGroup
 
-COMMANDS = {
+MODULES = {
     "serve": "kbroker.cli.serve",
-    "flush": "kbroker.cli.flush",
     "topic": "kbroker.cli.topic",
     "group": "kbroker.cli.group",
     "produce": "kbroker.cli.produce",
     "consume": "kbroker.cli.consume",
+    "flush": "kbroker.cli.flush",
     "object": "kbroker.cli.object",
     "export": "kbroker.cli.export",
     "import": "kbroker.cli.import_command",
@@ -26,20 +23,16 @@ COMMANDS = {
     "wal": "kbroker.cli.wal",
     "pipeline": "kbroker.cli.pipeline",
 }
+ALIASES = {
+    "topics": "topic",
+    "groups": "group",
+    "consumer-group": "group",
+    "consumer-groups": "group",
+    "objects": "object",
+}
 
 
-class LazyGroup(click.Group):
-    """A command group that imports a subcommand's module only when it is needed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        return importlib.import_module(module).command if module else None
-
-
-@click.command(cls=LazyGroup)
+@click.command(cls=CommandGroup, modules=MODULES, aliases=ALIASES)
 @click.version_option(__version__, prog_name="kbroker")
 def cli() -> None:
     """A Kafka broker whose data lives in object storage."""
@@ -47,6 +40,8 @@ def cli() -> None:
 
 def main() -> None:
     """Console entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that a terminal cannot show
     try:
         cli(standalone_mode=True)
     except BrokenPipeError:

@@ -7,13 +7,13 @@ from typing import Any
 
 from kbroker._fast.records.batch_check import check_batches
 from kbroker._fast.records.records import CONTROL_ABORT, iter_batches, parse_marker
+from kbroker.client.connection import ClientConnection
 from kbroker.errors import CorruptionError, ErrorCode, ProtocolError
 from kbroker.limits import MIB
 from kbroker.pipeline.options import OptionError, TopicPartition
 from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.apis.k03_metadata import MetadataRequest
-from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
 from kbroker.storage.stores.retry_policy import RetryPolicy
 

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from kafka_server import KafkaServer
 from until import until
 
+from kbroker.client.connection import ClientConnection
 from kbroker.cluster.broker_config_table import BROKER_CONFIGS, DYNAMIC
 from kbroker.cluster.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.cluster.group_configs import GROUP_CONFIGS
@@ -26,7 +27,6 @@ from kbroker.protocol.apis.k44_incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from kbroker.protocol.client_connection import ClientConnection
 from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 
 ANSWERS = Path(__file__).with_name("config_spellings.json")

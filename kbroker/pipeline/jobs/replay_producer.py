@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch
+from kbroker.client.connection import ClientConnection
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.pipeline.broker_tail import BrokerError
 from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -26,7 +27,6 @@ from kbroker.protocol.apis.k28_txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.fields import Message
 
 VERSIONS = {0: 9, 3: 12, 9: 7, 10: 3, 22: 4, 24: 3, 25: 3, 26: 3, 28: 3}

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker.client.connection import ClientConnection
 from kbroker.errors import ProtocolError
 from kbroker.limits import FRAME_BYTES_MAX
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataResponse
-from kbroker.protocol.client_connection import ClientConnection
 from kbroker.protocol.codec import encode_response
 
 VERSION = 7

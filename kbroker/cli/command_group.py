@@ -1,0 +1,52 @@
+"""Groups of commands whose modules are imported only when called, so that each starts quickly."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from kbroker.cli.failure import nearest
+
+
+class CommandGroup(click.Group):
+    """A group with aliases, which names the command nearest to one that does not exist.
+
+    `modules` has the module of each command that is defined elsewhere, as its attribute ``command``.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        modules: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._modules = modules or {}
+        self._aliases = aliases or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of their definition, without aliases."""
+        return [*self._modules, *(name for name in self.commands if name not in self._modules)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name or alias."""
+        name = self._aliases.get(cmd_name, cmd_name)
+        if name in self._modules:
+            found: click.Command = importlib.import_module(self._modules[name]).command
+            return found
+        return super().get_command(ctx, name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Fails with the nearest name if there is no such command."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = nearest(name, [*self.list_commands(ctx), *self._aliases])
+            hint = f"; did you mean {near!r}?" if near else f"; one of {', '.join(self.list_commands(ctx))}"
+            ctx.fail(f"there is no command {name!r}{hint}")
+        return super().resolve_command(ctx, args)

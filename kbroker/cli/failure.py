@@ -1,0 +1,59 @@
+"""How a command fails: one line on stderr and an exit code. 1 failed, 2 wrong usage (click's UsageError)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import IO, Any
+
+import click
+
+from kbroker.client.cluster_client import error_name
+from kbroker.errors import ErrorCode
+
+# What a person can do about a code, where Kafka's name does not say it.
+SENTENCES = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "the topic exists already",
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.NON_EMPTY_GROUP: "the group has members: stop them first",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "the group's members are subscribed to the topic: stop them first",
+    ErrorCode.TOPIC_DELETION_DISABLED: "the broker runs with delete.topic.enable=false",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is no such transactional id",
+    ErrorCode.SECURITY_DISABLED: "the broker has no security configured",
+}
+
+
+class CommandFailed(click.ClickException):
+    """A command failed: one line that says why. Exit code 1."""
+
+    exit_code = 1
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"kbroker: {self.format_message()}", err=True)
+
+
+def check(error_code: int, what: str, message: str | None = None) -> None:
+    """Raises CommandFailed about `what` unless the code is 0. `message` is the broker's, if it sent one."""
+    if error_code:
+        raise CommandFailed(f"{what}: {reason(error_code, message)}")
+
+
+def reason(error_code: int, message: str | None = None) -> str:
+    """An error code in words: the broker's, else ours, else Kafka's name."""
+    name = error_name(error_code)
+    text = message or next((text for code, text in SENTENCES.items() if code == error_code), "")
+    return f"{text} ({name})" if text else name
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> CommandFailed:
+    """For a topic, group or the like that does not exist: names the nearest one that does."""
+    near = nearest(name, known)
+    return CommandFailed(f"there is no {kind} {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`, or None if none is."""
+    by_folded = {each.casefold(): each for each in known}
+    found = difflib.get_close_matches(name.casefold(), by_folded, 1, 0.6)
+    return by_folded[found[0]] if found else None

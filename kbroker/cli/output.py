@@ -1,0 +1,129 @@
+"""What a command prints: a table for people, or with ``--json`` one object a line. Remarks go to stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import click
+
+NOTHING = "-"
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class Column(NamedTuple):
+    """A column of a table: the row's field, its heading, and how people read its values."""
+
+    field: str
+    heading: str
+    show: Callable[[Any], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Standard output of one command."""
+
+    as_json: bool
+
+    def rows(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], empty: str) -> None:
+        """Prints rows. JSON has all fields of a row; the table has `columns`. `empty` is said on stderr if none is."""
+        found = list(rows)
+        if not found:
+            self.note(empty)
+        elif self.as_json:
+            for row in found:
+                self.object(row)
+        else:
+            self._table(found, columns)
+
+    def object(self, values: Mapping[str, Any]) -> None:
+        """Prints one JSON object in a line."""
+        click.echo(json.dumps(values, ensure_ascii=False, default=str))
+
+    def text(self, line: str) -> None:
+        """Prints a line for people; nothing with --json."""
+        if not self.as_json:
+            click.echo(printable(line))
+
+    def note(self, line: str) -> None:
+        """Says something on stderr."""
+        click.echo(f"kbroker: {printable(line)}", err=True)
+
+    def done(self, line: str, **values: Any) -> None:
+        """Says what was done: `line` for people, `values` as JSON."""
+        if self.as_json:
+            self.object(values)
+        else:
+            click.echo(printable(line))
+
+    def _table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> None:
+        cells = [[column.heading for column in columns]]
+        cells += [[_cell(row.get(column.field), column.show) for column in columns] for row in rows]
+        widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+        right = [_is_numeric(rows, column) for column in columns]
+        for line in cells:
+            padded = [
+                cell.rjust(width) if to_right else cell.ljust(width)
+                for cell, width, to_right in zip(line, widths, right, strict=True)
+            ]
+            click.echo("  ".join(padded).rstrip())
+
+
+def _cell(value: Any, show: Callable[[Any], str] | None) -> str:
+    if value is None or value == "":
+        return NOTHING
+    if show is not None:
+        return printable(show(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return printable(str(value))
+
+
+def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
+    values = [row.get(column.field) for row in rows]
+    return all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
+
+
+def printable(text: str) -> str:
+    """The text in one line: control characters, which could move a terminal's cursor, are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def show_bytes(size: float) -> str:
+    """1536 is ``1.5 KiB``."""
+    for unit in SIZE_UNITS:
+        if abs(size) < 1024 or unit == SIZE_UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def show_seconds(seconds: float) -> str:
+    """90 is ``1m 30s``; two units at most."""
+    if seconds < 0:
+        return f"-{show_seconds(-seconds)}"
+    if seconds < 10:
+        return f"{seconds:.1f}s".replace(".0s", "s")
+    whole = round(seconds)
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (left, "s")]
+    first = next((index for index, (count, _) in enumerate(parts) if count), 3)
+    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def show_time(timestamp_ms: int) -> str:
+    """A timestamp in ms as UTC, ``2026-01-02T03:04:05.678Z``; -1 is no time."""
+    if timestamp_ms < 0:
+        return NOTHING
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
