@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kbroker.client.connection import ClientConnection, UnsupportedRequest, parse_bootstrap
 from kbroker.errors import ErrorCode, ProtocolError
@@ -17,9 +17,9 @@ from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.types import address_text
 
 TopicPartition = tuple[str, int]
+Asked = TypeVar("Asked")  # what a request asks about: partitions, groups
 
 NO_NODE = -1
-FIND_COORDINATOR_NEWEST = 3  # one key a request
 
 # Another broker answers it, or the same one soon: ask the cluster again who does.
 RETRIABLE = frozenset({
@@ -57,7 +57,7 @@ class Broker(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a partition's leader answered: an error code, and the partition's part of the response."""
+    """What a leader or coordinator answered: an error code, and the part of the response for what was asked about."""
 
     error_code: int
     value: Any
@@ -121,9 +121,15 @@ class ClusterClient:
         """Asks a bootstrap broker; for what every broker can answer. `newest` is the last version to use."""
         return self._retried(lambda: self._call_any(request, newest), lambda response: ())
 
-    def broker(self, node_id: int, request: Message, newest: int | None = None) -> Any:
-        """Asks the broker with this id."""
-        return self._retried(lambda: self._call_node(node_id, request, newest), lambda response: ())
+    def broker(
+        self,
+        node_id: int,
+        request: Message,
+        newest: int | None = None,
+        codes: Callable[[Any], Iterable[int]] = lambda response: (),
+    ) -> Any:
+        """Asks the broker with this id; `codes` as for `controller`."""
+        return self._retried(lambda: self._call_node(node_id, request, newest), codes)
 
     def controller(
         self, request: Message, codes: Callable[[Any], Iterable[int]], newest: int | None = None
@@ -140,7 +146,29 @@ class ClusterClient:
         newest: int | None = None,
     ) -> Any:
         """Asks the coordinator of a group or a transactional id; `codes` as for `controller`."""
-        return self._retried(lambda: self._call_node(self._coordinator(kind, key), request, newest), codes)
+        return self._retried(lambda: self._call_coordinator(kind, key, request, newest), codes)
+
+    def by_coordinator(
+        self,
+        kind: CoordinatorKind,
+        keys: Iterable[str],
+        build: Callable[[Sequence[str]], Message],
+        read: Callable[[Any], Iterable[tuple[str, int, Any]]],
+        newest: int | None = None,
+    ) -> dict[str, Answer]:
+        """Asks each key's coordinator, one request a coordinator, and again for those that moved.
+
+        `build` makes the request for keys, `read` takes a response apart into (key, error code, value). The result has
+        every key; after the time-out some with a retriable error code.
+        """
+
+        def requests(pending: Sequence[str]) -> dict[int, Message]:
+            return {node_id: build(asked) for node_id, asked in self._by_coordinator(kind, pending).items()}
+
+        def answers(response: Any) -> Iterator[tuple[str, Answer]]:
+            return ((key, Answer(code, value)) for key, code, value in read(response))
+
+        return self._gathered(keys, ErrorCode.COORDINATOR_NOT_AVAILABLE, requests, answers, newest)
 
     def by_leader(
         self,
@@ -154,12 +182,30 @@ class ClusterClient:
         `build` makes the request for partitions by topic, `read` takes a response apart into (topic, partition, error
         code, value). The result has every partition; after the time-out some with a retriable error code.
         """
-        answers = {each: Answer(ErrorCode.LEADER_NOT_AVAILABLE, None) for each in partitions}
+
+        def requests(pending: Sequence[TopicPartition]) -> dict[int, Message]:
+            return {node_id: build(asked) for node_id, asked in self._by_leader(pending).items()}
+
+        def answers(response: Any) -> Iterator[tuple[TopicPartition, Answer]]:
+            return (((topic, index), Answer(code, value)) for topic, index, code, value in read(response))
+
+        return self._gathered(partitions, ErrorCode.LEADER_NOT_AVAILABLE, requests, answers, newest)
+
+    def _gathered(
+        self,
+        asked: Iterable[Asked],
+        unanswered: ErrorCode,
+        requests: Callable[[Sequence[Asked]], Mapping[int, Message]],  # by node id
+        read: Callable[[Any], Iterable[tuple[Asked, Answer]]],
+        newest: int | None,
+    ) -> dict[Asked, Answer]:
+        """An answer for all that is asked about, in which only what has no final answer is asked about again."""
+        answers = {each: Answer(unanswered, None) for each in asked}
 
         def ask() -> list[int]:
-            for node_id, asked in self._by_node(answers).items():
-                for topic, index, code, value in read(self._call_node(node_id, build(asked), newest)):
-                    answers[topic, index] = Answer(code, value)
+            pending = [each for each, answer in answers.items() if answer.error_code in RETRIABLE]
+            for node_id, request in requests(pending).items():
+                answers.update(read(self._call_node(node_id, request, newest)))
             return [answer.error_code for answer in answers.values()]
 
         if answers:
@@ -261,23 +307,29 @@ class ClusterClient:
             self._cluster = _Cluster(response.cluster_id, response.controller_id, brokers)
         return self._cluster
 
-    def _coordinator(self, kind: CoordinatorKind, key: str) -> int:
-        if (kind, key) not in self._coordinators:
-            request = FindCoordinatorRequest(key=key, key_type=kind)
-            response = self._call_any(request, FIND_COORDINATOR_NEWEST)
-            if response.error_code in RETRIABLE:
-                raise _Unreachable(f"{self.where}: the coordinator of {key} is not available")
-            if response.error_code:
-                raise ClientError(f"{key}: {response.error_message or error_name(response.error_code)}")
-            self._coordinators[kind, key] = response.node_id
-        return self._coordinators[kind, key]
+    def _by_coordinator(self, kind: CoordinatorKind, keys: Sequence[str]) -> dict[int, list[str]]:
+        """The keys by their coordinators' ids; one request for those that are not known (KIP-699)."""
+        unknown = [key for key in keys if (kind, key) not in self._coordinators]
+        if unknown:
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=unknown)
+            found = {each.key: each for each in self._call_any(request, None).coordinators}
+            for key in unknown:
+                if key not in found or found[key].error_code in RETRIABLE:
+                    raise _Unreachable(f"{self.where}: the coordinator of {key} is not available")
+                if found[key].error_code:
+                    reason = found[key].error_message or error_name(found[key].error_code)
+                    raise ClientError(f"{key}: {reason}")
+                self._coordinators[kind, key] = found[key].node_id
+        nodes: dict[int, list[str]] = {}
+        for key in keys:
+            nodes.setdefault(self._coordinators[kind, key], []).append(key)
+        return nodes
 
-    def _by_node(self, answers: Mapping[TopicPartition, Answer]) -> dict[int, dict[str, list[int]]]:
-        """The partitions without a final answer by their leaders, and by topic."""
+    def _by_leader(self, partitions: Sequence[TopicPartition]) -> dict[int, dict[str, list[int]]]:
+        """The partitions by their leaders' ids, and by topic."""
         asked: dict[str, list[int]] = {}
-        for (topic, index), answer in answers.items():
-            if answer.error_code in RETRIABLE:
-                asked.setdefault(topic, []).append(index)
+        for topic, index in partitions:
+            asked.setdefault(topic, []).append(index)
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic) for topic in asked], allow_auto_topic_creation=False
         )
@@ -294,6 +346,10 @@ class ClusterClient:
                 if node_id != NO_NODE:
                     nodes.setdefault(node_id, {}).setdefault(topic, []).append(index)
         return nodes
+
+    def _call_coordinator(self, kind: CoordinatorKind, key: str, request: Message, newest: int | None) -> Any:
+        (node_id,) = self._by_coordinator(kind, [key])
+        return self._call_node(node_id, request, newest)
 
     def _call_any(self, request: Message, newest: int | None) -> Any:
         failure: _Unreachable | None = None

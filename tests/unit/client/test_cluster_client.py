@@ -24,7 +24,7 @@ from kbroker.protocol.apis.k03_metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorResponse
+from kbroker.protocol.apis.k10_find_coordinator import Coordinator, FindCoordinatorResponse
 from kbroker.protocol.apis.k19_create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.apis.k42_delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.storage.stores.retry_policy import RetryPolicy
@@ -39,12 +39,12 @@ VERSIONS = {
 
 
 class Fleet:
-    """Brokers 1, 2, ... that all list each other; the leaders, the controller and the coordinator can be moved."""
+    """Brokers 1, 2, ... that all list each other; the leaders, the controller and the coordinators can be moved."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, FakeBroker] = {}
         self.controller = 1
-        self.coordinator = 1
+        self.coordinators: dict[str, int] = {}
         self.leaders: dict[int, int] = {}
 
     def start(self, node_id: int, handlers: Handlers, versions: Mapping[ApiKey, tuple[int, int]] = VERSIONS) -> None:
@@ -76,8 +76,12 @@ class Fleet:
         )
 
     def _find(self, request: Any) -> FindCoordinatorResponse:
-        broker = self.brokers[self.coordinator]
-        return FindCoordinatorResponse(node_id=self.coordinator, host=broker.host, port=broker.port)
+        return FindCoordinatorResponse(
+            coordinators=[
+                Coordinator(key=key, node_id=self.coordinators[key], error_code=0, error_message=None)
+                for key in request.coordinator_keys
+            ]
+        )
 
 
 @pytest.fixture
@@ -163,12 +167,68 @@ def test_an_error_that_does_not_pass_is_returned_at_once(fleet: Fleet) -> None:
 
 def test_a_groups_coordinator_is_asked(fleet: Fleet) -> None:
     result = DeleteGroupsResponse(results=[DeletableGroupResult(group_id="g", error_code=0)])
-    fleet.coordinator = 2
+    fleet.coordinators = {"g": 2}
     fleet.start(1, {})
     fleet.start(2, {ApiKey.DELETE_GROUPS: lambda request: result})
     request = DeleteGroupsRequest(groups_names=["g"])
     response = fleet.client().coordinator(CoordinatorKind.GROUP, "g", request, lambda answer: [])
     assert response.results[0].group_id == "g"
+
+
+def delete_groups(client: ClusterClient, *names: str) -> dict[str, int]:
+    """The error code of each group."""
+
+    def read(response: Any) -> list[tuple[str, int, None]]:
+        return [(result.group_id, result.error_code, None) for result in response.results]
+
+    answers = client.by_coordinator(
+        CoordinatorKind.GROUP, names, lambda asked: DeleteGroupsRequest(groups_names=list(asked)), read
+    )
+    return {name: answer.error_code for name, answer in answers.items()}
+
+
+def deletes_groups_of(node_id: int, fleet: Fleet) -> Callable[[Any], DeleteGroupsResponse]:
+    """Answers for the groups that the broker coordinates."""
+
+    def answer(request: Any) -> DeleteGroupsResponse:
+        def code(group: str) -> int:
+            return 0 if fleet.coordinators[group] == node_id else ErrorCode.NOT_COORDINATOR
+
+        return DeleteGroupsResponse(
+            results=[DeletableGroupResult(group_id=group, error_code=code(group)) for group in request.groups_names]
+        )
+
+    return answer
+
+
+def test_each_coordinator_is_asked_once_for_all_its_groups(fleet: Fleet) -> None:
+    fleet.coordinators = {"a": 1, "b": 2, "c": 1}
+    for node_id in (1, 2):
+        fleet.start(node_id, {ApiKey.DELETE_GROUPS: deletes_groups_of(node_id, fleet)})
+    assert delete_groups(fleet.client(), "a", "b", "c") == {"a": 0, "b": 0, "c": 0}
+    assert (fleet.asked(1, ApiKey.DELETE_GROUPS), fleet.asked(2, ApiKey.DELETE_GROUPS)) == (1, 1)
+    assert fleet.asked(1, ApiKey.FIND_COORDINATOR) == 1
+
+
+def test_only_the_groups_whose_coordinator_moved_are_asked_for_again(fleet: Fleet) -> None:
+    fleet.coordinators = {"a": 1, "b": 1}
+
+    def moves_one(request: Any) -> DeleteGroupsResponse:
+        fleet.coordinators["b"] = 2
+        return deletes_groups_of(1, fleet)(request)
+
+    fleet.start(1, {ApiKey.DELETE_GROUPS: moves_one})
+    fleet.start(2, {ApiKey.DELETE_GROUPS: deletes_groups_of(2, fleet)})
+    assert delete_groups(fleet.client(), "a", "b") == {"a": 0, "b": 0}
+    (_, _, again) = fleet.brokers[2].seen[-1]
+    assert again.groups_names == ["b"]
+
+
+def test_a_broker_is_asked_again_after_an_error_that_passes(fleet: Fleet) -> None:
+    answers = iter([created(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), created()])
+    fleet.start(1, {ApiKey.CREATE_TOPICS: lambda request: next(answers)})
+    response = fleet.client().broker(1, CreateTopicsRequest(topics=[]), codes=codes_of_topics)
+    assert codes_of_topics(response) == [0]
 
 
 def test_each_partitions_leader_is_asked_once(fleet: Fleet) -> None:
