@@ -12,7 +12,7 @@ from kbroker.cli.command_group import CommandGroup
 MODULES = {
     "serve": "kbroker.cli.serve",
     "topic": "kbroker.cli.topic",
-    "group": "kbroker.cli.group",
+    "group": "kbroker.cli.group.command",
     "produce": "kbroker.cli.produce",
     "consume": "kbroker.cli.consume",
     "flush": "kbroker.cli.flush",
@@ -41,8 +41,12 @@ def cli() -> None:
 def main() -> None:
     """Console entry point."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that a terminal cannot show
+        if stream is not None:  # closed
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that it cannot show
     try:
         cli(standalone_mode=True)
     except BrokenPipeError:
+        sys.exit(1)
+    except OSError as error:  # as where the output's disk is full
+        click.echo(f"kbroker: {error.strerror or error}", err=True)
         sys.exit(1)
