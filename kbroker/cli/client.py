@@ -13,12 +13,14 @@ import click
 from kbroker.client.connection import ClientConnection
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.option_values import ConfigError, parse_address
+from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.fields import Message
 from kbroker.types import address_text
 
 # The versions this client speaks; every kbroker serves them.
-VERSIONS = {0: 9, 1: 12, 2: 7, 3: 9, 9: 7, 10: 3, 15: 5, 16: 4, 19: 5, 20: 4, 37: 2, 42: 2, 69: 0}
+VERSIONS = {0: 9, 1: 12, 2: 7, 3: 9, 10: 3, 19: 5, 20: 4, 37: 2}
+LATEST = -1
 
 
 class CommandFailed(Exception):
@@ -65,6 +67,16 @@ def check(error_code: int, what: str, message: str | None = None) -> None:
         except ValueError:
             name = f"error {error_code}"
         raise CommandFailed(f"{what}: {message or name}")
+
+
+def end_offset(client: Client, topic: str, partition: int, timestamp: int = LATEST) -> int:
+    """The offset that ListOffsets answers for a timestamp, or the end."""
+    wanted = ListOffsetsTopic(
+        name=topic, partitions=[ListOffsetsPartition(partition_index=partition, timestamp=timestamp)]
+    )
+    found = client.call(ListOffsetsRequest(replica_id=-1, topics=[wanted])).topics[0].partitions[0]
+    check(found.error_code, f"{topic}-{partition}")
+    return found.offset
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ import time
 import click
 
 from kbroker._fast.records.records import Record, iter_batches, iter_records
-from kbroker.cli.client import Client, bootstrap_option, check, connected
-from kbroker.cli.group import LATEST, end_offset
+from kbroker.cli.client import LATEST, Client, bootstrap_option, check, connected, end_offset
 from kbroker.cli.record_json import record_json
 from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 
