@@ -1,10 +1,9 @@
-"""The command line against a real broker: topics, records, groups, flush, objects, probes and metrics."""
+"""The command line against a real broker: topics, records, flush, objects, probes and metrics."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -16,9 +15,7 @@ from pathlib import Path
 
 import pytest
 from broker_process import BrokerProcess
-from confluent_kafka import Consumer
 from prometheus_client.parser import text_string_to_metric_families
-from test_client_kafka_python import open_member
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -120,41 +117,6 @@ def test_produce_to_a_partition_creates_the_topic(kbroker) -> None:
     kbroker.run("produce", "made-by-produce", "--partition", "0", lines="one\ntwo")
     assert [record["value"] for record in kbroker.consume("made-by-produce", 2)] == ["one", "two"]
     assert kbroker.run("produce", "made-by-produce", "--partition", "9", lines="x", code=2)
-
-
-def test_groups_are_listed_and_described(kbroker) -> None:
-    kbroker.run("produce", "grouped", lines="a\nb\nc\n")
-    consumer = open_member(kbroker.broker.bootstrap, "grouped", "readers")
-    assert next(consumer).value == b"a"
-    consumer.commit()
-    assert "readers Stable" in kbroker.run("group", "list")
-    described = kbroker.run("group", "describe", "readers")
-    assert described[0].startswith("readers Stable protocol ")
-    assert re.match(r"grouped-0 offset 1 end 3 lag 2$", described[-1])
-    assert "NON_EMPTY_GROUP" in kbroker.run("group", "delete", "readers", code=1)[0]
-    consumer.close(autocommit=False)
-    assert kbroker.run("group", "delete", "readers") == ["deleted readers"]
-    assert "no such group" in kbroker.run("group", "describe", "readers", code=1)[0]
-
-
-def test_a_group_of_the_consumer_protocol_is_described(kbroker) -> None:
-    kbroker.run("produce", "regrouped", lines="a\nb\nc\n")
-    consumer = Consumer({
-        "bootstrap.servers": kbroker.broker.bootstrap, "group.id": "new readers", "group.protocol": "consumer",
-        "auto.offset.reset": "earliest", "enable.auto.commit": False, "client.id": "reader",
-    })  # fmt: skip
-    try:
-        consumer.subscribe(["regrouped"])
-        message = consumer.poll(30)
-        assert message.value() == b"a"
-        consumer.commit(message, asynchronous=False)
-        assert "new readers Stable" in kbroker.run("group", "list")
-        group, member, offset = kbroker.run("group", "describe", "new readers")
-        assert group == "new readers Stable protocol uniform"
-        assert re.match(r"member \S+ client reader host /127.0.0.1$", member)
-        assert offset == "regrouped-0 offset 1 end 3 lag 2"
-    finally:
-        consumer.close()
 
 
 def test_flushed_records_are_in_the_objects_listed(kbroker) -> None:

@@ -25,9 +25,9 @@ COLUMNS = (Column("topic", "TOPIC"), Column("partition", "PARTITION"), Column("c
               help="a topic or some partitions; of a share group, a topic")  # fmt: skip
 @with_session
 def command(session: Session, name: str, topics: tuple[str, ...]) -> None:
-    """Deletes committed offsets of a group, of topics that no member is subscribed to.
+    """Deletes committed offsets of a group.
 
-    A share group must have no members; it forgets all partitions of a topic.
+    Of topics that no member is subscribed to. A share group must have no members; it forgets whole topics.
     """
     scope = parse_scope(topics)
     (group,) = named_groups(session.client, [name])

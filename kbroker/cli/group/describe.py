@@ -52,12 +52,12 @@ MEMBER_COLUMNS = (
 @click.option("--members", is_flag=True, help="show the members and what they are assigned instead")
 @with_session
 def command(session: Session, names: tuple[str, ...], members: bool) -> None:
-    """Shows how far groups have read in each partition that is assigned or has a committed offset.
+    """Shows how far groups have read.
 
-    LAG is the number of records from the committed offset to the end of the partition. LAG-TIME (in JSON lag_seconds)
-    is the age of the record at the committed offset: 0 at the end, - (null) where it cannot be known, as without a
-    commit or if the record has no timestamp. A share group has START, the offset of its first record that is not
-    acknowledged, and the LAG that its coordinator counts.
+    A line for each partition that is assigned or has a committed offset. LAG is the number of records from that offset
+    to the end. LAG-TIME (in JSON lag_seconds) is the age of the record at that offset: 0 at the end, - (null) where it
+    cannot be known, as without a commit or if the record has no timestamp. A share group has START, the offset of its
+    first record that is not acknowledged, and the LAG that its coordinator counts.
     """
     groups = named_groups(session.client, names)
     described = describe_groups(session.client, groups)

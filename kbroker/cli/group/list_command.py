@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -23,9 +23,10 @@ COLUMNS = (
 )
 
 
-def _one_of(known: Sequence[str]) -> Any:
+def _one_of(known: Sequence[str]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], frozenset[str]]:
+    """For options of such names with commas between, in any case; click.BadParameter names one that is none."""
+
     def parse(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> frozenset[str]:
-        """Names with commas between, in any case; click.BadParameter names one that is none."""
         by_folded = {name.casefold(): name for name in known}
         chosen = set()
         for name in (part.strip() for value in values for part in value.split(",")):

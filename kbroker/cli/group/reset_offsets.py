@@ -33,7 +33,8 @@ NO_COORDINATOR = -1
 @click.option("--to-latest", is_flag=True, help="to the end of the log")
 @click.option("--to-current", is_flag=True, help="to the committed offset; without one, to the end")
 @click.option("--to-offset", type=int, metavar="OFFSET", help="to this offset")
-@click.option("--to-datetime", metavar="TIME", help="to the first record from this time on: 2026-01-31T12:00Z, -2h, ms")
+@click.option("--to-datetime", metavar="TIME",
+              help="to the first record from then on: 2026-01-31T12:00Z (local time without Z), -2h, or ms since 1970")  # fmt: skip
 @click.option("--by-duration", metavar="DURATION", help="to the first record of the last 2h, 1d12h or PnDTnHnMnS")
 @click.option("--shift-by", type=int, metavar="N", help="N records ahead of the committed offset, or back if negative")
 @click.option("--from-file", metavar="FILE", help="to the offsets in a CSV file, as --export prints it")
@@ -51,10 +52,11 @@ def command(
     execute: bool,
     **targets: Any,
 ) -> None:
-    """Sets where a group without members reads next; shows the new offsets and changes nothing without --execute.
+    """Sets where a group without members reads next.
 
-    Name partitions by --topic, --all-topics or --from-file, and one target. Offsets outside the log are moved to its
-    start or end. The CSV is that of Kafka's kafka-consumer-groups.sh. A group that does not exist is created.
+    Shows the new offsets, and changes nothing without --execute. Name partitions by --topic, --all-topics or
+    --from-file, and one target. Offsets outside the log are moved to its start or end. The CSV is that of Kafka's
+    kafka-consumer-groups.sh. A group that does not exist is created.
     """
     if dry_run and execute:
         raise click.UsageError("--dry-run and --execute exclude each other")

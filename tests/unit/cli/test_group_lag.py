@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker._fast.records.records import build_batch
 from kbroker.cli.group.lag_seconds import lag_seconds
 from kbroker.client.cluster_client import ClusterClient, TopicPartition
 from kbroker.protocol.api_keys import ApiKey
@@ -56,6 +57,24 @@ def test_batches_that_do_not_fit_are_asked_for_again(cluster: GroupCluster) -> N
 def test_an_offset_before_the_log_start_counts_from_there(cluster: GroupCluster) -> None:
     cluster.topics = {"t": {0: Log([at(40, 30)], start=10)}}
     assert lag(cluster, {("t", 0): 3}) == {("t", 0): 40}
+
+
+class CompactedLog(Log):
+    """A log in which compaction has removed the records up to offset 9 but not their batch."""
+
+    def batches_from(self, offset: int) -> Iterator[bytes]:
+        if offset < 10:
+            yield build_batch([], base_offset=0, last_offset_delta=9)
+        else:
+            yield from super().batches_from(offset)
+
+
+def test_the_next_record_counts_where_compaction_removed_some(cluster: GroupCluster) -> None:
+    log = CompactedLog([at(*[50] * 10), at(20)])
+    cluster.topics = {"t": {0: log}}
+    assert lag(cluster, {("t", 0): 3}) == {("t", 0): 20}
+    log.batches.pop()
+    assert lag(cluster, {("t", 0): 3}) == {("t", 0): 0}
 
 
 def test_a_timestamp_in_the_future_is_0(cluster: GroupCluster) -> None:
