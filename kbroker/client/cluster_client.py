@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
-from kbroker.client.connection import ClientConnection, UnsupportedRequest, parse_bootstrap
+from kbroker.client.broker_connections import BrokerConnections, Unreachable
+from kbroker.client.connection import UnsupportedRequest
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.fields import Message
 from kbroker.storage.stores.retry_policy import RetryPolicy
-from kbroker.types import address_text
 
 TopicPartition = tuple[str, int]
 Asked = TypeVar("Asked")  # what a request asks about: partitions, groups
@@ -95,31 +95,21 @@ class ClusterClient:
         retries: RetryPolicy | None = None,  # else for Timeouts.api_s
     ) -> None:
         """ValueError names an address of `bootstrap` (HOST:PORT, with commas between) that is none."""
-        self._bootstrap = parse_bootstrap(bootstrap)
-        self._client_id = client_id
         self._timeouts = timeouts or Timeouts()
+        self._connections = BrokerConnections(bootstrap, client_id, self._timeouts.request_s, self._timeouts.connect_s)
         self._retries = retries or RetryPolicy(self._timeouts.api_s, wait_max_s=1.0)
-        self._connections: dict[tuple[str, int], ClientConnection] = {}
-        self._reached = False  # whether any broker has ever answered
         self._cluster: _Cluster | None = None
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
 
     def close(self) -> None:
         """Closes all connections."""
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
-
-    @property
-    def where(self) -> str:
-        """The bootstrap addresses, for messages."""
-        return ",".join(address_text(*address) for address in self._bootstrap)
+        self._connections.close()
 
     # --- which broker
 
     def any_broker(self, request: Message, newest: int | None = None) -> Any:
         """Asks a bootstrap broker; for what every broker can answer. `newest` is the last version to use."""
-        return self._retried(lambda: self._call_any(request, newest), lambda response: ())
+        return self._retried(lambda: self._connections.call_any(request, newest), lambda response: ())
 
     def broker(
         self,
@@ -146,7 +136,12 @@ class ClusterClient:
         newest: int | None = None,
     ) -> Any:
         """Asks the coordinator of a group or a transactional id; `codes` as for `controller`."""
-        return self._retried(lambda: self._call_coordinator(kind, key, request, newest), codes)
+
+        def call() -> Any:
+            (node_id,) = self._by_coordinator(kind, [key])
+            return self._call_node(node_id, request, newest)
+
+        return self._retried(call, codes)
 
     def by_coordinator(
         self,
@@ -231,7 +226,7 @@ class ClusterClient:
         asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
         response = self._retried(
-            lambda: self._call_any(request, None),
+            lambda: self._connections.call_any(request, None),
             lambda response: [part.error_code for topic in response.topics for part in (topic, *topic.partitions)],
         )
         return sorted(response.topics, key=lambda topic: topic.name or "")
@@ -275,16 +270,17 @@ class ClusterClient:
             try:
                 response = call()
             except UnsupportedRequest as error:
-                raise ClientError(f"{self.where}: {error}") from None
+                raise ClientError(f"{self._connections.where}: {error}") from None
             except ProtocolError as error:
                 self.close()
-                raise ClientError(f"{self.where} does not answer as a Kafka broker does: {error}") from None
+                where = self._connections.where
+                raise ClientError(f"{where} does not answer as a Kafka broker does: {error}") from None
             except ValueError as error:  # a value that the protocol cannot encode
                 raise ClientError(str(error)) from None
-            except _Unreachable as error:
+            except Unreachable as error:
                 failure = error
                 self._forget()
-                if not self._reached:
+                if not self._connections.reached:
                     break  # nothing has ever answered: the address is wrong, or nothing runs there
                 continue
             if not RETRIABLE.intersection(codes(response)):
@@ -302,7 +298,7 @@ class ClusterClient:
 
     def _known(self) -> _Cluster:
         if self._cluster is None:
-            response = self._call_any(MetadataRequest(topics=[], allow_auto_topic_creation=False), None)
+            response = self._connections.call_any(MetadataRequest(topics=[], allow_auto_topic_creation=False), None)
             brokers = {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in response.brokers}
             self._cluster = _Cluster(response.cluster_id, response.controller_id, brokers)
         return self._cluster
@@ -312,10 +308,10 @@ class ClusterClient:
         unknown = [key for key in keys if (kind, key) not in self._coordinators]
         if unknown:
             request = FindCoordinatorRequest(key_type=kind, coordinator_keys=unknown)
-            found = {each.key: each for each in self._call_any(request, None).coordinators}
+            found = {each.key: each for each in self._connections.call_any(request, None).coordinators}
             for key in unknown:
                 if key not in found or found[key].error_code in RETRIABLE:
-                    raise _Unreachable(f"{self.where}: the coordinator of {key} is not available")
+                    raise Unreachable(f"{self._connections.where}: the coordinator of {key} is not available")
                 if found[key].error_code:
                     reason = found[key].error_message or error_name(found[key].error_code)
                     raise ClientError(f"{key}: {reason}")
@@ -335,7 +331,7 @@ class ClusterClient:
         )
         leaders = {
             (topic.name, part.partition_index): part.leader_id
-            for topic in self._call_any(request, None).topics
+            for topic in self._connections.call_any(request, None).topics
             for part in topic.partitions
         }
         controller = self._known().controller_id
@@ -347,56 +343,11 @@ class ClusterClient:
                     nodes.setdefault(node_id, {}).setdefault(topic, []).append(index)
         return nodes
 
-    def _call_coordinator(self, kind: CoordinatorKind, key: str, request: Message, newest: int | None) -> Any:
-        (node_id,) = self._by_coordinator(kind, [key])
-        return self._call_node(node_id, request, newest)
-
-    def _call_any(self, request: Message, newest: int | None) -> Any:
-        failure: _Unreachable | None = None
-        for address in self._bootstrap:
-            try:
-                return self._call(address, request, newest)
-            except _Unreachable as error:
-                failure = error
-        assert failure is not None
-        raise failure
-
     def _call_node(self, node_id: int, request: Message, newest: int | None) -> Any:
         broker = self._known().brokers.get(node_id)
         if broker is None:
-            raise _Unreachable(f"{self.where}: the cluster names no broker {node_id}")
-        return self._call((broker.host, broker.port), request, newest)
-
-    def _call(self, address: tuple[str, int], request: Message, newest: int | None) -> Any:
-        try:
-            return self._connected(address).call(request, newest)
-        except (OSError, ProtocolError) as error:
-            broken = self._connections.pop(address, None)
-            if broken is not None:
-                broken.close()
-            if isinstance(error, ProtocolError):
-                raise
-            where = address_text(*address)
-            advertised = "" if address in self._bootstrap else " (the address that the cluster advertises)"
-            raise _Unreachable(f"no broker answers at {where}{advertised}: {_reason(error)}") from None
-
-    def _connected(self, address: tuple[str, int]) -> ClientConnection:
-        found = self._connections.get(address)
-        if found is None:
-            found = ClientConnection.to(address, self._timeouts.connect_s, self._client_id)
-            try:
-                found.negotiate()
-                found.set_timeout(self._timeouts.request_s)
-            except BaseException:
-                found.close()
-                raise
-            self._connections[address] = found
-            self._reached = True
-        return found
-
-
-class _Unreachable(Exception):
-    """A broker did not answer; it may be asked again."""
+            raise Unreachable(f"{self._connections.where}: the cluster names no broker {node_id}")
+        return self._connections.call((broker.host, broker.port), request, newest)
 
 
 def error_name(code: int) -> str:
@@ -405,9 +356,3 @@ def error_name(code: int) -> str:
         return ErrorCode(code).name
     except ValueError:
         return f"error {code}"
-
-
-def _reason(error: OSError) -> str:
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    return error.strerror or str(error)

@@ -23,6 +23,7 @@ from kbroker.clock import SystemClock
 from kbroker.option_values import ConfigError
 
 NO_COORDINATOR = -1
+TIME_FORMS = "2026-01-31T12:00Z (local time without Z), -2h, or ms since 1970"
 
 
 @click.command("reset-offsets")
@@ -33,8 +34,7 @@ NO_COORDINATOR = -1
 @click.option("--to-latest", is_flag=True, help="to the end of the log")
 @click.option("--to-current", is_flag=True, help="to the committed offset; without one, to the end")
 @click.option("--to-offset", type=int, metavar="OFFSET", help="to this offset")
-@click.option("--to-datetime", metavar="TIME",
-              help="to the first record from then on: 2026-01-31T12:00Z (without Z local time), -2h, ms since 1970")  # fmt: skip
+@click.option("--to-datetime", metavar="TIME", help=f"to the first record from then on: {TIME_FORMS}")
 @click.option("--by-duration", metavar="DURATION", help="to the first record of the last 2h, 1d12h or PnDTnHnMnS")
 @click.option("--shift-by", type=int, metavar="N", help="N records ahead of the committed offset, or back if negative")
 @click.option("--from-file", metavar="FILE", help="to the offsets in a CSV file, as --export prints it")
