@@ -66,6 +66,8 @@ def command(session: Session, names: tuple[str, ...], members: bool) -> None:
         description = described.get(group.group_id)
         if description is None:
             raise CommandFailed(f"{group.group_id} was deleted, or is a group of type {group.type}: not supported")
+        if group is not groups[0]:
+            session.output.text("")
         session.output.text(_summary(group, description))
         if members:
             empty = f"{group.group_id} has no members"

@@ -57,7 +57,7 @@ def command(session: Session, states: frozenset[str], types: frozenset[str]) -> 
         for group in list_groups(session.client).values()
         if (not states or group.state in states) and (not types or group.type in types)
     ]
-    empty = "no group is like that" if states or types else "there are no groups"
+    empty = "no group matches" if states or types else "there are no groups"
     session.output.rows(_rows(session, groups), COLUMNS, empty)
 
 

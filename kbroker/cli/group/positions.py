@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kbroker.cli.existing_topics import led_partitions
 from kbroker.cli.failure import check
 from kbroker.cli.group.groups import SHARE, ListedGroup, in_requests
 from kbroker.client.cluster_client import ClusterClient, CoordinatorKind, TopicPartition
 from kbroker.errors import ErrorCode
+from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.apis.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from kbroker.protocol.apis.k90_describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -45,8 +47,11 @@ def read_positions(client: ClusterClient, groups: Iterable[ListedGroup]) -> dict
 
 
 def end_offsets(client: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The high watermarks, without partitions that do not exist or do not answer."""
-    answers = client.offsets(dict.fromkeys(partitions, LATEST))
+    """The high watermarks, without partitions that do not exist or have no leader: this does not wait for one."""
+    asked = list(partitions)
+    topics = [MetadataRequestTopic(name=topic) for topic in dict.fromkeys(topic for topic, _ in asked)]
+    led = led_partitions(client.any_broker(MetadataRequest(topics=topics, allow_auto_topic_creation=False)).topics)
+    answers = client.offsets({partition: LATEST for partition in asked if partition in led})
     return {partition: answer.value.offset for partition, answer in answers.items() if not answer.error_code}
 
 

@@ -40,6 +40,7 @@ class Log:
 
     batches: list[list[int]] = field(default_factory=list)
     start: int = 0
+    led: bool = True
 
     @property
     def timestamps(self) -> list[int]:
@@ -128,8 +129,12 @@ class GroupCluster:
                     error_code=0 if name in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     name=name,
                     partitions=[
-                        k03_metadata.MetadataResponsePartition(error_code=0, partition_index=index, leader_id=NODE_ID)
-                        for index in self.topics.get(name, ())
+                        k03_metadata.MetadataResponsePartition(
+                            error_code=0 if log.led else ErrorCode.LEADER_NOT_AVAILABLE,
+                            partition_index=index,
+                            leader_id=NODE_ID if log.led else -1,
+                        )
+                        for index, log in self.topics.get(name, {}).items()
                     ],
                 )
                 for name in names

@@ -81,7 +81,7 @@ def test_an_unknown_state_is_refused_with_the_nearest(cluster: GroupCluster) -> 
 
 
 def test_no_groups_are_said(cluster: GroupCluster) -> None:
-    assert run(cluster, "list", "--state", "Dead").stderr == "kbroker: no group is like that\n"
+    assert run(cluster, "list", "--state", "Dead").stderr == "kbroker: no group matches\n"
     cluster.groups = {}
     assert run(cluster, "list").stderr == "kbroker: there are no groups\n"
 
@@ -130,6 +130,13 @@ def test_a_group_without_members_is_described_also_where_topics_are_gone(cluster
     ]
 
 
+def test_a_partition_without_a_leader_is_described_without_waiting(cluster: GroupCluster) -> None:
+    cluster.topics["payments"][0].led = False
+    (row,) = rows(cluster, "describe", "newer")
+    assert (row["committed_offset"], row["end_offset"], row["lag"], row["lag_seconds"]) == (5, None, None, None)
+    assert cluster.asked(ApiKey.LIST_OFFSETS) == 0
+
+
 def test_a_share_group_has_start_offsets_and_its_own_lag(cluster: GroupCluster) -> None:
     (row,) = rows(cluster, "describe", "shared")
     assert row.pop("lag_seconds") > 1e9
@@ -149,6 +156,8 @@ def test_members_are_described_with_their_assignment(cluster: GroupCluster) -> N
 
 def test_several_groups_are_described_in_turn(cluster: GroupCluster) -> None:
     assert [row["group"] for row in rows(cluster, "describe", "simple", "newer")] == ["simple"] * 3 + ["newer"]
+    lines = run(cluster, "describe", "simple", "newer").stdout.splitlines()
+    assert lines[5:7] == ["", "newer: Stable, consumer, assignor uniform, 1 member, coordinator 1"]
 
 
 def test_nothing_to_describe_is_said(cluster: GroupCluster) -> None:
