@@ -17,7 +17,7 @@ from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.types import TopicPartition, address_text
 
 BROKERS = (
-    Column("broker", "BROKER"),
+    Column("broker_id", "BROKER"),
     Column("address", "ADDRESS"),
     Column("rack", "RACK"),
     Column("leads", "LEADS"),
@@ -46,12 +46,18 @@ def _status(client: ClusterClient) -> dict[str, Any]:
     parts = [(topic.name, part) for topic in topics for part in topic.partitions]
     leads = Counter(part.leader_id for _, part in parts)
     brokers = [
-        {"broker": each.node_id, "host": each.host, "port": each.port, "rack": each.rack, "leads": leads[each.node_id]}
+        {
+            "broker_id": each.node_id,
+            "host": each.host,
+            "port": each.port,
+            "rack": each.rack,
+            "leads": leads[each.node_id],
+        }
         for each in sorted(client.brokers().values())
     ]
     return {
         "cluster_id": client.cluster_id(),
-        "controller": client.controller_id(),
+        "controller_id": client.controller_id(),
         "brokers": brokers,
         "features": _features(client),
         "topics": len(topics),
@@ -79,7 +85,7 @@ def _show(output: Output, found: dict[str, Any]) -> None:
     features = ", ".join(f"{name} {level}" for name, level in found["features"].items())
     for title, text in (
         ("cluster", found["cluster_id"] or "-"),
-        ("controller", found["controller"]),
+        ("controller", found["controller_id"]),
         ("topics", f"{found['topics']}, {found['internal_topics']} of them internal"),
         ("partitions", found["partitions"]),
         ("offline", _partitions(found["offline_partitions"])),

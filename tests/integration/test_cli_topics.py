@@ -180,8 +180,8 @@ def test_configs_of_brokers_are_altered(commands: TopicCommands) -> None:
 def test_the_cluster_is_described(commands: TopicCommands) -> None:
     topic = commands.new_topic(partitions=2)
     (found,) = commands.rows("cluster", "status")
-    assert found["controller"] == 1
-    assert [(broker["broker"], broker["host"]) for broker in found["brokers"]] == [(1, "127.0.0.1")]
+    assert found["controller_id"] == 1
+    assert [(broker["broker_id"], broker["host"]) for broker in found["brokers"]] == [(1, "127.0.0.1")]
     assert found["features"]["transaction.version"] == 2
     assert found["partitions"] >= 2
     assert found["offline_partitions"] == []

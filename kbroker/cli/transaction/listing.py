@@ -22,7 +22,7 @@ STATES = (
 INT64 = click.IntRange(0, 2**63 - 1)
 TRANSACTIONS = (
     Column("transactional_id", "TRANSACTIONAL ID"),
-    Column("coordinator", "COORDINATOR"),
+    Column("coordinator_id", "COORDINATOR"),
     Column("producer_id", "PRODUCER ID"),
     Column("state", "STATE"),
 )
@@ -70,7 +70,7 @@ def list_transactions(
     rows = [
         {
             "transactional_id": listed.transactional_id,
-            "coordinator": node_id,
+            "coordinator_id": node_id,
             "producer_id": listed.producer_id,
             "state": listed.transaction_state,
         }
@@ -91,7 +91,7 @@ def describe(session: Session, transactional_id: str) -> None:
     started = state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None
     row = {
         "transactional_id": transactional_id,
-        "coordinator": client.any_broker(coordinator, FIND_COORDINATOR_NEWEST).node_id,
+        "coordinator_id": client.any_broker(coordinator, FIND_COORDINATOR_NEWEST).node_id,
         "producer_id": state.producer_id,
         "producer_epoch": state.producer_epoch,
         "state": state.transaction_state,

@@ -31,8 +31,8 @@ def run(cluster: TopicCluster, *arguments: str) -> str:
 def test_status_as_json_is_one_document(cluster: TopicCluster) -> None:
     assert json.loads(run(cluster, "status", "--json")) == {
         "cluster_id": "a-cluster",
-        "controller": 1,
-        "brokers": [{"broker": 1, "host": "127.0.0.1", "port": cluster.broker.port, "rack": "a", "leads": 3}],
+        "controller_id": 1,
+        "brokers": [{"broker_id": 1, "host": "127.0.0.1", "port": cluster.broker.port, "rack": "a", "leads": 3}],
         "features": {},
         "topics": 2,
         "internal_topics": 1,

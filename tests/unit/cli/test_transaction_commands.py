@@ -63,7 +63,7 @@ def test_a_transaction_is_described(cluster: TopicCluster) -> None:
     row = json.loads(run(cluster, "describe", "payments", "--json").stdout)
     assert row.pop("duration_seconds") > HOUR_MS / 1000
     assert row == {
-        "transactional_id": "payments", "coordinator": 1, "producer_id": 7, "producer_epoch": 0, "state": "Ongoing",
+        "transactional_id": "payments", "coordinator_id": 1, "producer_id": 7, "producer_epoch": 0, "state": "Ongoing",
         "timeout_ms": 60_000, "start_timestamp": 1000, "topic_partitions": ["t-0", "u-1"],
     }  # fmt: skip
 
