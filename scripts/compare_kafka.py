@@ -21,7 +21,7 @@ from kbroker.cluster.group_configs import GROUP_CONFIGS
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.features import FEATURES
 from kbroker.protocol import api_keys
-from kbroker.protocol.fields import BOOL, UINT32, Field, Message, Struct, WireType
+from kbroker.protocol.fields import BOOL, PRIVATE_TAG, UINT32, Field, Message, Struct, WireType
 from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef
 
 JARS = Path(__file__).parents[1] / ".tools/kafka"
@@ -96,7 +96,7 @@ def _walk(path: str, struct: type[Struct], version: int, flexible: bool) -> Iter
     if flexible:
         yield f"{path}(tags)", ""
     for field in struct.__fields__:
-        if version not in field.versions:
+        if version not in field.versions or (field.tag or 0) >= PRIVATE_TAG:
             continue
         name = f"{path}{field.name}{'[]' if field.array else ''}"
         null = " or null" if version in field.nullable else ""

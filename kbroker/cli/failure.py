@@ -15,12 +15,14 @@ from kbroker.errors import ErrorCode
 # What a person can do about a code, where Kafka's name does not say it.
 SENTENCES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "no topic can have this name",
     ErrorCode.TOPIC_ALREADY_EXISTS: "the topic exists already",
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
     ErrorCode.NON_EMPTY_GROUP: "the group has members: stop them first",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "the group's members are subscribed to the topic: stop them first",
     ErrorCode.TOPIC_DELETION_DISABLED: "the broker runs with delete.topic.enable=false",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is no such transactional id",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "the pattern is no regular expression in RE2's syntax",
     ErrorCode.SECURITY_DISABLED: "the broker has no security configured",
 }
 

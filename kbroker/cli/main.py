@@ -11,8 +11,11 @@ from kbroker.cli.command_group import CommandGroup
 
 MODULES = {
     "serve": "kbroker.cli.serve",
-    "topic": "kbroker.cli.topic",
+    "topic": "kbroker.cli.topic.commands",
     "group": "kbroker.cli.group.command",
+    "config": "kbroker.cli.config",
+    "transaction": "kbroker.cli.transaction.commands",
+    "cluster": "kbroker.cli.cluster",
     "produce": "kbroker.cli.produce",
     "consume": "kbroker.cli.consume",
     "flush": "kbroker.cli.flush",
@@ -25,6 +28,8 @@ MODULES = {
 }
 ALIASES = {
     "topics": "topic",
+    "configs": "config",
+    "transactions": "transaction",
     "groups": "group",
     "consumer-group": "group",
     "consumer-groups": "group",

@@ -104,6 +104,11 @@ def show_bytes(size: float) -> str:
     raise AssertionError
 
 
+def show_count(count: int, thing: str) -> str:
+    """``1 partition``, ``2 partitions``."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def show_seconds(seconds: float) -> str:
     """90 is ``1m 30s``; two units at most."""
     if seconds < 0:

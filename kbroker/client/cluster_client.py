@@ -20,6 +20,7 @@ TopicPartition = tuple[str, int]
 Asked = TypeVar("Asked")  # what a request asks about: partitions, groups
 
 NO_NODE = -1
+CONSUMER, DEBUGGING = -1, -2  # replica ids of ListOffsets
 
 # Another broker answers it, or the same one soon: ask the cluster again who does.
 RETRIABLE = frozenset({
@@ -232,11 +233,12 @@ class ClusterClient:
         return sorted(response.topics, key=lambda topic: topic.name or "")
 
     def offsets(
-        self, asked: Mapping[TopicPartition, int], read_committed: bool = False
+        self, asked: Mapping[TopicPartition, int], read_committed: bool = False, replica_id: int = CONSUMER
     ) -> dict[TopicPartition, Answer]:
         """ListOffsets of partitions by timestamp in ms (or -1 end, -2 start, -3 newest timestamp).
 
-        Each value is the partition's part of the response, with `offset` and `timestamp`.
+        Each value is the partition's part of the response, with `offset` and `timestamp`. The end is the high
+        watermark, with `read_committed` the last stable offset, for the `replica_id` DEBUGGING the log end offset.
         """
 
         def build(partitions: Mapping[str, Sequence[int]]) -> Message:
@@ -251,7 +253,7 @@ class ClusterClient:
             ]
             timeout_ms = int(self._timeouts.request_s * 1000)
             return ListOffsetsRequest(
-                replica_id=-1, isolation_level=int(read_committed), topics=topics, timeout_ms=timeout_ms
+                replica_id=replica_id, isolation_level=int(read_committed), topics=topics, timeout_ms=timeout_ms
             )
 
         def read(response: Any) -> Iterator[tuple[str, int, int, Any]]:

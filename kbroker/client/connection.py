@@ -14,7 +14,8 @@ from kbroker.limits import FRAME_BYTES_MAX
 from kbroker.protocol.api_keys import ApiKey, request_class
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
-from kbroker.protocol.fields import Message
+from kbroker.protocol.diagnose import misfit
+from kbroker.protocol.fields import STRING_BYTES_MAX, Message
 
 API_VERSIONS_VERSION = 3  # the first with the client's name; a broker without it answers in version 0 (KIP-511)
 
@@ -86,12 +87,16 @@ class ClientConnection:
     def call(self, request: Message, newest: int | None = None) -> Any:
         """Sends a request, in version ``newest`` at most, and returns its response.
 
-        OSError: the connection; ProtocolError: not this answer; UnsupportedRequest: the broker cannot answer it.
+        OSError: the connection; ProtocolError: not this answer; UnsupportedRequest: the broker cannot answer it;
+        ValueError: a value that the protocol cannot encode.
         """
         key = request.API_KEY
         version = self._version(key, newest)
         number = next(self._numbers)
-        self._socket.sendall(encode_request_frame(key, version, number, self._client_id, request))
+        frame = encode_request_frame(key, version, number, self._client_id, request)
+        if len(frame) > STRING_BYTES_MAX and (problem := misfit(request, version)):
+            raise ValueError(problem)  # the broker would close the connection, and say why only in its log
+        self._socket.sendall(frame)
         (length,) = struct.unpack(">i", self._read(4))
         if not 0 < length <= FRAME_BYTES_MAX:
             raise ProtocolError(f"an answer of {length} bytes")

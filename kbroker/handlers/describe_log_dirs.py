@@ -2,7 +2,8 @@
 
 Behaviour:
 - One log directory, the absolute path of the data directory. A partition's size is what it has in objects, as the
-  manifest says, and what its log holds beyond them. Nothing lags.
+  manifest says, and what its log holds beyond them. The latter is also in the private tag `unflushed_bytes`. Nothing
+  lags.
 - Null topics: all. Unknown topics and partitions are left out.
 
 Versions: v2 flexible. v3 top-level error. v4 total and usable bytes (KIP-827): -1, not known, since a bucket has no
@@ -34,7 +35,11 @@ def handle(context: Context, info: RequestInfo, request: DescribeLogDirsRequest)
     topics = []
     for name, partitions in _selected(context, request.topics):
         described = [
-            DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition_size(partition))
+            DescribeLogDirsPartition(
+                partition_index=partition.index,
+                partition_size=partition_size(partition),
+                unflushed_bytes=partition.unflushed_bytes,
+            )
             for partition in partitions
         ]
         if described:

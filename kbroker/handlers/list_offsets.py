@@ -1,7 +1,8 @@
 """ListOffsets (key 2), versions 1-11: offsets by timestamp, over everything the partition holds.
 
 Behaviour, by the timestamp asked for:
-- -1 latest: high watermark, or last stable offset for read_committed; timestamp -1.
+- -1 latest: high watermark, or last stable offset for read_committed; timestamp -1. A request that is not a consumer's
+  (a replica id other than -1; tools send -2) sees all up to the log end offset, as in Kafka.
 - -2 earliest, and -4 earliest local (v8): log start offset. kbroker has no tiers in Kafka's sense: the local disk only
   holds the write-ahead log, so that local and whole log are the same, as in a Kafka without tiered storage.
 - -3 max timestamp (v7): the first record that holds the highest timestamp, with that timestamp.
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from kbroker._fast.partition.partition import Partition
@@ -50,6 +52,9 @@ LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
+CONSUMER = -1
+
+UpperBound = Callable[[Partition], int]
 
 
 def handle(
@@ -57,7 +62,7 @@ def handle(
 ) -> ListOffsetsResponse | Future[ListOffsetsResponse]:
     """Answers at once unless a look-up must read objects."""
     repeated = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
-    read_committed = request.isolation_level == READ_COMMITTED
+    upper_bound = _upper_bound(request)
     pending: list[Future[None]] = []
     response = ListOffsetsResponse(topics=[])
     for topic in request.topics:
@@ -70,7 +75,7 @@ def handle(
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
                 check_sentinel(asked.timestamp, info.api_version)
                 partition = led_partition(context, topic.name, asked.partition_index, asked.current_leader_epoch)
-                lookup = _answer(context, partition, asked, read_committed, answer)
+                lookup = _answer(context, partition, asked, upper_bound, answer)
             except KafkaError as error:
                 answer.error_code = error.code
                 continue
@@ -103,13 +108,13 @@ def _answer(
     context: Context,
     partition: Partition,
     asked: ListOffsetsPartition,
-    read_committed: bool,
+    upper_bound: UpperBound,
     answer: ListOffsetsPartitionResponse,
 ) -> Future[None] | None:
     """Fills `answer` now (None), or when the returned future completes."""
     timestamp = asked.timestamp
     if timestamp == LATEST:
-        answer.offset = _upper_bound(partition, read_committed)
+        answer.offset = upper_bound(partition)
         answer.leader_epoch = partition.leader_epoch
         return None
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -123,13 +128,18 @@ def _answer(
     else:
         found = offset_for_timestamp(context.cold_reader, partition, timestamp)
     if not isinstance(found, Future):
-        _place(partition, found, read_committed, answer)
+        _place(partition, found, upper_bound, answer)
         return None
-    return _place_later(found, partition, read_committed, answer)
+    return _place_later(found, partition, upper_bound, answer)
 
 
-def _upper_bound(partition: Partition, read_committed: bool) -> int:
-    return partition.last_stable_offset() if read_committed else partition.high_watermark()
+def _upper_bound(request: ListOffsetsRequest) -> UpperBound:
+    """What gives the offset below which the request sees records."""
+    if request.replica_id != CONSUMER:
+        return lambda partition: partition.next_offset
+    if request.isolation_level == READ_COMMITTED:
+        return lambda partition: partition.last_stable_offset()
+    return lambda partition: partition.high_watermark()
 
 
 def _epoch_of(partition: Partition, offset: int) -> int:
@@ -138,9 +148,12 @@ def _epoch_of(partition: Partition, offset: int) -> int:
 
 
 def _place(
-    partition: Partition, found: OffsetAndTimestamp | None, read_committed: bool, answer: ListOffsetsPartitionResponse
+    partition: Partition,
+    found: OffsetAndTimestamp | None,
+    upper_bound: UpperBound,
+    answer: ListOffsetsPartitionResponse,
 ) -> None:
-    if found is not None and found[0] < _upper_bound(partition, read_committed):
+    if found is not None and found[0] < upper_bound(partition):
         answer.offset, answer.timestamp = found
         answer.leader_epoch = _epoch_of(partition, answer.offset)
 
@@ -148,7 +161,7 @@ def _place(
 def _place_later(
     lookup: Future[OffsetAndTimestamp | None],
     partition: Partition,
-    read_committed: bool,
+    upper_bound: UpperBound,
     answer: ListOffsetsPartitionResponse,
 ) -> Future[None]:
     """A look-up that fails is an error of its partition, not of the request, and not "no match"."""
@@ -156,7 +169,7 @@ def _place_later(
 
     def on_done(done: Future[OffsetAndTimestamp | None]) -> None:
         try:
-            _place(partition, done.result(), read_committed, answer)
+            _place(partition, done.result(), upper_bound, answer)
         except (StoreError, OSError, CorruptionError) as error:
             logger.warning("timestamp look-up in %s-%d failed: %s", partition.topic, partition.index, error)
             answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR

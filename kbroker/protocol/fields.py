@@ -6,7 +6,8 @@
 
 A field line gives the wire type, the versions that carry the field, the versions in which it may be null, its default
 (what a decoder sets when the version does not carry it), and for a tagged field its tag and the versions in which it is
-tagged. Source of the names, types and versions: the Kafka protocol guide and the KIPs it cites.
+tagged. Source of the names, types and versions: the Kafka protocol guide and the KIPs it cites. Tags from PRIVATE_TAG
+up are kbroker's own; clients skip tags that they do not know.
 
 Wire types in bytes (big-endian); "compact" is the form of flexible versions (KIP-482), where N is an unsigned varint:
 
@@ -26,6 +27,7 @@ from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 Bytes = bytes | bytearray | memoryview
 ZERO_UUID = bytes(16)
+PRIVATE_TAG = 10_000
 STRING_BYTES_MAX = 0x7FFF  # also where the compact form could say more
 
 

@@ -1,4 +1,4 @@
-"""The command line against a real broker: topics, records, flush, objects, probes and metrics."""
+"""The command line against a real broker: records, flush, objects, probes and metrics."""
 
 from __future__ import annotations
 
@@ -67,28 +67,6 @@ def kbroker(tmp_path_factory) -> Iterator[Kbroker]:
     made = Kbroker(tmp_path_factory.mktemp("cli"))
     yield made
     made.broker.kill()
-
-
-def test_topics_are_created_listed_and_deleted(kbroker) -> None:
-    assert kbroker.run("topic", "create", "first", "-p", "3", "--config", "retention.ms=-1") == [
-        "created first with 3 partitions"
-    ]
-    assert "first" in kbroker.run("topic", "list")
-    described = kbroker.run("topic", "describe", "first")
-    assert [line.split()[0] for line in described] == ["first-0", "first-1", "first-2"]
-    kbroker.run("topic", "partitions", "first", "5")
-    assert len(kbroker.run("topic", "describe", "first")) == 5
-    assert kbroker.run("topic", "delete", "first") == ["deleted first"]
-    assert "first" not in kbroker.run("topic", "list")
-
-
-def test_topic_errors_are_one_line(kbroker) -> None:
-    assert kbroker.run("topic", "describe", "no-such", code=1) == ["kbroker: no-such: UNKNOWN_TOPIC_OR_PARTITION"]
-    assert kbroker.run("topic", "create", "bad name", code=1)[0].startswith("kbroker: bad name: ")
-    kbroker.run("topic", "create", "twice")
-    assert "twice" in kbroker.run("topic", "create", "twice", code=1)[0]
-    assert kbroker.run("topic", "create", "x", "--config", "nonsense", code=2)
-    assert kbroker.run("topic", "create", "x", "--config", "no.such=1", code=1)
 
 
 @pytest.mark.parametrize("codec", CODECS)

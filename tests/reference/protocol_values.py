@@ -7,7 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from kbroker.protocol.api_keys import ApiKey, request_class, response_class
-from kbroker.protocol.fields import BOOL, BYTES, FLOAT64, RECORDS, STRING, UUID, Field, Message, Struct, WireType
+from kbroker.protocol.fields import (
+    BOOL,
+    BYTES,
+    FLOAT64,
+    PRIVATE_TAG,
+    RECORDS,
+    STRING,
+    UUID,
+    Field,
+    Message,
+    Struct,
+    WireType,
+)
 
 BITS = {"b": 8, "h": 16, "i": 32, "q": 64, "H": 16, "I": 32}
 # Codes that exist in every Kafka since 2.8, for oracles that know the codes by name.
@@ -23,8 +35,14 @@ def every_message() -> Iterator[tuple[int, type[Message], int]]:
 
 
 def random_message(cls: type[Struct], version: int, rng: random.Random) -> Any:
-    """A message whose fields of `version` have random values; the others keep their defaults."""
-    return cls(**{f.name: random_value(f, version, rng) for f in cls.__fields__ if version in f.versions})
+    """A message whose fields of `version` have random values; the others, and kbroker's own, keep their defaults."""
+    fields = [f for f in cls.__fields__ if version in f.versions and not is_private(f)]
+    return cls(**{f.name: random_value(f, version, rng) for f in fields})
+
+
+def is_private(field: Field) -> bool:
+    """Whether Kafka's definition does not have the field."""
+    return field.tag is not None and field.tag >= PRIVATE_TAG
 
 
 def random_value(field: Field, version: int, rng: random.Random) -> Any:

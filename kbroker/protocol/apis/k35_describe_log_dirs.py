@@ -1,11 +1,12 @@
 """DescribeLogDirs (key 35): sizes of partitions by log directory.
 
 Versions 1-5, flexible from 2. 3 adds a top-level error, 4 total and usable bytes (KIP-827), 5 cordoned directories.
+kbroker adds `unflushed_bytes`: how much of the size no object has yet; -1 where another broker answers.
 """
 
 from __future__ import annotations
 
-from kbroker.protocol.fields import BOOL, INT16, INT32, INT64, STRING, F, Message, Struct
+from kbroker.protocol.fields import BOOL, INT16, INT32, INT64, PRIVATE_TAG, STRING, F, Message, Struct
 
 
 class DescribableLogDirTopic(Struct):
@@ -22,6 +23,7 @@ class DescribeLogDirsPartition(Struct):
     partition_size: int = F(INT64, "0+")
     offset_lag: int = F(INT64, "0+")
     is_future_key: bool = F(BOOL, "0+")
+    unflushed_bytes: int = F(INT64, "2+", default=-1, tag=PRIVATE_TAG)
 
 
 class DescribeLogDirsTopic(Struct):

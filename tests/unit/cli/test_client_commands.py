@@ -38,8 +38,8 @@ def test_an_impossible_host_fails_with_one_line(host) -> None:
 @pytest.mark.parametrize(
     "arguments", [("topic", "create", "t", "-p", TOO_MANY), ("topic", "partitions", "t", TOO_MANY)], ids=lambda a: a[1]
 )
-def test_too_many_partitions_fail_with_one_line(bootstrap, arguments) -> None:
-    fails_with_a_line(run(*arguments, "-b", bootstrap), f"{TOO_MANY} does not fit int32")
+def test_too_many_partitions_are_wrong_usage(bootstrap, arguments) -> None:
+    fails_with_a_line(run(*arguments, "-b", bootstrap), f"{TOO_MANY} is not in the range", code=2)
 
 
 def test_an_empty_key_separator_is_refused(bootstrap) -> None:

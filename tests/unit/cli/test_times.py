@@ -61,7 +61,7 @@ def test_milliseconds_are_exact() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "yesterday", "2h", "-2", "-2y", "-h", "12:00", "2026-13-01", "2026-02-30", "-1.5h", "١٢٣", "1e3", "-2h\0"],
+    ["", " ", "yesterday", "2h", "-2", "-2y", "-h", "12:00", "2026-13-01", "2026-02-30", "-1.5h", "١٢٣", "-2h\0"],
 )
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a time: give ISO 8601"):

@@ -11,7 +11,7 @@ import pytest
 from kbroker.client.connection import ClientConnection
 from kbroker.errors import ProtocolError
 from kbroker.limits import FRAME_BYTES_MAX
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kbroker.protocol.codec import encode_response
 
 VERSION = 7
@@ -65,6 +65,18 @@ def test_a_bad_answer_is_an_error(pair: tuple[ClientConnection, socket.socket], 
     broker.sendall(answer)
     with pytest.raises(ProtocolError, match=message):
         connection.call(MetadataRequest(topics=[]))
+
+
+def test_a_value_too_long_for_the_protocol_is_not_sent() -> None:
+    ours, broker = socket.socketpair()
+    with ours, broker:
+        connection = ClientConnection(ours, "a-client", {3: 12})
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 32_768)])
+        with pytest.raises(ValueError, match=r"topics\[0\].name is longer than 32767 bytes"):
+            connection.call(request)
+        broker.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            broker.recv(1)
 
 
 @pytest.mark.parametrize("part", [0, 2, 10])

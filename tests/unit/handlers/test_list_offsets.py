@@ -35,10 +35,12 @@ def broker(tmp_path: Path) -> Iterator[AdminBroker]:
     broker.close()
 
 
-def asking(timestamp: int, epoch: int = -1, isolation: int = 0, name: str = "t", index: int = 0) -> ListOffsetsRequest:
+def asking(
+    timestamp: int, epoch: int = -1, isolation: int = 0, name: str = "t", index: int = 0, replica_id: int = -1
+) -> ListOffsetsRequest:
     asked = ListOffsetsPartition(partition_index=index, current_leader_epoch=epoch, timestamp=timestamp)
     return ListOffsetsRequest(
-        replica_id=-1, isolation_level=isolation, topics=[ListOffsetsTopic(name=name, partitions=[asked])]
+        replica_id=replica_id, isolation_level=isolation, topics=[ListOffsetsTopic(name=name, partitions=[asked])]
     )
 
 
@@ -147,6 +149,7 @@ def test_read_committed_ends_at_the_last_stable_offset(broker: AdminBroker) -> N
     assert ask(broker, 111, isolation=1) == NOTHING
     assert ask(broker, -3, isolation=1) == NOTHING
     assert ask(broker, -1, isolation=0) == (0, 6, -1)
+    assert ask(broker, -1, isolation=1, replica_id=-2) == (0, 6, -1), "no consumer: up to the log end"
 
 
 def test_deleted_records_are_never_the_answer(broker: AdminBroker) -> None:

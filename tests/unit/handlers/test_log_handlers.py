@@ -147,6 +147,15 @@ def test_sizes_are_those_of_objects_and_log_together(broker: AdminBroker, versio
     assert sizes(broker, version, ("t", [0])) == {("t", 0): 900 + batch_bytes}
 
 
+def test_what_no_object_has_is_said_in_a_tag(broker: AdminBroker) -> None:
+    broker.create("t")
+    broker.append("t", 1, 2, 3)
+    asked = DescribeLogDirsRequest(topics=None)
+    for version, unflushed_bytes in ((5, broker.partition("t").unflushed_bytes), (1, -1)):
+        (topic,) = broker.ask(describe_log_dirs, version, asked).results[0].topics
+        assert topic.partitions[0].unflushed_bytes == unflushed_bytes
+
+
 def test_sizes_are_of_the_partitions_asked_for_that_exist(broker: AdminBroker) -> None:
     broker.create("t", 3)
     assert set(sizes(broker, 4, ("t", [2, 0, 0, 7, -1]), ("no", [0]))) == {("t", 0), ("t", 2)}

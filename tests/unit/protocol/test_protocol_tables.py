@@ -14,7 +14,7 @@ import pytest
 from kbroker.protocol import records, share_group_records
 from kbroker.protocol.api_keys import FLEXIBLE_FROM, ApiKey, is_flexible, request_class, response_class
 from kbroker.protocol.fields import FRESH, NO_VERSION, ZERO_UUID, Field, Message, Struct, VersionRange, WireType
-from tests.reference.protocol_values import every_message
+from tests.reference.protocol_values import every_message, is_private
 
 RESOURCES = files("kafka.protocol.schemas.resources")
 
@@ -99,7 +99,7 @@ def effective(versions: VersionRange, valid: VersionRange) -> VersionRange:
 def compare(entries: list[Any], cls: type[Struct], common: dict[str, Any], valid: VersionRange, path: str) -> list[str]:
     found = []
     entries = [e for e in entries if effective(VersionRange.parse(e["versions"]), valid) != NO_VERSION]
-    fields = [f for f in cls.__fields__ if effective(f.versions, valid) != NO_VERSION]
+    fields = [f for f in cls.__fields__ if effective(f.versions, valid) != NO_VERSION and not is_private(f)]
     names = [RENAMED.get(f"{path}.{f.name}", f.name) for f in fields]
     if [snake(e["name"]) for e in entries] != names:
         return [f"{path}: fields {[f.name for f in fields]}, expected {[e['name'] for e in entries]}"]
