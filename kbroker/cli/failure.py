@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import click
 
+from kbroker.cli.output import printable
 from kbroker.client.cluster_client import error_name
 from kbroker.errors import ErrorCode
 
@@ -32,7 +33,7 @@ class CommandFailed(click.ClickException):
     exit_code = 1
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"kbroker: {self.format_message()}", err=True)
+        click.echo(f"kbroker: {printable(self.format_message())}", err=True)
 
 
 def check(error_code: int, what: str, message: str | None = None) -> None:
@@ -41,10 +42,19 @@ def check(error_code: int, what: str, message: str | None = None) -> None:
         raise CommandFailed(f"{what}: {reason(error_code, message)}")
 
 
+def fail_with(lines: Sequence[str]) -> None:
+    """Raises CommandFailed if there are lines; each is printed."""
+    for line in lines[:-1]:
+        CommandFailed(line).show()
+    if lines:
+        raise CommandFailed(lines[-1])
+
+
 def reason(error_code: int, message: str | None = None) -> str:
     """An error code in words: the broker's, else ours, else Kafka's name."""
     name = error_name(error_code)
-    text = message or next((text for code, text in SENTENCES.items() if code == error_code), "")
+    said = message if message != name else None  # some brokers only say the name
+    text = said or next((text for code, text in SENTENCES.items() if code == error_code), "")
     return f"{text} ({name})" if text else name
 
 

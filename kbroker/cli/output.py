@@ -84,7 +84,8 @@ def _cell(value: Any, show: Callable[[Any], str] | None) -> str:
 
 def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
     values = [row.get(column.field) for row in rows]
-    return all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
+    present = [value for value in values if value is not None]
+    return bool(present) and all(isinstance(each, int | float) and not isinstance(each, bool) for each in present)
 
 
 def printable(text: str) -> str:
