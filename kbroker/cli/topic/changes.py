@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
 
 import click
 
 from kbroker.cli.config import config_values
 from kbroker.cli.existing_topics import existing_topics, topic_names
-from kbroker.cli.failure import CommandFailed, check, reason, unknown
+from kbroker.cli.failure import check, fail_with, reason, unknown
 from kbroker.cli.output import show_count
 from kbroker.cli.resource_configs import alter_configs, nearest_config
 from kbroker.cli.session import Session, with_session
@@ -72,7 +71,7 @@ def create(
                 partitions=topic.num_partitions,
                 replication_factor=topic.replication_factor,
             )
-    _fail(failures)
+    fail_with(failures)
 
 
 @click.command()
@@ -97,7 +96,7 @@ def delete(session: Session, names: tuple[str, ...], if_exists: bool) -> None:
             failures.append(f"{topic.name}: {reason(topic.error_code, topic.error_message)}")
         else:
             session.output.done(f"deleted {topic.name}", topic=topic.name, deleted=True)
-    _fail(failures)
+    fail_with(failures)
 
 
 @click.command()
@@ -142,8 +141,3 @@ def _add_partitions(session: Session, name: str, count: int) -> None:
     response = session.client.controller(request, lambda response: [each.error_code for each in response.results])
     check(response.results[0].error_code, name, response.results[0].error_message)
     session.output.done(f"{name} has {show_count(count, 'partition')}", topic=name, partitions=count)
-
-
-def _fail(failures: Sequence[str]) -> None:
-    if failures:
-        raise CommandFailed("; ".join(failures))

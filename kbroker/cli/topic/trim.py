@@ -40,14 +40,14 @@ SENTENCES = {
 
 
 @click.command()
-@click.argument("target", metavar="TOPIC[:PARTITION,...]")
+@click.argument("topic", metavar="TOPIC[:PARTITION,...]")
 @click.option(
     "--before", required=True, metavar="OFFSET|TIME",
     help="first offset to keep, or the time of the first record to keep, or `latest` to keep none",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="only show what would be deleted")
 @with_session
-def trim(session: Session, target: str, before: str, dry_run: bool) -> None:
+def trim(session: Session, topic: str, before: str, dry_run: bool) -> None:
     """Deletes old records, for good. The offsets of others stay as they are.
 
     A time is ISO 8601 (2026-11-26T12:00Z; local time without Z or an offset), -2h or -1d12h ago, or @ and milliseconds
@@ -55,7 +55,7 @@ def trim(session: Session, target: str, before: str, dry_run: bool) -> None:
     """
     offset, timestamp = _parse_before(before)
     try:
-        name, indexes = parse_topic_partition(target)
+        name, indexes = parse_topic_partition(topic)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     partitions = chosen_partitions(existing_topics(session.client, [name])[0], indexes)
@@ -84,7 +84,7 @@ def _parse_before(text: str) -> tuple[int | None, int | None]:
     try:
         timestamp = parse_time(text.removeprefix("@"), now_ms)
     except ConfigError as error:
-        raise click.UsageError(f"--before: {error}") from None
+        raise click.UsageError(f"--before: {error}; or give an offset, or `{END}`") from None
     if timestamp > now_ms:
         raise click.UsageError(f"--before: {text} is in the future; `{END}` deletes all records")
     return None, timestamp

@@ -12,7 +12,7 @@ from kbroker.cli.failure import CommandFailed, check
 from kbroker.cli.output import Column, show_seconds, show_time
 from kbroker.cli.session import Session, with_session
 from kbroker.cli.topic_partitions import parse_topic_partition
-from kbroker.cli.transaction.listing import INT64
+from kbroker.cli.transaction.listing import NUMBER
 from kbroker.cli.transaction.producers import OpenTransaction, hanging, opened, producers
 from kbroker.client.cluster_client import ClusterClient, TopicPartition
 from kbroker.clock import SystemClock
@@ -41,16 +41,16 @@ timeout_option = click.option(
 
 
 @click.command("find-hanging")
-@click.option("--topic", "target", metavar="T[:P,...]", default=None, help="only this topic, or these partitions")
-@click.option("--broker-id", type=click.IntRange(0), default=None, help="only partitions that this broker leads")
+@click.option("--topic", metavar="T[:P,...]", default=None, help="only this topic, or these partitions")
+@click.option("--broker-id", type=NUMBER, metavar="ID", help="only partitions that this broker leads")
 @timeout_option
 @with_session
-def find_hanging(session: Session, target: str | None, broker_id: int | None, timeout_minutes: float) -> None:
+def find_hanging(session: Session, topic: str | None, broker_id: int | None, timeout_minutes: float) -> None:
     """Transactions that are open in a partition and that no coordinator will end.
 
     They hold back consumers with read_committed; `transaction abort-hanging` ends them.
     """
-    found = opened(producers(session.client, _partitions(session.client, target, broker_id)))
+    found = opened(producers(session.client, _partitions(session.client, topic, broker_id)))
     now_ms = SystemClock().now_ms()
     rows = [
         {
@@ -69,15 +69,15 @@ def find_hanging(session: Session, target: str | None, broker_id: int | None, ti
 
 
 @click.command("abort-hanging")
-@click.argument("target", metavar="TOPIC:PARTITION")
-@click.option("--start-offset", type=INT64, default=None, help="first offset of the transaction")
-@click.option("--producer-id", type=INT64, default=None, help="the producer of the transaction")
+@click.argument("topic", metavar="TOPIC:PARTITION")
+@click.option("--start-offset", type=NUMBER, metavar="OFFSET", help="first offset of the transaction")
+@click.option("--producer-id", type=NUMBER, metavar="ID", help="the producer of the transaction")
 @timeout_option
 @click.option("--force", is_flag=True, help="also one that may be ended by its coordinator")
 @with_session
 def abort_hanging(
     session: Session,
-    target: str,
+    topic: str,
     start_offset: int | None,
     producer_id: int | None,
     timeout_minutes: float,
@@ -89,11 +89,11 @@ def abort_hanging(
     """
     if start_offset is None and producer_id is None:
         raise click.UsageError("give the transaction's --start-offset or --producer-id")
-    name, indexes = _parse(target)
+    name, indexes = _parse(topic)
     if indexes is None or len(indexes) != 1:
-        raise click.UsageError(f"{target!r} is not TOPIC:PARTITION")
+        raise click.UsageError(f"{topic!r} is not TOPIC:PARTITION")
     (partition,) = chosen_partitions(existing_topics(session.client, [name])[0], indexes)
-    found = _choose(opened(producers(session.client, [partition])), target, start_offset, producer_id)
+    found = _choose(opened(producers(session.client, [partition])), topic, start_offset, producer_id)
     if not force and not hanging(session.client, [found], timeout_minutes * MINUTE_MS):
         raise CommandFailed(
             f"the transaction of producer {found.producer.producer_id} does not hang: its coordinator will end it, or "

@@ -19,7 +19,7 @@ from kbroker.protocol.apis.k66_list_transactions import ListTransactionsRequest
 STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
 )  # fmt: skip
-INT64 = click.IntRange(0, 2**63 - 1)
+NUMBER = click.IntRange(0)
 TRANSACTIONS = (
     Column("transactional_id", "TRANSACTIONAL ID"),
     Column("coordinator_id", "COORDINATOR"),
@@ -49,8 +49,8 @@ PRODUCERS = (
 
 @click.command("list")
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="only these")
-@click.option("--producer-id", "producer_ids", multiple=True, type=INT64, help="only these")
-@click.option("--duration-filter", type=INT64, default=None, metavar="MS", help="only those open for longer")
+@click.option("--producer-id", "producer_ids", multiple=True, type=NUMBER, metavar="ID", help="only these")
+@click.option("--duration-filter", type=NUMBER, default=None, metavar="MS", help="only those open for longer")
 @click.option("--transactional-id-pattern", metavar="RE2", default=None, help="only ids that match as a whole")
 @with_session
 def list_transactions(
@@ -104,18 +104,18 @@ def describe(session: Session, transactional_id: str) -> None:
 
 
 @click.command("describe-producers")
-@click.argument("target", metavar="TOPIC[:PARTITION,...]")
+@click.argument("topic", metavar="TOPIC[:PARTITION,...]")
 @with_session
-def describe_producers(session: Session, target: str) -> None:
+def describe_producers(session: Session, topic: str) -> None:
     """Producers with idempotence or transactions that partitions know, and since which offset a transaction is open."""
     try:
-        name, indexes = parse_topic_partition(target)
+        name, indexes = parse_topic_partition(topic)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     partitions = chosen_partitions(existing_topics(session.client, [name])[0], indexes)
     rows = [
         {
-            "topic": topic,
+            "topic": name,
             "partition": index,
             "producer_id": producer.producer_id,
             "producer_epoch": producer.producer_epoch,
@@ -126,7 +126,7 @@ def describe_producers(session: Session, target: str) -> None:
                 None if producer.current_txn_start_offset < 0 else producer.current_txn_start_offset
             ),
         }
-        for (topic, index), states in producers(session.client, partitions).items()
+        for (name, index), states in producers(session.client, partitions).items()
         for producer in states
     ]
-    session.output.rows(rows, PRODUCERS, f"{target} has no such producers")
+    session.output.rows(rows, PRODUCERS, f"{topic} has no such producers")
