@@ -8,6 +8,7 @@ import click
 
 from kbroker import __version__
 from kbroker.cli.command_group import CommandGroup
+from kbroker.cli.logs import silence_libraries
 
 MODULES = {
     "serve": "kbroker.cli.serve",
@@ -42,6 +43,7 @@ def main() -> None:
     """Console entry point."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that a terminal cannot show
+    silence_libraries()
     try:
         cli(standalone_mode=True)
     except BrokenPipeError:

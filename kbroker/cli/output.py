@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from kbroker.log_format import printable
+
 NOTHING = "-"
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -85,13 +87,6 @@ def _cell(value: Any, show: Callable[[Any], str] | None) -> str:
 def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
     values = [row.get(column.field) for row in rows]
     return all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
-
-
-def printable(text: str) -> str:
-    """The text in one line: control characters, which could move a terminal's cursor, are escaped."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def show_bytes(size: float) -> str:
