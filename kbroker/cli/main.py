@@ -23,6 +23,7 @@ MODULES = {
     "recover": "kbroker.cli.recover",
     "wal": "kbroker.cli.wal",
     "pipeline": "kbroker.cli.pipeline",
+    "doctor": "kbroker.cli.doctor",
 }
 ALIASES = {
     "topics": "topic",
