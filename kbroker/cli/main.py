@@ -24,6 +24,7 @@ MODULES = {
     "wal": "kbroker.cli.wal",
     "pipeline": "kbroker.cli.pipeline",
     "doctor": "kbroker.cli.doctor",
+    "completion": "kbroker.cli.completion",
 }
 ALIASES = {
     "topics": "topic",
