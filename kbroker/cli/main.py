@@ -24,6 +24,7 @@ MODULES = {
     "wal": "kbroker.cli.wal",
     "pipeline": "kbroker.cli.pipeline",
     "doctor": "kbroker.cli.doctor",
+    "support-bundle": "kbroker.cli.support_bundle",
     "completion": "kbroker.cli.completion",
 }
 ALIASES = {
