@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from kbroker.clock import Clock, SystemClock
 
-LINE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s%(repeats)s"
 INTERVAL_SECONDS = 30.0
 SITES_MAX = 512  # call sites remembered; more share one limit
 TEXT_LENGTH_MAX = 1_000  # of the newest suppressed line
@@ -40,7 +39,8 @@ class LogThrottle(logging.Filter):
     """Filters the lines of one handler, to which it adds itself. Safe on many threads; never blocks on the handler.
 
     What was suppressed is reported with the next line of its call site, or by a thread when the interval has passed
-    without one. The thread lives only while something is suppressed.
+    without one: the count is the record's ``suppressed``, and ``repeats`` says it in words. The thread lives only while
+    something is suppressed.
     """
 
     def __init__(
@@ -54,7 +54,6 @@ class LogThrottle(logging.Filter):
         self._windows: dict[_Site, _Window] = {}
         self._reporter: threading.Thread | None = None
         self._is_closed = False
-        handler.setFormatter(logging.Formatter(LINE_FORMAT, defaults={"repeats": ""}))
         handler.addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -67,6 +66,7 @@ class LogThrottle(logging.Filter):
             window = self._windows.get(site)
             if window is None or now >= window.ends:
                 if window is not None and window.suppressed:
+                    record.suppressed = window.suppressed
                     record.repeats = f" ({window.suppressed} more like it were suppressed)"
                 self._windows[site] = _Window(now + self._interval_seconds)
                 return True
@@ -137,5 +137,6 @@ def _report_line(site: _Site, window: _Window) -> logging.LogRecord:
     name, level, _, line = site
     record = logging.LogRecord(name, level, "", line, "%s", (window.newest,), None)
     record.throttled = False
+    record.suppressed = window.suppressed
     record.repeats = f" (the newest of {window.suppressed} that were suppressed)"
     return record

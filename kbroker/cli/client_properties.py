@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbroker.cli.failure import nearest
 from kbroker.client.connection import parse_bootstrap
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
-from kbroker.option_values import ConfigError, parse_int
+from kbroker.option_values import ConfigError, nearest, parse_int
 from kbroker.storage.stores.regular_file import read_regular
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"

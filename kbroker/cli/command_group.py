@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kbroker.cli.failure import nearest
+from kbroker.option_values import nearest
 
 
 class CommandGroup(click.Group):
@@ -35,17 +35,22 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name or alias."""
         name = self._aliases.get(cmd_name, cmd_name)
+        found: click.Command | None
         if name in self._modules:
-            found: click.Command = importlib.import_module(self._modules[name]).command
-            return found
-        return super().get_command(ctx, name)
+            found = importlib.import_module(self._modules[name]).command
+        else:
+            found = super().get_command(ctx, name)
+        if found is not None and ctx.resilient_parsing:  # a shell asks for completions
+            below = name if ctx.parent is None else ctx.info_name
+            importlib.import_module("kbroker.cli.offered_names").offer_names(found, below)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Fails with the nearest name if there is no such command."""
         name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
+        if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
             near = nearest(name, [*self.list_commands(ctx), *self._aliases])
             hint = f"; did you mean {near!r}?" if near else f"; one of {', '.join(self.list_commands(ctx))}"
             ctx.fail(f"there is no command {name!r}{hint}")

@@ -9,7 +9,6 @@ import click
 
 from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.existing_topics import existing_topics
-from kbroker.cli.failure import nearest
 from kbroker.cli.output import Column
 from kbroker.cli.resource_configs import (
     DEFAULT_CONFIG,
@@ -21,7 +20,7 @@ from kbroker.cli.resource_configs import (
     value_without,
 )
 from kbroker.cli.session import Session, with_session
-from kbroker.option_values import ConfigError, parse_assignments
+from kbroker.option_values import ConfigError, nearest, parse_assignments
 from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsResourceResult
 
 COLUMNS = (

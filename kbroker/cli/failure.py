@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import click
 
-from kbroker.cli.output import printable
-from kbroker.client.cluster_client import error_name
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, error_name
+from kbroker.log_format import printable
+from kbroker.option_values import nearest
 
 # What a person can do about a code, where Kafka's name does not say it.
 SENTENCES = {
@@ -62,10 +61,3 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> CommandFailed:
     """For a topic, group or the like that does not exist: names the nearest one that does."""
     near = nearest(name, known)
     return CommandFailed(f"there is no {kind} {name!r}" + (f"; did you mean {near!r}?" if near else ""))
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`, or None if none is."""
-    by_folded = {each.casefold(): each for each in known}
-    found = difflib.get_close_matches(name.casefold(), by_folded, 1, 0.6)
-    return by_folded[found[0]] if found else None

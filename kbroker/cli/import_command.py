@@ -15,7 +15,8 @@ from typing import Any
 
 import click
 
-from kbroker.app.config import OPTIONS, BrokerConfig, load_config
+from kbroker.app.config import BrokerConfig, load_config
+from kbroker.app.options import OPTIONS
 from kbroker.cli.store_copies import copies_between
 from kbroker.clock import SystemClock
 from kbroker.errors import CorruptionError, StartError

@@ -8,6 +8,7 @@ import click
 
 from kbroker import __version__
 from kbroker.cli.command_group import CommandGroup
+from kbroker.cli.logs import silence_libraries
 
 MODULES = {
     "serve": "kbroker.cli.serve",
@@ -25,6 +26,9 @@ MODULES = {
     "recover": "kbroker.cli.recover",
     "wal": "kbroker.cli.wal",
     "pipeline": "kbroker.cli.pipeline",
+    "doctor": "kbroker.cli.doctor",
+    "support-bundle": "kbroker.cli.support_bundle",
+    "completion": "kbroker.cli.completion",
 }
 ALIASES = {
     "topics": "topic",
@@ -48,6 +52,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # closed
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that it cannot show
+    silence_libraries()
     try:
         cli(standalone_mode=True)
     except BrokenPipeError:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from kbroker.log_format import printable
+
 NOTHING = "-"
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -86,13 +88,6 @@ def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
     values = [row.get(column.field) for row in rows]
     present = [value for value in values if value is not None]
     return bool(present) and all(isinstance(each, int | float) and not isinstance(each, bool) for each in present)
-
-
-def printable(text: str) -> str:
-    """The text in one line: control characters, which could move a terminal's cursor, are escaped."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def show_bytes(size: float) -> str:

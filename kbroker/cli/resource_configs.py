@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kbroker.cli.failure import CommandFailed, check, nearest, reason, unknown
+from kbroker.cli.failure import CommandFailed, check, reason, unknown
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.errors import ErrorCode
+from kbroker.option_values import nearest
 from kbroker.protocol.apis.k32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

@@ -6,56 +6,64 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import click
 
-from kbroker.app.config import OPTIONS, load_config
+from kbroker.app.config import BrokerConfig, Settings
+from kbroker.cli.broker_options import BrokerCommand, with_settings
+from kbroker.cli.logs import logging_to_stderr
 from kbroker.errors import StartError
-from kbroker.log_throttle import LogThrottle
-from kbroker.option_values import ConfigError
+from kbroker.log_throttle import UNTHROTTLED
+
+logger = logging.getLogger("kbroker")
 
 
-def _with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Adds one click option per row of the settings table."""
-    for option in reversed(OPTIONS):
-        keywords: dict[str, Any] = {"help": option.help, "default": None}
-        if isinstance(option.default, bool):
-            keywords["is_flag"] = True
-            keywords["flag_value"] = True
-        else:
-            keywords["metavar"] = option.metavar
-        function = click.option(option.flag, option.name, **keywords)(function)
-    return function
-
-
-@click.command()
-@_with_options
-@click.option("--set", "kafka_settings", multiple=True, metavar="NAME=VALUE", help="a broker setting by Kafka's name")
-@click.option("--config", "config", default=None, metavar="PATH", help="TOML file with any of these settings")
-def command(kafka_settings: tuple[str, ...], **arguments: Any) -> None:
+@click.command(cls=BrokerCommand)
+@click.option("--print-config", is_flag=True, help="print the settings in force, each with its source, as TOML")
+@click.option("--check-config", is_flag=True, help="check the settings (exit code 0 or 2); nothing is started")
+@with_settings
+def command(settings: Settings, print_config: bool, check_config: bool) -> None:
     """Runs a broker until SIGTERM, SIGINT or SIGHUP."""
+    if print_config or check_config:
+        _show(settings, print_config)
+        return
     # numpy's linear algebra, which nothing here uses, would start a spinning thread for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    try:
-        config = load_config(arguments, list(kafka_settings))
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
-    handler = logging.StreamHandler(sys.stderr)
-    throttle = LogThrottle(handler)
-    logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
+    config = settings.config
+    with logging_to_stderr(config.log_level, config.log_format):
+        for warning in settings.warnings:
+            logger.warning("%s", warning, extra=UNTHROTTLED)
+        exit_code = _run(config)
+    sys.exit(exit_code)
+
+
+def _show(settings: Settings, print_config: bool) -> None:
+    for warning in settings.warnings:
+        click.echo(f"kbroker: {warning}", err=True)
+    if print_config:
+        from kbroker.app.settings_toml import settings_toml  # a start does not need it
+
+        click.echo(settings_toml(settings), nl=False)
+    else:
+        click.echo("kbroker: the settings are usable; kbroker doctor checks what they name")
+
+
+def _run(config: BrokerConfig) -> int:
     gc.disable()  # while a few hundred modules load; process.run turns it on
     try:
         from kbroker.app.process import run  # the extensions load here: a missing one is a start-up error
 
-        exit_code = run(config)
+        return run(config)
     except ImportError as error:
-        click.echo(f"kbroker: the installation is incomplete ({error}); run pip install again", err=True)
-        sys.exit(1)
+        _fail(config, f"the installation is incomplete ({error}); run pip install again")
     except StartError as error:
-        click.echo(f"kbroker: {error}", err=True)
-        sys.exit(1)
-    finally:
-        throttle.close()
-    sys.exit(exit_code)
+        _fail(config, str(error))
+    return 1
+
+
+def _fail(config: BrokerConfig, reason: str) -> None:
+    """Says why there is no broker: one line, or one event."""
+    if config.log_format == "json":
+        logger.error("%s", reason, extra=UNTHROTTLED)
+    else:
+        click.echo(f"kbroker: {reason}", err=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kbroker.client.broker_connections import BrokerConnections, Unreachable
 from kbroker.client.connection import UnsupportedRequest
-from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.errors import ErrorCode, ProtocolError, error_name
 from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
@@ -350,11 +350,3 @@ class ClusterClient:
         if broker is None:
             raise Unreachable(f"{self._connections.where}: the cluster names no broker {node_id}")
         return self._connections.call((broker.host, broker.port), request, newest)
-
-
-def error_name(code: int) -> str:
-    """Kafka's name of an error code."""
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"error {code}"

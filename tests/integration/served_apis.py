@@ -8,7 +8,7 @@ import struct
 import pytest
 from broker_process import BrokerProcess
 
-from kbroker.app.config import KAFKA_DEFAULTS
+from kbroker.app.kafka_settings import KAFKA_DEFAULTS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame

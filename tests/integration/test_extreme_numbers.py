@@ -14,7 +14,7 @@ from conftest import SMALL
 from served_apis import ask
 
 from kbroker._fast.records.records import build_batch
-from kbroker.app.config import KAFKA_LONGS
+from kbroker.app.kafka_settings import KAFKA_LONGS
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.apis import (

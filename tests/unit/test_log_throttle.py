@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.clock import ManualClock
+from kbroker.log_format import TextFormat
 from kbroker.log_throttle import SITES_MAX, TEXT_LENGTH_MAX, UNTHROTTLED, LogThrottle
 
 
@@ -19,6 +20,7 @@ class Output:
         self.clock = ManualClock()
         self.written = io.StringIO()
         handler = logging.StreamHandler(self.written)
+        handler.setFormatter(TextFormat())
         self.throttle = LogThrottle(handler, clock=self.clock)
         self.log = logging.Logger("test", logging.DEBUG)
         self.log.addHandler(handler)
@@ -66,6 +68,7 @@ def test_what_was_suppressed_is_reported_when_no_line_follows(output: Output) ->
 def test_a_thread_reports_and_ends() -> None:
     written = io.StringIO()
     handler = logging.StreamHandler(written)
+    handler.setFormatter(TextFormat())
     throttle = LogThrottle(handler, interval_seconds=0.001)
     log = logging.Logger("test")
     log.addHandler(handler)

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from kbroker.limits import GIB, MIB
-from kbroker.option_values import ConfigError, parse_address, parse_bool, parse_int, parse_seconds, parse_size
+from kbroker.option_values import (
+    ConfigError,
+    did_you_mean,
+    nearest,
+    parse_address,
+    parse_bool,
+    parse_int,
+    parse_seconds,
+    parse_size,
+    parse_text,
+    size_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,22 +32,57 @@ from kbroker.option_values import ConfigError, parse_address, parse_bool, parse_
         (" 2 GiB ", 2 * GIB),
         ("9b", 9),
         ("1TiB", 2**40),
+        ("512M", 512_000_000),
+        ("12GB", 12_000_000_000),
+        ("12 g", 12_000_000_000),
+        ("5K", 5_000),
+        ("7kb", 7_000),
+        ("2T", 2 * 10**12),
     ],
 )
 def test_sizes(text: str | int, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.5GiB", "-1", -1, "5MB", "5 M", True, 1.5, "0x10"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1.5GiB", "-1", -1, "5Ki", "5 M B", "5MBit", "M", "١MiB", "9" * 20, True, 1.5, "0x10", "1\n2"]
+)
 def test_no_sizes(text: Any) -> None:
     with pytest.raises(ConfigError, match="is not a size"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0"), (17, "17"), (1024, "1KiB"), (3 * MIB, "3MiB"), (4 * GIB, "4GiB"), (512_000_000, "512M")],
+)
+def test_a_size_is_written_as_it_is_read(size: int, text: str) -> None:
+    assert size_text(size) == text
+    assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["8388608TiB", str(2**63), 2**63])
 def test_sizes_that_no_machine_has(text: Any) -> None:
     with pytest.raises(ConfigError, match="is not a usable size"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "is empty"), (" ", "is empty"), (5, "is not text"), ("a\nb", "control"), ("\0", "control")],
+)
+def test_no_texts(text: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("listn", "listen"), ("LISTEN", "listen"), ("data_dir", "data-dir"), ("zzz", None), ("", None)]
+)
+def test_the_nearest_name_is_found(name: str, near: str | None) -> None:
+    known = ["listen", "data-dir"]
+    assert nearest(name, known) == near
+    assert did_you_mean(name, known) == (f"; did you mean {near}?" if near else "")
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "1e10", True, None])

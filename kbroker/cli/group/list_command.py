@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from kbroker.cli.failure import nearest
 from kbroker.cli.group.groups import STATES, TYPES, ListedGroup, describe_groups, list_groups
 from kbroker.cli.group.positions import Positions, end_offsets, lag_of, read_positions
 from kbroker.cli.output import Column
 from kbroker.cli.session import Session, with_session
 from kbroker.client.cluster_client import TopicPartition
+from kbroker.option_values import nearest
 
 COLUMNS = (
     Column("group", "GROUP"),

@@ -192,6 +192,28 @@ class S3Client:
         self._client.close()
 
 
+def credentials_source() -> str | None:
+    """Where boto3 finds credentials (``env``, ``shared-credentials-file``, ``iam-role``, ...); None: nowhere.
+
+    Raises StoreDenied where a source is there and fails.
+    """
+    try:
+        found = botocore.session.get_session().get_credentials()
+    except Exception as error:  # each source has kinds of its own
+        raise StoreDenied(" ".join(str(error).split())) from error
+    return None if found is None else str(found.method)
+
+
+def secrets() -> list[str]:
+    """The credentials that boto3 finds, for what must not show them."""
+    try:
+        found = botocore.session.get_session().get_credentials()
+        frozen = None if found is None else found.get_frozen_credentials()
+    except Exception:  # as above; the client cannot have them either
+        return []
+    return [] if frozen is None else [each for each in (frozen.access_key, frozen.secret_key, frozen.token) if each]
+
+
 def error_class(code: str, status: int, *, conditional: bool) -> type[StoreError]:
     """What an error code and a status mean."""
     if status == 412 or code == "PreconditionFailed" or (status == 409 and conditional):

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from kbroker.cli.output import Column, Output, printable, show_bytes, show_seconds, show_time
+from kbroker.cli.output import Column, Output, show_bytes, show_seconds, show_time
+from kbroker.log_format import printable
 
 COLUMNS = (Column("topic", "TOPIC"), Column("size_bytes", "SIZE", show_bytes), Column("lag", "LAG"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.app.config import KAFKA_DEFAULTS
+from kbroker.app.kafka_settings import KAFKA_DEFAULTS
 from kbroker.cluster.broker_config_table import BROKER_CONFIGS, COARSER, DYNAMIC
 from kbroker.cluster.config_defs import BrokerConfigs, ConfigSource
 from kbroker.topic_config import TOPIC_CONFIGS, parse_topic_config
