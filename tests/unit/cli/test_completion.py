@@ -100,5 +100,6 @@ class Cluster:
 )
 def test_names_of_the_right_kind_are_offered(line: str, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.cli.offered_names.ClusterClient", Cluster)
+    monkeypatch.setattr("kbroker.cli.offered_names.ANSWER_SECONDS", 60.0)
     assert values(line) == names
     assert values(line, "o") == [name for name in names if name.startswith("o")]
