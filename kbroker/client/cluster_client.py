@@ -117,17 +117,20 @@ class ClusterClient:
 
     # --- which broker
 
-    def any_broker(self, request: Message, newest: int | None = None) -> Any:
-        """Asks a bootstrap broker; for what every broker can answer. `newest` is the last version to use."""
-        return self._retried(lambda: self._call_any(request, newest), lambda response: ())
+    def any_broker(
+        self, request: Message, newest: int | None = None, codes: Callable[[Any], Iterable[int]] = lambda response: ()
+    ) -> Any:
+        """Asks a bootstrap broker; for what every broker can answer. `newest` is the last version to use.
+
+        `codes` has the error codes of a response: after a retriable one the broker is asked again.
+        """
+        return self._retried(lambda: self._call_any(request, newest), codes)
 
     def broker(self, node_id: int, request: Message, newest: int | None = None) -> Any:
         """Asks the broker with this id."""
         return self._retried(lambda: self._call_node(node_id, request, newest), lambda response: ())
 
-    def controller(
-        self, request: Message, codes: Callable[[Any], Iterable[int]], newest: int | None = None
-    ) -> Any:
+    def controller(self, request: Message, codes: Callable[[Any], Iterable[int]], newest: int | None = None) -> Any:
         """Asks the controller. `codes` has the error codes of a response: after a retriable one it is asked again."""
         return self._retried(lambda: self._call_node(self._known().controller_id, request, newest), codes)
 
@@ -148,8 +151,9 @@ class ClusterClient:
         build: Callable[[Mapping[str, Sequence[int]]], Message],
         read: Callable[[Any], Iterable[tuple[str, int, int, Any]]],
         newest: int | None = None,
+        retriable: frozenset[ErrorCode] = RETRIABLE,
     ) -> dict[TopicPartition, Answer]:
-        """Asks each partition's leader, one request a leader, and again those that moved.
+        """Asks each partition's leader, one request a leader, and again those with a retriable error.
 
         `build` makes the request for partitions by topic, `read` takes a response apart into (topic, partition, error
         code, value). The result has every partition; after the time-out some with a retriable error code.
@@ -157,13 +161,14 @@ class ClusterClient:
         answers = {each: Answer(ErrorCode.LEADER_NOT_AVAILABLE, None) for each in partitions}
 
         def ask() -> list[int]:
-            for node_id, asked in self._by_node(answers).items():
+            left = [each for each, answer in answers.items() if answer.error_code in retriable]
+            for node_id, asked in self._by_node(left).items():
                 for topic, index, code, value in read(self._call_node(node_id, build(asked), newest)):
                     answers[topic, index] = Answer(code, value)
             return [answer.error_code for answer in answers.values()]
 
         if answers:
-            self._retried(ask, lambda codes: codes)
+            self._retried(ask, lambda codes: codes, retriable)
         return answers
 
     # --- questions that many commands have
@@ -222,7 +227,12 @@ class ClusterClient:
 
     # --- calls
 
-    def _retried(self, call: Callable[[], Any], codes: Callable[[Any], Iterable[int]]) -> Any:
+    def _retried(
+        self,
+        call: Callable[[], Any],
+        codes: Callable[[Any], Iterable[int]],
+        retriable: frozenset[ErrorCode] = RETRIABLE,
+    ) -> Any:
         """Repeats a call whose connection broke or whose answer is retriable; the last answer stands at the end."""
         failure: Exception | None = None
         for _ in self._retries.attempts():
@@ -241,7 +251,7 @@ class ClusterClient:
                 if not self._reached:
                     break  # nothing has ever answered: the address is wrong, or nothing runs there
                 continue
-            if not RETRIABLE.intersection(codes(response)):
+            if not retriable.intersection(codes(response)):
                 return response
             self._forget()
             last, failure = response, None
@@ -272,12 +282,11 @@ class ClusterClient:
             self._coordinators[kind, key] = response.node_id
         return self._coordinators[kind, key]
 
-    def _by_node(self, answers: Mapping[TopicPartition, Answer]) -> dict[int, dict[str, list[int]]]:
-        """The partitions without a final answer by their leaders, and by topic."""
+    def _by_node(self, partitions: Iterable[TopicPartition]) -> dict[int, dict[str, list[int]]]:
+        """The partitions by their leaders, and by topic."""
         asked: dict[str, list[int]] = {}
-        for (topic, index), answer in answers.items():
-            if answer.error_code in RETRIABLE:
-                asked.setdefault(topic, []).append(index)
+        for topic, index in partitions:
+            asked.setdefault(topic, []).append(index)
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic) for topic in asked], allow_auto_topic_creation=False
         )
