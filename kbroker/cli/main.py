@@ -13,8 +13,8 @@ MODULES = {
     "serve": "kbroker.cli.serve",
     "topic": "kbroker.cli.topic",
     "group": "kbroker.cli.group",
-    "produce": "kbroker.cli.produce",
-    "consume": "kbroker.cli.consume",
+    "produce": "kbroker.cli.records.produce",
+    "consume": "kbroker.cli.records.consume",
     "flush": "kbroker.cli.flush",
     "object": "kbroker.cli.object",
     "export": "kbroker.cli.export",
@@ -41,7 +41,8 @@ def cli() -> None:
 def main() -> None:
     """Console entry point."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that a terminal cannot show
+        if stream is not None:  # closed
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names a terminal cannot show
     try:
         cli(standalone_mode=True)
     except BrokenPipeError:
