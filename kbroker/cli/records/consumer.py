@@ -9,6 +9,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import BrokerResponseError
+from kafka.net.compat import KafkaNetClient
 from kafka.structs import MemberState
 
 from kbroker._fast.records.records import Record
@@ -130,6 +131,14 @@ def consuming(properties: ClientProperties, reading: Reading) -> Iterator[TopicC
     consumer.close()
 
 
+class _CreatesNoTopics(KafkaNetClient):
+    """Without it a consumer creates a deleted topic again: the library forgets allow_auto_create_topics (3.0.12)."""
+
+    def __init__(self, **configs: Any) -> None:
+        super().__init__(**configs)
+        self.cluster.config["allow_auto_create_topics"] = False
+
+
 def _configs(properties: ClientProperties, reading: Reading) -> dict[str, Any]:
     request_timeout_ms = int(properties.request_timeout_s * 1000)
     return {
@@ -139,7 +148,7 @@ def _configs(properties: ClientProperties, reading: Reading) -> dict[str, Any]:
         "auto_offset_reset": reading.reset,
         "isolation_level": "read_committed" if reading.read_committed else "read_uncommitted",
         "enable_auto_commit": reading.group is not None,
-        "allow_auto_create_topics": False,
+        "kafka_client": _CreatesNoTopics,
         "fetch_max_wait_ms": min(FETCH_WAIT_MS, request_timeout_ms // 2),
         "request_timeout_ms": request_timeout_ms,
         "connections_max_idle_ms": max(KafkaConsumer.DEFAULT_CONFIG["connections_max_idle_ms"], request_timeout_ms + 1),
