@@ -246,6 +246,17 @@ def test_a_reader_that_has_gone_ends_it_quietly(kbroker: RecordCommands) -> None
     assert len(left) > 10_000
 
 
+def test_a_signal_ends_it_while_nothing_reads_its_output(kbroker: RecordCommands) -> None:
+    topic = new_topic(kbroker.bootstrap)
+    kbroker.produce(topic, b"x" * 1000 + b"\n" + numbers(50_000))
+    with kbroker.started("consume", topic, "--from-beginning") as running:
+        assert running.stdout is not None
+        assert len(running.stdout.readline()) == 1001  # the rest is more than a pipe holds
+        running.send_signal(signal.SIGINT)
+        assert running.wait(SECONDS) == 0
+        assert running.stderr.read() == b""
+
+
 def test_a_full_disk_is_one_line(kbroker: RecordCommands) -> None:
     topic = new_topic(kbroker.bootstrap)
     kbroker.produce(topic, b"x\n")

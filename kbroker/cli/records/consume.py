@@ -15,7 +15,7 @@ from kbroker.cli.records.line_format import VALUE_AND_NEWLINE, Part, compiled
 from kbroker.cli.records.partitions import partitions_of
 from kbroker.cli.records.reading import Reading
 from kbroker.cli.records.rendering import RENDERINGS, Rendering
-from kbroker.cli.records.start_offsets import EARLIEST, LATEST, Start, parse_start, ranges_of, start_offsets
+from kbroker.cli.records.start_offsets import EARLIEST, LATEST, Range, Start, parse_start, ranges_of, start_offsets
 from kbroker.cli.records.status_line import on_a_terminal
 from kbroker.cli.records.stop_signals import StopSignals
 from kbroker.cli.session import Session, with_session
@@ -128,22 +128,11 @@ def _render(as_json: bool, topic: str, text_format: str | None, key: Rendering, 
 
 def _run(session: Session, asked: _Asked, render: Part, limits: Limits, until_end: bool, signals: StopSignals) -> bool:
     """Whether all that was asked for was printed. Raises CommandFailed and ClientError."""
-    client, topic = session.client, asked.topic
-    partitions = _partitions(client, topic, asked.partitions)
-    ranges = ranges_of(client, topic, partitions, asked.read_committed)
-    starts: dict[int, int] = {}
-    if asked.group is None:
-        starts = start_offsets(client, topic, ranges, asked.start, session.output.note)
-    elif not asked.partitions:
-        partitions = []  # the group's coordinator gives them
-    reading = Reading(
-        topic, partitions, starts, asked.group,
-        "latest" if asked.group is not None and asked.start.timestamp_ms == LATEST else "earliest",
-        asked.read_committed,
-    )  # fmt: skip
+    with signals.interrupting():
+        reading, ranges = _planned(session, asked)
     if until_end:
         limits = replace(limits, ends={partition: found.end for partition, found in ranges.items()})
-    is_there = asks_for(client, topic, min(ranges))
+    is_there = asks_for(session.client, asked.topic, min(ranges))
     from kbroker.cli.records.consumer import consuming  # loads the client library, which takes longer than the rest
 
     with consuming(session.properties, reading) as consumer:
@@ -154,6 +143,19 @@ def _run(session: Session, asked: _Asked, render: Part, limits: Limits, until_en
             return True  # its reader has had enough
         finally:
             following.close()
+
+
+def _planned(session: Session, asked: _Asked) -> tuple[Reading, dict[int, Range]]:
+    """What to read, and the offsets that its partitions have now."""
+    client, topic, group = session.client, asked.topic, asked.group
+    partitions = _partitions(client, topic, asked.partitions)
+    ranges = ranges_of(client, topic, partitions, asked.read_committed)
+    if group is None:
+        starts = start_offsets(client, topic, ranges, asked.start, session.output.note)
+        return Reading(topic, partitions, starts, read_committed=asked.read_committed), ranges
+    assigned = partitions if asked.partitions else []  # else the group's coordinator gives them
+    reset = "latest" if asked.start.timestamp_ms == LATEST else "earliest"
+    return Reading(topic, assigned, {}, group, reset, asked.read_committed), ranges
 
 
 def _partitions(client: ClusterClient, topic: str, asked: Sequence[int]) -> list[int]:
