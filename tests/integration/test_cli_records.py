@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from broker_process import BrokerProcess
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from conftest import ON_A_FOLDER
 from kafka.partitioner import murmur2
 from record_commands import RecordCommands, new_topic, numbers, transactions
@@ -286,6 +286,22 @@ def test_members_of_a_group_share_partitions_and_go_on_where_they_were(kbroker: 
     kbroker.produce(topic, b"two\n", "-p", "2")
     assert kbroker.consume(topic, *group, "--partition", "2").lines == ["two"]  # assigned, not joined
     assert kbroker.consume(topic, *group).lines == ["one"]
+
+
+def test_a_group_that_does_not_take_the_member_is_one_line(kbroker: RecordCommands) -> None:
+    topic = new_topic(kbroker.bootstrap)
+    member = Consumer({
+        "bootstrap.servers": kbroker.bootstrap, "group.id": topic, "log_level": 0,
+        "partition.assignment.strategy": "cooperative-sticky",
+    })  # fmt: skip
+    try:
+        member.subscribe([topic])
+        until(lambda: member.poll(0.1) or member.assignment(), "assignment")
+        ended = kbroker.ended("consume", topic, "--group", topic)
+        assert (ended.code, ended.output) == (1, b"")
+        assert ended.errors == f"kbroker: group {topic}: INCONSISTENT_GROUP_PROTOCOL\n"
+    finally:
+        member.close()
 
 
 def test_markers_and_open_transactions_do_not_hold_up_the_end(kbroker: RecordCommands) -> None:

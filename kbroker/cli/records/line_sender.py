@@ -101,7 +101,7 @@ class LineSender:
             yield lambda size: None
             return
         rates = lambda item: self._throughput.rates()  # noqa: E731
-        with click.progressbar(length=status.st_size, label=name, item_show_func=rates, file=sys.stderr) as bar:
+        with click.progressbar(length=status.st_size, label=_title(name), item_show_func=rates, file=sys.stderr) as bar:
             yield bar.update
 
 
